@@ -1,0 +1,185 @@
+//! Confidence intervals, and the Student t interval of a mean that the others are built on.
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use crate::StatsError;
+use crate::summary::Moments;
+
+/// An estimate with its two-sided confidence interval, `low <= estimate <= high`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// The estimate itself.
+    pub estimate: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Two-sided confidence, e.g. 0.95.
+    pub confidence: f64,
+}
+
+impl Interval {
+    /// Whether `x` is compatible with what was measured: the ends count as inside.
+    #[must_use]
+    pub fn contains(&self, x: f64) -> bool {
+        self.low <= x && x <= self.high
+    }
+
+    /// Whether `x` is shown to be wrong: strictly outside the interval.
+    #[must_use]
+    pub fn excludes(&self, x: f64) -> bool {
+        x < self.low || self.high < x
+    }
+
+    pub(crate) fn exp(self) -> Self {
+        Self {
+            low: self.low.exp(),
+            estimate: self.estimate.exp(),
+            high: self.high.exp(),
+            confidence: self.confidence,
+        }
+    }
+}
+
+/// The Student t interval of the mean: m ± t(n−1) · s/√n ("Student", "The Probable Error of a Mean", 1908).
+///
+/// Exact for independent normal values, close for others from about ten values on. Identical values give an interval
+/// of no width: the values themselves show no spread, and nothing else is known about it.
+///
+/// # Errors
+/// [`StatsError::TooFew`] below two values, [`StatsError::NotFinite`], [`StatsError::Confidence`].
+///
+/// ```
+/// let interval = latency_stats::mean_interval(&[9.0, 10.0, 11.0], 0.95)?;
+/// // t(2 degrees of freedom, 97.5 %) = 4.303, s/√3 = 0.577
+/// assert!((interval.high - 12.484).abs() < 1e-3);
+/// # Ok::<(), latency_stats::StatsError>(())
+/// ```
+pub fn mean_interval(values: &[f64], confidence: f64) -> Result<Interval, StatsError> {
+    if let Some((index, &value)) = values.iter().enumerate().find(|(_, v)| !v.is_finite()) {
+        return Err(StatsError::NotFinite { index, value });
+    }
+    t_interval(values, confidence, "values")
+}
+
+/// The t interval of values already known to be finite; `unit` names them in the error.
+pub(crate) fn t_interval(
+    values: &[f64],
+    confidence: f64,
+    unit: &'static str,
+) -> Result<Interval, StatsError> {
+    if !(confidence > 0.0 && confidence < 1.0) {
+        return Err(StatsError::Confidence { confidence });
+    }
+    if values.len() < 2 {
+        return Err(StatsError::TooFew {
+            unit,
+            needed: 2,
+            got: values.len(),
+        });
+    }
+    let moments = Moments::of(values.iter().copied());
+    let n = moments.n as f64;
+    let half_width = t_quantile(n - 1.0, confidence) * (moments.variance() / n).sqrt();
+    Ok(Interval {
+        low: moments.mean - half_width,
+        estimate: moments.mean,
+        high: moments.mean + half_width,
+        confidence,
+    })
+}
+
+/// The half-width factor of a two-sided t interval.
+fn t_quantile(degrees_of_freedom: f64, confidence: f64) -> f64 {
+    #[expect(
+        clippy::expect_used,
+        reason = "scale 1 and at least one degree of freedom are always accepted"
+    )]
+    let t = StudentsT::new(0.0, 1.0, degrees_of_freedom).expect("n >= 2");
+    t.inverse_cdf(0.5 + confidence / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn t_quantiles_match_the_printed_table() {
+        // NIST/SEMATECH e-Handbook of Statistical Methods, table 1.3.6.7.2.
+        for (df, confidence, expected) in [
+            (1.0, 0.95, 12.706),
+            (2.0, 0.95, 4.303),
+            (5.0, 0.99, 4.032),
+            (10.0, 0.90, 1.812),
+            (30.0, 0.95, 2.042),
+            (100.0, 0.99, 2.626),
+        ] {
+            let got = t_quantile(df, confidence);
+            assert!(
+                (got - expected).abs() < 6e-4,
+                "t({df}, {confidence}) = {got}, not {expected}"
+            );
+        }
+    }
+
+    #[test]
+    fn ends_are_inside() {
+        let interval = Interval {
+            low: 0.9,
+            estimate: 0.95,
+            high: 1.0,
+            confidence: 0.95,
+        };
+        assert!(interval.contains(1.0) && !interval.excludes(1.0));
+        assert!(interval.excludes(1.01) && !interval.contains(1.01));
+        assert!(!interval.excludes(f64::NAN) && !interval.contains(f64::NAN));
+    }
+
+    #[test]
+    fn identical_values_have_no_width() {
+        let interval = mean_interval(&[3.3; 7], 0.95).unwrap();
+        assert_eq!((interval.low, interval.high), (3.3, 3.3));
+    }
+
+    #[test]
+    fn bad_input_is_named() {
+        let few = mean_interval(&[1.0], 0.95).unwrap_err();
+        assert_eq!(
+            few.to_string(),
+            "1 values are too few for an interval: at least 2 are needed"
+        );
+        let nan = mean_interval(&[1.0, f64::NAN, 2.0], 0.95).unwrap_err();
+        assert_eq!(nan.to_string(), "value 1 is not finite: NaN");
+        for confidence in [0.0, 1.0, 95.0, f64::NAN] {
+            assert!(matches!(
+                mean_interval(&[1.0, 2.0], confidence),
+                Err(StatsError::Confidence { .. })
+            ));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn more_confidence_is_wider(
+            values in prop::collection::vec(-1e3f64..1e3, 2..40), a in 0.5f64..0.99, b in 0.5f64..0.99,
+        ) {
+            let narrow = mean_interval(&values, a.min(b)).unwrap();
+            let wide = mean_interval(&values, a.max(b)).unwrap();
+            prop_assert!(wide.low <= narrow.low + 1e-9 && narrow.high <= wide.high + 1e-9);
+            prop_assert!(narrow.contains(narrow.estimate));
+        }
+
+        #[test]
+        fn shifting_and_scaling_carry_over(
+            values in prop::collection::vec(-10f64..10.0, 2..20), shift in -100f64..100.0, scale in 0.1f64..10.0,
+        ) {
+            let plain = mean_interval(&values, 0.9).unwrap();
+            let moved: Vec<f64> = values.iter().map(|v| v * scale + shift).collect();
+            let moved = mean_interval(&moved, 0.9).unwrap();
+            prop_assert!((moved.low - (plain.low * scale + shift)).abs() < 1e-8);
+            prop_assert!((moved.high - (plain.high * scale + shift)).abs() < 1e-8);
+        }
+    }
+}
