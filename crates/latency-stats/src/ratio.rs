@@ -77,9 +77,11 @@ pub fn ratio_interval(blocks: &[Pair], confidence: f64) -> Result<Interval, Stat
 /// §3.6; for benchmarks: Kalibera and Jones, ISMM 2013, §5). Whether there is a variance between runs cannot
 /// be shown from 3 to 6 runs, so no test decides to pool.
 ///
-/// Every run weighs the same, however many blocks it has: for runs of unequal length the mean stays unbiased and
-/// coverage was at or above nominal in simulation. More runs narrow it much faster than longer
-/// ones: with 3 runs the factor is t(2) = 4.3, with 6 runs t(5) = 2.6.
+/// Every run weighs the same, however many blocks it has: for runs of unequal length the mean stays unbiased. Simulated
+/// at 95 % with 3 to 6 runs of 4 to 20 blocks (`tests/coverage.rs`), coverage was 94.4 to 96.9 % with and without variance
+/// between runs, normal and heavy-tailed (Student t with 3 degrees of freedom), and with autocorrelated blocks; a strongly
+/// *skewed* part between runs (lognormal) brings it down to about 92.5 %. More runs narrow the interval much faster than
+/// longer ones: with 3 runs the factor is t(2) = 4.3, with 6 runs t(5) = 2.6.
 ///
 /// # Errors
 /// [`StatsError::TooFew`] below two runs, [`StatsError::InRun`] for a run that is empty or holds an unusable block,

@@ -31,9 +31,12 @@ const EFFECT_SIZE_VARIANCE: f64 = 1.0;
 /// asks for t > 0; a mean below the limit only lowers every t, so the rate holds there too, and one-sidedness makes
 /// it about α/2 in practice.
 ///
-/// The proof is for independent normal blocks with one variance. Simulated over 3 to 60 blocks at α = 5 % (numbers and
-/// code in `tests/sequential.rs`), heavy tails do not break it; positive autocorrelation does. Make
-/// blocks long enough to be nearly independent ([`lag_one_autocorrelation`](crate::lag_one_autocorrelation)).
+/// The proof is for independent normal blocks with one variance. Simulated without a difference at α = 5 %, looking after
+/// each of 3 to 60 blocks (`tests/sequential.rs`), it raised a false alarm in 1.3 % of the series of normal blocks, 0.7 %
+/// of heavy-tailed ones (Student t with 3 degrees of freedom), 0.1 % skewed to slow outliers; in 2.3 % with a lag-one
+/// autocorrelation of 0.1, but in 6.4 % at 0.3 and 22 % at 0.6: heavy tails do not break the promise, correlated blocks do.
+/// Make blocks long enough to be nearly independent ([`lag_one_autocorrelation`](crate::lag_one_autocorrelation)).
+/// An experiment 10 % slower is found after a median of 7 blocks if the log ratios have a deviation of 0.05, 13 at 0.10.
 ///
 /// ```
 /// use latency_stats::{SequentialTest, Verdict};
