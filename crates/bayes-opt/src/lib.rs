@@ -1,1 +1,47 @@
-//! Placeholder.
+//! Bayesian optimisation of noisy systems, as a pure ask/tell machine.
+//!
+//! A [`Space`] describes the parameters, an [`Optimizer`] proposes configurations ([`Optimizer::ask`]) and learns from
+//! what was measured ([`Optimizer::tell`]). It always minimises. It does no I/O and reads no clock; the same seed and
+//! the same observations give the same proposals.
+//!
+//! ```
+//! use bayes_opt::{Kind, Measured, Observation, Optimizer, Outcome, Parameter, Settings, Space, Value};
+//!
+//! # fn main() -> Result<(), bayes_opt::Error> {
+//! let workers = Parameter::new("workers", Kind::Int { low: 1, high: 64, step: 1, log: true });
+//! let mut optimizer = Optimizer::new(Space::new(vec![workers], vec![])?, Settings::default())?;
+//! for _ in 0..12 {
+//!     for configuration in optimizer.ask(1)? {
+//!         let workers = configuration.get("workers").and_then(Value::as_f64).unwrap_or(1.0);
+//!         let objective = Measured { value: (workers.ln() - 2.0).powi(2), variance: None };
+//!         optimizer.tell(Observation::now(configuration, Outcome::completed(objective)))?;
+//!     }
+//! }
+//! let best = optimizer.best().ok_or("nothing was told");
+//! # assert!(best.is_ok());
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+#![allow(
+    dead_code,
+    reason = "the surrogate model, which comes next, is what calls it"
+)]
+
+mod constraint;
+mod design;
+mod encode;
+mod error;
+mod observation;
+mod optimizer;
+mod settings;
+mod space;
+mod value;
+
+pub use constraint::LinearConstraint;
+pub use error::{Error, SpaceError};
+pub use observation::{Measured, Observation, Outcome, Recommendation};
+pub use optimizer::Optimizer;
+pub use settings::{Acquisition, Settings, Strategy};
+pub use space::{Kind, Parameter, PriorGuess, Space};
+pub use value::{Configuration, Value};

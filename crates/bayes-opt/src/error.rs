@@ -1,0 +1,130 @@
+//! What can be wrong with a space, a configuration or an observation.
+
+use crate::value::Value;
+
+/// A space that makes no sense, or a configuration that is not inside it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// No parameter at all.
+    #[error("the space has no parameter: give at least one")]
+    Empty,
+    /// Two parameters of one name.
+    #[error("parameter `{parameter}` is given twice")]
+    Duplicate {
+        /// The name.
+        parameter: String,
+    },
+    /// A key of a parameter is wrong.
+    #[error("parameter `{parameter}`: `{key}` {reason}")]
+    Invalid {
+        /// The parameter's name.
+        parameter: String,
+        /// Which key of it: `low`, `high`, `step`, `values`, `default`, `prior`, `special`, `scale`.
+        key: &'static str,
+        /// What is wrong, and what would be right.
+        reason: String,
+    },
+    /// A linear constraint cannot be read or used.
+    #[error("constraint `{text}`: {reason}")]
+    Constraint {
+        /// The constraint as written.
+        text: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No configuration meets the linear constraints, as far as a search could find.
+    #[error("no configuration was found that meets the constraints between parameters: {text}")]
+    Unsatisfiable {
+        /// The constraints as written.
+        text: String,
+    },
+    /// A configuration names a parameter that the space has not.
+    #[error("unknown parameter `{parameter}`: the space has {known}")]
+    Unknown {
+        /// The unknown name.
+        parameter: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A configuration lacks a parameter.
+    #[error("the configuration has no value for parameter `{parameter}`")]
+    Missing {
+        /// The missing name.
+        parameter: String,
+    },
+    /// A value outside the parameter's domain.
+    #[error("parameter `{parameter}` cannot be {value}: {reason}")]
+    Outside {
+        /// The parameter's name.
+        parameter: String,
+        /// The value given.
+        value: Value,
+        /// What it can be.
+        reason: String,
+    },
+    /// A configuration that breaks a linear constraint.
+    #[error("the configuration breaks the constraint `{text}`")]
+    Broken {
+        /// The constraint as written.
+        text: String,
+    },
+}
+
+/// What can go wrong while asking and telling.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The space, or a configuration in it.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// A configuration of `initial` is not inside the space.
+    #[error("initial configuration {position}: {source}")]
+    Initial {
+        /// Its place in the list, from 1.
+        position: usize,
+        /// What is wrong with it.
+        source: SpaceError,
+    },
+    /// A number told is NaN or infinite.
+    #[error(
+        "{what} is {value}: tell a finite number, or `Outcome::Crashed` when nothing could be measured"
+    )]
+    NotFinite {
+        /// `objective`, or the name of the constraint.
+        what: String,
+        /// The number.
+        value: f64,
+    },
+    /// A variance that is negative, NaN or infinite.
+    #[error("the variance of {what} is {variance}: it has to be finite and not negative")]
+    Variance {
+        /// `objective`, or the name of the constraint.
+        what: String,
+        /// The variance.
+        variance: f64,
+    },
+    /// The logarithm of the objective is asked for, but the objective is not positive.
+    #[error("the objective is {value}, but `log_objective` needs positive values")]
+    NotPositive {
+        /// The objective.
+        value: f64,
+    },
+    /// A weight outside (0, 1].
+    #[error("the weight of an observation is {weight}: it has to be above 0 and at most 1")]
+    Weight {
+        /// The weight.
+        weight: f64,
+    },
+    /// A setting of the acquisition that makes no sense.
+    #[error("`beta` of the acquisition is {beta}: it has to be finite and not negative")]
+    Beta {
+        /// The value given.
+        beta: f64,
+    },
+    /// Nothing is left to try.
+    #[error(
+        "nothing is left to try: every configuration of the space crashed or waits for its result"
+    )]
+    Exhausted,
+}

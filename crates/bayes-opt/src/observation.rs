@@ -1,0 +1,126 @@
+//! What is told to the optimiser, and what it recommends.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::value::Configuration;
+
+/// A measured number and how sure of it the measurement is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The mean.
+    pub value: f64,
+    /// The variance *of that mean*, in the value's unit squared; `None` where it is not known, then it is fitted.
+    pub variance: Option<f64>,
+}
+
+impl From<f64> for Measured {
+    fn from(value: f64) -> Self {
+        Measured {
+            value,
+            variance: None,
+        }
+    }
+}
+
+/// How an evaluation ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It ran to its end.
+    Completed {
+        /// The objective; smaller is better.
+        objective: Measured,
+        /// Each constraint by name; feasible when the value is at most 0.
+        constraints: BTreeMap<String, Measured>,
+    },
+    /// The system did not survive the configuration.
+    Crashed,
+}
+
+impl Outcome {
+    /// A completed evaluation without constraints.
+    pub fn completed(objective: impl Into<Measured>) -> Self {
+        Outcome::Completed {
+            objective: objective.into(),
+            constraints: BTreeMap::new(),
+        }
+    }
+}
+
+/// One evaluation of one configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// What was evaluated.
+    pub configuration: Configuration,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// 1 for the system as it is now; less where it has drifted since. The variance is divided by it.
+    pub weight: f64,
+}
+
+impl Observation {
+    /// An observation of the system as it is now.
+    pub fn now(configuration: Configuration, outcome: Outcome) -> Self {
+        Observation {
+            configuration,
+            outcome,
+            weight: 1.0,
+        }
+    }
+
+    pub(crate) fn validate(&self, log_objective: bool) -> Result<(), Error> {
+        if !(self.weight > 0.0 && self.weight <= 1.0) {
+            return Err(Error::Weight {
+                weight: self.weight,
+            });
+        }
+        let Outcome::Completed {
+            objective,
+            constraints,
+        } = &self.outcome
+        else {
+            return Ok(());
+        };
+        finite("objective", *objective)?;
+        if log_objective && objective.value <= 0.0 {
+            return Err(Error::NotPositive {
+                value: objective.value,
+            });
+        }
+        constraints
+            .iter()
+            .try_for_each(|(name, measured)| finite(name, *measured))
+    }
+}
+
+fn finite(what: &str, measured: Measured) -> Result<(), Error> {
+    if !measured.value.is_finite() {
+        return Err(Error::NotFinite {
+            what: what.to_owned(),
+            value: measured.value,
+        });
+    }
+    match measured.variance {
+        Some(variance) if !(variance.is_finite() && variance >= 0.0) => Err(Error::Variance {
+            what: what.to_owned(),
+            variance,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The configuration to use, and what to expect of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recommendation {
+    /// An evaluated configuration.
+    pub configuration: Configuration,
+    /// The model's expectation of the objective there, in the objective's unit.
+    pub mean: f64,
+    /// Its standard deviation: the model's, without the noise of one more measurement.
+    pub sd: f64,
+    /// How probable it is that the configuration survives and meets every constraint.
+    pub probability_feasible: f64,
+}

@@ -1,0 +1,67 @@
+//! How to search.
+
+use serde::{Deserialize, Serialize};
+
+use crate::value::Configuration;
+
+/// How the next configuration is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// By a Gaussian process and an acquisition function.
+    Bayesian {
+        /// What makes a configuration worth trying.
+        #[serde(default)]
+        acquisition: Acquisition,
+    },
+    /// Uniformly at random.
+    Random,
+    /// Along a scrambled Sobol sequence.
+    Sobol,
+    /// In Latin hypercubes.
+    LatinHypercube,
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Strategy::Bayesian {
+            acquisition: Acquisition::default(),
+        }
+    }
+}
+
+/// What makes a configuration worth trying.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Acquisition {
+    /// Noisy expected improvement, in log form (Letham et al. 2019; Ament et al. 2023): the one to use.
+    #[default]
+    LogNoisyEi,
+    /// Expected improvement on the best posterior mean.
+    Ei,
+    /// Its logarithm (Ament et al. 2023).
+    LogEi,
+    /// The lower confidence bound `mean − √beta·sd` (Srinivas et al. 2010).
+    Ucb {
+        /// The weight of uncertainty.
+        beta: f64,
+    },
+    /// Probability of improvement on the best posterior mean.
+    Poi,
+}
+
+/// The settings of an optimiser.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// Same seed and same observations, same proposals.
+    pub seed: u64,
+    /// How to choose.
+    pub strategy: Strategy,
+    /// Configurations to try first, in order.
+    pub initial: Vec<Configuration>,
+    /// How many evaluations there are before the model is trusted; `None`: `max(4, min(2·parameters, 10))`.
+    pub initial_random: Option<usize>,
+    /// Model the logarithm of the objective (a ratio to a control, a latency): needs positive values.
+    pub log_objective: bool,
+}
