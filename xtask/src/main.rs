@@ -1,2 +1,99 @@
-//! Project tasks.
-fn main() {}
+//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, install.
+//!
+//! Each prints what it is about to do, so that its output can be read as a log, and says before
+//! anything else what it installs on this machine.
+#![expect(
+    clippy::print_stdout,
+    reason = "the headings and results of a task are its output"
+)]
+
+mod demo;
+mod install;
+mod step;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+const USAGE: &str = "\
+usage: cargo xtask VERB
+
+  test              install what the tests need, then format, lint, test, document and tidy checks
+  tidy              only the house rules: allowed edges between crates, file lengths, forbidden text
+  demo              install nginx and wrk, build, and tune nginx for about five minutes
+  examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
+  install [SET]     only install: test (the default), demo or examples
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            println!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
+    let root = repository();
+    match arguments {
+        ["test"] => test::run(&root),
+        ["tidy"] => tidy::run(&root),
+        ["demo"] => demo::run(&root),
+        ["examples", names @ ..] => demo::run_examples(&root, names),
+        ["install"] => install::install(install::TEST).map(|()| ExitCode::SUCCESS),
+        ["install", set] => {
+            let needs = match *set {
+                "test" => install::TEST,
+                "demo" => install::DEMO,
+                "examples" => install::EXAMPLES,
+                _ => bail!("no set {set:?} to install; there are test, demo and examples"),
+            };
+            install::install(needs).map(|()| ExitCode::SUCCESS)
+        }
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
+        _ => {
+            print!("{USAGE}");
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+/// The repository's root: the directory above this crate's.
+fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// The cargo that runs this task.
+fn cargo() -> std::process::Command {
+    std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Builds the release binary and gives its path.
+fn build_release(root: &Path) -> anyhow::Result<PathBuf> {
+    let mut build = cargo();
+    build
+        .args(["build", "--release", "--package", "slackline"])
+        .current_dir(root);
+    if !step::run("build slackline (release)", &mut build)? {
+        bail!("the build failed");
+    }
+    let target = match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => root.join(directory),
+        None => root.join("target"),
+    };
+    let binary = target.join("release/slackline");
+    std::fs::metadata(&binary)
+        .with_context(|| format!("{} is not there after the build", binary.display()))?;
+    Ok(binary)
+}

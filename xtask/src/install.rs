@@ -1,0 +1,236 @@
+//! Installs the Debian packages that the tests and examples need, where they are missing, and says so.
+//!
+//! Services that come with a package are neither started nor restarted by its installation: the
+//! tests and examples start their own, on loopback.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+/// A package, what shows that it is there, and what it is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// What shows that it is there.
+    present: Present,
+    package: &'static str,
+    purpose: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Present {
+    Program(&'static str),
+    /// `/usr/lib/postgresql/VERSION/bin/postgres`, of any version.
+    PostgresServer,
+}
+
+const NGINX: Need = Need {
+    present: Present::Program("nginx"),
+    package: "nginx-light",
+    purpose: "the service that is tuned",
+};
+const WRK: Need = Need {
+    present: Present::Program("wrk"),
+    package: "wrk",
+    purpose: "load for it",
+};
+const AB: Need = Need {
+    present: Present::Program("ab"),
+    package: "apache2-utils",
+    purpose: "a second load generator, whose output is parsed",
+};
+const POSTGRES: Need = Need {
+    present: Present::PostgresServer,
+    package: "postgresql",
+    purpose: "the PostgreSQL example: server and pgbench",
+};
+const JDK: Need = Need {
+    present: Present::Program("javac"),
+    package: "openjdk-17-jdk-headless",
+    purpose: "the Graal example, and JVM metrics of a real JVM",
+};
+const MAVEN: Need = Need {
+    present: Present::Program("mvn"),
+    package: "maven",
+    purpose: "builds the Graal example's service",
+};
+
+/// What `cargo xtask demo` needs.
+pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
+/// What `cargo xtask test` needs.
+pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK];
+/// What `cargo xtask examples` needs.
+pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
+
+/// Installs what is missing of `needs`.
+///
+/// # Errors
+/// Something is missing and this is no Debian, the user may not install, or apt-get failed.
+pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
+    let missing: Vec<&Need> = needs
+        .iter()
+        .filter(|need| !is_present(need.present))
+        .collect();
+    if missing.is_empty() {
+        let packages: Vec<&str> = needs.iter().map(|need| need.package).collect();
+        println!("==> install: nothing ({} are present)", packages.join(", "));
+        return Ok(());
+    }
+    println!("==> install: these Debian packages are missing and will be installed");
+    for need in &missing {
+        println!("      {:<24} {}", need.package, need.purpose);
+    }
+    println!("    Services in them are not started now; systemd may start them at the next boot.");
+    let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    apt_install(&packages).with_context(|| {
+        format!(
+            "cannot install; do it by hand: apt-get install {}",
+            packages.join(" ")
+        )
+    })?;
+    if let Some(need) = missing.iter().find(|need| !is_present(need.present)) {
+        bail!(
+            "{} is installed, but its program is not found",
+            need.package
+        );
+    }
+    Ok(())
+}
+
+fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+    let _policy = NoServiceStarts::new()?;
+    for arguments in [
+        vec!["--quiet", "update"],
+        [
+            &["--quiet", "--yes", "--no-install-recommends", "install"],
+            packages,
+        ]
+        .concat(),
+    ] {
+        let status = as_root("apt-get")?
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(&arguments)
+            .status()
+            .context("apt-get cannot be run; is this a Debian machine?")?;
+        if !status.success() {
+            bail!("apt-get {} ended with {status}", arguments.join(" "));
+        }
+    }
+    Ok(())
+}
+
+/// A command as root: itself, or through sudo where that asks for no password.
+fn as_root(program: &str) -> anyhow::Result<Command> {
+    if is_root()? {
+        return Ok(Command::new(program));
+    }
+    if find_program("sudo").is_none() {
+        bail!("installing needs root, and there is no sudo");
+    }
+    let mut command = Command::new("sudo");
+    command.args([
+        "--non-interactive",
+        "--preserve-env=DEBIAN_FRONTEND",
+        program,
+    ]);
+    Ok(command)
+}
+
+fn is_root() -> anyhow::Result<bool> {
+    let output = Command::new("id")
+        .arg("-u")
+        .output()
+        .context("id cannot be run")?;
+    Ok(output.stdout.trim_ascii() == b"0")
+}
+
+/// While it lives, Debian's `invoke-rc.d` starts no service (see policy-rc.d(8) of init-system-helpers).
+struct NoServiceStarts {
+    /// The policy file, if this is the one who made it.
+    made: Option<PathBuf>,
+}
+
+impl NoServiceStarts {
+    fn new() -> anyhow::Result<Self> {
+        let path = Path::new("/usr/sbin/policy-rc.d");
+        if !is_root()? {
+            println!("    (not root: the packages' services will be started as Debian does it)");
+            return Ok(Self { made: None });
+        }
+        // An existing policy is the machine's own (containers have one): leave it.
+        match std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+        {
+            Ok(file) => {
+                use std::io::Write as _;
+                use std::os::unix::fs::PermissionsExt as _;
+                let made = Self {
+                    made: Some(path.to_path_buf()),
+                };
+                // 101: the action is forbidden by policy.
+                (&file).write_all(b"#!/bin/sh\nexit 101\n")?;
+                file.set_permissions(std::fs::Permissions::from_mode(0o755))?;
+                Ok(made)
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Self { made: None }),
+            Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+        }
+    }
+}
+
+impl Drop for NoServiceStarts {
+    fn drop(&mut self) {
+        if let Some(path) = &self.made
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            println!("xtask: {} is left behind: {error}", path.display());
+        }
+    }
+}
+
+fn is_present(what: Present) -> bool {
+    match what {
+        Present::Program(name) => find_program(name).is_some(),
+        Present::PostgresServer => std::fs::read_dir("/usr/lib/postgresql").is_ok_and(|versions| {
+            versions
+                .flatten()
+                .any(|version| version.path().join("bin/postgres").exists())
+        }),
+    }
+}
+
+/// The program in the search path; `sbin`, which a user's path may lack, counts too.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_and_a_missing_one_is_not() {
+        assert!(find_program("sh").is_some());
+        assert!(find_program("no-such-program-here").is_none());
+        assert!(is_present(Present::Program("sh")));
+    }
+
+    #[test]
+    fn what_the_demo_needs_the_tests_and_examples_install_too() {
+        for need in DEMO {
+            for set in [TEST, EXAMPLES] {
+                assert!(
+                    set.iter().any(|other| other.package == need.package),
+                    "{need:?}"
+                );
+            }
+        }
+    }
+}

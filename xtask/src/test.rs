@@ -1,0 +1,85 @@
+//! `cargo xtask test`: everything CI runs, in one command.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::{cargo, install, step, tidy};
+
+/// Installs what the tests need and runs every check; goes on after a failed one, so that one run
+/// shows all that is wrong.
+pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
+    install::install(install::TEST)?;
+    // A test that lacks something says SKIP; in CI that is a failure.
+    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    let (mut passed, mut failed) = (0, Vec::new());
+    for (name, mut command) in cargo_steps() {
+        command.current_dir(root);
+        if ci {
+            command.env("SLACKLINE_CI", "1");
+        }
+        match step::run(name, &mut command)? {
+            true => passed += 1,
+            false => failed.push(name),
+        }
+    }
+    println!("\n==> tidy");
+    match tidy::check(root)? {
+        findings if findings.is_empty() => passed += 1,
+        findings => {
+            tidy::print(&findings);
+            failed.push("tidy");
+        }
+    }
+    if install::find_program("cargo-deny").is_some() {
+        let mut deny = cargo();
+        // Advisories need a database from the network: not a matter of this commit.
+        deny.args(["deny", "check", "bans", "licenses", "sources"])
+            .current_dir(root);
+        match step::run("cargo deny", &mut deny)? {
+            true => passed += 1,
+            false => failed.push("cargo deny"),
+        }
+    } else {
+        println!("\n==> cargo deny: cargo-deny not present: skipped");
+    }
+    println!();
+    for name in &failed {
+        println!("failed: {name}");
+    }
+    println!("steps: {passed} passed, {} failed", failed.len());
+    Ok(if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn cargo_steps() -> Vec<(&'static str, Command)> {
+    let with = |arguments: &[&str]| {
+        let mut command = cargo();
+        command.args(arguments);
+        command
+    };
+    let mut doc = with(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    vec![
+        ("cargo fmt", with(&["fmt", "--all", "--check"])),
+        (
+            "cargo clippy",
+            with(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ]),
+        ),
+        (
+            "cargo test",
+            with(&["test", "--workspace", "--no-fail-fast"]),
+        ),
+        ("cargo doc", doc),
+    ]
+}

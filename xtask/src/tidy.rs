@@ -1,0 +1,421 @@
+//! House rules that the compiler does not know, as checks: which crate may use which, how long a
+//! file may be, what may not be written anywhere.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use crate::cargo;
+
+/// Which crates of the workspace a crate may use, and why. A crate that is not here may not exist;
+/// dependencies point down only, so no crate below the roof knows the one above it.
+const EDGES: &[Edges] = &[
+    Edges {
+        from: "latency-stats",
+        to: &[],
+        reason: "pure arithmetic on samples: others must be able to use it without the rest",
+    },
+    Edges {
+        from: "bayes-opt",
+        to: &[],
+        reason: "a pure optimiser knows nothing of hosts, services or time",
+    },
+    Edges {
+        from: "host",
+        to: &[],
+        reason: "reads and writes kernel files for everyone, decides nothing",
+    },
+    Edges {
+        from: "tuner",
+        to: &["bayes-opt", "host", "latency-stats"],
+        reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks",
+    },
+    Edges {
+        from: "slackline",
+        to: &["bayes-opt", "host", "latency-stats", "tuner"],
+        reason: "the binary wires everything",
+    },
+    Edges {
+        from: "xtask",
+        to: &[],
+        reason: "must build and say what is wrong when the product does not build",
+    },
+];
+
+struct Edges {
+    from: &'static str,
+    to: &'static [&'static str],
+    reason: &'static str,
+}
+
+/// Crates without any unsafe code, which their `lib.rs` promises.
+const WITHOUT_UNSAFE: &[&str] = &["latency-stats", "bayes-opt", "tuner"];
+
+/// Past this many lines a file has a second subject (the house style, rule 4).
+const LINES_MAX: usize = 800;
+
+/// Text that may not be in any tracked file, with the reason. Written in two parts, so that this
+/// file may hold it.
+const FORBIDDEN: &[(&str, &str, &str)] = &[
+    ("/wor", "k/", "a path of one machine"),
+    ("replace-", "with =", "a registry mirror of one network"),
+    ("<mirr", "or>", "a registry mirror of one network"),
+    ("--index", "-url", "a registry mirror of one network"),
+    (
+        "registry",
+        ".npmjs.org",
+        "the host name of a registry: use its client's default",
+    ),
+    (
+        "index.",
+        "crates.io",
+        "the host name of a registry: use its client's default",
+    ),
+    (
+        "repo.maven.apache",
+        ".org",
+        "the host name of a registry: use its client's default",
+    ),
+    (
+        "repo1.",
+        "maven.org",
+        "the host name of a registry: use its client's default",
+    ),
+    (
+        "deb.",
+        "debian.org",
+        "the host name of a registry: use its client's default",
+    ),
+];
+
+/// The only source of dependencies in `Cargo.lock`.
+const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// One breach of a rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    path: PathBuf,
+    line: Option<usize>,
+    message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(out, ":{line}")?;
+        }
+        write!(out, ": {}", self.message)
+    }
+}
+
+/// `cargo xtask tidy`.
+pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
+    let findings = check(root)?;
+    print(&findings);
+    Ok(if findings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints the findings and their number.
+pub(crate) fn print(findings: &[Finding]) {
+    for finding in findings {
+        println!("{finding}");
+    }
+    println!("tidy: {} findings", findings.len());
+}
+
+/// Checks the whole repository.
+///
+/// # Errors
+/// cargo or git cannot be asked, or a tracked file cannot be read.
+pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
+    let metadata = metadata(root)?;
+    let mut findings = check_edges(&metadata.packages);
+    for name in WITHOUT_UNSAFE {
+        let path = PathBuf::from(format!("crates/{name}/src/lib.rs"));
+        let text = std::fs::read_to_string(root.join(&path))
+            .with_context(|| path.display().to_string())?;
+        findings.extend(check_unsafe(&path, &text));
+    }
+    for path in tracked_files(root)? {
+        let bytes = match std::fs::read(root.join(&path)) {
+            Ok(bytes) => bytes,
+            // Deleted, but not yet committed; or a directory behind a link.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::IsADirectory
+                ) =>
+            {
+                continue;
+            }
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            findings.extend(check_text(&path, text));
+        }
+    }
+    Ok(findings)
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// Only dependencies inside the workspace have one.
+    path: Option<PathBuf>,
+}
+
+fn metadata(root: &Path) -> anyhow::Result<Metadata> {
+    let output = cargo()
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root)
+        .output()
+        .context("cargo metadata cannot be run")?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    serde_json::from_slice(&output.stdout)
+        .context("cargo metadata printed something else than its JSON")
+}
+
+fn tracked_files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root)
+        .output()
+        .context("git cannot be run")?;
+    if !output.status.success() {
+        bail!(
+            "git ls-files: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    let names = String::from_utf8(output.stdout).context("a tracked file's name is not UTF-8")?;
+    Ok(names.split_terminator('\0').map(PathBuf::from).collect())
+}
+
+fn check_edges(packages: &[Package]) -> Vec<Finding> {
+    let table: BTreeMap<&str, &Edges> = EDGES.iter().map(|edges| (edges.from, edges)).collect();
+    let mut findings = Vec::new();
+    for package in packages {
+        let mut complain = |message| {
+            findings.push(Finding {
+                path: package.manifest_path.clone(),
+                line: None,
+                message,
+            });
+        };
+        let Some(edges) = table.get(package.name.as_str()) else {
+            complain(format!(
+                "{} is not in the table of crates in xtask/src/tidy.rs",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.path.is_some())
+        {
+            if !edges.to.contains(&dependency.name.as_str()) {
+                complain(format!(
+                    "{} may not use {}: {}",
+                    package.name, dependency.name, edges.reason
+                ));
+            }
+        }
+    }
+    findings
+}
+
+fn check_unsafe(path: &Path, text: &str) -> Option<Finding> {
+    let promised = text
+        .lines()
+        .any(|line| line.trim() == "#![forbid(unsafe_code)]");
+    (!promised).then(|| Finding {
+        path: path.to_path_buf(),
+        line: None,
+        message: "has no #![forbid(unsafe_code)], which this crate promises".into(),
+    })
+}
+
+/// The rules that one file's text is enough for.
+fn check_text(path: &Path, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut complain = |line, message: String| {
+        findings.push(Finding {
+            path: path.to_path_buf(),
+            line,
+            message,
+        });
+    };
+    let lock = path.file_name().is_some_and(|name| name == "Cargo.lock");
+    if path.extension().is_some_and(|extension| extension == "rs") {
+        if !text.starts_with("//!") {
+            complain(
+                Some(1),
+                "does not begin with a //! paragraph on what the file is for".into(),
+            );
+        }
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            complain(
+                None,
+                format!("has {lines} lines, more than {LINES_MAX}: look for its second subject"),
+            );
+        }
+    }
+    for (number, line) in (1..).zip(text.lines()) {
+        if lock {
+            if let Some(source) = line.strip_prefix("source = ")
+                && source.trim_matches('"') != CRATES_IO
+            {
+                complain(
+                    Some(number),
+                    format!("a dependency from elsewhere than crates.io: {source}"),
+                );
+            }
+            continue;
+        }
+        for (head, tail, reason) in FORBIDDEN {
+            if contains_word(line, &format!("{head}{tail}")) {
+                complain(Some(number), format!("holds {head}{tail}: {reason}"));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether `needle` is in the line and does not continue a longer path or name to its left
+/// (`net{needle}` is no match).
+fn contains_word(line: &str, needle: &str) -> bool {
+    line.match_indices(needle).any(|(start, _)| {
+        !line[..start]
+            .ends_with(|before: char| before.is_alphanumeric() || matches!(before, '.' | '_' | '}'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, uses: &[(&str, bool)]) -> Package {
+        Package {
+            name: name.into(),
+            manifest_path: format!("{name}/Cargo.toml").into(),
+            dependencies: uses
+                .iter()
+                .map(|(name, inside)| Dependency {
+                    name: (*name).into(),
+                    path: inside.then(|| PathBuf::from("..")),
+                })
+                .collect(),
+        }
+    }
+
+    fn messages(findings: &[Finding]) -> Vec<String> {
+        findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_edge_upwards_and_an_unknown_crate_are_found() {
+        let findings = check_edges(&[
+            package("bayes-opt", &[("nalgebra", false), ("tuner", true)]),
+            package("helpers", &[]),
+            package(
+                "tuner",
+                &[("bayes-opt", true), ("host", true), ("toml", false)],
+            ),
+        ]);
+        assert_eq!(
+            messages(&findings),
+            [
+                "bayes-opt/Cargo.toml: bayes-opt may not use tuner: a pure optimiser knows nothing of hosts, services or time",
+                "helpers/Cargo.toml: helpers is not in the table of crates in xtask/src/tidy.rs",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_table_of_edges_has_no_cycle_and_names_only_known_crates() {
+        let mut done: Vec<&str> = Vec::new();
+        for edges in EDGES {
+            for to in edges.to {
+                assert!(
+                    done.contains(to),
+                    "{} uses {to}, which stands below it",
+                    edges.from
+                );
+            }
+            done.push(edges.from);
+        }
+    }
+
+    #[test]
+    fn a_pure_crate_must_forbid_unsafe_code() {
+        let path = Path::new("lib.rs");
+        assert!(check_unsafe(path, "//! x\n#![forbid(unsafe_code)]\n").is_none());
+        assert!(check_unsafe(path, "//! x\n// #![forbid(unsafe_code)]\n").is_some());
+    }
+
+    #[test]
+    fn a_source_file_needs_a_purpose_and_may_not_be_long() {
+        let path = Path::new("src/a.rs");
+        assert_eq!(check_text(path, "//! A subject.\n"), []);
+        assert_eq!(check_text(path, "use x;\n").len(), 1);
+        let long = format!("//! A subject.\n{}", "\n".repeat(LINES_MAX));
+        assert_eq!(
+            messages(&check_text(path, &long)),
+            ["src/a.rs: has 801 lines, more than 800: look for its second subject"]
+        );
+        assert_eq!(check_text(Path::new("a.txt"), &long), []);
+    }
+
+    #[test]
+    fn forbidden_text_is_found_with_its_line() {
+        let path = Path::new("a.md");
+        for (head, tail, _) in FORBIDDEN {
+            let findings = check_text(path, &format!("fine\nsee {head}{tail}x\n"));
+            assert_eq!(findings.len(), 1, "{head}{tail}");
+            assert_eq!(findings[0].line, Some(2));
+        }
+        let (head, tail, _) = FORBIDDEN[0];
+        assert_eq!(
+            check_text(path, &format!("net{head}{tail}x and target{head}{tail}\n")),
+            []
+        );
+    }
+
+    #[test]
+    fn the_lock_file_names_crates_io_only() {
+        let lock = Path::new("Cargo.lock");
+        assert_eq!(check_text(lock, &format!("source = \"{CRATES_IO}\"\n")), []);
+        assert_eq!(
+            check_text(lock, "source = \"git+https://example.org/x\"\n").len(),
+            1
+        );
+    }
+}
