@@ -1,1 +1,30 @@
-//! Placeholder.
+//! The kernel interfaces of a Linux host: what can be read and written (knobs), what is counted (processes, control
+//! groups, JVMs), what this machine is and can do, and the undo journal through which everything is changed.
+//!
+//! Every reader takes [`Roots`], so that a fake tree can stand in for the host. Expected absence (a knob that this
+//! kernel lacks, a group or process that has just gone) is `None` or its own error, never a panic.
+//!
+//! Architecture invariant: nothing here decides. Which value a knob gets, and when, is for the callers to say.
+
+mod clock;
+mod cpu_time;
+mod cpus;
+mod error;
+mod knob;
+mod lock;
+mod process;
+mod process_tree;
+mod roots;
+
+pub mod cgroup;
+mod journal;
+
+pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
+pub use cpu_time::CpuTimes;
+pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
+pub use error::HostError;
+pub use journal::{Journal, RestoreOutcome, RestoreReport, RestoredItem};
+pub use knob::Knob;
+pub use process::{End, end_process, is_running, start_time};
+pub use process_tree::{ProcessSample, ProcessTree};
+pub use roots::Roots;

@@ -1,0 +1,548 @@
+//! Control groups of both versions: which hierarchy has a controller, the path of a group's file there, attaching
+//! processes, and the CPU quota as knob writes. Reading counters is in [`crate::cgroup_sample`]; making and removing
+//! groups goes through [`crate::Journal`], so that it is undone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::HostError;
+use crate::knob::{Knob, check_relative};
+use crate::roots::{Roots, read_text, write_text};
+
+/// Controllers of v1 (Documentation/admin-guide/cgroup-v1); other mount options of a v1 hierarchy are no controllers.
+const V1_CONTROLLERS: [&str; 12] = [
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "memory",
+    "blkio",
+    "pids",
+    "freezer",
+    "devices",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "hugetlb",
+];
+
+/// The kernel's default CFS period (kernel/sched/core.c, `default_cfs_period`): 100 ms.
+pub const DEFAULT_PERIOD_US: u64 = 100_000;
+
+/// Which interface a controller has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupVersion {
+    /// One hierarchy per controller.
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// What a host has mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CgroupLayout {
+    /// No control groups.
+    None,
+    /// Only v1 hierarchies.
+    V1,
+    /// Only the unified hierarchy.
+    V2,
+    /// v1 hierarchies, and a unified one without their controllers.
+    Hybrid,
+}
+
+impl fmt::Display for CgroupLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+            Self::Hybrid => "hybrid",
+        })
+    }
+}
+
+/// The mounted hierarchies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hierarchies {
+    v1: BTreeMap<String, PathBuf>,
+    v2: Option<PathBuf>,
+    v2_controllers: BTreeSet<String>,
+}
+
+impl Hierarchies {
+    /// Finds them in `/proc/self/mountinfo`, and in a tree without that file by the usual names below
+    /// `/sys/fs/cgroup`.
+    #[must_use]
+    pub fn of(roots: &Roots) -> Self {
+        let mut found = match read_text(&roots.proc("self/mountinfo")) {
+            Ok(Some(text)) => Self::from_mountinfo(roots, &text),
+            _ => Self::from_names(roots),
+        };
+        if let Some(v2) = &found.v2 {
+            let text = read_text(&v2.join("cgroup.controllers"))
+                .ok()
+                .flatten()
+                .unwrap_or_default();
+            found.v2_controllers = text.split_whitespace().map(str::to_owned).collect();
+        }
+        found
+    }
+
+    fn from_mountinfo(roots: &Roots, text: &str) -> Self {
+        let mut found = Self::default();
+        for line in text.lines() {
+            // proc_pid_mountinfo(5): "… root mount-point options … - type source super-options".
+            let Some((left, right)) = line.split_once(" - ") else {
+                continue;
+            };
+            let Some(mount_point) = left.split(' ').nth(4) else {
+                continue;
+            };
+            let mount_point = roots.absolute(Path::new(&mount_point.replace("\\040", " ")));
+            let mut right = right.split(' ');
+            match (right.next(), right.nth(1)) {
+                (Some("cgroup2"), _) if found.v2.is_none() => found.v2 = Some(mount_point),
+                (Some("cgroup"), Some(options)) => {
+                    for name in options
+                        .split(',')
+                        .filter(|name| V1_CONTROLLERS.contains(name))
+                    {
+                        found
+                            .v1
+                            .entry(name.to_owned())
+                            .or_insert_with(|| mount_point.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn from_names(roots: &Roots) -> Self {
+        let base = roots.sys("fs/cgroup");
+        let mut found = Self::default();
+        if base.join("cgroup.controllers").exists() {
+            found.v2 = Some(base);
+            return found;
+        }
+        for name in V1_CONTROLLERS {
+            if base.join(name).is_dir() {
+                found.v1.insert(name.to_owned(), base.join(name));
+            }
+        }
+        if base.join("unified/cgroup.controllers").exists() {
+            found.v2 = Some(base.join("unified"));
+        }
+        found
+    }
+
+    /// Where a controller is: its version and its hierarchy's directory.
+    #[must_use]
+    pub fn controller(&self, name: &str) -> Option<(CgroupVersion, &Path)> {
+        if let Some(directory) = self.v1.get(name) {
+            return Some((CgroupVersion::V1, directory));
+        }
+        // v2 merged cpuacct into cpu.
+        let name = if name == "cpuacct" { "cpu" } else { name };
+        self.v2
+            .as_deref()
+            .filter(|_| self.v2_controllers.contains(name))
+            .map(|directory| (CgroupVersion::V2, directory))
+    }
+
+    /// As [`Hierarchies::controller`], with an error that says what to do.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::NoController`].
+    pub fn require(&self, name: &str) -> Result<(CgroupVersion, &Path), HostError> {
+        self.controller(name)
+            .ok_or_else(|| HostError::NoController {
+                controller: name.to_owned(),
+            })
+    }
+
+    /// What is mounted.
+    #[must_use]
+    pub fn layout(&self) -> CgroupLayout {
+        match (self.v1.is_empty(), self.v2.is_some()) {
+            (true, false) => CgroupLayout::None,
+            (true, true) => CgroupLayout::V2,
+            (false, false) => CgroupLayout::V1,
+            (false, true) => CgroupLayout::Hybrid,
+        }
+    }
+
+    pub(crate) fn v1(&self, controller: &str) -> Option<&Path> {
+        self.v1.get(controller).map(PathBuf::as_path)
+    }
+
+    pub(crate) fn v2(&self) -> Option<&Path> {
+        self.v2.as_deref()
+    }
+
+    /// The distinct directories in which a group can exist.
+    pub(crate) fn directories(&self) -> BTreeSet<&Path> {
+        self.v1
+            .values()
+            .map(PathBuf::as_path)
+            .chain(self.v2.as_deref())
+            .collect()
+    }
+}
+
+/// The path of a group's file. The file's prefix names the controller; `cgroup.*` files, and those of unknown
+/// controllers, are looked for where the cpu controller is.
+pub(crate) fn file_path(roots: &Roots, group: &str, file: &str) -> PathBuf {
+    let hierarchies = Hierarchies::of(roots);
+    let controller = file.split('.').next().unwrap_or(file);
+    let directory = hierarchies
+        .controller(controller)
+        .or_else(|| hierarchies.controller("cpu"))
+        .map(|(_, directory)| directory.to_owned())
+        .or_else(|| hierarchies.v2.clone())
+        .unwrap_or_else(|| roots.sys("fs/cgroup"));
+    directory.join(group.trim_matches('/')).join(file)
+}
+
+/// A group's path may be empty or `/` (the root group), and may not leave the hierarchy.
+pub(crate) fn check_group(group: &str) -> Result<(), HostError> {
+    let trimmed = group.trim_matches('/');
+    if trimmed.is_empty() {
+        Ok(())
+    } else {
+        check_relative(group, Path::new(trimmed))
+    }
+}
+
+/// The group's directories that exist, one per hierarchy.
+pub(crate) fn existing_directories(roots: &Roots, group: &str) -> Vec<PathBuf> {
+    let hierarchies = Hierarchies::of(roots);
+    let directories = hierarchies.directories();
+    directories
+        .iter()
+        .map(|directory| directory.join(group.trim_matches('/')))
+        .filter(|path| path.is_dir())
+        .collect()
+}
+
+/// The `cgroup.procs` files by which a process enters the group, one per hierarchy in which the group exists.
+///
+/// # Errors
+///
+/// [`HostError::Absent`] where the group exists nowhere, [`HostError::InvalidName`].
+pub fn procs_files(roots: &Roots, group: &str) -> Result<Vec<PathBuf>, HostError> {
+    check_group(group)?;
+    let files: Vec<PathBuf> = existing_directories(roots, group)
+        .into_iter()
+        .map(|directory| directory.join("cgroup.procs"))
+        .collect();
+    if files.is_empty() {
+        let path = file_path(roots, group, "cgroup.procs");
+        return Err(HostError::Absent {
+            knob: format!("cgroup {group}"),
+            path,
+        });
+    }
+    Ok(files)
+}
+
+/// Moves a process, with all its threads, into the group, in every hierarchy in which the group exists. For a process
+/// that Slackline did not start use [`crate::Journal::attach`], which is undone.
+///
+/// # Errors
+///
+/// [`HostError::Absent`], [`HostError::Write`].
+pub fn attach(roots: &Roots, group: &str, pid: u32) -> Result<(), HostError> {
+    for file in procs_files(roots, group)? {
+        write_text(&file, &pid.to_string())
+            .map_err(|error| HostError::write(&file, &pid.to_string(), &error))?;
+    }
+    Ok(())
+}
+
+/// The words to put before a command line so that it runs in the group from its first instruction: a shell writes its
+/// own pid to the files of [`procs_files`] and then becomes the command (same pid).
+#[must_use]
+pub fn enter_command(procs_files: &[PathBuf]) -> Vec<std::ffi::OsString> {
+    let mut words: Vec<std::ffi::OsString> = vec![
+        "/bin/sh".into(),
+        "-c".into(),
+        // $1 is the number of files; they follow, then the command.
+        "n=$1; shift; while [ \"$n\" -gt 0 ]; do echo $$ > \"$1\" || exit 126; shift; n=$((n-1)); done; exec \"$@\"".into(),
+        "slackline-enter".into(),
+        procs_files.len().to_string().into(),
+    ];
+    words.extend(procs_files.iter().map(|file| file.clone().into_os_string()));
+    words
+}
+
+/// A CPU quota: `quota_us` of CPU time in every `period_us`; `None` for no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuQuota {
+    /// The period, µs; the kernel takes 1,000 to 1,000,000 (kernel/sched/core.c).
+    pub period_us: u64,
+    /// CPU time per period, µs, over all CPUs; at least 1,000.
+    pub quota_us: Option<u64>,
+}
+
+impl CpuQuota {
+    /// The knob writes that set it on a group, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::NoController`].
+    pub fn writes(&self, roots: &Roots, group: &str) -> Result<Vec<(Knob, String)>, HostError> {
+        let knob = |file: &str| Knob::Cgroup {
+            group: group.to_owned(),
+            file: file.to_owned(),
+        };
+        let (version, _) = Hierarchies::of(roots)
+            .require("cpu")
+            .map(|(version, _)| (version, ()))?;
+        Ok(match (version, self.quota_us) {
+            (CgroupVersion::V2, None) => vec![(knob("cpu.max"), format!("max {}", self.period_us))],
+            (CgroupVersion::V2, Some(quota_us)) => {
+                vec![(knob("cpu.max"), format!("{quota_us} {}", self.period_us))]
+            }
+            // A shorter period under the old quota could exceed the parent's share (EINVAL), so the quota is lifted
+            // before the period changes.
+            (CgroupVersion::V1, quota_us) => {
+                let mut writes = vec![
+                    (knob("cpu.cfs_quota_us"), "-1".to_owned()),
+                    (knob("cpu.cfs_period_us"), self.period_us.to_string()),
+                ];
+                writes.extend(
+                    quota_us.map(|quota_us| (knob("cpu.cfs_quota_us"), quota_us.to_string())),
+                );
+                writes
+            }
+        })
+    }
+
+    /// The group's present quota.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist, [`HostError::Parse`].
+    pub fn read(roots: &Roots, group: &str) -> Result<Self, HostError> {
+        let knob = |file: &str| Knob::Cgroup {
+            group: group.to_owned(),
+            file: file.to_owned(),
+        };
+        let text = |knob: &Knob| {
+            let absent = || HostError::Absent {
+                knob: knob.to_string(),
+                path: knob.path(roots),
+            };
+            knob.read(roots)?.ok_or_else(absent)
+        };
+        let number = |knob: &Knob, word: &str| {
+            word.parse::<u64>()
+                .map_err(|error| HostError::parse(&knob.path(roots), word, error.to_string()))
+        };
+        let version = Hierarchies::of(roots).require("cpu")?.0;
+        let (quota_knob, quota, period_knob, period) = match version {
+            CgroupVersion::V2 => {
+                let knob = knob("cpu.max");
+                let text = text(&knob)?;
+                let (quota, period) = text.split_once(' ').unwrap_or((&text, ""));
+                (knob.clone(), quota.to_owned(), knob, period.to_owned())
+            }
+            CgroupVersion::V1 => {
+                let (quota, period) = (knob("cpu.cfs_quota_us"), knob("cpu.cfs_period_us"));
+                let texts = (text(&quota)?, text(&period)?);
+                (quota, texts.0, period, texts.1)
+            }
+        };
+        let quota_us = if quota == "max" || quota == "-1" {
+            None
+        } else {
+            Some(number(&quota_knob, &quota)?)
+        };
+        Ok(Self {
+            period_us: number(&period_knob, &period)?,
+            quota_us,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A fake host: `files` as pairs of path and text.
+    pub(crate) fn fake(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let file = dir.path().join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let roots = Roots::at(dir.path());
+        (dir, roots)
+    }
+
+    const HYBRID: &str = "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n\
+        32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
+        35 31 0:32 / /sys/fs/cgroup/my\\040memory rw,relatime - cgroup cgroup rw,memory\n\
+        40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+        41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn a_hybrid_host_has_cpu_on_v1_and_io_on_v2() {
+        let (dir, roots) = fake(&[
+            ("proc/self/mountinfo", HYBRID),
+            ("sys/fs/cgroup/unified/cgroup.controllers", "io hugetlb\n"),
+        ]);
+        let found = Hierarchies::of(&roots);
+        assert_eq!(found.layout(), CgroupLayout::Hybrid);
+        assert_eq!(found.controller("cpu").unwrap().0, CgroupVersion::V1);
+        assert_eq!(found.controller("io").unwrap().0, CgroupVersion::V2);
+        assert!(matches!(
+            found.require("pids"),
+            Err(HostError::NoController { .. })
+        ));
+        let at = |file: &str| {
+            file_path(&roots, "a/b", file)
+                .strip_prefix(dir.path())
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(
+            at("cpu.stat"),
+            Path::new("sys/fs/cgroup/cpu,cpuacct/a/b/cpu.stat")
+        );
+        assert_eq!(
+            at("cpuacct.usage"),
+            Path::new("sys/fs/cgroup/cpu,cpuacct/a/b/cpuacct.usage")
+        );
+        assert_eq!(
+            at("memory.limit_in_bytes"),
+            Path::new("sys/fs/cgroup/my memory/a/b/memory.limit_in_bytes")
+        );
+        assert_eq!(at("io.max"), Path::new("sys/fs/cgroup/unified/a/b/io.max"));
+        assert_eq!(
+            at("cgroup.procs"),
+            Path::new("sys/fs/cgroup/cpu,cpuacct/a/b/cgroup.procs")
+        );
+    }
+
+    #[test]
+    fn trees_without_mountinfo_are_known_by_name() {
+        let (_dir, roots) = fake(&[("sys/fs/cgroup/cgroup.controllers", "cpu io memory\n")]);
+        assert_eq!(Hierarchies::of(&roots).layout(), CgroupLayout::V2);
+        assert_eq!(
+            file_path(&roots, "/g", "cpu.max"),
+            roots.sys("fs/cgroup/g/cpu.max")
+        );
+        let (_dir, roots) = fake(&[("sys/fs/cgroup/cpu/cpu.shares", "1024\n")]);
+        assert_eq!(Hierarchies::of(&roots).layout(), CgroupLayout::V1);
+        assert_eq!(
+            file_path(&roots, "g", "cpu.shares"),
+            roots.sys("fs/cgroup/cpu/g/cpu.shares")
+        );
+        assert_eq!(
+            Hierarchies::of(&Roots::at("/nonexistent")).layout(),
+            CgroupLayout::None
+        );
+    }
+
+    #[test]
+    fn a_quota_reads_and_writes_on_both_versions() {
+        let quota = CpuQuota {
+            period_us: 20_000,
+            quota_us: Some(30_000),
+        };
+        let (_dir, v2) = fake(&[
+            ("sys/fs/cgroup/cgroup.controllers", "cpu\n"),
+            ("sys/fs/cgroup/g/cpu.max", "max 100000\n"),
+            ("sys/fs/cgroup/bad/cpu.max", "lots 100000\n"),
+        ]);
+        assert_eq!(
+            CpuQuota::read(&v2, "g").unwrap(),
+            CpuQuota {
+                period_us: DEFAULT_PERIOD_US,
+                quota_us: None
+            }
+        );
+        assert!(matches!(
+            CpuQuota::read(&v2, "bad"),
+            Err(HostError::Parse { .. })
+        ));
+        assert!(matches!(
+            CpuQuota::read(&v2, "none"),
+            Err(HostError::Absent { .. })
+        ));
+        assert_eq!(quota.writes(&v2, "g").unwrap()[0].1, "30000 20000");
+        let (_dir, v1) = fake(&[
+            ("sys/fs/cgroup/cpu/g/cpu.cfs_quota_us", "-1\n"),
+            ("sys/fs/cgroup/cpu/g/cpu.cfs_period_us", "50000\n"),
+        ]);
+        assert_eq!(
+            CpuQuota::read(&v1, "g").unwrap(),
+            CpuQuota {
+                period_us: 50_000,
+                quota_us: None
+            }
+        );
+        let values: Vec<String> = quota
+            .writes(&v1, "g")
+            .unwrap()
+            .into_iter()
+            .map(|(_, value)| value)
+            .collect();
+        assert_eq!(values, ["-1", "20000", "30000"]);
+        assert!(matches!(
+            quota.writes(&Roots::at("/nonexistent"), "g"),
+            Err(HostError::NoController { .. })
+        ));
+    }
+
+    #[test]
+    fn attaching_writes_the_pid_in_every_hierarchy_of_the_group() {
+        let (_dir, roots) = fake(&[
+            ("sys/fs/cgroup/cpu/g/cgroup.procs", ""),
+            ("sys/fs/cgroup/cpuacct/g/cgroup.procs", ""),
+            ("sys/fs/cgroup/memory/cgroup.procs", ""),
+        ]);
+        attach(&roots, "g", 42).unwrap();
+        for name in ["cpu", "cpuacct"] {
+            assert_eq!(
+                fs::read_to_string(roots.sys(format!("fs/cgroup/{name}/g/cgroup.procs"))).unwrap(),
+                "42\n"
+            );
+        }
+        assert_eq!(
+            fs::read_to_string(roots.sys("fs/cgroup/memory/cgroup.procs")).unwrap(),
+            ""
+        );
+        assert!(matches!(
+            attach(&roots, "absent", 42),
+            Err(HostError::Absent { .. })
+        ));
+    }
+
+    #[test]
+    fn a_command_enters_before_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("cgroup procs");
+        let words = enter_command(std::slice::from_ref(&file));
+        let output = std::process::Command::new(&words[0])
+            .args(&words[1..])
+            .args(["sh", "-c", "echo $$ \"$1\"", "x", "a b"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let pid = fs::read_to_string(&file).unwrap();
+        assert_eq!(text, format!("{} a b\n", pid.trim()));
+    }
+}

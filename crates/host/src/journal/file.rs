@@ -1,0 +1,117 @@
+//! Replacing the contents of an ordinary file, undoably: the old contents are kept below the state directory, and the
+//! file changes by a rename, so that nobody ever sees half of it. Mode and owner are kept; access-control lists and
+//! extended attributes are not.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use super::record::{Action, Record};
+use super::{Journal, sync_directory, write_synced};
+use crate::error::{HostError, is_absence};
+
+/// The file that a path really means: a symbolic link is followed, so that the link itself stays.
+pub(super) fn target(path: &Path) -> PathBuf {
+    fs::canonicalize(path)
+        .or_else(|_| std::path::absolute(path))
+        .unwrap_or_else(|_| path.to_owned())
+}
+
+/// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): tells whether somebody else changed a file, which
+/// needs no protection against forgery.
+pub(super) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+impl Journal {
+    /// Replaces (or makes) a file with `contents`, atomically. The old contents, or the fact that there was no file,
+    /// are saved first.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`] where the old contents cannot be saved (the file was not touched); [`HostError::Read`];
+    /// [`HostError::Write`].
+    pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
+        let path = target(path);
+        let is_known = self.pendings.list.iter().any(
+            |pending| matches!(&pending.action, Action::File { path: known, .. } if *known == path),
+        );
+        let backup = match fs::read(&path) {
+            // Only the first old contents are ever restored.
+            Ok(_) if is_known => None,
+            Ok(old) => Some(self.save(&old)?),
+            Err(error) if is_absence(&error) => None,
+            Err(error) => return Err(HostError::read(&path, &error)),
+        };
+        let seq = self.will(Action::File {
+            path: path.clone(),
+            backup,
+            new_fnv: fnv(contents),
+        })?;
+        if let Err(error) = replace(&path, contents) {
+            self.append(Record::Refused { of: seq })?;
+            return Err(HostError::write(&path, "new contents", &error));
+        }
+        self.append(Record::Done {
+            of: seq,
+            left: String::new(),
+        })?;
+        Ok(())
+    }
+
+    fn save(&self, old: &[u8]) -> Result<String, HostError> {
+        let directory = self.state_dir.join("files");
+        let name = format!("{:06}.old", self.pendings.last_seq + 1);
+        let path = directory.join(&name);
+        fs::create_dir_all(&directory)
+            .and_then(|()| write_synced(&path, old))
+            .and_then(|()| sync_directory(&directory))
+            .and_then(|()| sync_directory(&self.state_dir))
+            .map_err(|error| HostError::journal(&path, &error))?;
+        Ok(name)
+    }
+}
+
+/// The one name of the temporary copy beside a file, so that a copy that a crash left is found again.
+pub(super) fn temporary(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.slackline"))
+}
+
+pub(super) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let temporary = temporary(path);
+    let written =
+        write_beside(path, &temporary, contents).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written?;
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> io::Result<()> {
+    let old = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => Some(metadata),
+        Ok(_) => return Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        Err(error) if is_absence(&error) => None,
+        Err(error) => return Err(error),
+    };
+    let _ = fs::remove_file(temporary);
+    // create_new: in a directory that others can write to, a planted link is an error. A secret stays private while
+    // its mode is not yet set.
+    let mode = if old.is_some() { 0o600 } else { 0o644 };
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(temporary)?;
+    file.write_all(contents)?;
+    if let Some(old) = old {
+        fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+    }
+    file.sync_all()
+}

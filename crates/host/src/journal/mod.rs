@@ -1,0 +1,351 @@
+//! The undo journal: the only way in which Slackline changes a host. Before anything is changed, a line that says how
+//! to change it back is on disk; after a `kill -9` or a power cut [`Journal::restore`] reads those lines and undoes
+//! them. See [`record`] for the file, [`restore`](Journal::restore) for undoing, `file` for replaced files.
+//!
+//! ```
+//! use host::{Journal, Knob, Roots};
+//! # let dir = tempfile::tempdir()?;
+//! # std::fs::create_dir_all(dir.path().join("proc/sys/vm"))?;
+//! # std::fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n")?;
+//! let roots = Roots::at(dir.path());
+//! let mut journal = Journal::open(&dir.path().join("state"))?;
+//! let knob = Knob::Sysctl("vm.swappiness".into());
+//! journal.write(&roots, &knob, "10")?;
+//! assert_eq!(knob.read(&roots)?.as_deref(), Some("10"));
+//! assert!(journal.restore(&roots, false)?.is_complete());
+//! assert_eq!(knob.read(&roots)?.as_deref(), Some("60"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod file;
+mod group;
+mod record;
+mod restore;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::error::{HostError, is_absence};
+use crate::knob::{Knob, is_taken_as, normalise};
+use crate::lock::Lock;
+use crate::roots::{Roots, write_text};
+use record::{Action, Line, Pendings, Record};
+pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
+
+/// Space reserved for the line that follows an act, beyond the length of its value, so that a disk that fills up
+/// meanwhile cannot keep that line out. Such a line without its value is below 200 bytes.
+const RESERVE_BYTES: u64 = 4096;
+
+/// A journal longer than this is rewritten in its shortest form (a long search writes the same few knobs again and
+/// again; what is to be undone stays a few kilobytes).
+const COMPACT_ABOVE_BYTES: u64 = 4 << 20;
+
+/// The undo journal of one host, and the lock that keeps a second Slackline out. Dropping it undoes nothing: the caller
+/// decides between [`Journal::restore`] and [`Journal::promote`].
+#[derive(Debug)]
+pub struct Journal {
+    state_dir: PathBuf,
+    path: PathBuf,
+    file: File,
+    length_bytes: u64,
+    pendings: Pendings,
+    /// An earlier append failed half-way and could not be taken back.
+    is_broken: bool,
+    _lock: Lock,
+}
+
+impl Journal {
+    /// Takes the host's lock and reads what an earlier run left to undo ([`Journal::is_empty`] tells). Makes the
+    /// directory where it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Locked`] names the holder; [`HostError::Journal`] where the directory cannot be used;
+    /// [`HostError::Corrupt`] for a damaged journal.
+    pub fn open(state_dir: &Path) -> Result<Self, HostError> {
+        let state_dir = std::path::absolute(state_dir)
+            .map_err(|error| HostError::journal(state_dir, &error))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&state_dir)
+            .map_err(|error| HostError::journal(&state_dir, &error))?;
+        let lock = Lock::take(&state_dir)?;
+        let path = state_dir.join("journal.jsonl");
+        let failed = |error: &io::Error| HostError::journal(&path, error);
+        let mut file = open_append(&path).map_err(|error| failed(&error))?;
+        sync_directory(&state_dir).map_err(|error| failed(&error))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)
+            .map_err(|error| failed(&error))?;
+        let (pendings, length_bytes) = record::load(&path, &bytes)?;
+        if length_bytes < bytes.len() as u64 {
+            file.set_len(length_bytes).map_err(|error| failed(&error))?;
+        }
+        Ok(Self {
+            state_dir,
+            path,
+            file,
+            length_bytes,
+            pendings,
+            is_broken: false,
+            _lock: lock,
+        })
+    }
+
+    /// Whether there is nothing to undo.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pendings.list.is_empty()
+    }
+
+    /// The things to undo in a person's words, oldest first.
+    #[must_use]
+    pub fn describe(&self) -> Vec<String> {
+        self.pendings
+            .list
+            .iter()
+            .map(|pending| restore::subject(&pending.action))
+            .collect()
+    }
+
+    /// Writes a knob: first its old value goes to the journal and to disk, then the knob is written and read back.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`] (the knob was not touched); [`HostError::Write`] where the kernel refuses (unchanged);
+    /// [`HostError::NotTaken`] where it accepts and ignores the value; [`HostError::Read`] for a knob that cannot be
+    /// read, which could not be undone.
+    pub fn write(&mut self, roots: &Roots, knob: &Knob, value: &str) -> Result<(), HostError> {
+        knob.check()?;
+        let path = knob.path(roots);
+        let refused = |errno| HostError::Write {
+            path: path.clone(),
+            value: value.to_owned(),
+            errno,
+        };
+        if value.contains('\0') {
+            return Err(refused(libc::EINVAL));
+        }
+        let Some(old) = knob.read(roots)? else {
+            return Err(refused(libc::ENOENT));
+        };
+        let seq = self.will(Action::Write {
+            knob: knob.clone(),
+            old: old.clone(),
+            new: value.to_owned(),
+        })?;
+        if let Err(error) = write_text(&path, value) {
+            // A refusal leaves the knob as it was; where it did not, the entry stays.
+            if knob.read(roots)?.as_deref() == Some(old.as_str()) {
+                self.append(Record::Refused { of: seq })?;
+            }
+            return Err(HostError::write(&path, value, &error));
+        }
+        let found = knob.read(roots)?.unwrap_or_else(|| normalise(value));
+        if found == old && !is_taken_as(value, &found) {
+            self.append(Record::Refused { of: seq })?;
+            return Err(HostError::NotTaken {
+                path,
+                wanted: value.to_owned(),
+                found,
+            });
+        }
+        if let Err(error) = self.append(Record::Done {
+            of: seq,
+            left: found,
+        }) {
+            // The space was reserved, so this is a failing disk: go back while we still know how.
+            let _ = write_text(&path, &old);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Records a process that was just started, so that [`Journal::restore`] can end it after a crash. `start_time` is
+    /// field 22 of `/proc/PID/stat` ([`crate::start_time`]): a later process with the same pid is left alone.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`].
+    pub fn process(&mut self, pid: u32, start_time: u64) -> Result<(), HostError> {
+        let boot_id = crate::process::boot_id(&Roots::default());
+        let seq = self.will(Action::Process {
+            pid,
+            start_time,
+            boot_id,
+        })?;
+        self.append(Record::Done {
+            of: seq,
+            left: String::new(),
+        })?;
+        Ok(())
+    }
+
+    /// Forgets a process that the caller has ended (and reaped) itself.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`].
+    pub fn forget_process(&mut self, pid: u32) -> Result<(), HostError> {
+        self.forget(|action| matches!(action, Action::Process { pid: other, .. } if *other == pid))
+    }
+
+    /// Forgets what is to be undone of these knobs, so that their present values stay.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`]: then nothing is forgotten.
+    pub fn promote(&mut self, knobs: &[Knob]) -> Result<(), HostError> {
+        self.forget(|action| matches!(action, Action::Write { knob, .. } if knobs.contains(knob)))
+    }
+
+    /// As [`Journal::promote`], for a file written by [`Journal::replace_file`].
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`].
+    pub fn promote_file(&mut self, path: &Path) -> Result<(), HostError> {
+        let target = file::target(path);
+        self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
+    }
+
+    /// Forgets everything: knobs, files, groups and processes stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`].
+    pub fn promote_all(&mut self) -> Result<(), HostError> {
+        self.forget(|_| true)
+    }
+
+    fn forget(&mut self, is_forgotten: impl Fn(&Action) -> bool) -> Result<(), HostError> {
+        let mut kept = self.pendings.clone();
+        kept.list.retain(|pending| !is_forgotten(&pending.action));
+        if kept.list.len() == self.pendings.list.len() {
+            return Ok(());
+        }
+        self.rewrite(kept)
+    }
+
+    /// Announces an act: on return its line is on disk.
+    fn will(&mut self, action: Action) -> Result<u64, HostError> {
+        if self.length_bytes > COMPACT_ABOVE_BYTES {
+            self.rewrite(self.pendings.clone())?;
+        }
+        self.append(Record::Will { action })
+    }
+
+    /// Appends a line. One that announces an act is synced; one that follows an act need not be: after a `kill -9` the
+    /// kernel still has it, and after a power cut the act counts as under way.
+    fn append(&mut self, record: Record) -> Result<u64, HostError> {
+        if self.is_broken {
+            return Err(HostError::Journal {
+                path: self.path.clone(),
+                errno: libc::EIO,
+            });
+        }
+        let is_announcement = matches!(record, Record::Will { .. });
+        let seq = self.pendings.last_seq + 1;
+        let line = Line {
+            seq,
+            time: jiff::Timestamp::now().to_string(),
+            record,
+        };
+        let mut text = serde_json::to_string(&line)
+            .map_err(|error| HostError::journal(&self.path, &error.into()))?;
+        text.push('\n');
+        if let Err(error) = self.append_text(&text, is_announcement) {
+            self.is_broken = self.file.set_len(self.length_bytes).is_err();
+            return Err(HostError::journal(&self.path, &error));
+        }
+        self.length_bytes += text.len() as u64;
+        self.pendings.apply(&line);
+        Ok(seq)
+    }
+
+    fn append_text(&mut self, text: &str, is_announcement: bool) -> io::Result<()> {
+        if is_announcement {
+            let wanted_bytes = 2 * text.len() as u64 + RESERVE_BYTES;
+            match fallocate(
+                &self.file,
+                FallocateFlags::KEEP_SIZE,
+                self.length_bytes,
+                wanted_bytes,
+            ) {
+                // A file system that cannot reserve (EOPNOTSUPP) reports a full disk at the write.
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.file.write_all(text.as_bytes())?;
+        if is_announcement {
+            self.file.sync_data()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Replaces the journal by the shortest one that has `pendings`; an empty one also drops the saved files.
+    fn rewrite(&mut self, pendings: Pendings) -> Result<(), HostError> {
+        let failed = |error: &io::Error| HostError::journal(&self.path, error);
+        let mut text = String::new();
+        for line in pendings.lines() {
+            text += &serde_json::to_string(&line).map_err(|error| failed(&error.into()))?;
+            text.push('\n');
+        }
+        if text.is_empty() {
+            self.file
+                .set_len(0)
+                .and_then(|()| self.file.sync_data())
+                .map_err(|error| failed(&error))?;
+            match fs::remove_dir_all(self.state_dir.join("files")) {
+                Ok(()) => {}
+                Err(error) if is_absence(&error) => {}
+                Err(error) => return Err(failed(&error)),
+            }
+        } else {
+            let next = self.state_dir.join("journal.next");
+            write_synced(&next, text.as_bytes())
+                .and_then(|()| fs::rename(&next, &self.path))
+                .and_then(|()| sync_directory(&self.state_dir))
+                .map_err(|error| failed(&error))?;
+            self.file = open_append(&self.path).map_err(|error| failed(&error))?;
+        }
+        self.length_bytes = text.len() as u64;
+        self.is_broken = false;
+        self.pendings = pendings;
+        Ok(())
+    }
+}
+
+fn open_append(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,400 @@
+//! Undoing: newest first, each thing in one step to how it was at first. What somebody else changed meanwhile is left
+//! alone and reported; what fails stays in the journal for the next attempt.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::Journal;
+use super::file::{fnv, replace, temporary};
+use super::group::{ControllerUse, controller_use, disable_controller};
+use super::record::{Action, Pending};
+use crate::error::{HostError, errno_of, is_absence};
+use crate::knob::{Knob, is_taken_as};
+use crate::process::{End, end_process};
+use crate::roots::{Roots, read_text, write_text};
+
+/// How long a group is given to become empty: an ended process leaves it when it is reaped, which its parent does
+/// within milliseconds.
+const GROUP_EMPTY_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a process is given between SIGTERM and SIGKILL (as long as `docker stop` gives).
+const PROCESS_GRACE: Duration = Duration::from_secs(10);
+
+/// Some values can only be restored after others (`vm.dirty_bytes` refuses the 0 that writing `vm.dirty_ratio`
+/// implies), so what failed is tried again after the rest.
+const PASSES: usize = 3;
+
+/// What became of one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RestoreOutcome {
+    /// It is (in a dry run: would be) as at first.
+    Restored,
+    /// It was already as at first.
+    AlreadyOriginal,
+    /// Somebody else changed it since; it was left alone.
+    ChangedByOther {
+        /// What Slackline had left.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// It no longer exists.
+    Vanished,
+    /// It could not be undone, and stays in the journal.
+    Failed {
+        /// The kernel's error number.
+        errno: i32,
+    },
+}
+
+/// One thing, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RestoredItem {
+    /// The thing in a person's words: the knob's name, the file's path, `process 123`.
+    pub subject: String,
+    /// The knob, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knob: Option<Knob>,
+    /// The first value, where it is a knob.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
+    /// When Slackline first changed it.
+    pub since: String,
+    /// What became of it.
+    pub outcome: RestoreOutcome,
+}
+
+/// Everything that was to be undone, in the order in which it was tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RestoreReport {
+    /// One item for each thing.
+    pub items: Vec<RestoredItem>,
+}
+
+impl RestoreReport {
+    /// Whether nothing is left in the journal. (Things changed by others are reported once and dropped.)
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self
+            .items
+            .iter()
+            .any(|item| matches!(item.outcome, RestoreOutcome::Failed { .. }))
+    }
+
+    /// The items that were changed by somebody else and left alone.
+    pub fn changed_by_others(&self) -> impl Iterator<Item = &RestoredItem> {
+        self.items
+            .iter()
+            .filter(|item| matches!(item.outcome, RestoreOutcome::ChangedByOther { .. }))
+    }
+}
+
+/// A person's words for what an action is about.
+pub(super) fn subject(action: &Action) -> String {
+    match action {
+        Action::Write { knob, .. } => knob.to_string(),
+        Action::File { path, .. } => path.display().to_string(),
+        Action::Group { directory } => format!("cgroup {}", directory.display()),
+        Action::Controller {
+            directory,
+            controller,
+        } => {
+            format!("controller {controller} below {}", directory.display())
+        }
+        Action::Attach { pid, .. } => format!("cgroup of process {pid}"),
+        Action::Process { pid, .. } => format!("process {pid}"),
+    }
+}
+
+impl Journal {
+    /// Undoes everything in the journal, newest first. A dry run changes nothing and reports what would be done.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`] where the outcome cannot be recorded; what could not be undone is an item of the report.
+    pub fn restore(&mut self, roots: &Roots, dry_run: bool) -> Result<RestoreReport, HostError> {
+        let list = &self.pendings.list;
+        let mut outcomes: Vec<Option<RestoreOutcome>> = vec![None; list.len()];
+        for _ in 0..PASSES {
+            for (pending, outcome) in list.iter().zip(&mut outcomes).rev() {
+                if matches!(outcome, None | Some(RestoreOutcome::Failed { .. })) {
+                    *outcome = Some(self.undo(roots, pending, dry_run));
+                }
+            }
+            let has_failed = |outcome: &Option<RestoreOutcome>| {
+                matches!(outcome, Some(RestoreOutcome::Failed { .. }))
+            };
+            if list.len() < 2 || !outcomes.iter().any(has_failed) {
+                break;
+            }
+        }
+        let mut report = RestoreReport::default();
+        let mut kept = self.pendings.clone();
+        kept.list.clear();
+        for (pending, outcome) in list.iter().zip(outcomes).rev() {
+            let outcome = outcome.unwrap_or(RestoreOutcome::Failed { errno: libc::EIO });
+            if matches!(outcome, RestoreOutcome::Failed { .. }) {
+                kept.list.insert(0, pending.clone());
+            }
+            let (knob, original) = match &pending.action {
+                Action::Write { knob, old, .. } => (Some(knob.clone()), Some(old.clone())),
+                _ => (None, None),
+            };
+            let (subject, since) = (subject(&pending.action), pending.time.clone());
+            report.items.push(RestoredItem {
+                subject,
+                knob,
+                original,
+                since,
+                outcome,
+            });
+        }
+        if !dry_run && !report.items.is_empty() {
+            self.rewrite(kept)?;
+        }
+        Ok(report)
+    }
+
+    fn undo(&self, roots: &Roots, pending: &Pending, dry_run: bool) -> RestoreOutcome {
+        let undone = match &pending.action {
+            Action::Write { knob, old, .. } => self.undo_write(roots, pending, knob, old, dry_run),
+            Action::File {
+                path,
+                backup,
+                new_fnv,
+            } => self.undo_file(
+                path,
+                backup.as_deref(),
+                *new_fnv,
+                pending.left.is_none(),
+                dry_run,
+            ),
+            Action::Group { directory } => undo_group(&roots.absolute(directory), dry_run),
+            Action::Controller {
+                directory,
+                controller,
+            } => undo_controller(&roots.absolute(directory), controller, dry_run),
+            Action::Attach { from, .. } => undo_attach(roots, from, dry_run),
+            Action::Process {
+                pid,
+                start_time,
+                boot_id,
+            } => undo_process(roots, *pid, *start_time, boot_id, dry_run),
+        };
+        undone.unwrap_or_else(|errno| RestoreOutcome::Failed { errno })
+    }
+
+    fn undo_write(
+        &self,
+        roots: &Roots,
+        pending: &Pending,
+        knob: &Knob,
+        old: &str,
+        dry_run: bool,
+    ) -> Result<RestoreOutcome, i32> {
+        let Some(found) = knob.read(roots).map_err(errno)? else {
+            return Ok(RestoreOutcome::Vanished);
+        };
+        if found == old {
+            return Ok(RestoreOutcome::AlreadyOriginal);
+        }
+        match &pending.left {
+            // A write was under way: whatever is there (the new value, or what the kernel made of it) is ours.
+            None => {}
+            Some(left) if *left == found || self.is_reset_by_scheduler(knob) => {}
+            Some(left) => {
+                return Ok(RestoreOutcome::ChangedByOther {
+                    expected: left.clone(),
+                    found,
+                });
+            }
+        }
+        if dry_run {
+            return Ok(RestoreOutcome::Restored);
+        }
+        let path = knob.path(roots);
+        match write_text(&path, old) {
+            Ok(()) => {}
+            Err(error) if is_absence(&error) => return Ok(RestoreOutcome::Vanished),
+            Err(error) => return Err(errno_of(&error)),
+        }
+        match knob.read(roots).map_err(errno)? {
+            None => Ok(RestoreOutcome::Vanished),
+            Some(found) if is_taken_as(old, &found) => Ok(RestoreOutcome::Restored),
+            // Accepted and not taken over: the nearest the kernel has for it.
+            Some(_) => Err(libc::EINVAL),
+        }
+    }
+
+    /// Changing the I/O scheduler of a device resets the files of its `iosched` directory (block/elevator.c), so what
+    /// is found there after such a change is nobody else's doing.
+    fn is_reset_by_scheduler(&self, knob: &Knob) -> bool {
+        let Knob::BlockQueue { device, file } = knob else {
+            return false;
+        };
+        file.starts_with("iosched/")
+            && self.pendings.list.iter().any(|pending| {
+                matches!(&pending.action, Action::Write { knob: Knob::BlockQueue { device: d, file: f }, .. }
+                    if d == device && f == "scheduler")
+            })
+    }
+
+    fn undo_file(
+        &self,
+        path: &Path,
+        backup: Option<&str>,
+        new_fnv: u64,
+        is_under_way: bool,
+        dry_run: bool,
+    ) -> Result<RestoreOutcome, i32> {
+        if !dry_run {
+            // A crash in the middle of replacing leaves the copy.
+            let _ = fs::remove_file(temporary(path));
+        }
+        let read = |path: &Path| match fs::read(path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if is_absence(&error) => Ok(None),
+            Err(error) => Err(errno_of(&error)),
+        };
+        let found = read(path)?;
+        let original = match backup {
+            Some(name) => {
+                Some(read(&self.state_dir.join("files").join(name))?.ok_or(libc::ENOENT)?)
+            }
+            None => None,
+        };
+        if found == original {
+            return Ok(RestoreOutcome::AlreadyOriginal);
+        }
+        let Some(found) = found else {
+            return Ok(RestoreOutcome::Vanished);
+        };
+        // While a replacement was under way the file had the contents of this one or of the one before.
+        if fnv(&found) != new_fnv && !is_under_way {
+            let words = |what: u64| format!("contents with hash {what:016x}");
+            return Ok(RestoreOutcome::ChangedByOther {
+                expected: words(new_fnv),
+                found: words(fnv(&found)),
+            });
+        }
+        if !dry_run {
+            match original {
+                Some(contents) => replace(path, &contents),
+                None => fs::remove_file(path),
+            }
+            .map_err(|error| errno_of(&error))?;
+        }
+        Ok(RestoreOutcome::Restored)
+    }
+}
+
+fn errno(error: HostError) -> i32 {
+    error.errno().unwrap_or(libc::EIO)
+}
+
+fn undo_group(directory: &Path, dry_run: bool) -> Result<RestoreOutcome, i32> {
+    if !directory.is_dir() {
+        return Ok(RestoreOutcome::Vanished);
+    }
+    let deadline = Instant::now() + GROUP_EMPTY_WAIT;
+    loop {
+        if dry_run {
+            return Ok(RestoreOutcome::Restored);
+        }
+        match fs::remove_dir(directory) {
+            Ok(()) => return Ok(RestoreOutcome::Restored),
+            Err(error) if is_absence(&error) => return Ok(RestoreOutcome::Vanished),
+            Err(error)
+                if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline =>
+            {
+                sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(errno_of(&error)),
+        }
+    }
+}
+
+fn undo_controller(
+    directory: &Path,
+    controller: &str,
+    dry_run: bool,
+) -> Result<RestoreOutcome, i32> {
+    match controller_use(directory, controller).map_err(errno)? {
+        ControllerUse::Vanished => Ok(RestoreOutcome::Vanished),
+        ControllerUse::AlreadyOff => Ok(RestoreOutcome::AlreadyOriginal),
+        ControllerUse::InUse(user) => Ok(RestoreOutcome::ChangedByOther {
+            expected: "not used by any group".to_owned(),
+            found: format!("used by {user}"),
+        }),
+        ControllerUse::Free if dry_run => Ok(RestoreOutcome::Restored),
+        ControllerUse::Free => disable_controller(directory, controller)
+            .map(|()| RestoreOutcome::Restored)
+            .map_err(|error| errno_of(&error)),
+    }
+}
+
+fn undo_attach(
+    roots: &Roots,
+    from: &[(std::path::PathBuf, std::path::PathBuf)],
+    dry_run: bool,
+) -> Result<RestoreOutcome, i32> {
+    let mut outcome = RestoreOutcome::AlreadyOriginal;
+    for (new, old) in from {
+        let (new, old) = (roots.absolute(new), roots.absolute(old));
+        // Processes that fork while they are moved are caught by the next pass.
+        for _ in 0..8 {
+            let Some(text) = read_text(&new).map_err(errno)? else {
+                break;
+            };
+            let pids: Vec<&str> = text.split_whitespace().collect();
+            if pids.is_empty() {
+                break;
+            }
+            outcome = RestoreOutcome::Restored;
+            if dry_run {
+                break;
+            }
+            for pid in pids {
+                match write_text(&old, pid) {
+                    Ok(()) => {}
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        return Ok(RestoreOutcome::Vanished);
+                    }
+                    Err(error) => return Err(errno_of(&error)),
+                }
+            }
+            if !roots.is_real() {
+                break;
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+fn undo_process(
+    roots: &Roots,
+    pid: u32,
+    start_time: u64,
+    boot_id: &str,
+    dry_run: bool,
+) -> Result<RestoreOutcome, i32> {
+    let is_this_boot = crate::process::boot_id(&Roots::default()) == boot_id;
+    if !is_this_boot || !crate::process::is_running(roots, pid, start_time) {
+        return Ok(RestoreOutcome::Vanished);
+    }
+    if dry_run {
+        return Ok(RestoreOutcome::Restored);
+    }
+    match end_process(pid, start_time, PROCESS_GRACE) {
+        Ok(End::Ended) => Ok(RestoreOutcome::Restored),
+        Ok(End::WasGone) => Ok(RestoreOutcome::Vanished),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,360 @@
+//! A knob: something of the host that is read and written as text, named so that it means the same after a restart.
+//! Reading normalises what the kernel prints, so that a value read can be compared, stored, and written back.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup;
+use crate::cpus::parse_cpu_list;
+use crate::error::HostError;
+use crate::roots::{Roots, read_text};
+
+/// Something that can be read and written as text.
+///
+/// ```
+/// use host::{Knob, Roots};
+/// let knob = Knob::Sysctl("vm.swappiness".into());
+/// assert_eq!(knob.path(&Roots::default()).to_str(), Some("/proc/sys/vm/swappiness"));
+/// assert_eq!(knob.to_string(), "vm.swappiness");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Knob {
+    /// A kernel setting by its dotted name. As with sysctl(8), a `/` in a dotted name stands for a dot in a file name
+    /// (`net.ipv4.conf.eth0/100.rp_filter`).
+    Sysctl(String),
+    /// A file below `/sys/block/DEVICE/queue/`.
+    BlockQueue {
+        /// The device, e.g. `vda`.
+        device: String,
+        /// The file, e.g. `read_ahead_kb`, `iosched/fifo_batch`, `scheduler`.
+        file: String,
+    },
+    /// A file of a control group, in whichever hierarchy has its controller.
+    Cgroup {
+        /// The group's path below the hierarchy's root, e.g. `slackline/experiment`.
+        group: String,
+        /// The file, e.g. `cpu.cfs_quota_us` (v1) or `cpu.max` (v2).
+        file: String,
+    },
+    /// Any other kernel file, by absolute path.
+    File(PathBuf),
+}
+
+impl Knob {
+    /// The file behind the knob.
+    #[must_use]
+    pub fn path(&self, roots: &Roots) -> PathBuf {
+        match self {
+            Self::Sysctl(name) => roots.proc("sys").join(sysctl_path(name)),
+            Self::BlockQueue { device, file } => {
+                roots.sys("block").join(device).join("queue").join(file)
+            }
+            Self::Cgroup { group, file } => cgroup::file_path(roots, group, file),
+            Self::File(path) => roots.absolute(path),
+        }
+    }
+
+    /// The present value, normalised: trimmed, blanks and tabs as single spaces, and of a choice such as
+    /// `none [mq-deadline] bfq` the bracketed word. `None` where the knob does not exist on this host.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Read`] where it exists and cannot be read; [`HostError::InvalidName`] for a name that would lead
+    /// out of its tree.
+    pub fn read(&self, roots: &Roots) -> Result<Option<String>, HostError> {
+        self.check()?;
+        Ok(read_text(&self.path(roots))?.map(|text| normalise(&text)))
+    }
+
+    /// The words among which the kernel lets choose (`none`, `mq-deadline`, …), where the knob is such a choice.
+    ///
+    /// # Errors
+    ///
+    /// As [`Knob::read`].
+    pub fn choices(&self, roots: &Roots) -> Result<Option<Vec<String>>, HostError> {
+        self.check()?;
+        let Some(text) = read_text(&self.path(roots))? else {
+            return Ok(None);
+        };
+        Ok(selected_word(&text).map(|_| {
+            text.split_whitespace()
+                .map(|word| word.trim_matches(['[', ']']).to_owned())
+                .collect()
+        }))
+    }
+
+    /// Rejects names that would lead out of their tree.
+    pub(crate) fn check(&self) -> Result<(), HostError> {
+        match self {
+            Self::Sysctl(name) => check_relative(name, &sysctl_path(name)),
+            Self::BlockQueue { device, file } => {
+                check_relative(device, Path::new(device))?;
+                check_relative(file, Path::new(file))
+            }
+            Self::Cgroup { group, file } => {
+                cgroup::check_group(group)?;
+                check_relative(file, Path::new(file))
+            }
+            Self::File(path) if !path.is_absolute() => Err(HostError::InvalidName {
+                name: path.display().to_string(),
+                why: "the path of a file has to be absolute",
+            }),
+            Self::File(_) => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Knob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysctl(name) => f.write_str(name),
+            Self::BlockQueue { device, file } => write!(f, "/sys/block/{device}/queue/{file}"),
+            Self::Cgroup { group, file } => write!(f, "cgroup {group} {file}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// sysctl(8): the first separator decides; in the dotted form `/` and `.` change places.
+fn sysctl_path(name: &str) -> PathBuf {
+    if name
+        .find(['.', '/'])
+        .is_some_and(|at| name.as_bytes()[at] == b'/')
+    {
+        return PathBuf::from(name);
+    }
+    let swap = |c| match c {
+        '.' => '/',
+        '/' => '.',
+        other => other,
+    };
+    PathBuf::from(name.chars().map(swap).collect::<String>())
+}
+
+pub(crate) fn check_relative(name: &str, path: &Path) -> Result<(), HostError> {
+    let why = if name.is_empty() {
+        "it is empty"
+    } else if name.contains(['\0', '\n']) {
+        "it has a control character"
+    } else if path
+        .components()
+        .any(|part| !matches!(part, Component::Normal(_)))
+    {
+        "it has to stay below its directory (no leading /, no .. )"
+    } else {
+        return Ok(());
+    };
+    Err(HostError::InvalidName {
+        name: name.to_owned(),
+        why,
+    })
+}
+
+/// One line: the selected word of a choice, or the words with single spaces between. Several lines: only the end is
+/// trimmed.
+pub(crate) fn normalise(text: &str) -> String {
+    let text = text.trim_matches(['\0', '\n', ' ', '\t', '\r']);
+    if text.contains('\n') {
+        return text.to_owned();
+    }
+    match selected_word(text) {
+        Some(word) => word.to_owned(),
+        None => text.split_whitespace().collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// The bracketed word, where exactly one word of a single line is bracketed.
+fn selected_word(text: &str) -> Option<&str> {
+    if text.trim().contains('\n') {
+        return None;
+    }
+    let mut bracketed = text
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix('[')?.strip_suffix(']'))
+        .filter(|w| !w.is_empty());
+    let first = bracketed.next()?;
+    bracketed.next().is_none().then_some(first)
+}
+
+/// Whether the kernel printing `found` means that it took `wanted`: the same words, or one of the known ways in which
+/// it prints a value differently.
+pub(crate) fn is_taken_as(wanted: &str, found: &str) -> bool {
+    let (wanted, found) = (normalise(wanted), normalise(found));
+    // `50000` written to a v2 cpu.max reads as `50000 100000`.
+    let is_prefix = || {
+        !wanted.is_empty()
+            && found
+                .strip_prefix(&wanted)
+                .is_some_and(|rest| rest.starts_with(' '))
+    };
+    // Module parameters of type bool (kernel/params.c) print Y and N.
+    let is_bool = || {
+        matches!(
+            (wanted.as_str(), found.as_str()),
+            ("1" | "y", "Y") | ("0" | "n", "N")
+        )
+    };
+    // memparse (lib/cmdline.c): 1G reads as 1073741824.
+    let is_size = || size_bytes(&wanted).is_some_and(|size| Some(size) == size_bytes(&found));
+    // 0,1 reads as 0-1.
+    let is_cpu_list = || match (parse_cpu_list(&wanted), parse_cpu_list(&found)) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    };
+    wanted == found || is_prefix() || is_bool() || is_size() || is_cpu_list()
+}
+
+fn size_bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(['K', 'M', 'G', 'T', 'k', 'm', 'g', 't']);
+    let shift = match text.get(digits.len()..)? {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fake(path: &str, text: &str) -> (tempfile::TempDir, Roots) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+        let roots = Roots::at(dir.path());
+        (dir, roots)
+    }
+
+    #[test]
+    fn a_sysctl_with_tabs_reads_with_single_spaces() {
+        let (_dir, roots) = fake("proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t33554432\n");
+        let value = Knob::Sysctl("net.ipv4.tcp_rmem".into())
+            .read(&roots)
+            .unwrap();
+        assert_eq!(value.as_deref(), Some("4096 131072 33554432"));
+        assert_eq!(Knob::Sysctl("vm.none".into()).read(&roots).unwrap(), None);
+    }
+
+    #[test]
+    fn a_sysctl_of_an_interface_with_a_dot_is_named_as_in_sysctl_8() {
+        assert_eq!(
+            sysctl_path("net.ipv4.conf.eth0/1.x"),
+            Path::new("net/ipv4/conf/eth0.1/x")
+        );
+        assert_eq!(
+            sysctl_path("net/ipv4/conf/eth0.1/x"),
+            Path::new("net/ipv4/conf/eth0.1/x")
+        );
+    }
+
+    #[test]
+    fn a_choice_reads_as_its_bracketed_word() {
+        let (_dir, roots) = fake(
+            "sys/block/vda/queue/scheduler",
+            "none [mq-deadline] kyber bfq \n",
+        );
+        let knob = Knob::BlockQueue {
+            device: "vda".into(),
+            file: "scheduler".into(),
+        };
+        assert_eq!(knob.read(&roots).unwrap().as_deref(), Some("mq-deadline"));
+        assert_eq!(
+            knob.choices(&roots).unwrap().unwrap(),
+            ["none", "mq-deadline", "kyber", "bfq"]
+        );
+        let absent = Knob::BlockQueue {
+            device: "vdb".into(),
+            file: "scheduler".into(),
+        };
+        assert_eq!(absent.read(&roots).unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_is_taken_below_the_root_and_an_unreadable_one_is_an_error() {
+        let (_dir, roots) = fake("sys/kernel/debug/sched/base_slice_ns", "3000000\n");
+        let knob = Knob::File("/sys/kernel/debug/sched/base_slice_ns".into());
+        assert_eq!(knob.read(&roots).unwrap().as_deref(), Some("3000000"));
+        let directory = Knob::File("/sys/kernel/debug".into());
+        assert!(matches!(
+            directory.read(&roots),
+            Err(HostError::Read {
+                errno: libc::EISDIR,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn names_cannot_leave_their_tree() {
+        let roots = Roots::default();
+        for knob in [
+            Knob::Sysctl("../../etc/passwd".into()),
+            Knob::Sysctl(String::new()),
+            Knob::BlockQueue {
+                device: "..".into(),
+                file: "x".into(),
+            },
+            Knob::BlockQueue {
+                device: "vda".into(),
+                file: "../../x".into(),
+            },
+            Knob::Cgroup {
+                group: "a/../../b".into(),
+                file: "cpu.max".into(),
+            },
+            Knob::File("relative".into()),
+        ] {
+            assert!(
+                matches!(knob.read(&roots), Err(HostError::InvalidName { .. })),
+                "{knob:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_kernel_prints_some_values_differently() {
+        assert!(is_taken_as("50000", "50000 100000"));
+        assert!(is_taken_as("max", "max 100000"));
+        assert!(is_taken_as("1", "Y"));
+        assert!(is_taken_as("1G", "1073741824"));
+        assert!(is_taken_as("0,1", "0-1\n"));
+        assert!(is_taken_as("a  b", "a\tb\n"));
+        assert!(!is_taken_as("5", "50"));
+        assert!(!is_taken_as("10", "20"));
+    }
+
+    proptest! {
+        #[test]
+        fn normalising_twice_changes_nothing(text in "[ \\t\\n\\[\\]a-z0-9]{0,40}") {
+            // A word that is itself bracketed inside brackets is no kernel output.
+            prop_assume!(!text.contains("[[") && !text.contains("]]"));
+            let once = normalise(&text);
+            prop_assert_eq!(normalise(&once), once);
+        }
+
+        #[test]
+        fn a_knob_survives_json(name in "[a-z.]{1,20}", path in "/[a-z/]{1,20}") {
+            for knob in [
+                Knob::Sysctl(name.clone()),
+                Knob::BlockQueue { device: name.clone(), file: name.clone() },
+                Knob::Cgroup { group: name.clone(), file: name.clone() },
+                Knob::File(path.clone().into()),
+            ] {
+                let json = serde_json::to_string(&knob).unwrap();
+                prop_assert_eq!(serde_json::from_str::<Knob>(&json).unwrap(), knob);
+            }
+        }
+    }
+}

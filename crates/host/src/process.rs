@@ -1,0 +1,308 @@
+//! One process: what `/proc/PID/stat` says, whether it is still the same process, and ending it.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::error::HostError;
+use crate::roots::{Roots, read_text};
+
+/// How often a process that should end is looked at.
+const END_POLL: Duration = Duration::from_millis(20);
+
+/// How long a killed process is given to disappear; one in an uninterruptible sleep takes longer.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+
+/// The fields of `/proc/PID/stat` that Slackline uses (proc_pid_stat(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    pub(crate) state: char,
+    pub(crate) parent: u32,
+    /// User and system time of all its threads, living and ended, in clock ticks.
+    pub(crate) user_ticks: u64,
+    pub(crate) system_ticks: u64,
+    /// The same of the children it has waited for, and of theirs.
+    pub(crate) children_user_ticks: u64,
+    pub(crate) children_system_ticks: u64,
+    pub(crate) threads: u64,
+    /// Clock ticks between boot and its start.
+    pub(crate) start_time: u64,
+}
+
+impl Stat {
+    /// `Ok(None)` where the process does not exist.
+    pub(crate) fn read(roots: &Roots, pid: u32) -> Result<Option<Self>, HostError> {
+        let path = roots.proc(format!("{pid}/stat"));
+        read_text(&path)?
+            .map(|text| Self::parse(&path, &text))
+            .transpose()
+    }
+
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, HostError> {
+        // The command's name, in parentheses, may itself hold blanks and parentheses.
+        let (_, rest) = text
+            .rsplit_once(')')
+            .ok_or_else(|| HostError::parse(path, "comm", "there is no closing parenthesis"))?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // The first field after the name is number 3.
+        let number = |field: usize| {
+            let text = fields.get(field - 3).copied().unwrap_or_default();
+            // Times of children can be printed negative by old kernels; such a value counts as 0.
+            text.parse::<i128>()
+                .ok()
+                .map(|value| u64::try_from(value).unwrap_or(0))
+                .ok_or_else(|| {
+                    HostError::parse(
+                        path,
+                        &format!("field {field}"),
+                        format!("\"{text}\" is no number"),
+                    )
+                })
+        };
+        Ok(Self {
+            state: fields
+                .first()
+                .and_then(|word| word.chars().next())
+                .unwrap_or('?'),
+            parent: u32::try_from(number(4)?).unwrap_or(0),
+            user_ticks: number(14)?,
+            system_ticks: number(15)?,
+            children_user_ticks: number(16)?,
+            children_system_ticks: number(17)?,
+            threads: number(20)?,
+            start_time: number(22)?,
+        })
+    }
+}
+
+/// When a process started: clock ticks since boot (field 22 of `/proc/PID/stat`). Together with the pid it names a
+/// process for good.
+///
+/// # Errors
+///
+/// [`HostError::NoSuchProcess`], [`HostError::Read`], [`HostError::Parse`].
+pub fn start_time(roots: &Roots, pid: u32) -> Result<u64, HostError> {
+    Ok(Stat::read(roots, pid)?
+        .ok_or(HostError::NoSuchProcess { pid })?
+        .start_time)
+}
+
+/// The kernel's name for this boot; empty where it does not tell.
+pub(crate) fn boot_id(roots: &Roots) -> String {
+    let text = read_text(&roots.proc("sys/kernel/random/boot_id"))
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Whether that very process still runs (a zombie does not).
+#[must_use]
+pub fn is_running(roots: &Roots, pid: u32, start_time: u64) -> bool {
+    matches!(Stat::read(roots, pid), Ok(Some(stat)) if stat.start_time == start_time && !matches!(stat.state, 'Z' | 'X'))
+}
+
+/// The pids of all processes, in the order of `/proc`.
+pub(crate) fn all_pids(roots: &Roots) -> Result<Vec<u32>, HostError> {
+    numbers_in(&roots.proc(""))
+}
+
+/// The ids of a process's threads.
+pub(crate) fn thread_ids(roots: &Roots, pid: u32) -> Result<Vec<u32>, HostError> {
+    let path = roots.proc(format!("{pid}/task"));
+    match numbers_in(&path) {
+        Ok(threads) if !threads.is_empty() => Ok(threads),
+        Ok(_) => Err(HostError::NoSuchProcess { pid }),
+        Err(HostError::Read {
+            errno: libc::ENOENT | libc::ESRCH,
+            ..
+        }) => Err(HostError::NoSuchProcess { pid }),
+        Err(error) => Err(error),
+    }
+}
+
+fn numbers_in(path: &Path) -> Result<Vec<u32>, HostError> {
+    let failed = |error: std::io::Error| HostError::read(path, &error);
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let Ok(entry) = entry else { continue };
+        numbers.extend(
+            entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse::<u32>().ok()),
+        );
+    }
+    Ok(numbers)
+}
+
+/// The process and its descendants with their start times, parents first.
+fn family(roots: &Roots, pid: u32) -> Vec<(u32, u64)> {
+    let mut family = Vec::new();
+    let stats: Vec<(u32, Stat)> = all_pids(roots)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|pid| Some((pid, Stat::read(roots, pid).ok()??)))
+        .collect();
+    family.extend(
+        stats
+            .iter()
+            .filter(|(other, _)| *other == pid)
+            .map(|(pid, stat)| (*pid, stat.start_time)),
+    );
+    let mut next = 0;
+    while let Some(&(parent, _)) = family.get(next) {
+        next += 1;
+        for (pid, stat) in &stats {
+            if stat.parent == parent && !family.iter().any(|(known, _)| known == pid) {
+                family.push((*pid, stat.start_time));
+            }
+        }
+    }
+    family
+}
+
+/// How ending a process went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It, and what it had started, has ended.
+    Ended,
+    /// It was gone already.
+    WasGone,
+}
+
+/// Ends a process of this host: SIGTERM to it, and after `grace` SIGKILL to it and to whatever it had started that
+/// still runs. Each signal goes through a pidfd after its start time is checked, so it never hits a later process with
+/// the same pid.
+///
+/// # Errors
+///
+/// The kernel's error number: EPERM, or ETIMEDOUT where a process stays even after SIGKILL.
+pub fn end_process(pid: u32, start_time: u64, grace: Duration) -> Result<End, i32> {
+    let roots = Roots::default();
+    if !is_running(&roots, pid, start_time) {
+        return Ok(End::WasGone);
+    }
+    let family = family(&roots, pid);
+    let is_over = || {
+        !family
+            .iter()
+            .any(|(pid, start_time)| is_running(&roots, *pid, *start_time))
+    };
+    signal(&roots, pid, start_time, Signal::TERM)?;
+    if wait_until(grace, is_over) {
+        return Ok(End::Ended);
+    }
+    for (pid, start_time) in &family {
+        signal(&roots, *pid, *start_time, Signal::KILL)?;
+    }
+    if wait_until(KILL_WAIT, is_over) {
+        Ok(End::Ended)
+    } else {
+        Err(libc::ETIMEDOUT)
+    }
+}
+
+fn wait_until(limit: Duration, is_over: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        if is_over() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(END_POLL);
+    }
+}
+
+fn signal(roots: &Roots, pid: u32, start_time: u64, signal: Signal) -> Result<(), i32> {
+    let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return Err(libc::ESRCH);
+    };
+    let pidfd = match pidfd_open(raw, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return Ok(()),
+        Err(errno) => return Err(errno.raw_os_error()),
+    };
+    // The pidfd holds on to whichever process has the pid now; only after that is its start time worth anything.
+    if !is_running(roots, pid, start_time) {
+        return Ok(());
+    }
+    match pidfd_send_signal(&pidfd, signal) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(errno.raw_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::cgroup::tests::fake;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_confuse_the_fields() {
+        let text = "7 (a ) R (b) S 3 0 0 0 -1 0 1 2 3 4 11 12 13 14 20 0 5 0 777 1 1";
+        let (_dir, roots) = fake(&[
+            ("proc/7/stat", text),
+            ("proc/8/stat", "8 (x"),
+            ("proc/9/stat", "9 (x) S 1 2"),
+        ]);
+        let stat = Stat::read(&roots, 7).unwrap().unwrap();
+        assert_eq!(
+            (stat.state, stat.parent, stat.threads, stat.start_time),
+            ('S', 3, 5, 777)
+        );
+        assert_eq!((stat.user_ticks, stat.system_ticks), (11, 12));
+        assert_eq!(
+            (stat.children_user_ticks, stat.children_system_ticks),
+            (13, 14)
+        );
+        assert!(matches!(
+            Stat::read(&roots, 8),
+            Err(HostError::Parse { .. })
+        ));
+        let error = Stat::read(&roots, 9).unwrap_err().to_string();
+        assert!(error.contains("field 14"), "{error}");
+        assert!(matches!(
+            start_time(&roots, 10),
+            Err(HostError::NoSuchProcess { pid: 10 })
+        ));
+    }
+
+    #[test]
+    fn a_process_that_ignores_sigterm_and_its_child_are_ended() {
+        let roots = Roots::default();
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' TERM; sleep 100 & sleep 100; sleep 100"])
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let started = start_time(&roots, pid).unwrap();
+        sleep(Duration::from_millis(100));
+        assert!(family(&roots, pid).len() >= 2);
+        // Another start time is another process.
+        assert_eq!(
+            end_process(pid, started + 1, Duration::ZERO),
+            Ok(End::WasGone)
+        );
+        assert!(is_running(&roots, pid, started));
+        let family = family(&roots, pid);
+        assert_eq!(
+            end_process(pid, started, Duration::from_millis(100)),
+            Ok(End::Ended)
+        );
+        assert!(
+            !family
+                .iter()
+                .any(|(pid, started)| is_running(&roots, *pid, *started))
+        );
+        child.wait().unwrap();
+        assert_eq!(end_process(pid, started, Duration::ZERO), Ok(End::WasGone));
+    }
+}
