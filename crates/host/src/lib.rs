@@ -6,25 +6,33 @@
 //!
 //! Architecture invariant: nothing here decides. Which value a knob gets, and when, is for the callers to say.
 
+mod cgroup_sample;
 mod clock;
 mod cpu_time;
 mod cpus;
 mod error;
 mod knob;
 mod lock;
+mod machine;
+mod probe;
 mod process;
 mod process_tree;
 mod roots;
 
 pub mod cgroup;
+pub mod hsperf;
 mod journal;
 
 pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
+pub use cgroup_sample::{CgroupReader, CgroupSample};
 pub use cpu_time::CpuTimes;
 pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
 pub use error::HostError;
+pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{Journal, RestoreOutcome, RestoreReport, RestoredItem};
 pub use knob::Knob;
+pub use machine::Machine;
+pub use probe::{Probe, ProbeState, probe};
 pub use process::{End, end_process, is_running, start_time};
 pub use process_tree::{ProcessSample, ProcessTree};
 pub use roots::Roots;

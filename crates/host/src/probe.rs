@@ -1,0 +1,414 @@
+//! What this host can do: one probe per privilege or kernel feature that some command of Slackline needs. Probing
+//! changes nothing.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+use serde::Serialize;
+
+use crate::cgroup::{CgroupVersion, Hierarchies};
+use crate::roots::{Roots, read_text};
+
+/// Whether something can be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProbeState {
+    /// It can; `detail` says in which form.
+    Available {
+        /// E.g. `v1`, `vda: mq-deadline`.
+        detail: String,
+    },
+    /// It cannot.
+    Missing {
+        /// The reason, and what to do.
+        why: String,
+    },
+}
+
+/// One feature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Probe {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it can be used.
+    pub state: ProbeState,
+    /// What needs it.
+    pub needed_for: &'static str,
+}
+
+impl Probe {
+    /// Whether it can be used.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        matches!(self.state, ProbeState::Available { .. })
+    }
+}
+
+type Found = Result<String, String>;
+
+/// Probes everything.
+#[must_use]
+pub fn probe(roots: &Roots) -> Vec<Probe> {
+    let probes: [(&str, &str, Found); 14] = [
+        ("privilege", "writing any knob", privilege(roots)),
+        (
+            "cgroup cpu controller",
+            "tune: cgroup targets and throttling metrics; throttle; isolate",
+            controller(roots, "cpu"),
+        ),
+        (
+            "cgroup cpuset controller",
+            "isolate: cores",
+            controller(roots, "cpuset"),
+        ),
+        (
+            "cgroup memory controller",
+            "tune: memory metrics and limits",
+            controller(roots, "memory"),
+        ),
+        (
+            "sysctls",
+            "tune: sysctl parameters",
+            writable(&roots.proc("sys/vm/swappiness"), "sysctls"),
+        ),
+        (
+            "block queues",
+            "tune: block-queue parameters",
+            block_queues(roots),
+        ),
+        (
+            "scheduler debugfs",
+            "tune: base_slice_ns",
+            scheduler_debugfs(roots),
+        ),
+        (
+            "pressure stall information",
+            "throttle, isolate: pressure metrics",
+            pressure(roots),
+        ),
+        (
+            "resctrl",
+            "isolate: LLC ways and memory bandwidth",
+            resctrl(roots),
+        ),
+        (
+            "powercap",
+            "isolate: power caps",
+            directory(
+                &roots.sys("class/powercap"),
+                "the CPU, or the hypervisor, offers no RAPL zones",
+            ),
+        ),
+        (
+            "cpufreq",
+            "isolate: frequency caps",
+            directory(
+                &roots.sys("devices/system/cpu/cpu0/cpufreq"),
+                "the CPU, or the hypervisor, offers no frequency control",
+            ),
+        ),
+        ("perf events", "relayout: profiles", perf_events(roots)),
+        ("io_uring", "serve-block", io_uring(roots)),
+        (
+            "JVM performance data",
+            "tune: GC and allocation metrics",
+            hsperf(roots),
+        ),
+    ];
+    probes
+        .into_iter()
+        .map(|(name, needed_for, found)| {
+            let state = match found {
+                Ok(detail) => ProbeState::Available { detail },
+                Err(why) => ProbeState::Missing { why },
+            };
+            Probe {
+                name,
+                state,
+                needed_for,
+            }
+        })
+        .collect()
+}
+
+fn text(path: &Path) -> Option<String> {
+    read_text(path)
+        .ok()
+        .flatten()
+        .map(|text| text.trim().to_owned())
+}
+
+fn is_writable(path: &Path) -> bool {
+    // For root, access(2) says yes for a file of mode 0444 too; the bits matter, since kernel files ask by them.
+    access(path, Access::WRITE_OK).is_ok()
+        && fs::metadata(path).is_ok_and(|metadata| {
+            use std::os::unix::fs::PermissionsExt;
+            metadata.permissions().mode() & 0o222 != 0
+        })
+}
+
+fn writable(path: &Path, what: &str) -> Found {
+    if !path.exists() {
+        return Err(format!("{} does not exist", path.display()));
+    }
+    if is_writable(path) {
+        Ok("writable".to_owned())
+    } else {
+        Err(format!(
+            "{what} cannot be written: run as root, outside of an unprivileged container"
+        ))
+    }
+}
+
+fn directory(path: &Path, why: &str) -> Found {
+    let has_entries = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    if has_entries {
+        Ok(path.display().to_string())
+    } else {
+        Err(format!("{} is missing or empty: {why}", path.display()))
+    }
+}
+
+/// Bit numbers: include/uapi/linux/capability.h.
+const CAPABILITIES: [(u32, &str); 4] = [
+    (5, "CAP_KILL"),
+    (12, "CAP_NET_ADMIN"),
+    (19, "CAP_SYS_PTRACE"),
+    (21, "CAP_SYS_ADMIN"),
+];
+
+fn privilege(roots: &Roots) -> Found {
+    let status =
+        text(&roots.proc("self/status")).ok_or("/proc/self/status cannot be read: mount /proc")?;
+    let mask = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+        .ok_or("/proc/self/status has no CapEff line")?;
+    let missing: Vec<&str> = CAPABILITIES
+        .iter()
+        .filter(|(bit, _)| mask & (1 << bit) == 0)
+        .map(|(_, name)| *name)
+        .collect();
+    if missing.is_empty() {
+        Ok("all capabilities needed".to_owned())
+    } else {
+        Err(format!("without {}: run as root", missing.join(", ")))
+    }
+}
+
+fn controller(roots: &Roots, name: &str) -> Found {
+    let hierarchies = Hierarchies::of(roots);
+    let (version, directory) = hierarchies
+        .require(name)
+        .map_err(|error| error.to_string())?;
+    if !is_writable(directory) {
+        return Err(format!(
+            "{} cannot be written: run as root, with cgroups mounted read-write",
+            directory.display()
+        ));
+    }
+    Ok(format!(
+        "{} at {}",
+        if version == CgroupVersion::V1 {
+            "v1"
+        } else {
+            "v2"
+        },
+        directory.display()
+    ))
+}
+
+fn block_queues(roots: &Roots) -> Found {
+    let mut devices: Vec<String> = fs::read_dir(roots.sys("block"))
+        .map_err(|error| format!("/sys/block: {error}"))?
+        .filter_map(Result::ok)
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        // Loop and RAM devices are no disks that a service waits for.
+        .filter(|name| {
+            !["loop", "ram", "zram"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        })
+        .filter(|name| is_writable(&roots.sys(format!("block/{name}/queue/scheduler"))))
+        .collect();
+    devices.sort();
+    if devices.is_empty() {
+        Err("no block device has a writable queue".to_owned())
+    } else {
+        Ok(devices.join(", "))
+    }
+}
+
+fn scheduler_debugfs(roots: &Roots) -> Found {
+    let path = roots.sys("kernel/debug/sched/base_slice_ns");
+    if !roots.sys("kernel/debug/sched").exists() {
+        return Err("debugfs is not mounted (mount -t debugfs none /sys/kernel/debug), or the kernel lacks \
+                    CONFIG_SCHED_DEBUG"
+            .to_owned());
+    }
+    if path.exists() {
+        writable(&path, "it")
+    } else {
+        Err("the kernel is older than 6.6".to_owned())
+    }
+}
+
+fn pressure(roots: &Roots) -> Found {
+    match text(&roots.proc("pressure/cpu")) {
+        Some(_) => Ok("host-wide".to_owned()),
+        None => Err("the kernel lacks CONFIG_PSI, or needs psi=1 on its command line".to_owned()),
+    }
+}
+
+fn resctrl(roots: &Roots) -> Found {
+    if roots.sys("fs/resctrl/schemata").exists() {
+        return Ok("mounted".to_owned());
+    }
+    let has_file_system =
+        text(&roots.proc("filesystems")).is_some_and(|text| text.contains("resctrl"));
+    Err(if has_file_system {
+        "not mounted: mount -t resctrl resctrl /sys/fs/resctrl".to_owned()
+    } else {
+        "the CPU or the kernel has no resource control (Intel RDT, AMD QoS)".to_owned()
+    })
+}
+
+fn perf_events(roots: &Roots) -> Found {
+    let Some(paranoid) = text(&roots.proc("sys/kernel/perf_event_paranoid")) else {
+        return Err("the kernel lacks CONFIG_PERF_EVENTS".to_owned());
+    };
+    let hardware = roots.sys("bus/event_source/devices/cpu").exists();
+    let counters = if hardware {
+        "hardware counters"
+    } else {
+        "software clocks only, no hardware counters"
+    };
+    Ok(format!("{counters}, perf_event_paranoid = {paranoid}"))
+}
+
+fn io_uring(roots: &Roots) -> Found {
+    // Documentation/admin-guide/sysctl/kernel.rst: 0 allowed, 1 for a group only, 2 disabled; since 6.6.
+    match text(&roots.proc("sys/kernel/io_uring_disabled")).as_deref() {
+        Some("0") => Ok("enabled".to_owned()),
+        Some("1") => Ok("for privileged processes only".to_owned()),
+        Some(_) => Err("disabled: sysctl kernel.io_uring_disabled=0".to_owned()),
+        None => {
+            let release = text(&roots.proc("sys/kernel/osrelease")).unwrap_or_default();
+            let mut parts = release
+                .split(['.', '-'])
+                .map_while(|part| part.parse::<u32>().ok());
+            match (parts.next(), parts.next()) {
+                // The switch came with 6.6, io_uring itself with 5.1.
+                (Some(major), Some(minor))
+                    if (5, 1) <= (major, minor) && (major, minor) < (6, 6) =>
+                {
+                    Ok(format!("kernel {release}"))
+                }
+                _ => Err("the kernel lacks CONFIG_IO_URING".to_owned()),
+            }
+        }
+    }
+}
+
+fn hsperf(roots: &Roots) -> Found {
+    let tmp = roots.absolute(Path::new("/tmp"));
+    let count = fs::read_dir(&tmp)
+        .map_err(|error| format!("{}: {error}", tmp.display()))?
+        .filter_map(Result::ok)
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("hsperfdata_")
+        })
+        .filter_map(|entry| fs::read_dir(entry.path()).ok())
+        .map(Iterator::count)
+        .sum::<usize>();
+    Ok(format!("{count} JVMs now"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::tests::fake;
+
+    fn state(roots: &Roots, name: &str) -> Result<String, String> {
+        match probe(roots)
+            .into_iter()
+            .find(|probe| probe.name == name)
+            .unwrap()
+            .state
+        {
+            ProbeState::Available { detail } => Ok(detail),
+            ProbeState::Missing { why } => Err(why),
+        }
+    }
+
+    #[test]
+    fn an_empty_tree_has_nothing_and_says_why() {
+        for probe in probe(&Roots::at("/nonexistent")) {
+            assert!(!probe.is_available(), "{probe:?}");
+            assert!(
+                matches!(&probe.state, ProbeState::Missing { why } if why.len() > 10),
+                "{probe:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_well_equipped_tree_has_everything() {
+        let (_dir, roots) = fake(&[
+            ("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n"),
+            ("sys/fs/cgroup/cgroup.controllers", "cpu cpuset memory\n"),
+            ("proc/sys/vm/swappiness", "60\n"),
+            ("sys/block/vda/queue/scheduler", "none\n"),
+            ("sys/block/loop0/queue/scheduler", "none\n"),
+            ("sys/kernel/debug/sched/base_slice_ns", "1\n"),
+            ("proc/pressure/cpu", "some\n"),
+            ("sys/fs/resctrl/schemata", "L3\n"),
+            ("sys/class/powercap/intel-rapl/x", ""),
+            ("sys/devices/system/cpu/cpu0/cpufreq/x", ""),
+            ("proc/sys/kernel/perf_event_paranoid", "2\n"),
+            ("proc/sys/kernel/io_uring_disabled", "0\n"),
+            ("tmp/hsperfdata_app/42", ""),
+        ]);
+        for probe in probe(&roots) {
+            assert!(probe.is_available(), "{probe:?}");
+        }
+        assert_eq!(state(&roots, "block queues").unwrap(), "vda");
+        assert_eq!(state(&roots, "JVM performance data").unwrap(), "1 JVMs now");
+    }
+
+    #[test]
+    fn half_of_a_feature_says_which_half_is_missing() {
+        let (_dir, roots) = fake(&[
+            ("proc/self/status", "CapEff:\t0000000000200000\n"),
+            ("proc/filesystems", "nodev\tresctrl\n"),
+            ("proc/sys/kernel/io_uring_disabled", "2\n"),
+            ("sys/kernel/debug/sched/debug", ""),
+        ]);
+        assert!(
+            state(&roots, "privilege")
+                .unwrap_err()
+                .contains("CAP_NET_ADMIN")
+        );
+        assert!(
+            state(&roots, "resctrl")
+                .unwrap_err()
+                .contains("mount -t resctrl")
+        );
+        assert!(
+            state(&roots, "io_uring")
+                .unwrap_err()
+                .contains("kernel.io_uring_disabled=0")
+        );
+        assert!(
+            state(&roots, "scheduler debugfs")
+                .unwrap_err()
+                .contains("6.6")
+        );
+        let (_dir, roots) = fake(&[("proc/sys/kernel/osrelease", "5.15.0-91-generic\n")]);
+        assert!(state(&roots, "io_uring").unwrap().contains("5.15"));
+    }
+}
