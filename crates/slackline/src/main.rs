@@ -1,2 +1,135 @@
-//! The `slackline` command.
-fn main() {}
+//! The `slackline` command: arguments, output and exit codes. What it does is in the crates below.
+
+mod ask_tell;
+mod progress;
+mod restore;
+mod table;
+mod tune;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Measures the latency slack of Linux services and uses it. Everything it does to a machine can be undone.
+#[derive(Parser)]
+#[command(version, about, after_help = EXIT_CODES)]
+struct Arguments {
+    /// Where the undo journal and the host's lock are.
+    #[arg(
+        long,
+        global = true,
+        default_value = "/var/lib/slackline",
+        env = "SLACKLINE_STATE_DIR"
+    )]
+    state_dir: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 ran, and the finding is negative; 2 usage, configuration or \
+runtime error; 3 a privilege or kernel feature is missing; 4 a restore failed; 128+n ended by signal n.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Search for a better configuration against an unchanged control, verify it, put everything back.
+    Tune(tune::Arguments),
+    /// Check a specification against itself and this host; change nothing.
+    Check {
+        /// The specification (TOML, or JSON with the ending .json).
+        spec: PathBuf,
+    },
+    /// Drive the optimiser from your own loop: JSON lines on standard input and output.
+    AskTell {
+        /// A specification, of which only `parameters` (and `seed`) are needed.
+        spec: PathBuf,
+    },
+    /// Put back everything that a killed Slackline left changed.
+    Restore(restore::Arguments),
+    /// What this host can do, and what it lacks.
+    Doctor {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the JSON Schema of a specification.
+    Schema,
+}
+
+/// The finding of a command that ran to its end.
+enum Done {
+    /// Exit code 0.
+    Positive,
+    /// Exit code 1.
+    Negative,
+    /// Exit code 128 + n.
+    Signal(i32),
+    /// Exit code 4.
+    RestoreFailed,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(Done::Positive) => ExitCode::SUCCESS,
+        Ok(Done::Negative) => ExitCode::from(1),
+        Ok(Done::RestoreFailed) => ExitCode::from(4),
+        Ok(Done::Signal(signal)) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(255)),
+        Err(error) => {
+            message(&format!("slackline: {error:#}"));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let host = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<host::HostError>());
+    match host {
+        Some(error) if error.is_missing_privilege() => 3,
+        _ => 2,
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<Done> {
+    let roots = host::Roots::default();
+    match arguments.command {
+        Command::Tune(tune) => tune::run(&tune, &arguments.state_dir),
+        Command::Check { spec } => {
+            let spec = tuner::spec::load(&spec, &roots)?;
+            print(&table::check(&spec))?;
+            Ok(Done::Positive)
+        }
+        Command::AskTell { spec } => ask_tell::run(&spec),
+        Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),
+        Command::Doctor { json } => {
+            let probes = host::probe(&roots);
+            if json {
+                print(&(serde_json::to_string_pretty(&probes)? + "\n"))?;
+            } else {
+                print(&table::doctor(&probes))?;
+            }
+            Ok(Done::Positive)
+        }
+        Command::Schema => {
+            print(&(serde_json::to_string_pretty(&tuner::spec::schema())? + "\n"))?;
+            Ok(Done::Positive)
+        }
+    }
+}
+
+/// Writes data to standard output; a reader that has gone away is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Writes a message to standard error, where nobody may be listening.
+fn message(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}

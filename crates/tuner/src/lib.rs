@@ -1,1 +1,27 @@
-//! Placeholder.
+//! Experiments: a specification, the search for a better configuration against an unchanged
+//! control, and the verification of what was found.
+//!
+//! The way of an experiment: [`spec::load`] checks a file against itself and this host; [`experiment::run`]
+//! asks the optimiser, measures through a [`bench::Bench`], tells the optimiser, verifies, and returns a
+//! [`report::Report`]. [`live::Live`] is the bench of the real world.
+//!
+//! Architecture invariant: [`evaluation`] and [`experiment`] read no clock and touch nothing; whatever
+//! does is behind the bench, so that the whole loop is tested by simulation under a seed.
+
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod error;
+pub mod evaluation;
+pub mod experiment;
+pub mod live;
+pub mod metrics;
+pub mod parse;
+pub mod process;
+pub mod report;
+mod sampler;
+pub mod spec;
+mod target;
+pub mod template;
+
+pub use error::{Fault, SpecError, TunerError};

@@ -1,0 +1,107 @@
+//! The live line on standard error: a bar on a terminal, plain lines elsewhere.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tuner::experiment::Event;
+use tuner::spec::ObjectiveScale;
+
+use crate::message;
+use crate::table::score_text;
+
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    scale: ObjectiveScale,
+    headline: String,
+    best: Option<(f64, usize)>,
+}
+
+impl Progress {
+    pub(crate) fn new(scale: ObjectiveScale) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
+                bar.set_style(style);
+            }
+            // Redrawing costs CPU on the machine being measured: twice a second is enough.
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        Self {
+            bar,
+            scale,
+            headline: String::new(),
+            best: None,
+        }
+    }
+
+    pub(crate) fn show(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Started {
+                number,
+                of,
+                configuration,
+            } => {
+                self.headline = format!("evaluation {number}/{of} {configuration}");
+                self.update("");
+            }
+            Event::Block { done, of } => self.update(&format!("block {done}/{of}")),
+            Event::Verifying { arm, run, of } => {
+                self.headline = format!("verifying {arm}, run {run}/{of}");
+                if self.bar.is_none() {
+                    message(&self.headline);
+                }
+                self.update("");
+            }
+            Event::Ended(record) => {
+                let score = record
+                    .measurement
+                    .as_ref()
+                    .map(|measurement| measurement.score);
+                if record.outcome == tuner::evaluation::Outcome::Completed
+                    && let Some(score) = score
+                    && self.best.is_none_or(|(best, _)| score < best)
+                {
+                    self.best = Some((score, record.number));
+                }
+                let result = score.map_or_else(String::new, |score| {
+                    format!(" {}", score_text(score, self.scale))
+                });
+                let reason = record
+                    .reason
+                    .as_deref()
+                    .map_or_else(String::new, |reason| format!(": {reason}"));
+                self.line(&format!(
+                    "{:>4} {}{result} {}{reason}",
+                    record.number, record.outcome, record.configuration
+                ));
+            }
+        }
+    }
+
+    fn update(&self, detail: &str) {
+        if let Some(bar) = &self.bar {
+            let best = self.best.map_or_else(String::new, |(score, number)| {
+                format!(
+                    ", best so far {} (evaluation {number})",
+                    score_text(score, self.scale)
+                )
+            });
+            bar.set_message(format!("{detail} {}{best}", self.headline));
+        }
+    }
+
+    fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => message(text),
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

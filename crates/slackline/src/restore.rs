@@ -1,0 +1,72 @@
+//! `slackline restore`: undoes what a killed run left.
+
+use std::path::Path;
+
+use host::{Journal, RestoreOutcome, RestoreReport, Roots};
+
+use crate::{Done, message, print};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Say what would be done; change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    let mut journal = Journal::open(state_dir)?;
+    let report = journal.restore(&Roots::default(), arguments.dry_run)?;
+    if !arguments.dry_run {
+        remove_scratch(state_dir);
+    }
+    if arguments.json {
+        print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+    } else if report.items.is_empty() {
+        message("Nothing to restore: every knob has its first value.");
+    } else {
+        print(&(lines(&report, arguments.dry_run).join("\n") + "\n"))?;
+    }
+    Ok(if report.is_complete() {
+        Done::Positive
+    } else {
+        Done::RestoreFailed
+    })
+}
+
+/// The scratch directories of runs that are over: we hold the lock, so all are.
+fn remove_scratch(state_dir: &Path) {
+    for entry in std::fs::read_dir(state_dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with("run-") {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// One line for each thing that was to be undone.
+pub(crate) fn lines(report: &RestoreReport, dry_run: bool) -> Vec<String> {
+    report
+        .items
+        .iter()
+        .map(|item| {
+            let subject = &item.subject;
+            let original = item.original.as_deref().map_or_else(String::new, |value| format!(" to {value}"));
+            match &item.outcome {
+                RestoreOutcome::Restored if dry_run => format!("{subject}: would be restored{original}"),
+                RestoreOutcome::Restored => format!("{subject}: restored{original}"),
+                RestoreOutcome::AlreadyOriginal => format!("{subject}: already as it was"),
+                RestoreOutcome::ChangedByOther { expected, found } => format!(
+                    "{subject}: left alone: someone else changed it from {expected} to {found}{}",
+                    item.original.as_deref().map_or_else(String::new, |value| format!(" (it was {value} at first)"))
+                ),
+                RestoreOutcome::Vanished => format!("{subject}: gone, nothing to do"),
+                RestoreOutcome::Failed { errno } => format!(
+                    "{subject}: COULD NOT BE RESTORED{original}: {}; it stays in the journal, try again",
+                    std::io::Error::from_raw_os_error(*errno)
+                ),
+            }
+        })
+        .collect()
+}

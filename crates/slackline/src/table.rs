@@ -1,0 +1,216 @@
+//! Tables and texts on standard output.
+
+use std::fmt::Write as _;
+
+use bayes_opt::Configuration;
+use comfy_table::{Table, presets};
+use host::{Probe, ProbeState};
+use tuner::evaluation::Outcome;
+use tuner::report::{Report, change, percent};
+use tuner::spec::{CheckedSpec, ObjectiveScale};
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    table.set_header(header);
+    table
+}
+
+/// A score as a reader takes it: the change against the control, or the value.
+pub(crate) fn score_text(score: f64, scale: ObjectiveScale) -> String {
+    match scale {
+        ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
+        ObjectiveScale::Absolute => format!("{score:.4}"),
+    }
+}
+
+/// What differs from the control, or "as control".
+fn difference(configuration: &Configuration, control: &Configuration) -> String {
+    let changed: Vec<String> = configuration
+        .0
+        .iter()
+        .filter(|(name, value)| control.0.get(*name) != Some(value))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    if changed.is_empty() {
+        "as control".into()
+    } else {
+        changed.join(" ")
+    }
+}
+
+/// The results of a tune, best first.
+pub(crate) fn results(report: &Report) -> String {
+    let Some(objective) = &report.spec.objective else {
+        return String::new();
+    };
+    let name = objective.name();
+    let change_header = match objective.goal {
+        tuner::spec::Goal::Minimise => format!("{name} (less is better)"),
+        // A score is the negated logarithm then: shown is the worsening.
+        tuner::spec::Goal::Maximise => format!("{name} (score: less is better)"),
+    };
+    let mut rows = table(&[
+        "#",
+        "outcome",
+        &change_header,
+        "± (95 %)",
+        "differs from control in",
+    ]);
+    let mut rows_of: Vec<[String; 5]> = Vec::new();
+    for record in report.ranked() {
+        let (score, half) =
+            record
+                .measurement
+                .as_ref()
+                .map_or((String::new(), String::new()), |measurement| {
+                    // Normal 97.5 % quantile: a guide for reading the search, not a claim.
+                    let half = 1.96 * measurement.score_variance.sqrt();
+                    (
+                        score_text(measurement.score, objective.scale),
+                        match objective.scale {
+                            ObjectiveScale::Ratio => format!("{:.1}", half * 100.0),
+                            ObjectiveScale::Absolute => format!("{half:.4}"),
+                        },
+                    )
+                });
+        rows_of.push([
+            record.number.to_string(),
+            record.outcome.to_string(),
+            score,
+            half,
+            difference(&record.configuration, &report.control),
+        ]);
+    }
+    let baseline = [
+        "–".to_owned(),
+        "baseline".to_owned(),
+        match objective.scale {
+            ObjectiveScale::Ratio => "+0.0 %".to_owned(),
+            ObjectiveScale::Absolute => String::new(),
+        },
+        String::new(),
+        "the control".to_owned(),
+    ];
+    let place = report
+        .ranked()
+        .iter()
+        .take_while(|record| {
+            record.outcome == Outcome::Completed
+                && record
+                    .measurement
+                    .as_ref()
+                    .is_some_and(|measurement| measurement.score < 0.0)
+        })
+        .count();
+    rows_of.insert(place, baseline);
+    for row in rows_of {
+        rows.add_row(row);
+    }
+    let mut text = format!("{rows}\n");
+    if !report.verification.is_empty() {
+        let _ = writeln!(text, "\nVerification on fresh runs, against the control:");
+        let mut arms = table(&[
+            "arm",
+            "metric",
+            "change [interval]",
+            "control",
+            "arm's",
+            "runs",
+        ]);
+        for arm in &report.verification {
+            for (metric, interval) in &arm.ratios {
+                let (control, experiment) = arm
+                    .means
+                    .get(metric)
+                    .copied()
+                    .unwrap_or((f64::NAN, f64::NAN));
+                arms.add_row([
+                    arm.name.clone(),
+                    metric.clone(),
+                    change(interval),
+                    number(control),
+                    number(experiment),
+                    arm.runs.to_string(),
+                ]);
+            }
+            for (metric, why) in &arm.without_interval {
+                arms.add_row([
+                    &arm.name,
+                    metric,
+                    &format!("no interval: {why}"),
+                    "",
+                    "",
+                    "",
+                ]);
+            }
+            for fault in &arm.faults {
+                arms.add_row([&arm.name, "", &format!("fault: {fault}"), "", "", ""]);
+            }
+            for violated in &arm.violated {
+                arms.add_row([&arm.name, "", &format!("violated: {violated}"), "", "", ""]);
+            }
+        }
+        let _ = writeln!(text, "{arms}");
+    }
+    for skipped in &report.skipped {
+        let _ = writeln!(text, "skipped {skipped}");
+    }
+    let _ = writeln!(text, "\n{}", report.sentence);
+    if !report.settings.is_empty() {
+        let _ = writeln!(text, "\nThe winner's settings:");
+        for setting in &report.settings {
+            let _ = writeln!(text, "  {setting}");
+        }
+    }
+    text
+}
+
+fn number(value: f64) -> String {
+    if value.is_nan() {
+        String::new()
+    } else if value != 0.0 && value.abs() < 0.01 {
+        format!("{value:.3e}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// What `slackline check` says of a good specification.
+pub(crate) fn check(spec: &CheckedSpec) -> String {
+    let mut text = format!(
+        "{}: {} parameters",
+        spec.name,
+        spec.space.parameters().len()
+    );
+    if let Some(count) = spec.space.cardinality() {
+        let _ = write!(text, ", {count} configurations");
+    }
+    text.push('\n');
+    let control = spec.space.default_configuration();
+    for (name, value) in &control.0 {
+        let of = spec
+            .knobs
+            .get(name)
+            .map_or_else(String::new, |binding| format!("  ({})", binding.knob));
+        let _ = writeln!(text, "  {name} = {value}{of}");
+    }
+    for skipped in &spec.skipped {
+        let _ = writeln!(text, "  skipped {skipped}");
+    }
+    text
+}
+
+/// What `slackline doctor` says.
+pub(crate) fn doctor(probes: &[Probe]) -> String {
+    let mut rows = table(&["feature", "state", "needed for"]);
+    for probe in probes {
+        let state = match &probe.state {
+            ProbeState::Available { detail } => format!("available: {detail}"),
+            ProbeState::Missing { why } => format!("missing: {why}"),
+        };
+        rows.add_row([probe.name.to_string(), state, probe.needed_for.to_string()]);
+    }
+    format!("{rows}\n")
+}

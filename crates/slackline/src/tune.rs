@@ -1,0 +1,126 @@
+//! `slackline tune`: the experiment from its file to its verified end.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use tuner::experiment;
+use tuner::live::Live;
+use tuner::process::Interrupt;
+use tuner::report::{Finding, Report};
+
+use crate::progress::Progress;
+use crate::{Done, message, print, restore, table};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The specification (TOML, or JSON with the ending .json).
+    spec: PathBuf,
+    /// Write the whole report as JSON to this file; `-` prints it instead of the tables.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Apply the winner, if it is shown to be better and no constraint is violated.
+    #[arg(long)]
+    promote: bool,
+    /// Seed of the search, instead of the specification's.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Number of evaluations, instead of the specification's.
+    #[arg(long, value_name = "N")]
+    evaluations: Option<usize>,
+}
+
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    let mut spec = tuner::spec::load(&arguments.spec, &host::Roots::default())?;
+    if let Some(seed) = arguments.seed {
+        spec.spec.seed = seed;
+        spec.settings.seed = seed;
+    }
+    if let Some(evaluations) = arguments.evaluations {
+        anyhow::ensure!(evaluations > 0, "--evaluations must be above 0");
+        spec.spec.budget.evaluations = evaluations;
+    }
+    for skipped in &spec.skipped {
+        message(&format!("skipped {skipped}"));
+    }
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let mut live = Live::new(&spec, state_dir, interrupt.clone())?;
+    let left_over = live.left_over();
+    if !left_over.is_empty() {
+        anyhow::bail!(
+            "an earlier run was killed and left {} changed: run `slackline restore` first",
+            left_over.join(", ")
+        );
+    }
+    let mut progress = Progress::new(spec.objective.scale);
+    let ran = experiment::run(&spec, &mut live, &mut |event| progress.show(event));
+    progress.finish();
+    let restored = live.restore()?;
+    for line in restore::lines(&restored, false) {
+        message(&line);
+    }
+    if !restored.is_complete() {
+        message("Some knobs could not be restored: run `slackline restore`.");
+        return Ok(Done::RestoreFailed);
+    }
+    let mut report = match ran {
+        Ok(report) => report,
+        Err(error) => {
+            message("Everything is restored.");
+            return Err(error.into());
+        }
+    };
+    if arguments.promote {
+        promote(&spec, &mut live, &mut report)?;
+    }
+    publish(arguments, &report)?;
+    Ok(match (report.interrupted, report.finding) {
+        (Some(signal), _) => {
+            message(&format!(
+                "Stopped by signal {signal}. Everything is restored."
+            ));
+            Done::Signal(signal)
+        }
+        (None, Finding::Improvement) => Done::Positive,
+        (None, _) => Done::Negative,
+    })
+}
+
+fn promote(
+    spec: &tuner::spec::CheckedSpec,
+    live: &mut Live<'_>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let winner = report
+        .verification
+        .first()
+        .map(|arm| arm.configuration.clone());
+    match winner {
+        Some(winner) if report.finding == Finding::Improvement && report.interrupted.is_none() => {
+            report.promoted = live.promote(&winner)?;
+            live.restore()?;
+            if report.promoted.is_empty() && spec.target.start.is_some() {
+                message(
+                    "Nothing to promote to: the service was started by Slackline for the experiment only. Put the settings below into your own.",
+                );
+            } else {
+                message(&format!("Promoted: {}", report.promoted.join(", ")));
+            }
+        }
+        _ => message("Not promoted: an improvement was not shown."),
+    }
+    Ok(())
+}
+
+fn publish(arguments: &Arguments, report: &Report) -> anyhow::Result<()> {
+    let Some(file) = &arguments.json else {
+        return print(&table::results(report));
+    };
+    let json = serde_json::to_string_pretty(report)? + "\n";
+    if file.as_os_str() == "-" {
+        return print(&json);
+    }
+    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
+    print(&table::results(report))?;
+    message(&format!("The whole report is in {}.", file.display()));
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! What an experiment needs of the world: start both sides, measure a block, end.
+//!
+//! [`crate::live::Live`] is the real one; [`crate::simulation`] has one without a service.
+
+use std::collections::BTreeMap;
+
+use bayes_opt::Configuration;
+
+use crate::error::Fault;
+use crate::evaluation::Block;
+use crate::spec::Scalar;
+
+/// One configuration beside the control.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Arm {
+    /// Its parameters.
+    pub configuration: Configuration,
+    /// Template variables that differ from the experiment's.
+    pub variables: BTreeMap<String, Scalar>,
+}
+
+/// The world of an experiment.
+pub trait Bench {
+    /// Starts control and `arm` afresh and warms both up.
+    ///
+    /// # Errors
+    /// Whose fault it was; `end` is called all the same.
+    fn begin(&mut self, arm: &Arm) -> Result<(), Fault>;
+
+    /// Measures block number `index`, from 0.
+    ///
+    /// # Errors
+    /// Whose fault it was; `end` is called all the same.
+    fn block(&mut self, index: usize) -> Result<Block, Fault>;
+
+    /// Ends both sides and puts every knob back.
+    ///
+    /// # Errors
+    /// A knob could not be put back.
+    fn end(&mut self) -> Result<(), crate::error::TunerError>;
+
+    /// Seconds since the experiment began.
+    fn elapsed_s(&self) -> f64;
+
+    /// CPU seconds that Slackline itself used so far.
+    fn own_cpu_s(&self) -> f64;
+}

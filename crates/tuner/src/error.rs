@@ -1,0 +1,79 @@
+//! What can go wrong in an experiment, told apart by whose fault it is.
+
+use std::path::PathBuf;
+
+/// Something is wrong with a specification; nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct SpecError {
+    /// The specification.
+    pub file: PathBuf,
+    /// Line, from 1, where it could be found.
+    pub line: Option<usize>,
+    /// Key, such as `parameters[2].low`; empty for errors of syntax.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl std::fmt::Display for SpecError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": ")?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        write!(f, "{}", self.message)
+    }
+}
+
+/// An experiment could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TunerError {
+    /// The specification is wrong.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A kernel interface or the undo journal refused.
+    #[error(transparent)]
+    Host(#[from] host::HostError),
+    /// The optimiser refused.
+    #[error("the optimiser: {0}")]
+    Optimizer(#[from] bayes_opt::Error),
+    /// The control cannot be measured, so nothing can be compared with it.
+    #[error("the unchanged control could not be measured, {attempts} times in a row: {reason}")]
+    Control {
+        /// How often it was tried.
+        attempts: usize,
+        /// What happened the last time.
+        reason: String,
+    },
+    /// Somebody else changed a knob while it was being tuned; it was left as found.
+    #[error(
+        "{0} was changed by someone else during the experiment and is left as found: the measurements cannot be trusted"
+    )]
+    Disturbed(String),
+    /// A file of the experiment's own could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Why an evaluation ended without a result: each outcome has an owner.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The configuration's fault: it did not come up, was refused, or died under load.
+    #[error("{0}")]
+    Configuration(String),
+    /// The harness's fault: the control, the workload or a metric failed.
+    #[error("{0}")]
+    Harness(String),
+    /// A signal asked to stop.
+    #[error("stopped by signal {0}")]
+    Interrupted(i32),
+}

@@ -1,0 +1,423 @@
+//! One configuration measured once: a pure state machine that blocks go into and an outcome comes
+//! out of. It reads no clock and does no I/O.
+
+use std::collections::BTreeMap;
+
+use bayes_opt::Measured;
+use latency_stats::{Pair, SequentialTest, Verdict};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Fault;
+use crate::metrics::{SideMetrics, lookup};
+use crate::spec::{
+    CheckedSpec, Comparison, EvaluationSpec, Goal, MetricConstraint, ObjectiveScale, ObjectiveSpec,
+};
+
+/// A slice of time in which experiment and control were compared.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Block {
+    /// Seconds from the start of the experiment.
+    pub start_s: f64,
+    /// Which side came first, or `parallel`.
+    pub order: Order,
+    /// The control's metrics.
+    pub control: SideMetrics,
+    /// The experiment's metrics.
+    pub experiment: SideMetrics,
+}
+
+/// The order of the two sides of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// The control, then the experiment.
+    ControlFirst,
+    /// The experiment, then the control.
+    ExperimentFirst,
+    /// Both at once.
+    Parallel,
+}
+
+/// How an evaluation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Measured to its end, every constraint held.
+    Completed,
+    /// Measured, and a constraint did not hold.
+    Violated,
+    /// The service did not survive the configuration.
+    Crashed,
+    /// Stopped early: worse than the incumbent.
+    Aborted,
+    /// Stopped by its user.
+    Killed,
+    /// The harness failed; says nothing about the configuration.
+    Failed,
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Completed => "completed",
+            Self::Violated => "violated",
+            Self::Crashed => "crashed",
+            Self::Aborted => "aborted",
+            Self::Killed => "killed",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// What an evaluation measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// The objective, always to be minimised: the logarithm of the ratio to the control, or the
+    /// value itself (negated when maximising) for an absolute objective.
+    pub score: f64,
+    /// The variance of that mean.
+    pub score_variance: f64,
+    /// By how much each constraint is exceeded, on average over the blocks; holds at 0 or below.
+    pub excess: BTreeMap<String, f64>,
+    /// The variances of these means.
+    pub excess_variance: BTreeMap<String, f64>,
+}
+
+impl Measurement {
+    /// The objective and constraints as the optimiser takes them.
+    pub fn observed(&self) -> bayes_opt::Outcome {
+        bayes_opt::Outcome::Completed {
+            objective: Measured {
+                value: self.score,
+                variance: Some(self.score_variance),
+            },
+            constraints: self
+                .excess
+                .iter()
+                .map(|(name, value)| {
+                    let variance = self.excess_variance.get(name).copied();
+                    (
+                        name.clone(),
+                        Measured {
+                            value: *value,
+                            variance,
+                        },
+                    )
+                })
+                .collect(),
+        }
+    }
+
+    /// Every constraint holds on average.
+    pub fn feasible(&self) -> bool {
+        self.excess.values().all(|excess| *excess <= 0.0)
+    }
+}
+
+/// What to do after a block.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Measure another.
+    Continue,
+    /// Enough.
+    Stop,
+}
+
+/// What is compared, and when it is enough.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    objective: ObjectiveSpec,
+    constraints: Vec<MetricConstraint>,
+    minimum: BTreeMap<String, f64>,
+    evaluation: EvaluationSpec,
+    needed: Vec<String>,
+}
+
+impl Rules {
+    /// The rules of a search.
+    pub fn of(spec: &CheckedSpec) -> Self {
+        Self {
+            objective: spec.objective.clone(),
+            constraints: spec.constraints.clone(),
+            minimum: spec.workload.minimum.clone(),
+            evaluation: spec.spec.evaluation.clone(),
+            needed: spec.spec.verification.report.clone(),
+        }
+    }
+
+    /// The rules of a verification: as many blocks as it asks for, and never an early end.
+    pub fn of_verification(spec: &CheckedSpec) -> Self {
+        let mut rules = Self::of(spec);
+        rules.evaluation.early_abort = false;
+        rules.evaluation.blocks = spec
+            .spec
+            .verification
+            .blocks
+            .unwrap_or(rules.evaluation.blocks);
+        rules
+    }
+
+    /// The pairs of a metric over blocks that have it.
+    pub fn pairs(blocks: &[Block], metric: &str) -> Vec<Pair> {
+        blocks
+            .iter()
+            .filter_map(|block| {
+                Some(Pair {
+                    control: lookup(&block.control, metric)?,
+                    experiment: lookup(&block.experiment, metric)?,
+                })
+            })
+            .collect()
+    }
+}
+
+/// An evaluation under way.
+#[derive(Debug)]
+pub struct Evaluation {
+    rules: Rules,
+    blocks: Vec<Block>,
+    worse: Option<SequentialTest>,
+    violations: Vec<Option<SequentialTest>>,
+    stopped: Option<Outcome>,
+}
+
+impl Evaluation {
+    /// Starts one. `incumbent` is the score that a configuration must not be shown to be worse
+    /// than: the best known posterior mean plus its standard deviation, so that an evaluation as
+    /// good as the incumbent is aborted with probability `abort_alpha` at the most.
+    pub fn new(rules: Rules, incumbent: Option<f64>) -> Self {
+        let early = &rules.evaluation;
+        let test =
+            |limit: f64| SequentialTest::new(limit, early.abort_alpha, early.abort_min_blocks);
+        let worse = incumbent.filter(|_| early.early_abort).map(test);
+        let violations = rules
+            .constraints
+            .iter()
+            .map(|_| early.early_abort.then(|| test(0.0)))
+            .collect();
+        Self {
+            worse,
+            violations,
+            rules,
+            blocks: Vec::new(),
+            stopped: None,
+        }
+    }
+
+    /// Takes a block and says whether to go on.
+    ///
+    /// # Errors
+    /// A metric that the rules need is missing, or the control was loaded too little: the harness's fault.
+    pub fn push(&mut self, block: Block) -> Result<Step, Fault> {
+        for (name, least) in &self.rules.minimum {
+            let value = needed(&block.control, name, "control")?;
+            if value < *least {
+                return Err(Fault::Harness(format!(
+                    "the workload is too slow to load the target: {name} is {value} on the control, below the minimum of {least}"
+                )));
+            }
+        }
+        let score = self.block_score(&block)?;
+        for name in &self.rules.needed {
+            needed(&block.control, name, "control")?;
+            needed(&block.experiment, name, "experiment")?;
+        }
+        if let Some(test) = &mut self.worse
+            && test.push(score) == Verdict::Worse
+        {
+            self.stopped = Some(Outcome::Aborted);
+        }
+        for (constraint, test) in self.rules.constraints.iter().zip(&mut self.violations) {
+            let excess = constraint.excess(
+                needed(&block.control, &constraint.metric, "control")?,
+                needed(&block.experiment, &constraint.metric, "experiment")?,
+            );
+            if let Some(test) = test
+                && test.push(excess) == Verdict::Worse
+            {
+                self.stopped = Some(Outcome::Violated);
+            }
+        }
+        self.blocks.push(block);
+        if self.stopped.is_some() || self.blocks.len() >= self.rules.evaluation.blocks {
+            Ok(Step::Stop)
+        } else {
+            Ok(Step::Continue)
+        }
+    }
+
+    /// The blocks so far.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// How many blocks there will be, unless it is stopped early.
+    pub fn planned_blocks(&self) -> usize {
+        self.rules.evaluation.blocks
+    }
+
+    /// The outcome, the measurement, and the blocks.
+    ///
+    /// # Errors
+    /// Fewer than two blocks, or values without a logarithm: the harness's fault.
+    pub fn finish(self) -> Result<(Outcome, Measurement, Vec<Block>), Fault> {
+        if self.blocks.len() < 2 {
+            return Err(Fault::Harness("fewer than two blocks were measured".into()));
+        }
+        let (score, score_variance) = self.score()?;
+        let mut measurement = Measurement {
+            score,
+            score_variance,
+            excess: BTreeMap::new(),
+            excess_variance: BTreeMap::new(),
+        };
+        for constraint in &self.rules.constraints {
+            let each: Vec<f64> = Rules::pairs(&self.blocks, &constraint.metric)
+                .iter()
+                .map(|pair| constraint.excess(pair.control, pair.experiment))
+                .collect();
+            let (mean, variance) = mean_and_variance(&each);
+            // "= 0" that holds in most blocks does not hold.
+            let value = if constraint.comparison == Comparison::Equal {
+                each.iter().copied().fold(mean, f64::max)
+            } else {
+                mean
+            };
+            measurement.excess.insert(constraint.text.clone(), value);
+            measurement
+                .excess_variance
+                .insert(constraint.text.clone(), variance);
+        }
+        let outcome = match self.stopped {
+            Some(Outcome::Aborted) if !measurement.feasible() => Outcome::Violated,
+            Some(outcome) => outcome,
+            None if measurement.feasible() => Outcome::Completed,
+            None => Outcome::Violated,
+        };
+        Ok((outcome, measurement, self.blocks))
+    }
+
+    fn sign(&self) -> f64 {
+        match self.rules.objective.goal {
+            Goal::Minimise => 1.0,
+            Goal::Maximise => -1.0,
+        }
+    }
+
+    /// The score of one block: what the early abort looks at.
+    fn block_score(&self, block: &Block) -> Result<f64, Fault> {
+        let metric = &self.rules.objective.metric;
+        let control = needed(&block.control, metric, "control")?;
+        let experiment = needed(&block.experiment, metric, "experiment")?;
+        match self.rules.objective.scale {
+            ObjectiveScale::Absolute => Ok(self.sign() * experiment),
+            ObjectiveScale::Ratio if control > 0.0 && experiment > 0.0 => {
+                Ok(self.sign() * (experiment / control).ln())
+            }
+            ObjectiveScale::Ratio => Err(Fault::Harness(format!(
+                "{metric} has no ratio to control: {experiment} against {control}; use scale = \"absolute\""
+            ))),
+        }
+    }
+
+    fn score(&self) -> Result<(f64, f64), Fault> {
+        if self.rules.objective.std_weight == 0.0 {
+            let scores = self
+                .blocks
+                .iter()
+                .map(|block| self.block_score(block))
+                .collect::<Result<Vec<f64>, Fault>>()?;
+            return Ok(mean_and_variance(&scores));
+        }
+        // mean + k·std has no per-block value: the variance is that of the jackknife over blocks
+        // (Efron & Stein 1981).
+        let pairs = Rules::pairs(&self.blocks, &self.rules.objective.metric);
+        let whole = self.spread_score(&pairs);
+        let n = pairs.len() as f64;
+        let without: Vec<f64> = (0..pairs.len())
+            .map(|left_out| {
+                let mut rest = pairs.clone();
+                rest.remove(left_out);
+                self.spread_score(&rest)
+            })
+            .collect();
+        let mean = without.iter().sum::<f64>() / n;
+        let variance = without
+            .iter()
+            .map(|score| (score - mean).powi(2))
+            .sum::<f64>()
+            * (n - 1.0)
+            / n;
+        if whole.is_finite() && variance.is_finite() {
+            Ok((whole, variance))
+        } else {
+            Err(Fault::Harness(format!(
+                "mean + std of {} has no ratio to control",
+                self.rules.objective.metric
+            )))
+        }
+    }
+
+    /// `mean + k·std` (`mean − k·std` when maximising) of the experiment against the control.
+    fn spread_score(&self, pairs: &[Pair]) -> f64 {
+        let Pair {
+            control,
+            experiment,
+        } = self.rules.objective.of_blocks(pairs);
+        match self.rules.objective.scale {
+            ObjectiveScale::Absolute => self.sign() * experiment,
+            ObjectiveScale::Ratio => self.sign() * (experiment / control).ln(),
+        }
+    }
+}
+
+impl ObjectiveSpec {
+    /// The objective's name: the metric, or `mean + k·std` of it.
+    pub fn name(&self) -> String {
+        match (self.std_weight, self.goal) {
+            (0.0, _) => self.metric.clone(),
+            (k, Goal::Minimise) => format!("{} mean + {k} std", self.metric),
+            (k, Goal::Maximise) => format!("{} mean − {k} std", self.metric),
+        }
+    }
+
+    /// The objective over several blocks, of each side: the mean, or `mean + k·std`.
+    pub fn of_blocks(&self, pairs: &[Pair]) -> Pair {
+        let sign = match self.goal {
+            Goal::Minimise => 1.0,
+            Goal::Maximise => -1.0,
+        };
+        let spread = |values: Vec<f64>| {
+            let n = values.len() as f64;
+            let (mean, variance_of_mean) = mean_and_variance(&values);
+            mean + sign * self.std_weight * (variance_of_mean * n).sqrt()
+        };
+        Pair {
+            control: spread(pairs.iter().map(|pair| pair.control).collect()),
+            experiment: spread(pairs.iter().map(|pair| pair.experiment).collect()),
+        }
+    }
+}
+
+fn needed(metrics: &SideMetrics, name: &str, side: &str) -> Result<f64, Fault> {
+    lookup(metrics, name)
+        .filter(|value| value.is_finite())
+        .ok_or_else(|| {
+            Fault::Harness(format!(
+                "the {side} has no metric {name}; the block gave {}",
+                metrics.keys().cloned().collect::<Vec<_>>().join(", ")
+            ))
+        })
+}
+
+/// The mean and the variance of that mean.
+fn mean_and_variance(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / (n - 1.0).max(1.0);
+    (mean, variance / n)
+}

@@ -1,0 +1,482 @@
+//! The real [`Bench`]: real services, real knobs, real load.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bayes_opt::Configuration;
+use host::{Journal, Knob, RestoreReport, Roots};
+
+use crate::bench::{Arm, Bench};
+use crate::error::{Fault, TunerError};
+use crate::evaluation::{Block, Order};
+use crate::metrics::SideMetrics;
+use crate::parse;
+use crate::process::{Interrupt, Launch, RunError, Running, family};
+use crate::sampler::{Sampler, difference, external};
+use crate::spec::{CheckedSpec, Pairing};
+use crate::target::{Instance, Side};
+use crate::template::{self, Variables};
+
+/// The world as it is.
+pub struct Live<'a> {
+    spec: &'a CheckedSpec,
+    roots: Roots,
+    journal: Journal,
+    interrupt: Interrupt,
+    scratch: PathBuf,
+    began: Instant,
+    sides: Option<[ActiveSide; 2]>,
+    /// The side whose knobs, files and `apply` steps are in force.
+    applied: Side,
+}
+
+/// One side while it runs.
+struct ActiveSide {
+    instance: Instance,
+    sampler: Sampler,
+    knobs: Vec<(Knob, String)>,
+}
+
+impl<'a> Live<'a> {
+    /// Takes the host's lock; starts and changes nothing yet.
+    ///
+    /// # Errors
+    /// Another Slackline holds the lock, or an earlier one left something to restore.
+    pub fn new(
+        spec: &'a CheckedSpec,
+        state_dir: &Path,
+        interrupt: Interrupt,
+    ) -> Result<Self, TunerError> {
+        let journal = Journal::open(state_dir)?;
+        let scratch = state_dir.join(format!("run-{}", std::process::id()));
+        Ok(Self {
+            spec,
+            roots: Roots::default(),
+            journal,
+            interrupt,
+            scratch,
+            began: Instant::now(),
+            sides: None,
+            applied: Side::Control,
+        })
+    }
+
+    /// What an earlier run left to undo; empty on a healthy host.
+    pub fn left_over(&self) -> Vec<String> {
+        self.journal.describe()
+    }
+
+    /// Undoes everything that was done, and forgets the scratch directory.
+    ///
+    /// # Errors
+    /// The journal cannot be read or written.
+    pub fn restore(&mut self) -> Result<RestoreReport, TunerError> {
+        self.stop_sides()?;
+        let report = self.journal.restore(&self.roots, false)?;
+        if self.scratch.exists() {
+            std::fs::remove_dir_all(&self.scratch).map_err(|source| TunerError::File {
+                path: self.scratch.clone(),
+                source,
+            })?;
+        }
+        Ok(report)
+    }
+
+    /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
+    /// for a service that Slackline did not start, its files and `apply` steps.
+    ///
+    /// # Errors
+    /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
+    pub fn promote(&mut self, configuration: &Configuration) -> Result<Vec<String>, TunerError> {
+        let refused = |fault: Fault| TunerError::Control {
+            attempts: 1,
+            reason: format!("promotion: {fault}"),
+        };
+        let arm = Arm {
+            configuration: configuration.clone(),
+            ..Arm::default()
+        };
+        let instance =
+            Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch).map_err(refused)?;
+        let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
+        for (knob, value) in &knobs {
+            self.journal.write(&self.roots, knob, value)?;
+        }
+        let mut done: Vec<String> = knobs
+            .iter()
+            .map(|(knob, value)| format!("{knob} = {value}"))
+            .collect();
+        if self.spec.target.start.is_none() && !self.spec.target.files.is_empty() {
+            instance
+                .write_files(self.spec, Some(&mut self.journal))
+                .map_err(refused)?;
+            done.extend(self.spec.target.files.iter().map(|file| file.path.clone()));
+        }
+        if self.spec.target.start.is_none() {
+            instance
+                .apply(self.spec, &self.interrupt)
+                .map_err(refused)?;
+        }
+        if !done.is_empty() {
+            self.journal.promote_all()?;
+        }
+        Ok(done)
+    }
+
+    fn stop_sides(&mut self) -> Result<(), TunerError> {
+        for mut side in self.sides.take().into_iter().flatten() {
+            side.instance.stop(self.spec, &mut self.journal)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the knobs (and, for one running system, the files and `apply` steps) of a side in force.
+    fn switch(&mut self, to: Side) -> Result<(), Fault> {
+        if to == self.applied {
+            return Ok(());
+        }
+        let Some(sides) = &mut self.sides else {
+            return Ok(());
+        };
+        let one_system = self.spec.target.start.is_none();
+        let changes =
+            one_system && !(self.spec.target.files.is_empty() && self.spec.target.apply.is_empty());
+        let mut changed = false;
+        let [control, experiment] = sides;
+        let (from, side) = match to {
+            Side::Control => (experiment, control),
+            Side::Experiment => (control, experiment),
+        };
+        self.applied = to;
+        for ((knob, value), (_, now)) in side.knobs.iter().zip(&from.knobs) {
+            if value == now {
+                continue;
+            }
+            changed = true;
+            self.journal
+                .write(&self.roots, knob, value)
+                .map_err(|error| match &error {
+                    host::HostError::Write { .. } | host::HostError::NotTaken { .. } => {
+                        to.fault(error.to_string())
+                    }
+                    _ => Fault::Harness(error.to_string()),
+                })?;
+        }
+        if changes {
+            side.instance
+                .write_files(self.spec, Some(&mut self.journal))?;
+            side.instance.apply(self.spec, &self.interrupt)?;
+            side.instance.wait_ready(self.spec, &self.interrupt)?;
+        }
+        let settle_s = self.spec.spec.evaluation.settle_s;
+        if (changed || changes) && settle_s > 0.0 {
+            self.interrupt
+                .sleep(Duration::from_secs_f64(settle_s))
+                .map_err(Fault::Interrupted)?;
+        }
+        Ok(())
+    }
+
+    /// The workload's command for one side.
+    fn workload(&self, side: Side, duration_s: f64) -> Result<Launch, Fault> {
+        let Some(sides) = &self.sides else {
+            return Err(Fault::Harness("the target is not started".into()));
+        };
+        let instance = &sides[side.index()].instance;
+        let mut variables = instance.variables.clone();
+        // Load generators take whole seconds; a fraction is passed on only where there is one.
+        variables.insert("duration_s".into(), format!("{duration_s}"));
+        let fill = |text: &String| {
+            template::fill(text, &variables)
+                .map_err(|error| Fault::Harness(format!("workload: {error}")))
+        };
+        let workload = &self.spec.workload;
+        Ok(Launch {
+            argv: workload
+                .command
+                .iter()
+                .map(fill)
+                .collect::<Result<_, _>>()?,
+            env: workload
+                .env
+                .iter()
+                .map(|(name, value)| Ok((name.clone(), fill(value)?)))
+                .collect::<Result<_, Fault>>()?,
+            dir: self.spec.dir.clone(),
+            cpus: self.spec.pins.workload.clone(),
+            log: instance.dir.join("workload"),
+        })
+    }
+
+    /// Loads `order` (one side, or both at once) and returns their metrics.
+    fn load(&mut self, order: &[Side], duration_s: f64) -> Result<Vec<SideMetrics>, Fault> {
+        let launches = order
+            .iter()
+            .map(|side| self.workload(*side, duration_s))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut before = Vec::new();
+        for side in order {
+            before.push(self.counters(*side)?);
+        }
+        let started = Instant::now();
+        let mut running = Vec::new();
+        for launch in &launches {
+            running.push(Running::start(launch).map_err(|error| workload_fault(&error))?);
+        }
+        let timeout = Duration::from_secs_f64(duration_s + self.spec.workload.grace_s);
+        let mut outputs = Vec::new();
+        for running in running {
+            let sides = &mut self.sides;
+            let mut died = None;
+            let output = running.wait(timeout, &self.interrupt, || {
+                for side in sides.iter_mut().flatten() {
+                    if let Err(message) = side.instance.alive() {
+                        died = Some((side.instance.side, message.clone()));
+                        return Err(message);
+                    }
+                }
+                Ok(())
+            });
+            match (output, died) {
+                (Err(RunError::TargetDied(_)), Some((side, message))) => {
+                    return Err(side.fault(message));
+                }
+                (Err(error), _) => {
+                    // A load generator that fails because its server has just died is not to blame.
+                    self.check_alive()?;
+                    return Err(workload_fault(&error));
+                }
+                (Ok(output), _) => outputs.push(output),
+            }
+        }
+        let duration_s = started.elapsed().as_secs_f64();
+        self.check_alive()?;
+        let mut metrics = Vec::new();
+        for ((side, before), output) in order.iter().zip(&before).zip(&outputs) {
+            let mut counted = difference(&self.counters(*side)?, before);
+            let workload = &self.spec.workload;
+            let parsed = if let Some(format) = &workload.parse {
+                parse::parse(format, output)
+            } else if workload.regex.is_empty() {
+                parse::parse_json(&workload.json, output)
+            } else {
+                parse::parse_regex(&workload.regex, output)
+            };
+            counted.insert("duration_s".into(), duration_s);
+            counted.extend(parsed.map_err(|error| Fault::Harness(format!("workload: {error}")))?);
+            counted.extend(self.gauges(*side)?);
+            metrics.push(counted);
+        }
+        Ok(metrics)
+    }
+
+    fn check_alive(&mut self) -> Result<(), Fault> {
+        for side in self.sides.iter_mut().flatten() {
+            let of = side.instance.side;
+            side.instance.alive().map_err(|message| of.fault(message))?;
+        }
+        Ok(())
+    }
+
+    /// Everything that only grows.
+    fn counters(&mut self, side: Side) -> Result<SideMetrics, Fault> {
+        let Some(sides) = &mut self.sides else {
+            return Ok(SideMetrics::new());
+        };
+        let mut counters = sides[side.index()].sampler.read(&self.roots)?;
+        counters.extend(self.external(side, true)?);
+        Ok(counters)
+    }
+
+    /// External metrics that are values, not counters.
+    fn gauges(&self, side: Side) -> Result<SideMetrics, Fault> {
+        self.external(side, false)
+    }
+
+    fn external(&self, side: Side, counter: bool) -> Result<SideMetrics, Fault> {
+        let Some(sides) = &self.sides else {
+            return Ok(SideMetrics::new());
+        };
+        let instance = &sides[side.index()].instance;
+        self.spec
+            .spec
+            .metrics
+            .iter()
+            .filter(|(_, metric)| metric.counter == counter)
+            .map(|(name, metric)| {
+                let mut filled = metric.clone();
+                if let Some(query) = &mut filled.query {
+                    *query = template::fill(query, &instance.variables)
+                        .map_err(|error| Fault::Harness(format!("metrics.{name}: {error}")))?;
+                }
+                let value = external(name, &filled, |command| {
+                    instance
+                        .launch(self.spec, command, "metric")?
+                        .run(Duration::from_secs(30), &self.interrupt, || Ok(()))
+                        .map_err(|error| workload_fault(&error))
+                })?;
+                Ok((name.clone(), value))
+            })
+            .collect()
+    }
+
+    /// Gives the sides each other's CPUs: block `index` has them as written, the next one swapped.
+    fn swap_cpus(&self, index: usize) -> Result<(), Fault> {
+        let (Some(sides), Some(cpus)) = (&self.sides, &self.spec.pins.sides) else {
+            return Ok(());
+        };
+        for side in sides {
+            let mine = (side.instance.side.index() + index) % 2;
+            for pid in side.instance.pid().map(family).unwrap_or_default() {
+                match host::pin_process(&self.roots, pid, &cpus[mine]) {
+                    Ok(()) | Err(host::HostError::NoSuchProcess { .. }) => {}
+                    Err(error) => return Err(Fault::Harness(error.to_string())),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn workload_fault(error: &RunError) -> Fault {
+    match error {
+        RunError::Interrupted(signal) => Fault::Interrupted(*signal),
+        error => Fault::Harness(format!("workload: {error}")),
+    }
+}
+
+/// What is to be written to each knob for a configuration.
+fn knob_values(
+    spec: &CheckedSpec,
+    configuration: &Configuration,
+    variables: &Variables,
+) -> Result<Vec<(Knob, String)>, Fault> {
+    let mut values = Vec::new();
+    for (name, binding) in &spec.knobs {
+        let Some(value) = configuration.0.get(name) else {
+            continue;
+        };
+        let text = match (&binding.write, value) {
+            (Some(template), _) => template::fill(template, variables)
+                .map_err(|error| Fault::Harness(error.to_string()))?,
+            (None, bayes_opt::Value::Bool(on)) => u8::from(*on).to_string(),
+            (None, value) => value.to_string(),
+        };
+        values.push((binding.knob.clone(), text));
+    }
+    Ok(values)
+}
+
+impl Bench for Live<'_> {
+    fn begin(&mut self, arm: &Arm) -> Result<(), Fault> {
+        let mut sides = Vec::new();
+        for side in Side::BOTH {
+            let mut instance = Instance::prepare(self.spec, arm, side, &self.scratch)?;
+            let of = match side {
+                Side::Control => &self.spec.space.default_configuration(),
+                Side::Experiment => &arm.configuration,
+            };
+            let knobs = knob_values(self.spec, of, &instance.variables)?;
+            instance.start(self.spec, &mut self.journal, &self.interrupt)?;
+            let sampler = match instance.pid() {
+                Some(pid) => Sampler::of_process(pid, &self.roots),
+                None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
+            };
+            if self.spec.target.start.is_some() {
+                instance.apply(self.spec, &self.interrupt)?;
+            }
+            sides.push(ActiveSide {
+                instance,
+                sampler,
+                knobs,
+            });
+        }
+        self.sides = <[ActiveSide; 2]>::try_from(sides).ok();
+        self.applied = Side::Control;
+        let warm_up_s = self.spec.spec.evaluation.warm_up_s;
+        if warm_up_s > 0.0 {
+            if self.spec.target.pairing == Pairing::Parallel {
+                self.load(&Side::BOTH, warm_up_s)?;
+            } else {
+                for side in Side::BOTH {
+                    self.switch(side)?;
+                    self.load(&[side], warm_up_s)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, index: usize) -> Result<Block, Fault> {
+        let start_s = self.elapsed_s();
+        let block_s = self.spec.spec.evaluation.block_s;
+        let parallel = self.spec.target.pairing == Pairing::Parallel;
+        // A B, B A, A B, …: a linear drift favours nobody over any two blocks.
+        let order = match (parallel, index.is_multiple_of(2)) {
+            (true, _) => Order::Parallel,
+            (false, true) => Order::ControlFirst,
+            (false, false) => Order::ExperimentFirst,
+        };
+        let mut measured = BTreeMap::new();
+        if parallel {
+            self.swap_cpus(index)?;
+            let metrics = self.load(&Side::BOTH, block_s)?;
+            measured.extend([0, 1].into_iter().zip(metrics));
+        } else {
+            let mut sides = Side::BOTH;
+            if order == Order::ExperimentFirst {
+                sides.reverse();
+            }
+            for side in sides {
+                self.switch(side)?;
+                let metrics = self.load(&[side], block_s)?;
+                measured.extend([side.index()].into_iter().zip(metrics));
+            }
+        }
+        let mut take = |side: Side| measured.remove(&side.index()).unwrap_or_default();
+        Ok(Block {
+            start_s,
+            order,
+            control: take(Side::Control),
+            experiment: take(Side::Experiment),
+        })
+    }
+
+    fn end(&mut self) -> Result<(), TunerError> {
+        let back = if self.applied == Side::Experiment && self.interrupt.signal().is_none() {
+            self.switch(Side::Control)
+        } else {
+            Ok(())
+        };
+        self.stop_sides()?;
+        self.applied = Side::Control;
+        if back.is_err() || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
+            let report = self.journal.restore(&self.roots, false)?;
+            if let Some(item) = report.changed_by_others().next() {
+                return Err(TunerError::Disturbed(item.subject.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    fn elapsed_s(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+
+    fn own_cpu_s(&self) -> f64 {
+        // Our own threads, without the children: /proc/self/schedstat, in nanoseconds
+        // (Documentation/scheduler/sched-stats.rst). Slackline measures on one thread.
+        std::fs::read_to_string("/proc/self/schedstat")
+            .ok()
+            .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
+            .map_or(f64::NAN, |ns| ns / 1e9)
+    }
+}
+
+impl Drop for Live<'_> {
+    fn drop(&mut self) {
+        // Reached without a restore only by a panic or an early error; `slackline restore` can try again.
+        let _ = self.restore();
+    }
+}

@@ -1,0 +1,93 @@
+//! Metrics: their names, where they come from, and what can be derived from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::spec::{Spec, WorkloadSpec};
+
+/// The metrics of one side of one block, by name.
+pub type SideMetrics = BTreeMap<String, f64>;
+
+/// What every target gives: CPU time and context switches of its processes.
+pub const PROCESS: [&str; 5] = [
+    "cpu_s",
+    "cpu_user_s",
+    "cpu_system_s",
+    "context_switches",
+    "involuntary_switches",
+];
+/// What a target in a cgroup gives besides.
+pub const CGROUP: [&str; 3] = ["periods", "throttled_periods", "throttled_s"];
+/// What a JVM gives besides, from its `hsperfdata` file.
+pub const JVM: [&str; 3] = ["jvm_gc_cycles", "jvm_gc_time_s", "jvm_allocated_bytes"];
+/// What the built-in output formats may give; see [`crate::parse`].
+pub const WORKLOAD: [&str; 15] = [
+    "requests",
+    "duration_s",
+    "requests_per_s",
+    "queries_per_s",
+    "latency_mean_us",
+    "latency_sd_us",
+    "latency_p50_us",
+    "latency_p75_us",
+    "latency_p90_us",
+    "latency_p95_us",
+    "latency_p99_us",
+    "latency_p999_us",
+    "latency_max_us",
+    "errors",
+    "bytes_per_s",
+];
+
+/// Looks a metric up; `X_per_request` and `X_per_s` are derived from X where they were not measured.
+///
+/// ```
+/// let block = [("cpu_s".to_string(), 0.5), ("requests".to_string(), 1000.0)].into();
+/// assert_eq!(tuner::metrics::lookup(&block, "cpu_s_per_request"), Some(0.0005));
+/// assert_eq!(tuner::metrics::lookup(&block, "nothing"), None);
+/// ```
+pub fn lookup(metrics: &SideMetrics, name: &str) -> Option<f64> {
+    if let Some(value) = metrics.get(name) {
+        return Some(*value);
+    }
+    [("_per_request", "requests"), ("_per_s", "duration_s")]
+        .into_iter()
+        .find_map(|(suffix, divisor)| {
+            let counted = lookup(metrics, name.strip_suffix(suffix)?)?;
+            let per = *metrics.get(divisor)?;
+            (per > 0.0).then(|| counted / per)
+        })
+}
+
+/// The metric names an experiment can use.
+pub(crate) struct Known(BTreeSet<String>);
+
+impl Known {
+    pub(crate) fn of(spec: &Spec, workload: &WorkloadSpec) -> Self {
+        let mut names: BTreeSet<String> = PROCESS
+            .iter()
+            .chain(&CGROUP)
+            .chain(&JVM)
+            .map(|name| (*name).to_owned())
+            .collect();
+        if workload.parse.is_some() {
+            names.extend(WORKLOAD.iter().map(|name| (*name).to_owned()));
+        }
+        names.insert("duration_s".into());
+        names.extend(workload.json.keys().cloned());
+        names.extend(workload.regex.keys().cloned());
+        names.extend(spec.metrics.keys().cloned());
+        Self(names)
+    }
+
+    /// An error in words for a metric that no block will have.
+    pub(crate) fn check(&self, name: &str) -> Result<(), String> {
+        let unit: SideMetrics = self.0.iter().map(|known| (known.clone(), 1.0)).collect();
+        if lookup(&unit, name).is_some() {
+            return Ok(());
+        }
+        Err(format!(
+            "no metric is called {name:?}; there are {}, and X_per_request and X_per_s of each",
+            self.0.iter().cloned().collect::<Vec<_>>().join(", ")
+        ))
+    }
+}

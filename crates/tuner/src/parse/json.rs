@@ -1,0 +1,235 @@
+//! Metrics from JSON by path: `latency.p99`, `jobs[0].read.iops`, `percentile["99.000000"]`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::ParseError;
+use super::report::first_lines;
+
+/// How many lines are tried as the beginning of the JSON document.
+const MAX_BEGINNINGS: usize = 64;
+
+/// Reads one number per metric from JSON output, in the unit that the document has.
+///
+/// `paths` maps a metric to a path: keys separated by dots, `[0]` for an element of an array, `["a.b"]` for a key that
+/// holds a dot, an optional `$.` in front. Lines before the document (warnings) are passed over. A string that holds a
+/// number is taken as the number.
+///
+/// # Errors
+/// [`ParseError::NotJson`]; [`ParseError::JsonPath`] says up to where the path leads;
+/// [`ParseError::NotANumber`] for what it leads to.
+///
+/// ```
+/// let paths = [("p99_ms".to_string(), "latency[0].p99".to_string())].into();
+/// let metrics = tuner::parse::parse_json(&paths, r#"{"latency": [{"p99": 1.5}]}"#)?;
+/// assert_eq!(metrics["p99_ms"], 1.5);
+/// # Ok::<(), tuner::parse::ParseError>(())
+/// ```
+pub fn parse_json(
+    paths: &BTreeMap<String, String>,
+    text: &str,
+) -> Result<BTreeMap<String, f64>, ParseError> {
+    let json = first_value(text).map_err(|message| ParseError::NotJson {
+        message,
+        got: first_lines(text),
+    })?;
+    paths
+        .iter()
+        .map(|(metric, path)| {
+            let found = follow(&json, path).map_err(|message| ParseError::JsonPath {
+                metric: metric.clone(),
+                path: path.clone(),
+                message,
+            })?;
+            let value = match found {
+                Value::Number(number) => number.as_f64(),
+                Value::String(text) => text.trim().parse().ok(),
+                _ => None,
+            };
+            match value.filter(|value| value.is_finite()) {
+                Some(value) => Ok((metric.clone(), value)),
+                None => Err(ParseError::NotANumber {
+                    metric: metric.clone(),
+                    found: found.to_string().chars().take(80).collect(),
+                }),
+            }
+        })
+        .collect()
+}
+
+/// Whether a JSON path is well-formed, for checking a spec before anything runs.
+///
+/// # Errors
+/// What is wrong with it.
+///
+/// ```
+/// assert!(tuner::parse::check_json_path("jobs[0].read.iops").is_ok());
+/// assert!(tuner::parse::check_json_path("jobs[zero]").is_err());
+/// ```
+pub fn check_json_path(path: &str) -> Result<(), String> {
+    steps(path).map(|_| ())
+}
+
+/// The JSON document in an output: all of it, or what begins on a later line.
+pub(super) fn first_value(text: &str) -> Result<Value, String> {
+    let mut error = None;
+    let mut at = 0;
+    let mut beginnings = 0;
+    for line in text.split_inclusive('\n') {
+        if line.trim_start().starts_with(['{', '[']) && beginnings < MAX_BEGINNINGS {
+            beginnings += 1;
+            let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
+            match values.next() {
+                // A log line like "[1] started" is an array too.
+                Some(Ok(value)) if value.is_object() || beginnings == 1 && at == 0 => {
+                    return Ok(value);
+                }
+                Some(Err(e)) if error.is_none() => error = Some(e.to_string()),
+                _ => {}
+            }
+        }
+        at += line.len();
+    }
+    Err(error.unwrap_or_else(|| "no line begins with { or [".to_owned()))
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+fn follow<'a>(json: &'a Value, path: &str) -> Result<&'a Value, String> {
+    let mut value = json;
+    for step in steps(path)? {
+        let next = match &step {
+            Step::Key(key) => value.get(key),
+            Step::Index(index) => value.get(index),
+        };
+        value = next.ok_or_else(|| match (&step, value) {
+            (Step::Key(key), Value::Object(object)) => {
+                let keys: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
+                format!("no key `{key}`; there are: {}", keys.join(", "))
+            }
+            (Step::Key(key), _) => format!("no object where `{key}` is looked for"),
+            (Step::Index(index), Value::Array(array)) => {
+                format!("no element [{index}] in an array of {}", array.len())
+            }
+            (Step::Index(index), _) => format!("no array where [{index}] is looked for"),
+        })?;
+    }
+    Ok(value)
+}
+
+fn steps(path: &str) -> Result<Vec<Step>, String> {
+    let mut rest = path.strip_prefix('$').unwrap_or(path);
+    let mut steps = Vec::new();
+    if rest.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    while !rest.is_empty() {
+        if let Some(inside) = rest.strip_prefix('[') {
+            rest = if let Some(quote) = inside.chars().next().filter(|c| matches!(c, '"' | '\'')) {
+                let (key, after) = inside[1..]
+                    .split_once(quote)
+                    .ok_or_else(|| format!("no closing {quote} after `[`"))?;
+                steps.push(Step::Key(key.to_owned()));
+                after
+                    .strip_prefix(']')
+                    .ok_or_else(|| format!("no `]` after `{key}`"))?
+            } else {
+                let (index, after) = inside
+                    .split_once(']')
+                    .ok_or_else(|| "no `]` after `[`".to_owned())?;
+                let index = index
+                    .parse()
+                    .map_err(|_| format!("`{index}` is neither an index nor a quoted key"))?;
+                steps.push(Step::Index(index));
+                after
+            };
+        } else {
+            // A dot separates; only the first key may stand without one.
+            let key_on = match rest.strip_prefix('.') {
+                Some(key_on) => key_on,
+                None if steps.is_empty() => rest,
+                None => return Err(format!("a dot or `[` is missing before `{rest}`")),
+            };
+            let end = key_on.find(['.', '[']).unwrap_or(key_on.len());
+            let (key, after) = key_on.split_at(end);
+            if key.is_empty() {
+                return Err("a key between two dots is empty".to_owned());
+            }
+            steps.push(Step::Key(key.to_owned()));
+            rest = after;
+        }
+    }
+    Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(path: &str, text: &str) -> Result<f64, ParseError> {
+        let paths = [("m".to_owned(), path.to_owned())].into();
+        parse_json(&paths, text).map(|metrics| metrics["m"])
+    }
+
+    #[test]
+    fn paths_lead_to_numbers() {
+        let text = r#"{"a": {"b": [1, {"c.d": "2.5"}]}, "99.9": 7}"#;
+        assert_eq!(read("a.b[0]", text), Ok(1.0));
+        assert_eq!(read("$.a.b[1][\"c.d\"]", text), Ok(2.5));
+        assert_eq!(read("a['b'][0]", text), Ok(1.0));
+        assert_eq!(read("['99.9']", text), Ok(7.0));
+        assert_eq!(read("[1]", "[3, 4]"), Ok(4.0));
+    }
+
+    #[test]
+    fn warnings_before_the_document_are_passed_over() {
+        assert_eq!(
+            read("a", "note: psync\n[1] started\n{\n\"a\": 3}\nbye"),
+            Ok(3.0)
+        );
+    }
+
+    #[test]
+    fn an_error_says_where_the_path_ends() {
+        let message = |path| read(path, r#"{"a": {"b": [1]}}"#).unwrap_err().to_string();
+        assert_eq!(
+            message("a.c"),
+            "metric `m`: JSON path `a.c`: no key `c`; there are: b"
+        );
+        assert_eq!(
+            message("a.b[3]"),
+            "metric `m`: JSON path `a.b[3]`: no element [3] in an array of 1"
+        );
+        assert_eq!(message("a.b"), "metric `m`: `[1]` is not a finite number");
+        let cut = read("a", "{\"a\": ").unwrap_err().to_string();
+        assert!(
+            cut.starts_with("the output is not JSON (EOF while"),
+            "{cut}"
+        );
+        assert!(matches!(read("a", ""), Err(ParseError::NotJson { .. })));
+    }
+
+    #[test]
+    fn malformed_paths() {
+        for path in [
+            "", "$", "a..b", "a.", "a[", "a[x]", "a[-1]", "a['b", "a['b'", "a[0]b", ".", "[]",
+            "a[é",
+        ] {
+            assert!(check_json_path(path).is_err(), "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(path in ".{0,20}", text in "[\\[\\]{}\":,a-c0-9.\\n ]{0,60}") {
+            let _ = check_json_path(&path);
+            let _ = read(&path, &text);
+        }
+    }
+}

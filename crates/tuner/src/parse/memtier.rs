@@ -1,0 +1,69 @@
+//! The table of memtier_benchmark, whose columns depend on its version, options and protocol.
+
+use std::collections::BTreeMap;
+
+use super::ParseError;
+use super::report::{Report, number};
+
+pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
+    let mut report = Report::new("memtier_benchmark", text);
+    let looked_for = "table with a `Totals` row";
+    // Several runs (-x) print the best, the worst and the average.
+    let table = text
+        .split_once("AGGREGATED AVERAGE RESULTS")
+        .map_or(text, |(_, table)| table);
+    let mut header: Vec<&str> = Vec::new();
+    let mut totals: Option<Vec<&str>> = None;
+    for line in table.lines() {
+        if line.starts_with("Type ") {
+            // Column names hold single spaces: "Avg. Latency".
+            header = line
+                .split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect();
+        } else if line.starts_with("Totals ") && totals.is_none() {
+            totals = Some(line.split_whitespace().collect());
+        }
+    }
+    let totals = totals
+        .filter(|row| row.len() == header.len())
+        .ok_or_else(|| report.missing(looked_for))?;
+    for (name, value) in header.iter().zip(totals) {
+        let value = number(value);
+        let us = value.map(|ms| ms * 1e3);
+        match *name {
+            "Ops/sec" => report.set("requests_per_s", value),
+            // Divided by 1024 in memtier's run_stats.cpp.
+            "KB/sec" => report.set("bytes_per_s", value.map(|kb| kb * 1024.0)),
+            "Avg. Latency" | "Latency" => report.set("latency_mean_us", us),
+            name => {
+                let percent = name
+                    .strip_prefix('p')
+                    .and_then(|name| number(name.strip_suffix("Latency")?));
+                if let Some(percent) = percent {
+                    report.set_percentile(percent, us);
+                }
+            }
+        }
+    }
+    if let Some((requests, duration_s)) = progress(text) {
+        report.set("requests", Some(requests));
+        report.set("duration_s", duration_s);
+    }
+    report.finish(looked_for)
+}
+
+/// Operations and seconds from the last progress line:
+/// `[RUN #1 100%,  10 secs]  0 threads:   250000 ops, …`, earlier ones being overwritten with `\r`.
+fn progress(text: &str) -> Option<(f64, Option<f64>)> {
+    let line = text
+        .split(['\n', '\r'])
+        .rfind(|line| line.starts_with("[RUN #") && line.contains(" ops,"))?;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let before = |word: &str| {
+        let at = words.iter().position(|w| *w == word)?;
+        number(words.get(at.checked_sub(1)?)?)
+    };
+    Some((before("ops,")?, before("secs]")))
+}

@@ -1,0 +1,248 @@
+//! Pieces shared by the readers of reports: metrics being collected, lines, times and sizes with units.
+
+use std::collections::BTreeMap;
+
+use super::ParseError;
+
+/// How many lines of unexpected output an error shows, and how much of each: enough for the message behind a banner.
+const SHOWN_LINES: usize = 8;
+const SHOWN_CHARS: usize = 160;
+
+/// Metrics of one report, being collected.
+pub(super) struct Report<'a> {
+    tool: &'static str,
+    text: &'a str,
+    metrics: BTreeMap<String, f64>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(tool: &'static str, text: &'a str) -> Self {
+        Self {
+            tool,
+            text,
+            metrics: BTreeMap::new(),
+        }
+    }
+
+    /// Keeps a value that the report gives; one that is missing, negative, infinite or not a number is left out.
+    pub(super) fn set(&mut self, metric: &str, value: Option<f64>) {
+        if let Some(value) = value.filter(|v| v.is_finite() && *v >= 0.0) {
+            self.metrics.insert(metric.to_owned(), value);
+        }
+    }
+
+    /// The same for a latency percentile, if it is one that has a name.
+    pub(super) fn set_percentile(&mut self, percent: f64, latency_us: Option<f64>) {
+        let metric = match percent {
+            50.0 => "latency_p50_us",
+            75.0 => "latency_p75_us",
+            90.0 => "latency_p90_us",
+            95.0 => "latency_p95_us",
+            99.0 => "latency_p99_us",
+            99.9 => "latency_p999_us",
+            100.0 => "latency_max_us",
+            _ => return,
+        };
+        if !self.has(metric) {
+            self.set(metric, latency_us);
+        }
+    }
+
+    pub(super) fn has(&self, metric: &str) -> bool {
+        self.metrics.contains_key(metric)
+    }
+
+    /// The error that says what was looked for in vain.
+    pub(super) fn missing(&self, looked_for: &'static str) -> ParseError {
+        ParseError::Missing {
+            tool: self.tool,
+            looked_for,
+            got: first_lines(self.text),
+        }
+    }
+
+    pub(super) fn no_requests(&self) -> ParseError {
+        ParseError::NoRequests {
+            tool: self.tool,
+            got: first_lines(self.text),
+        }
+    }
+
+    /// The metrics, if the report has a rate (printed by the tool as `rate_line`) and it is above zero.
+    pub(super) fn finish(
+        self,
+        rate_line: &'static str,
+    ) -> Result<BTreeMap<String, f64>, ParseError> {
+        match self.metrics.get("requests_per_s") {
+            None => Err(self.missing(rate_line)),
+            Some(rate) if *rate <= 0.0 || self.metrics.get("requests") == Some(&0.0) => {
+                Err(self.no_requests())
+            }
+            Some(_) => Ok(self.metrics),
+        }
+    }
+}
+
+/// The first lines of an output for an error message.
+pub(super) fn first_lines(text: &str) -> String {
+    let mut lines = text
+        .split(['\n', '\r'])
+        .map(str::trim_end)
+        .filter(|line| !line.trim().is_empty());
+    let shown: Vec<String> = lines
+        .by_ref()
+        .take(SHOWN_LINES)
+        .map(|line| {
+            let mut shown: String = line.chars().take(SHOWN_CHARS).collect();
+            if shown.len() < line.len() {
+                shown.push('…');
+            }
+            format!("  {shown}")
+        })
+        .collect();
+    if shown.is_empty() {
+        return "  (nothing was printed)".to_owned();
+    }
+    let more = if lines.next().is_some() {
+        "\n  …"
+    } else {
+        ""
+    };
+    shown.join("\n") + more
+}
+
+/// What follows `label` on the first line that begins with it, spaces aside.
+pub(super) fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.trim_start().strip_prefix(label))
+        .map(str::trim)
+}
+
+/// A finite number; spaces around it are fine.
+pub(super) fn number(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|v: &f64| v.is_finite())
+}
+
+/// The number that a text begins with, up to a space.
+pub(super) fn leading_number(text: &str) -> Option<f64> {
+    number(text.split_whitespace().next()?)
+}
+
+/// Splits `1.5ms` or `1.5 ms` into its number and unit.
+fn quantity(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let unit_at = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    let (value, unit) = text.split_at(unit_at);
+    Some((number(value)?, unit.trim()))
+}
+
+/// A time with a unit, in microseconds.
+pub(super) fn time_us(text: &str) -> Option<f64> {
+    let (value, unit) = quantity(text)?;
+    let us = match unit {
+        "ns" => 1e-3,
+        "us" | "µs" | "μs" | "usec" => 1.0,
+        "ms" | "msec" => 1e3,
+        "s" | "sec" | "secs" | "second" => 1e6,
+        "m" | "min" | "minute" => 60e6,
+        "h" | "hour" => 3600e6,
+        _ => return None,
+    };
+    Some(value * us)
+}
+
+/// A size with a unit, in bytes. Both KB and KiB are 1024: the tools here count so.
+pub(super) fn size_bytes(text: &str) -> Option<f64> {
+    let (value, unit) = quantity(text)?;
+    let power = match unit {
+        "B" | "bytes" => 0,
+        "KB" | "KiB" => 1,
+        "MB" | "MiB" => 2,
+        "GB" | "GiB" => 3,
+        "TB" | "TiB" => 4,
+        _ => return None,
+    };
+    Some(value * 1024f64.powi(power))
+}
+
+/// Status codes and errors as hey and oha list them: `  [200] 1000 responses`, and `  [3] message` in a list of errors.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Distribution {
+    /// Responses of any status.
+    pub(super) responses: f64,
+    /// Responses whose status is not 2xx.
+    pub(super) not_2xx: f64,
+    /// Requests that got no response.
+    pub(super) errors: f64,
+}
+
+impl Distribution {
+    /// Adds responses of one status.
+    pub(super) fn add_status(&mut self, status: f64, count: f64) {
+        self.responses += count;
+        if !(200.0..300.0).contains(&status) {
+            self.not_2xx += count;
+        }
+    }
+
+    /// Adds failures of one kind. oha reports the requests that were under way when its time was over as errors: at most
+    /// one per connection and no fault of the target, so they are not counted.
+    pub(super) fn add_errors(&mut self, message: &str, count: f64) {
+        if message != "aborted due to deadline" {
+            self.errors += count;
+        }
+    }
+
+    pub(super) fn of_text(text: &str) -> Self {
+        let mut distribution = Self::default();
+        let mut in_errors = false;
+        for line in text.lines() {
+            let line = line.trim();
+            if line.starts_with("Status code distribution:") {
+                in_errors = false;
+            } else if line.starts_with("Error distribution:") {
+                in_errors = true;
+            } else if let Some((bracketed, rest)) =
+                line.strip_prefix('[').and_then(|l| l.split_once(']'))
+            {
+                let (bracketed, rest) = (number(bracketed), rest.trim());
+                if in_errors {
+                    distribution.add_errors(rest, bracketed.unwrap_or(0.0));
+                } else if let (Some(status), Some(count)) =
+                    (bracketed, rest.strip_suffix("responses").and_then(number))
+                {
+                    distribution.add_status(status, count);
+                }
+            }
+        }
+        distribution
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes() {
+        assert_eq!(time_us("186.00us"), Some(186.0));
+        assert_eq!(time_us("1.17ms"), Some(1170.0));
+        assert_eq!(time_us("0.5 secs"), Some(500_000.0));
+        assert_eq!(time_us("2.00m"), Some(120e6));
+        assert_eq!(time_us("5"), None);
+        assert_eq!(time_us("-1ms"), None);
+        assert_eq!(size_bytes("0.00B"), Some(0.0));
+        assert_eq!(size_bytes("1.50 KiB"), Some(1536.0));
+        assert_eq!(size_bytes("nan"), None);
+    }
+
+    #[test]
+    fn long_output_is_cut() {
+        let shown = first_lines(&format!("{}\n{}", "x".repeat(500), "line\n".repeat(20)));
+        assert_eq!(shown.lines().count(), SHOWN_LINES + 1);
+        assert!(shown.lines().all(|l| l.chars().count() <= SHOWN_CHARS + 3));
+        assert_eq!(first_lines(" \n\n"), "  (nothing was printed)");
+    }
+}

@@ -1,0 +1,305 @@
+//! Starting, watching and ending processes: the target's and the workload's.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+
+/// How often a running process is looked at: short beside a block, and 100 looks a second cost
+/// under 0.1 % of a core.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A signal that asked Slackline to stop, seen by everything that waits.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<AtomicUsize>);
+
+impl Interrupt {
+    /// Catches SIGINT, SIGTERM and SIGHUP from now on.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn on_signals() -> std::io::Result<Self> {
+        let interrupt = Self::default();
+        for signal in [
+            signal_hook::consts::SIGINT,
+            signal_hook::consts::SIGTERM,
+            signal_hook::consts::SIGHUP,
+        ] {
+            let number = usize::try_from(signal).unwrap_or(0);
+            signal_hook::flag::register_usize(signal, Arc::clone(&interrupt.0), number)?;
+        }
+        Ok(interrupt)
+    }
+
+    /// The signal, once there was one.
+    pub fn signal(&self) -> Option<i32> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            number => i32::try_from(number).ok(),
+        }
+    }
+
+    /// Waits, but not beyond a signal.
+    ///
+    /// # Errors
+    /// The signal.
+    pub fn sleep(&self, duration: Duration) -> Result<(), i32> {
+        let end = Instant::now() + duration;
+        loop {
+            if let Some(signal) = self.signal() {
+                return Err(signal);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(POLL));
+        }
+    }
+}
+
+/// A command, filled in and ready to run.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Environment beside Slackline's own.
+    pub env: BTreeMap<String, String>,
+    /// Working directory.
+    pub dir: PathBuf,
+    /// CPUs to run on.
+    pub cpus: Option<Vec<usize>>,
+    /// Where standard output and error go: `NAME.out`, `NAME.err`.
+    pub log: PathBuf,
+}
+
+impl Launch {
+    /// The file that takes standard output (`out`) or error (`err`).
+    pub fn log_file(&self, stream: &str) -> PathBuf {
+        self.log.with_extension(stream)
+    }
+
+    /// The end of a log, for messages: at most 5 lines.
+    pub fn tail(&self) -> String {
+        ["err", "out"]
+            .into_iter()
+            .filter_map(|stream| last_lines(&self.log_file(stream)))
+            .next()
+            .unwrap_or_else(|| "it printed nothing".into())
+    }
+
+    /// Starts the command in a process group of its own, so that a terminal's Ctrl-C does not reach it.
+    ///
+    /// # Errors
+    /// In words, with the program's name.
+    pub fn spawn(&self) -> Result<Child, String> {
+        let (program, arguments) = self.argv.split_first().ok_or("the command is empty")?;
+        let create = |stream: &str| {
+            let path = self.log_file(stream);
+            File::create(&path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .envs(&self.env)
+            .current_dir(&self.dir)
+            .stdin(Stdio::null())
+            .stdout(create("out")?)
+            .stderr(create("err")?)
+            .process_group(0);
+        let spawned = match &self.cpus {
+            Some(cpus) => {
+                host::spawn_pinned(&mut command, cpus).map_err(|error| error.to_string())?
+            }
+            None => command.spawn(),
+        };
+        spawned.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("{program}: there is no such program on the PATH")
+            }
+            _ => format!("{program}: {error}"),
+        })
+    }
+
+    /// Runs the command to its end, while `alive` answers `Ok`.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn run(
+        &self,
+        timeout: Duration,
+        interrupt: &Interrupt,
+        alive: impl FnMut() -> Result<(), String>,
+    ) -> Result<String, RunError> {
+        let child = self.spawn().map_err(RunError::Start)?;
+        Running {
+            launch: self,
+            child,
+            started: Instant::now(),
+        }
+        .wait(timeout, interrupt, alive)
+    }
+}
+
+/// A command that runs.
+pub struct Running<'a> {
+    launch: &'a Launch,
+    child: Child,
+    started: Instant,
+}
+
+impl<'a> Running<'a> {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`RunError::Start`].
+    pub fn start(launch: &'a Launch) -> Result<Self, RunError> {
+        Ok(Self {
+            launch,
+            child: launch.spawn().map_err(RunError::Start)?,
+            started: Instant::now(),
+        })
+    }
+
+    /// Waits for its end, which must come within `timeout` of the start.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn wait(
+        mut self,
+        timeout: Duration,
+        interrupt: &Interrupt,
+        mut alive: impl FnMut() -> Result<(), String>,
+    ) -> Result<String, RunError> {
+        let program = self.launch.argv.first().cloned().unwrap_or_default();
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => {}
+                Err(error) => return Err(RunError::Start(format!("{program}: {error}"))),
+            }
+            let stop = match interrupt.signal() {
+                Some(signal) => Some(RunError::Interrupted(signal)),
+                None if self.started.elapsed() > timeout => Some(RunError::Timeout(format!(
+                    "{program} did not end within {:.0} s",
+                    timeout.as_secs_f64()
+                ))),
+                None => alive().err().map(RunError::TargetDied),
+            };
+            if let Some(stop) = stop {
+                end_group(&mut self.child, Signal::KILL, Duration::ZERO);
+                return Err(stop);
+            }
+            std::thread::sleep(POLL);
+        };
+        if !status.success() {
+            return Err(RunError::Status(format!(
+                "{program} ended with {}: {}",
+                describe(status),
+                self.launch.tail()
+            )));
+        }
+        let path = self.launch.log_file("out");
+        std::fs::read(&path)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .map_err(|error| RunError::Start(format!("{}: {error}", path.display())))
+    }
+}
+
+/// Why a command gave no output.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// It could not be started.
+    #[error("{0}")]
+    Start(String),
+    /// It ended with an error.
+    #[error("{0}")]
+    Status(String),
+    /// It did not end.
+    #[error("{0}")]
+    Timeout(String),
+    /// The target died meanwhile.
+    #[error("{0}")]
+    TargetDied(String),
+    /// A signal came.
+    #[error("stopped by signal {0}")]
+    Interrupted(i32),
+}
+
+/// "exit status 1", "signal 9".
+pub fn describe(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt as _;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "no status".into(),
+    }
+}
+
+/// The signal of that name, without `SIG`.
+pub(crate) fn signal_of(name: &str) -> Option<Signal> {
+    match name {
+        "TERM" => Some(Signal::TERM),
+        "INT" => Some(Signal::INT),
+        "QUIT" => Some(Signal::QUIT),
+        "KILL" => Some(Signal::KILL),
+        _ => None,
+    }
+}
+
+/// Ends a process group that we started: `signal` to its first process, which after `grace` is
+/// followed by SIGKILL to the whole group.
+pub(crate) fn end_group(child: &mut Child, signal: Signal, grace: Duration) {
+    let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
+        return;
+    };
+    if matches!(child.try_wait(), Ok(None)) {
+        // Errors mean that it is gone already.
+        let _ = rustix::process::kill_process(pid, signal);
+        let end = Instant::now() + grace;
+        while Instant::now() < end && matches!(child.try_wait(), Ok(None)) {
+            std::thread::sleep(POLL);
+        }
+    }
+    let _ = rustix::process::kill_process_group(pid, Signal::KILL);
+    let _ = child.wait();
+}
+
+/// A process and its descendants, as of now.
+pub(crate) fn family(first: u32) -> Vec<u32> {
+    let mut found = vec![first];
+    let mut next = 0;
+    while next < found.len() {
+        let pid = found[next];
+        next += 1;
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+            continue;
+        };
+        for thread in threads.flatten() {
+            let children =
+                std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            found.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|word| word.parse::<u32>().ok()),
+            );
+        }
+    }
+    found
+}
+
+fn last_lines(path: &Path) -> Option<String> {
+    let text = String::from_utf8_lossy(&std::fs::read(path).ok()?).into_owned();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let tail = &lines[lines.len().saturating_sub(5)..];
+    (!tail.is_empty()).then(|| tail.join(" | "))
+}

@@ -1,0 +1,233 @@
+//! What an experiment leaves: every evaluation with its blocks, the verification, and one sentence.
+
+use std::collections::BTreeMap;
+
+use bayes_opt::Configuration;
+use latency_stats::Interval;
+use serde::{Deserialize, Serialize};
+
+use crate::evaluation::{Block, Measurement, Outcome};
+use crate::spec::{Goal, Spec};
+
+/// The report of an experiment, as `--json` writes it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Name of the experiment.
+    pub name: String,
+    /// When it began, in UTC.
+    pub started: jiff::Timestamp,
+    /// How long it took.
+    pub duration_s: f64,
+    /// Slackline's own CPU time over the time that evaluations took: 0.01 is 1 % of one core.
+    pub own_cpu_cores: f64,
+    /// Version of Slackline.
+    pub version: String,
+    /// The machine.
+    pub machine: host::Machine,
+    /// The specification.
+    pub spec: Spec,
+    /// Parameters that this host does not have.
+    pub skipped: Vec<String>,
+    /// The control's configuration.
+    pub control: Configuration,
+    /// Every evaluation, in order.
+    pub evaluations: Vec<EvaluationRecord>,
+    /// What the model recommends, before verification.
+    pub recommended: Option<Recommended>,
+    /// The arms of the verification, winner first; empty if there was none.
+    pub verification: Vec<ArmResult>,
+    /// What was shown.
+    pub finding: Finding,
+    /// One sentence that says it.
+    pub sentence: String,
+    /// The signal that ended it early.
+    pub interrupted: Option<i32>,
+    /// What was applied to the running system, if it was promoted.
+    pub promoted: Vec<String>,
+    /// The exact settings of the winner, ready to apply.
+    pub settings: Vec<String>,
+}
+
+/// One evaluation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EvaluationRecord {
+    /// From 1.
+    pub number: usize,
+    /// The configuration.
+    pub configuration: Configuration,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, where that needs words.
+    pub reason: Option<String>,
+    /// What was measured.
+    pub measurement: Option<Measurement>,
+    /// The blocks.
+    pub blocks: Vec<Block>,
+    /// How long it took.
+    pub duration_s: f64,
+}
+
+/// The model's recommendation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recommended {
+    /// The configuration.
+    pub configuration: Configuration,
+    /// Posterior mean of the score.
+    pub mean: f64,
+    /// Its standard deviation.
+    pub sd: f64,
+}
+
+/// One arm of the verification.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ArmResult {
+    /// `candidate 1`, or the name in the specification.
+    pub name: String,
+    /// Its configuration.
+    pub configuration: Configuration,
+    /// The objective's ratio to the control, and of every reported metric.
+    pub ratios: BTreeMap<String, Interval>,
+    /// Metrics whose ratio has no interval, with the reason.
+    pub without_interval: BTreeMap<String, String>,
+    /// Mean on the control, mean on this arm.
+    pub means: BTreeMap<String, (f64, f64)>,
+    /// Constraints that did not hold, on average over all blocks.
+    pub violated: Vec<String>,
+    /// Runs that gave no result, with the reason.
+    pub faults: Vec<String>,
+    /// Runs that gave one.
+    pub runs: usize,
+    /// Blocks in them.
+    pub blocks: usize,
+    /// The blocks, by run.
+    pub runs_blocks: Vec<Vec<Block>>,
+}
+
+/// What an experiment has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Finding {
+    /// The winner's interval excludes no difference on the good side, and every constraint holds.
+    Improvement,
+    /// The interval includes no difference, or nothing looked better than the control.
+    NoDifference,
+    /// The winner is shown to be worse than the control.
+    Worse,
+    /// The winner is better, but a constraint does not hold, or a run crashed.
+    ConstraintViolated,
+    /// It ended before anything could be shown.
+    Unfinished,
+}
+
+/// Judges the winner's interval. `interval` is of the ratio to the control.
+pub(crate) fn judge(interval: Option<&Interval>, goal: Goal, arm_is_sound: bool) -> Finding {
+    let Some(interval) = interval else {
+        return Finding::Unfinished;
+    };
+    let (better, worse) = match goal {
+        Goal::Minimise => (interval.high < 1.0, interval.low > 1.0),
+        Goal::Maximise => (interval.low > 1.0, interval.high < 1.0),
+    };
+    match (better, worse, arm_is_sound) {
+        (true, _, true) => Finding::Improvement,
+        (true, _, false) => Finding::ConstraintViolated,
+        (_, true, _) => Finding::Worse,
+        _ => Finding::NoDifference,
+    }
+}
+
+/// "−8.1 % [−9.0, −7.2]": a ratio and its interval as a change.
+///
+/// ```
+/// let interval = latency_stats::Interval { low: 0.9, estimate: 0.92, high: 0.94, confidence: 0.95 };
+/// assert_eq!(tuner::report::change(&interval), "−8.0 % [−10.0, −6.0]");
+/// ```
+pub fn change(interval: &Interval) -> String {
+    format!(
+        "{} % [{}, {}]",
+        percent(interval.estimate),
+        percent(interval.low),
+        percent(interval.high)
+    )
+}
+
+/// A ratio as a signed percentage.
+pub fn percent(ratio: f64) -> String {
+    let percent = (ratio - 1.0) * 100.0;
+    let sign = if percent >= 0.0 { "+" } else { "−" };
+    format!("{sign}{:.1}", percent.abs())
+}
+
+impl Report {
+    /// The sentence that goes with the finding.
+    pub(crate) fn say(&self, metric: &str) -> String {
+        let Some(winner) = self.verification.first() else {
+            return match (self.interrupted, self.finding) {
+                (Some(signal), _) => format!(
+                    "Stopped by signal {signal} after {} evaluations: nothing was verified, nothing is claimed.",
+                    self.evaluations.len()
+                ),
+                (None, Finding::NoDifference) => {
+                    "No configuration looked better than the control: no difference shown.".into()
+                }
+                (None, _) => "No evaluation gave a result: nothing can be said.".into(),
+            };
+        };
+        let Some(interval) = winner.ratios.get(metric) else {
+            let why = winner
+                .faults
+                .first()
+                .or_else(|| winner.without_interval.get(metric))
+                .map_or("it was stopped early", String::as_str);
+            return format!("The winner could not be verified ({why}): nothing is claimed.");
+        };
+        let evidence = format!(
+            "{} of {metric} against the control ({:.4} % confidence, {} fresh runs, {} pairs of blocks)",
+            change(interval),
+            interval.confidence * 100.0,
+            winner.runs,
+            winner.blocks
+        )
+        .replace(".0000 %", " %");
+        match self.finding {
+            Finding::Improvement => format!("Shown: {evidence}; every constraint held."),
+            Finding::NoDifference => format!("No difference shown: {evidence}."),
+            Finding::Worse => format!("The winner is worse than the control: {evidence}."),
+            Finding::ConstraintViolated => {
+                let what: Vec<&str> = winner
+                    .violated
+                    .iter()
+                    .chain(&winner.faults)
+                    .map(String::as_str)
+                    .collect();
+                format!(
+                    "Better, but not acceptable ({}): {evidence}.",
+                    what.join("; ")
+                )
+            }
+            Finding::Unfinished => format!("Unfinished: {evidence}."),
+        }
+    }
+
+    /// The evaluations, best first: those with a result by score, the violated after the feasible,
+    /// the others at the end.
+    pub fn ranked(&self) -> Vec<&EvaluationRecord> {
+        let mut ranked: Vec<&EvaluationRecord> = self.evaluations.iter().collect();
+        let class = |record: &EvaluationRecord| match record.outcome {
+            Outcome::Completed => 0,
+            Outcome::Aborted => 1,
+            Outcome::Violated => 2,
+            Outcome::Crashed => 3,
+            Outcome::Killed => 4,
+            Outcome::Failed => 5,
+        };
+        let score = |record: &EvaluationRecord| {
+            record
+                .measurement
+                .as_ref()
+                .map_or(f64::INFINITY, |measurement| measurement.score)
+        };
+        ranked.sort_by(|a, b| class(a).cmp(&class(b)).then(score(a).total_cmp(&score(b))));
+        ranked
+    }
+}

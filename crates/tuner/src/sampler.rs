@@ -1,0 +1,160 @@
+//! Counts what a target's processes did between two moments.
+
+use host::{CgroupReader, HsPerf, ProcessTree, Roots};
+
+use crate::error::Fault;
+use crate::metrics::SideMetrics;
+use crate::spec::{MetricSpec, ObserveSpec};
+use crate::target::agent;
+
+/// What is counted of one side of the target.
+#[derive(Debug)]
+pub(crate) enum Sampler {
+    /// A process and its descendants, and its JVM counters if it is a JVM.
+    Tree {
+        tree: Box<ProcessTree>,
+        jvm: Option<Box<HsPerf>>,
+    },
+    /// A cgroup.
+    Cgroup(Box<CgroupReader>),
+    /// Nothing: only the workload's metrics.
+    Nothing,
+}
+
+impl Sampler {
+    pub(crate) fn of_process(pid: u32, roots: &Roots) -> Self {
+        Self::Tree {
+            tree: Box::new(ProcessTree::of(pid)),
+            // Not a JVM, or one without -XX:+UsePerfData: it has no such counters.
+            jvm: HsPerf::open(pid, roots).ok().map(Box::new),
+        }
+    }
+
+    /// The sampler of a service that was running before.
+    pub(crate) fn of_observed(observe: Option<&ObserveSpec>, roots: &Roots) -> Result<Self, Fault> {
+        let Some(observe) = observe else {
+            return Ok(Self::Nothing);
+        };
+        if let Some(group) = &observe.cgroup {
+            let reader = CgroupReader::open(roots, group)
+                .map_err(|error| Fault::Harness(error.to_string()))?;
+            return Ok(Self::Cgroup(Box::new(reader)));
+        }
+        let pid = match (&observe.pid, &observe.pid_file) {
+            (Some(pid), _) => *pid,
+            (None, Some(path)) => std::fs::read_to_string(path)
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .ok_or_else(|| Fault::Harness(format!("{} holds no pid", path.display())))?,
+            (None, None) => return Ok(Self::Nothing),
+        };
+        Ok(Self::of_process(pid, roots))
+    }
+
+    /// The counters as they are now.
+    pub(crate) fn read(&mut self, roots: &Roots) -> Result<SideMetrics, Fault> {
+        let harness = |error: host::HostError| Fault::Harness(error.to_string());
+        let mut counters = SideMetrics::new();
+        let mut put = |name: &str, value: f64| {
+            counters.insert(name.to_owned(), value);
+        };
+        match self {
+            Self::Nothing => {}
+            Self::Tree { tree, jvm } => {
+                let sample = tree.read(roots).map_err(harness)?;
+                put("cpu_s", sample.cpu.total_s());
+                put("cpu_user_s", sample.cpu.user_s);
+                put("cpu_system_s", sample.cpu.system_s);
+                put(
+                    "context_switches",
+                    (sample.voluntary_switches + sample.involuntary_switches) as f64,
+                );
+                put("involuntary_switches", sample.involuntary_switches as f64);
+                if let Some(jvm) = jvm {
+                    let sample = jvm.sample().map_err(harness)?;
+                    put("jvm_gc_cycles", sample.gc_cycles as f64);
+                    put("jvm_gc_time_s", sample.gc_time_s);
+                    put("jvm_allocated_bytes", sample.allocated_bytes as f64);
+                }
+            }
+            Self::Cgroup(reader) => {
+                let sample = reader.sample().map_err(harness)?;
+                put("cpu_s", sample.cpu.total_s());
+                put("cpu_user_s", sample.cpu.user_s);
+                put("cpu_system_s", sample.cpu.system_s);
+                put("periods", sample.periods as f64);
+                put("throttled_periods", sample.throttled_periods as f64);
+                put("throttled_s", sample.throttled_s);
+            }
+        }
+        Ok(counters)
+    }
+}
+
+/// `after − before`, for every counter that both have.
+pub(crate) fn difference(after: &SideMetrics, before: &SideMetrics) -> SideMetrics {
+    after
+        .iter()
+        .filter_map(|(name, value)| Some((name.clone(), value - before.get(name)?)))
+        .collect()
+}
+
+/// The value of a Prometheus query or of a command's output.
+pub(crate) fn external(
+    name: &str,
+    metric: &MetricSpec,
+    run: impl FnOnce(&[String]) -> Result<String, Fault>,
+) -> Result<f64, Fault> {
+    let harness = |message: String| Fault::Harness(format!("metrics.{name}: {message}"));
+    if let Some(command) = &metric.command {
+        let output = run(command)?;
+        return output.trim().parse().map_err(|_| {
+            harness(format!(
+                "the command printed {:?}, not one number",
+                output.trim()
+            ))
+        });
+    }
+    let (Some(base), Some(query)) = (&metric.prometheus, &metric.query) else {
+        return Err(harness("has no source".into()));
+    };
+    let url = format!("{}/api/v1/query", base.trim_end_matches('/'));
+    let answer: serde_json::Value = agent()
+        .get(&url)
+        .query("query", query)
+        .call()
+        .and_then(|mut response| response.body_mut().read_json())
+        .map_err(|error| harness(format!("{url}: {error}")))?;
+    prometheus_value(&answer)
+        .ok_or_else(|| harness(format!("{query:?} yields no single value: {answer}")))
+}
+
+/// The number in an answer of Prometheus's HTTP API (`/api/v1/query`): a scalar, or a vector of one.
+fn prometheus_value(answer: &serde_json::Value) -> Option<f64> {
+    let data = answer.get("data")?;
+    let result = data.get("result")?;
+    let sample = match data.get("resultType")?.as_str()? {
+        "scalar" => result,
+        "vector" => match result.as_array()?.as_slice() {
+            [one] => one.get("value")?,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    sample.get(1)?.as_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prometheus_answers() {
+        let one = serde_json::json!({"data": {"resultType": "vector", "result": [{"metric": {}, "value": [1.0, "2.5"]}]}});
+        assert_eq!(prometheus_value(&one), Some(2.5));
+        let none = serde_json::json!({"data": {"resultType": "vector", "result": []}});
+        assert_eq!(prometheus_value(&none), None);
+        let scalar = serde_json::json!({"data": {"resultType": "scalar", "result": [1.0, "7"]}});
+        assert_eq!(prometheus_value(&scalar), Some(7.0));
+    }
+}

@@ -1,0 +1,273 @@
+//! Reads a specification's text and finds the line on which a key stands.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Spec;
+use crate::error::SpecError;
+
+/// A specification's text, and where its keys are.
+pub(super) struct Source {
+    path: PathBuf,
+    text: String,
+    json: bool,
+    /// `parameters[2].low` → byte offset.
+    offsets: HashMap<String, usize>,
+}
+
+impl Source {
+    pub(super) fn read(path: &Path) -> Result<Self, SpecError> {
+        let text = std::fs::read_to_string(path).map_err(|error| SpecError {
+            file: path.to_owned(),
+            line: None,
+            key: String::new(),
+            message: format!("cannot be read: {error}"),
+        })?;
+        Ok(Self::new(path, text))
+    }
+
+    pub(super) fn new(path: &Path, text: String) -> Self {
+        let json = path
+            .extension()
+            .is_some_and(|extension| extension == "json");
+        let mut offsets = HashMap::new();
+        if json {
+            JsonKeys {
+                text: text.as_bytes(),
+                at: 0,
+                offsets: &mut offsets,
+            }
+            .value(String::new());
+        } else if let Ok(table) = DeTable::parse(&text) {
+            walk_table(table.get_ref(), "", &mut offsets);
+        }
+        Self {
+            path: path.to_owned(),
+            text,
+            json,
+            offsets,
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn parse(&self) -> Result<Spec, SpecError> {
+        if self.json {
+            serde_json::from_str(&self.text).map_err(|error| SpecError {
+                file: self.path.clone(),
+                line: Some(error.line()),
+                key: String::new(),
+                message: error.to_string(),
+            })
+        } else {
+            toml::from_str(&self.text).map_err(|error: toml::de::Error| SpecError {
+                file: self.path.clone(),
+                line: error.span().map(|span| self.line_of(span.start)),
+                key: error
+                    .span()
+                    .and_then(|span| self.key_at(span.start))
+                    .unwrap_or_default(),
+                message: error.message().to_owned(),
+            })
+        }
+    }
+
+    /// An error about `key`, on the line of the nearest enclosing key that the text has.
+    pub(super) fn error(&self, key: &str, message: impl Into<String>) -> SpecError {
+        let mut prefix = key;
+        let line = loop {
+            if let Some(&offset) = self.offsets.get(prefix) {
+                break Some(self.line_of(offset));
+            }
+            match prefix.rfind(['.', '[']) {
+                Some(end) => prefix = &prefix[..end],
+                None => break None,
+            }
+        };
+        SpecError {
+            file: self.path.clone(),
+            line,
+            key: key.to_owned(),
+            message: message.into(),
+        }
+    }
+
+    fn line_of(&self, offset: usize) -> usize {
+        let end = offset.min(self.text.len());
+        1 + self.text.as_bytes()[..end]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+    }
+
+    /// The longest key that starts on the line of `offset`.
+    fn key_at(&self, offset: usize) -> Option<String> {
+        let line = self.line_of(offset);
+        self.offsets
+            .iter()
+            .filter(|(_, start)| self.line_of(**start) == line)
+            .map(|(key, _)| key.clone())
+            .max_by_key(String::len)
+    }
+}
+
+fn joined(prefix: &str, key: &str) -> String {
+    if prefix.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{prefix}.{key}")
+    }
+}
+
+fn walk_table(table: &DeTable<'_>, prefix: &str, offsets: &mut HashMap<String, usize>) {
+    for (key, value) in table {
+        let path = joined(prefix, key.get_ref());
+        offsets.insert(path.clone(), key.span().start);
+        walk_value(value, &path, offsets);
+    }
+}
+
+fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut HashMap<String, usize>) {
+    match value.get_ref() {
+        DeValue::Table(table) => walk_table(table, path, offsets),
+        DeValue::Array(array) => {
+            for (index, element) in array.iter().enumerate() {
+                let path = format!("{path}[{index}]");
+                offsets.insert(path.clone(), element.span().start);
+                walk_value(element, &path, offsets);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Finds the keys of a JSON text; stops silently where the text is not JSON, since serde reports that.
+struct JsonKeys<'a> {
+    text: &'a [u8],
+    at: usize,
+    offsets: &'a mut HashMap<String, usize>,
+}
+
+impl JsonKeys<'_> {
+    fn space(&mut self) {
+        while self.text.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        self.space();
+        let found = self.text.get(self.at) == Some(&byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn string(&mut self) -> Option<String> {
+        if !self.eat(b'"') {
+            return None;
+        }
+        let start = self.at;
+        while *self.text.get(self.at)? != b'"' {
+            self.at += if self.text[self.at] == b'\\' { 2 } else { 1 };
+        }
+        let text = String::from_utf8_lossy(&self.text[start..self.at]).into_owned();
+        self.at += 1;
+        Some(text)
+    }
+
+    /// `None` once the text stops being JSON. Depth is bounded by serde's own limit of 128.
+    fn value(&mut self, path: String) -> Option<()> {
+        self.space();
+        if path.matches(['.', '[']).count() > 128 {
+            return None;
+        }
+        match *self.text.get(self.at)? {
+            b'{' => {
+                self.at += 1;
+                while !self.eat(b'}') {
+                    self.space();
+                    let start = self.at;
+                    let key = joined(&path, &self.string()?);
+                    self.offsets.insert(key.clone(), start);
+                    if !self.eat(b':') {
+                        return None;
+                    }
+                    self.value(key)?;
+                    self.eat(b',');
+                }
+            }
+            b'[' => {
+                self.at += 1;
+                let mut index = 0_usize;
+                while !self.eat(b']') {
+                    self.space();
+                    let key = format!("{path}[{index}]");
+                    self.offsets.insert(key.clone(), self.at);
+                    self.value(key)?;
+                    self.eat(b',');
+                    index += 1;
+                }
+            }
+            b'"' => {
+                self.string()?;
+            }
+            _ => {
+                let start = self.at;
+                while self
+                    .text
+                    .get(self.at)
+                    .is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
+                {
+                    self.at += 1;
+                }
+                if self.at == start {
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_lines_in_toml_and_json() {
+        let toml = "seed = 1\n[[parameters]]\nname = \"a\"\ntype = \"int\"\nlow = 3\n";
+        let source = Source::new(Path::new("x.toml"), toml.into());
+        assert_eq!(source.error("parameters[0].low", "m").line, Some(5));
+        assert_eq!(source.error("parameters[0].high", "m").line, Some(2));
+        let json =
+            "{\n \"seed\": 1,\n \"parameters\": [\n  {\"name\": \"a\",\n   \"low\": 3}\n ]\n}";
+        let source = Source::new(Path::new("x.json"), json.into());
+        assert_eq!(source.error("parameters[0].low", "m").line, Some(5));
+        assert_eq!(source.error("seed", "m").line, Some(2));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let source = Source::new(
+            Path::new("x.toml"),
+            "seed = 1\nparameters = []\nsede = 2\n".into(),
+        );
+        let error = source.parse().unwrap_err();
+        assert_eq!(error.line, Some(3));
+        assert!(error.to_string().contains("sede"), "{error}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(text in ".{0,200}", json in proptest::bool::ANY) {
+            let source = Source::new(Path::new(if json { "x.json" } else { "x.toml" }), text);
+            let _ = source.parse();
+            let _ = source.error("parameters[0].low", "m");
+        }
+    }
+}

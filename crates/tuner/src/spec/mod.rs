@@ -1,0 +1,589 @@
+//! The experiment's specification, as its author writes it in TOML or JSON.
+//!
+//! These types are only the shape: what `slackline schema` prints and serde checks. [`load`] turns
+//! a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
+
+mod check;
+mod expression;
+mod locate;
+
+pub(crate) use check::arm_configuration;
+pub use check::{CheckedSpec, KnobBinding, Pins};
+pub use expression::{Comparison, Limit, MetricConstraint};
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::SpecError;
+use crate::parse::Format;
+
+/// A whole experiment.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Name of the experiment, for reports; by default the file's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Seed of the search; the same seed and the same measurements give the same questions.
+    #[serde(default)]
+    pub seed: u64,
+    /// What may be changed.
+    pub parameters: Vec<ParameterSpec>,
+    /// Orderings and linear constraints between parameters: `"min_pool <= max_pool"`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameter_constraints: Vec<String>,
+    /// Configurations to try first; parameters left out take their default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub initial: Vec<BTreeMap<String, Scalar>>,
+    /// Constants for the templates, which an arm of the verification may override.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, Scalar>,
+    /// The service and how a configuration is applied to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetSpec>,
+    /// What loads the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<WorkloadSpec>,
+    /// Metrics beyond those of the workload and of the target's processes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, MetricSpec>,
+    /// What is to become better.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<ObjectiveSpec>,
+    /// What must hold: `"latency_p99_us <= 1.05 * control"`, `"throttled_periods = 0"`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraints: Vec<String>,
+    /// How one configuration is measured.
+    #[serde(default)]
+    pub evaluation: EvaluationSpec,
+    /// When the search ends.
+    #[serde(default)]
+    pub budget: BudgetSpec,
+    /// How the winner is measured again.
+    #[serde(default)]
+    pub verification: VerificationSpec,
+    /// How configurations are chosen.
+    #[serde(default)]
+    pub search: SearchSpec,
+}
+
+/// A value in a specification.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// `true`, `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// Text.
+    Text(String),
+}
+
+/// The kind of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ParameterType {
+    /// Whole numbers from `low` to `high`, every `step`.
+    Int,
+    /// Numbers from `low` to `high`.
+    Float,
+    /// `values`, whose order means something.
+    Ordinal,
+    /// `values` without an order.
+    Categorical,
+    /// `true` or `false`.
+    Bool,
+}
+
+/// How the range of a number is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    /// Equal differences matter equally.
+    #[default]
+    Linear,
+    /// Equal ratios matter equally.
+    Log,
+}
+
+/// One parameter: its values and, if it is a kernel knob, which one.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ParameterSpec {
+    /// Name, as used in templates: `{name}`.
+    pub name: String,
+    /// Kind of values.
+    #[serde(rename = "type")]
+    pub kind: ParameterType,
+    /// Lowest value (`int`, `float`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// Highest value (`int`, `float`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    /// Distance between values, counted from `low`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<f64>,
+    /// `linear` or `log`.
+    #[serde(default)]
+    pub scale: Scale,
+    /// The values of an `ordinal` or `categorical` parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub values: Option<Vec<Scalar>>,
+    /// Values outside the range that mean something else, such as 0 = off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub special: Vec<Scalar>,
+    /// The control's value. A kernel knob's is read from the live system if it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Scalar>,
+    /// Where the author believes the best value lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<PriorSpec>,
+    /// This parameter is the sysctl of that name, e.g. `"vm.swappiness"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sysctl: Option<String>,
+    /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`, `"vda/iosched/fifo_batch"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_queue: Option<String>,
+    /// This parameter is a file of a cgroup (v1 or v2): `"my.slice/cpu.max"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// This parameter is a file of sysfs, debugfs or procfs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<String>,
+    /// Where the knob is absent, leave the parameter out and say so, instead of an error.
+    #[serde(default)]
+    pub optional: bool,
+}
+
+/// A belief about the best value.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PriorSpec {
+    /// The value believed best.
+    pub best_guess: Scalar,
+    /// Between 0 (no idea) and 1 (certain), both excluded.
+    pub confidence: f64,
+}
+
+/// The service under test.
+///
+/// With `start`, Slackline runs two instances of it, control and experiment. Without, there is one
+/// running system, whose knobs and files are switched from block to block.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TargetSpec {
+    /// Two instances side by side, or one side at a time. `parallel` needs `start`.
+    #[serde(default)]
+    pub pairing: Pairing,
+    /// Command run before each start of an instance, to its end, e.g. `initdb`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<Vec<String>>,
+    /// Command that is the service (it must stay in the foreground).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Vec<String>>,
+    /// Environment of `prepare`, `start`, `apply` and `stop`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Files made from templates, before the start or the `apply` commands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileSpec>,
+    /// What tells a running service of a new configuration: reload, restart, an HTTP request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub apply: Vec<ApplySpec>,
+    /// When the service counts as up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<ReadySpec>,
+    /// How a started service is stopped; SIGTERM and 10 s by default.
+    #[serde(default)]
+    pub stop: StopSpec,
+    /// Ports of the control's and the experiment's instance, `{port}` in templates; free ones by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<[u16; 2]>,
+    /// CPUs of the two instances, such as `["0", "1"]`; swapped between the sides after every block
+    /// when `parallel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<[String; 2]>,
+    /// Where to count the CPU time of a service that Slackline does not start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observe: Option<ObserveSpec>,
+}
+
+/// How control and experiment alternate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pairing {
+    /// A B B A: one side at a time.
+    #[default]
+    Alternating,
+    /// Both at once, each on its own CPUs, which are swapped after every block.
+    Parallel,
+}
+
+/// A file made from a template.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileSpec {
+    /// The template, relative to the specification.
+    pub template: PathBuf,
+    /// Where to put the result; `{dir}` is the instance's own directory.
+    pub path: String,
+}
+
+/// One step that applies a configuration to a running service.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApplySpec {
+    /// A command, to its end; not 0 is a refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// An HTTP request to this URL; a status of 400 or above is a refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Its method; `POST` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Its body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+}
+
+/// When a service counts as up; exactly one of `url`, `port`, `command`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadySpec {
+    /// A GET of this URL answers 2xx or 3xx.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// 127.0.0.1 accepts on this port: `"{port}"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    /// This command ends with 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// A configuration that is not up by then has crashed.
+    #[serde(default = "ready_timeout_s")]
+    pub timeout_s: f64,
+}
+
+fn ready_timeout_s() -> f64 {
+    30.0
+}
+
+/// How a started service ends.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StopSpec {
+    /// The signal that asks: `TERM`, `INT`, `QUIT` or `KILL`.
+    #[serde(default = "stop_signal")]
+    pub signal: String,
+    /// After that long it is killed.
+    #[serde(default = "stop_grace_s")]
+    pub grace_s: f64,
+}
+
+fn stop_signal() -> String {
+    "TERM".into()
+}
+fn stop_grace_s() -> f64 {
+    10.0
+}
+
+impl Default for StopSpec {
+    fn default() -> Self {
+        Self {
+            signal: stop_signal(),
+            grace_s: stop_grace_s(),
+        }
+    }
+}
+
+/// Where to count CPU time of a service that was running before; exactly one.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ObserveSpec {
+    /// The service's first process; its descendants count too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// A file that holds that pid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_file: Option<PathBuf>,
+    /// The service's cgroup, which gives throttled periods as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+}
+
+/// What loads the service: run once for each side of each block.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadSpec {
+    /// The command; `{port}`, `{dir}` and `{duration_s}` are filled in.
+    pub command: Vec<String>,
+    /// How its output is read; exactly one of `parse`, `json`, `regex`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parse: Option<Format>,
+    /// Metric names and their JSON paths: `{ latency_p99_us = "latency.p99" }`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub json: BTreeMap<String, String>,
+    /// Metric names and regular expressions whose first group is the number.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub regex: BTreeMap<String, String>,
+    /// Its environment, beyond Slackline's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// CPUs it runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<String>,
+    /// Its time limit, beyond the block's length.
+    #[serde(default = "workload_grace_s")]
+    pub grace_s: f64,
+    /// Least values of metrics on the control; below, the load was too slow and the evaluation has `failed`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub minimum: BTreeMap<String, f64>,
+}
+
+fn workload_grace_s() -> f64 {
+    30.0
+}
+
+/// A metric from elsewhere, read at both ends of every block or once after it; exactly one of
+/// `prometheus` and `command`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetricSpec {
+    /// Base URL of a Prometheus server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prometheus: Option<String>,
+    /// An instant query that yields one value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+    /// A command whose output is one number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// The value only grows: take its difference over the block.
+    #[serde(default)]
+    pub counter: bool,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Goal {
+    /// Less is better.
+    #[default]
+    Minimise,
+    /// More is better.
+    Maximise,
+}
+
+/// Against what the objective is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ObjectiveScale {
+    /// The ratio to the control of the same block.
+    #[default]
+    Ratio,
+    /// The value itself; the control is measured all the same.
+    Absolute,
+}
+
+/// What is to become better.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ObjectiveSpec {
+    /// The metric; `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
+    pub metric: String,
+    /// `minimise` or `maximise`.
+    #[serde(default)]
+    pub goal: Goal,
+    /// `mean + k·std` over the blocks instead of the mean (`mean − k·std` when maximising).
+    #[serde(default)]
+    pub std_weight: f64,
+    /// `ratio` or `absolute`.
+    #[serde(default)]
+    pub scale: ObjectiveScale,
+}
+
+/// How one configuration is measured.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct EvaluationSpec {
+    /// Load before the first block, measured by nobody.
+    pub warm_up_s: f64,
+    /// Length of one side of a block.
+    pub block_s: f64,
+    /// Pairs of blocks.
+    pub blocks: usize,
+    /// Settle time after every switch of a knob or file, without load.
+    pub settle_s: f64,
+    /// Stop early what is worse than the incumbent.
+    pub early_abort: bool,
+    /// Error rate of the early abort: the chance that an evaluation is aborted although it is as
+    /// good as the incumbent.
+    pub abort_alpha: f64,
+    /// No abort before that many blocks.
+    pub abort_min_blocks: usize,
+}
+
+impl Default for EvaluationSpec {
+    fn default() -> Self {
+        Self {
+            warm_up_s: 2.0,
+            block_s: 5.0,
+            blocks: 6,
+            settle_s: 0.0,
+            early_abort: true,
+            abort_alpha: 0.05,
+            abort_min_blocks: 3,
+        }
+    }
+}
+
+/// When the search ends, whichever comes first.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BudgetSpec {
+    /// Evaluations, the failed ones included.
+    pub evaluations: usize,
+    /// Minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wall_time_min: Option<f64>,
+}
+
+impl Default for BudgetSpec {
+    fn default() -> Self {
+        Self {
+            evaluations: 20,
+            wall_time_min: None,
+        }
+    }
+}
+
+/// How the winner is measured again, on fresh runs.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct VerificationSpec {
+    /// How many of the best configurations.
+    pub top: usize,
+    /// Fresh runs of each.
+    pub runs: usize,
+    /// Pairs of blocks in each run; as many as in an evaluation by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<usize>,
+    /// Confidence of the interval.
+    pub confidence: f64,
+    /// Further metrics to report with intervals.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub report: Vec<String>,
+    /// Other configurations measured beside the winner, against the same control.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arms: Vec<ArmSpec>,
+}
+
+impl Default for VerificationSpec {
+    fn default() -> Self {
+        Self {
+            top: 1,
+            runs: 3,
+            blocks: None,
+            confidence: 0.95,
+            report: Vec::new(),
+            arms: Vec::new(),
+        }
+    }
+}
+
+/// Another arm of the verification.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ArmSpec {
+    /// Its name in the report.
+    pub name: String,
+    /// Template variables that differ from the experiment's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, Scalar>,
+    /// Parameters that differ from their defaults.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub parameters: BTreeMap<String, Scalar>,
+}
+
+/// How configurations are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StrategyName {
+    /// A Gaussian process decides.
+    #[default]
+    Bayesian,
+    /// Uniformly at random.
+    Random,
+    /// A scrambled Sobol sequence.
+    Sobol,
+    /// Latin hypercube.
+    LatinHypercube,
+}
+
+/// What the Gaussian process maximises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum AcquisitionName {
+    /// Noisy expected improvement in log form.
+    #[default]
+    LogNoisyEi,
+    /// Expected improvement.
+    Ei,
+    /// Its logarithm.
+    LogEi,
+    /// Lower confidence bound, β = 2.
+    Ucb,
+    /// Probability of improvement.
+    Poi,
+}
+
+/// How configurations are chosen.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SearchSpec {
+    /// `bayesian`, `random`, `sobol` or `latin-hypercube`.
+    pub strategy: StrategyName,
+    /// `log-noisy-ei`, `ei`, `log-ei`, `ucb` or `poi`.
+    pub acquisition: AcquisitionName,
+    /// Configurations spread evenly over the space before the model decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_random: Option<usize>,
+}
+
+/// Reads and checks a specification for `slackline tune`.
+///
+/// # Errors
+/// Anything that is wrong with it, with file, line and key.
+pub fn load(path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> {
+    let source = locate::Source::read(path)?;
+    check::check_experiment(source.parse()?, &source, roots)
+}
+
+/// Reads and checks a specification of which only `parameters`, `parameter_constraints`,
+/// `initial`, `search` and `seed` are needed: for `slackline ask-tell`.
+///
+/// # Errors
+/// Anything that is wrong with it, with file, line and key.
+pub fn load_space(
+    path: &Path,
+    roots: &host::Roots,
+) -> Result<(bayes_opt::Space, bayes_opt::Settings), SpecError> {
+    let source = locate::Source::read(path)?;
+    check::check_space(&source.parse()?, &source, roots)
+        .map(|checked| (checked.space, checked.settings))
+}
+
+/// The JSON Schema of a specification.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Spec).to_value()
+}

@@ -1,0 +1,404 @@
+//! The service under test: its instances, and how a configuration reaches them.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use host::{Journal, Roots};
+
+use crate::bench::Arm;
+use crate::error::Fault;
+use crate::process::{self, Interrupt, Launch, RunError};
+use crate::spec::{ApplySpec, CheckedSpec, ReadySpec, Scalar};
+use crate::template::{self, Variables};
+
+/// Readiness probes and `apply` requests are local; longer than this is a refusal.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often readiness is probed.
+const READY_POLL: Duration = Duration::from_millis(50);
+/// No `apply` or `prepare` command may take longer.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// One of the two sides of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Control,
+    Experiment,
+}
+
+impl Side {
+    pub(crate) const BOTH: [Self; 2] = [Self::Control, Self::Experiment];
+
+    pub(crate) fn index(self) -> usize {
+        match self {
+            Self::Control => 0,
+            Self::Experiment => 1,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Experiment => "experiment",
+        }
+    }
+
+    /// Whose fault a refusal is: the experiment's configuration, or, on the control, the harness.
+    pub(crate) fn fault(self, message: String) -> Fault {
+        match self {
+            Self::Control => Fault::Harness(format!("control: {message}")),
+            Self::Experiment => Fault::Configuration(message),
+        }
+    }
+
+    pub(crate) fn run_fault(self, error: RunError) -> Fault {
+        match error {
+            RunError::Interrupted(signal) => Fault::Interrupted(signal),
+            error => self.fault(error.to_string()),
+        }
+    }
+}
+
+/// One side of the target, as it is now.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) side: Side,
+    pub(crate) dir: PathBuf,
+    pub(crate) variables: Variables,
+    child: Option<Child>,
+    launch: Launch,
+}
+
+impl Instance {
+    /// Makes the side's directory and variables; starts nothing.
+    pub(crate) fn prepare(
+        spec: &CheckedSpec,
+        arm: &Arm,
+        side: Side,
+        scratch: &Path,
+    ) -> Result<Self, Fault> {
+        let dir = scratch.join(side.name());
+        let io = |error: std::io::Error| Fault::Harness(format!("{}: {error}", dir.display()));
+        if dir.exists() {
+            std::fs::remove_dir_all(&dir).map_err(io)?;
+        }
+        std::fs::create_dir_all(&dir).map_err(io)?;
+        // Services drop privileges: their user must be able to write here.
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).map_err(io)?;
+        let port = match spec.target.ports {
+            Some(ports) => ports[side.index()],
+            None => {
+                free_port().map_err(|error| Fault::Harness(format!("no free port: {error}")))?
+            }
+        };
+        let control = Arm {
+            configuration: spec.space.default_configuration(),
+            ..Arm::default()
+        };
+        let of = if side == Side::Control { &control } else { arm };
+        let mut variables = Variables::new();
+        for (name, value) in spec.spec.variables.iter().chain(&of.variables) {
+            variables.insert(name.clone(), plain(value));
+        }
+        for (name, value) in &of.configuration.0 {
+            variables.insert(name.clone(), value.to_string());
+        }
+        variables.insert("port".into(), port.to_string());
+        variables.insert("dir".into(), dir.display().to_string());
+        variables.insert("side".into(), side.name().into());
+        variables.insert("spec_dir".into(), spec.dir.display().to_string());
+        Ok(Self {
+            side,
+            dir,
+            variables,
+            child: None,
+            launch: Launch::default(),
+        })
+    }
+
+    /// A command of the target's, filled in.
+    pub(crate) fn launch(
+        &self,
+        spec: &CheckedSpec,
+        argv: &[String],
+        log: &str,
+    ) -> Result<Launch, Fault> {
+        let fill = |text: &String| {
+            template::fill(text, &self.variables).map_err(|error| Fault::Harness(error.to_string()))
+        };
+        Ok(Launch {
+            argv: argv.iter().map(fill).collect::<Result<_, _>>()?,
+            env: spec
+                .target
+                .env
+                .iter()
+                .map(|(name, value)| Ok((name.clone(), fill(value)?)))
+                .collect::<Result<_, Fault>>()?,
+            dir: spec.dir.clone(),
+            cpus: None,
+            log: self.dir.join(log),
+        })
+    }
+
+    /// Starts the service and waits until it is up.
+    pub(crate) fn start(
+        &mut self,
+        spec: &CheckedSpec,
+        journal: &mut Journal,
+        interrupt: &Interrupt,
+    ) -> Result<(), Fault> {
+        let Some(start) = &spec.target.start else {
+            return Ok(());
+        };
+        let port = self.variables["port"].clone();
+        if let Ok(number) = port.parse::<u16>()
+            && let Err(error) = TcpListener::bind((Ipv4Addr::LOCALHOST, number))
+        {
+            return Err(Fault::Harness(format!(
+                "port {port} is in use ({error}): end what listens there, or change target.ports"
+            )));
+        }
+        if let Some(prepare) = &spec.target.prepare {
+            self.launch(spec, prepare, "prepare")?
+                .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
+                .map_err(|error| match error {
+                    RunError::Interrupted(signal) => Fault::Interrupted(signal),
+                    error => Fault::Harness(format!("target.prepare: {error}")),
+                })?;
+        }
+        self.write_files(spec, None)?;
+        self.launch = self.launch(spec, start, "service")?;
+        self.launch.cpus = spec
+            .pins
+            .sides
+            .as_ref()
+            .map(|sides| sides[self.side.index()].clone());
+        let child = self.launch.spawn().map_err(Fault::Harness)?;
+        let pid = child.id();
+        self.child = Some(child);
+        let recorded = host::start_time(&Roots::default(), pid)
+            .map_err(|error| error.to_string())
+            .and_then(|start_time| {
+                journal
+                    .process(pid, start_time)
+                    .map_err(|error| error.to_string())
+            });
+        if let Err(message) = recorded {
+            // It may have died at once, which `wait_ready` will say better.
+            if self.alive().is_ok() {
+                return Err(Fault::Harness(message));
+            }
+        }
+        self.wait_ready(spec, interrupt)
+    }
+
+    /// The service's first process.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// An error in words if the service has ended.
+    pub(crate) fn alive(&mut self) -> Result<(), String> {
+        let Some(child) = &mut self.child else {
+            return Ok(());
+        };
+        match child.try_wait() {
+            Ok(Some(status)) => Err(format!(
+                "the service ended by itself with {}: {}",
+                process::describe(status),
+                self.launch.tail()
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the templated files: below the instance's own directory directly, elsewhere through
+    /// the journal.
+    pub(crate) fn write_files(
+        &self,
+        spec: &CheckedSpec,
+        mut journal: Option<&mut Journal>,
+    ) -> Result<(), Fault> {
+        for file in &spec.target.files {
+            let template_path = spec.dir.join(&file.template);
+            let harness =
+                |message: String| Fault::Harness(format!("{}: {message}", template_path.display()));
+            let text = std::fs::read_to_string(&template_path)
+                .map_err(|error| harness(error.to_string()))?;
+            let filled = template::fill(&text, &self.variables)
+                .map_err(|error| harness(error.to_string()))?;
+            let path = template::fill(&file.path, &self.variables)
+                .map_err(|error| harness(error.to_string()))?;
+            let path = PathBuf::from(path);
+            if path.starts_with(&self.dir) {
+                std::fs::write(&path, filled)
+                    .map_err(|error| harness(format!("{}: {error}", path.display())))?;
+            } else if let Some(journal) = journal.as_deref_mut() {
+                journal
+                    .replace_file(&path, filled.as_bytes())
+                    .map_err(|error| harness(error.to_string()))?;
+            } else {
+                return Err(harness(format!(
+                    "{} is outside {{dir}}: two instances would overwrite each other's file",
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the `apply` steps: a refusal is the configuration's fault.
+    pub(crate) fn apply(&self, spec: &CheckedSpec, interrupt: &Interrupt) -> Result<(), Fault> {
+        for step in &spec.target.apply {
+            self.apply_step(spec, step, interrupt)?;
+        }
+        Ok(())
+    }
+
+    fn apply_step(
+        &self,
+        spec: &CheckedSpec,
+        step: &ApplySpec,
+        interrupt: &Interrupt,
+    ) -> Result<(), Fault> {
+        if let Some(command) = &step.command {
+            return self
+                .launch(spec, command, "apply")?
+                .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
+                .map(drop)
+                .map_err(|error| self.side.run_fault(error));
+        }
+        let fill = |text: Option<&String>| {
+            template::fill(text.map_or("", String::as_str), &self.variables)
+                .map_err(|error| Fault::Harness(error.to_string()))
+        };
+        let url = fill(step.url.as_ref())?;
+        let body = fill(step.body.as_ref())?;
+        let method = step.method.as_deref().unwrap_or("POST");
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(&url)
+            .body(body);
+        let request =
+            request.map_err(|error| Fault::Harness(format!("{method} {url}: {error}")))?;
+        agent()
+            .run(request)
+            .map(drop)
+            .map_err(|error| self.side.fault(format!("{method} {url}: {error}")))
+    }
+
+    /// Waits until the service answers.
+    pub(crate) fn wait_ready(
+        &mut self,
+        spec: &CheckedSpec,
+        interrupt: &Interrupt,
+    ) -> Result<(), Fault> {
+        let Some(ready) = &spec.target.ready else {
+            return self.alive().map_err(|message| self.side.fault(message));
+        };
+        let end = Instant::now() + Duration::from_secs_f64(ready.timeout_s);
+        loop {
+            self.alive().map_err(|message| self.side.fault(message))?;
+            let last = match self.probe(spec, ready, interrupt)? {
+                Ok(()) => return Ok(()),
+                Err(reason) => reason,
+            };
+            if Instant::now() > end {
+                return Err(self.side.fault(format!(
+                    "not ready within {} s ({last}); its log: {}",
+                    ready.timeout_s,
+                    self.launch.tail()
+                )));
+            }
+            interrupt.sleep(READY_POLL).map_err(Fault::Interrupted)?;
+        }
+    }
+
+    /// `Ok(Err(reason))`: not yet.
+    fn probe(
+        &self,
+        spec: &CheckedSpec,
+        ready: &ReadySpec,
+        interrupt: &Interrupt,
+    ) -> Result<Result<(), String>, Fault> {
+        let fill = |text: &String| {
+            template::fill(text, &self.variables).map_err(|error| Fault::Harness(error.to_string()))
+        };
+        if let Some(url) = &ready.url {
+            let url = fill(url)?;
+            return Ok(agent()
+                .get(&url)
+                .call()
+                .map(drop)
+                .map_err(|error| format!("{url}: {error}")));
+        }
+        if let Some(port) = &ready.port {
+            let text = fill(port)?;
+            let port: u16 = text.parse().map_err(|_| {
+                Fault::Harness(format!("target.ready.port: {text:?} is not a port"))
+            })?;
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            return Ok(TcpStream::connect_timeout(&address, Duration::from_secs(1))
+                .map(drop)
+                .map_err(|error| format!("port {port}: {error}")));
+        }
+        let command = ready.command.as_deref().unwrap_or_default();
+        match self
+            .launch(spec, command, "ready")?
+            .run(REQUEST_TIMEOUT, interrupt, || Ok(()))
+        {
+            Ok(_) => Ok(Ok(())),
+            Err(RunError::Interrupted(signal)) => Err(Fault::Interrupted(signal)),
+            Err(RunError::Start(message)) => {
+                Err(Fault::Harness(format!("target.ready: {message}")))
+            }
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+
+    /// Ends the service.
+    pub(crate) fn stop(
+        &mut self,
+        spec: &CheckedSpec,
+        journal: &mut Journal,
+    ) -> Result<(), host::HostError> {
+        if let Some(mut child) = self.child.take() {
+            let signal = process::signal_of(&spec.target.stop.signal)
+                .unwrap_or(rustix::process::Signal::TERM);
+            process::end_group(
+                &mut child,
+                signal,
+                Duration::from_secs_f64(spec.target.stop.grace_s),
+            );
+            journal.forget_process(child.id())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            process::end_group(&mut child, rustix::process::Signal::KILL, Duration::ZERO);
+        }
+    }
+}
+
+pub(crate) fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder()
+        .timeout_global(Some(REQUEST_TIMEOUT))
+        .build()
+        .into()
+}
+
+fn plain(value: &Scalar) -> String {
+    bayes_opt::Value::from(value).to_string()
+}
+
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
+}

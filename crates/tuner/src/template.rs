@@ -1,0 +1,73 @@
+//! `{name}` in command lines, environments and files.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// The values that templates may name.
+pub type Variables = BTreeMap<String, String>;
+
+/// A template names something that is not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "line {line}: {{{name}}} is neither a parameter nor a variable; write {{{{{name}}}}} for the text itself (known: {known})"
+)]
+pub struct UnknownName {
+    /// Line of the template, from 1.
+    pub line: usize,
+    /// The name.
+    pub name: String,
+    /// What there is.
+    pub known: String,
+}
+
+/// Replaces every `{name}` by its value. `{{name}}` stands for the text `{name}`; a brace that does
+/// not enclose a plain word is left alone, so that most configuration files are templates as they are.
+///
+/// ```
+/// let values = [("port".to_string(), "80".to_string())].into();
+/// let text = tuner::template::fill("http { listen {port}; } # {{port}}", &values).unwrap();
+/// assert_eq!(text, "http { listen 80; } # {port}");
+/// ```
+///
+/// # Errors
+/// The first name that is not among the values.
+pub fn fill(template: &str, values: &Variables) -> Result<String, UnknownName> {
+    static SHAPE: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}").ok());
+    let Some(shape) = SHAPE.as_ref() else {
+        return Ok(template.to_owned());
+    };
+    let mut filled = String::with_capacity(template.len());
+    let mut end = 0;
+    for groups in shape.captures_iter(template) {
+        let Some(whole) = groups.get(0) else { continue };
+        filled.push_str(&template[end..whole.start()]);
+        end = whole.end();
+        if let Some(name) = groups.get(1) {
+            filled.push_str(&format!("{{{}}}", name.as_str()));
+        } else if let Some(name) = groups.get(2) {
+            let value = values.get(name.as_str()).ok_or_else(|| UnknownName {
+                line: 1 + template[..whole.start()].matches('\n').count(),
+                name: name.as_str().to_owned(),
+                known: values.keys().cloned().collect::<Vec<_>>().join(", "),
+            })?;
+            filled.push_str(value);
+        }
+    }
+    filled.push_str(&template[end..]);
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_told_with_its_line() {
+        let error = fill("a\nb {nope}", &Variables::new()).unwrap_err();
+        assert_eq!((error.line, error.name.as_str()), (2, "nope"));
+        assert!(error.to_string().contains("{{nope}}"), "{error}");
+    }
+}
