@@ -45,28 +45,18 @@ impl Design {
         }
     }
 
-    /// The next point that the space allows and `taken` does not refuse; `None` when there seems to be none. When only
-    /// `taken` stands in the way, a point that is taken is better than none if `repeat`.
+    /// The next point that the space allows and `taken` does not refuse; `None` when there seems to be none.
     pub(crate) fn next(
         &mut self,
         space: &Space,
         rng: &mut ChaCha8Rng,
-        repeat: bool,
         taken: impl Fn(&[f64]) -> bool,
     ) -> Option<Vec<f64>> {
         let encoding = space.encoding();
-        let mut fallback = None;
-        for _ in 0..TRIES_MAX {
+        (0..TRIES_MAX).find_map(|_| {
             let point = encoding.place(&self.unit(encoding.columns().len(), rng));
-            if !space.allows(&point) {
-                continue;
-            }
-            if !taken(&point) {
-                return Some(point);
-            }
-            fallback = fallback.or(Some(point));
-        }
-        fallback.filter(|_| repeat)
+            (space.allows(&point) && !taken(&point)).then_some(point)
+        })
     }
 }
 
@@ -86,7 +76,8 @@ pub(crate) fn sobol(index: u32, dimensions: usize, seed: u32) -> Vec<f64> {
         .collect()
 }
 
-fn fold(seed: u64) -> u32 {
+/// Both halves of a seed in one.
+pub(crate) fn fold(seed: u64) -> u32 {
     u32::try_from((seed ^ (seed >> 32)) & u64::from(u32::MAX)).unwrap_or(0)
 }
 

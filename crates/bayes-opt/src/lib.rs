@@ -28,14 +28,24 @@
     reason = "the surrogate model, which comes next, is what calls it"
 )]
 
+mod acquisition;
 mod constraint;
+mod descent;
 mod design;
 mod encode;
 mod error;
+mod gp;
+mod kernel;
+mod linalg;
+mod model;
+mod normal;
 mod observation;
 mod optimizer;
+mod repeat;
+mod search;
 mod settings;
 mod space;
+mod transform;
 mod value;
 
 pub use constraint::LinearConstraint;

@@ -1,12 +1,18 @@
 //! Ask and tell: who is asked next, what has been told, what is recommended.
 
-use rand::SeedableRng;
+use std::sync::Arc;
+
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::design::Design;
+use crate::acquisition::{Evaluated, Surface};
+use crate::design::{Design, fold};
 use crate::encode::same_point;
 use crate::error::Error;
+use crate::model::{Memory, Model, viability};
 use crate::observation::{Observation, Outcome, Recommendation};
+use crate::repeat::worth_repeating;
+use crate::search::{Belief, Search};
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
 use crate::value::Configuration;
@@ -22,6 +28,9 @@ pub struct Optimizer {
     initial_asked: usize,
     told: Vec<Told>,
     pending: Vec<Vec<f64>>,
+    model: Option<Arc<Model>>,
+    /// Hyper-parameters of the last model that was asked, where the next fit starts.
+    memory: Memory,
 }
 
 /// An observation with its place in the cube.
@@ -66,6 +75,8 @@ impl Optimizer {
             initial_asked: 0,
             told: Vec::new(),
             pending: Vec::new(),
+            model: None,
+            memory: Memory::new(),
             space,
             settings,
         })
@@ -101,22 +112,156 @@ impl Optimizer {
     }
 
     fn choose(&mut self) -> Result<Vec<f64>, Error> {
-        let bayesian = matches!(self.settings.strategy, Strategy::Bayesian { .. });
-        let design = if bayesian {
+        let Strategy::Bayesian { acquisition } = self.settings.strategy else {
+            return self.draw(false).ok_or(Error::Exhausted);
+        };
+        if self.told.len() + self.pending.len() < self.start_evaluations()
+            && let Some(point) = self.start_point()
+        {
+            return Ok(point);
+        }
+        let Some(model) = self.model() else {
+            return self.without_model();
+        };
+        self.memory.clone_from(&model.hypers);
+        let mut order: Vec<usize> = (0..model.points.len())
+            .filter(|i| model.feasible[*i] >= 0.5)
+            .collect();
+        order.sort_by(|a, b| model.posteriors[*a].0.total_cmp(&model.posteriors[*b].0));
+        let mut good: Vec<Vec<f64>> = order.iter().map(|i| model.points[*i].clone()).collect();
+        let objective = model.any_feasible().then_some(&model.objective);
+        if good.is_empty() {
+            good.extend(model.recommended().map(|i| model.points[i].clone()));
+        }
+        let evaluated = model.evaluated(&self.pending);
+        let seed = fold(self.rng.random::<u64>());
+        let surface = Surface::new(
+            acquisition,
+            objective,
+            &model.feasibilities,
+            &evaluated,
+            seed,
+        );
+        let new = self.search(&surface, &good);
+        let waits = |point: &[f64]| self.pending.iter().any(|other| same_point(other, point));
+        let rivals = order.iter().map(|i| model.points[*i].as_slice());
+        let rivals: Vec<&[f64]> = rivals.filter(|rival| !waits(rival)).collect();
+        let Some(new) = new else {
+            // Everything has been tried: the best is worth another measurement.
+            return rivals
+                .first()
+                .map(|point| point.to_vec())
+                .ok_or(Error::Exhausted);
+        };
+        if acquisition == Acquisition::LogNoisyEi
+            && let Some(again) = worth_repeating(&model.objective, &rivals, &new)
+        {
+            return Ok(rivals[again].to_vec());
+        }
+        Ok(new)
+    }
+
+    /// The point where `surface` is highest, among those neither told nor pending.
+    fn search(&mut self, surface: &Surface, good: &[Vec<f64>]) -> Option<Vec<f64>> {
+        let (told, pending) = (&self.told, &self.pending);
+        let search = Search {
+            space: &self.space,
+            surface,
+            belief: Belief::after(told.len()),
+            good,
+            observations: told.len() + pending.len(),
+            taken: &|point| is_taken(told, pending, point),
+        };
+        search.run(&mut self.rng)
+    }
+
+    /// Nothing completed yet: away from the crashes.
+    fn without_model(&mut self) -> Result<Vec<f64>, Error> {
+        if self.told.is_empty() {
+            return self.draw(true).ok_or(Error::Exhausted);
+        }
+        let viability = viability(&self.told, self.space.encoding());
+        let evaluated = Evaluated {
+            points: &[],
+            posteriors: &[],
+            feasible: &[],
+            pending: &[],
+        };
+        let surface = Surface::new(
+            Acquisition::LogEi,
+            None,
+            viability.as_slice(),
+            &evaluated,
+            0,
+        );
+        self.search(&surface, &[]).ok_or(Error::Exhausted)
+    }
+
+    /// How many evaluations come before the model. A choice of this crate: enough to see every parameter move a few
+    /// times, never so many that a budget of 20 is spent on it.
+    fn start_evaluations(&self) -> usize {
+        let parameters = self.space.parameters().len();
+        self.settings
+            .initial_random
+            .unwrap_or((2 * parameters).clamp(4, 10))
+    }
+
+    /// A point of the start: the guesses of the priors first, then the Sobol sequence.
+    fn start_point(&mut self) -> Option<Vec<f64>> {
+        if self
+            .space
+            .parameters()
+            .iter()
+            .any(|parameter| parameter.prior.is_some())
+        {
+            let mut guess = self.space.default_configuration();
+            for parameter in self.space.parameters() {
+                if let Some(prior) = &parameter.prior {
+                    guess
+                        .0
+                        .insert(parameter.name.clone(), prior.best_guess.clone());
+                }
+            }
+            let point = self.space.encoding().encode(&self.space.snap(&guess));
+            if self.space.allows(&point) && !is_taken(&self.told, &self.pending, &point) {
+                return Some(point);
+            }
+        }
+        self.draw(true)
+    }
+
+    /// The next point of the start's or the strategy's design. A strategy without a model repeats points that completed
+    /// when there is no other left.
+    fn draw(&mut self, start: bool) -> Option<Vec<f64>> {
+        let design = if start {
             &mut self.start
         } else {
             &mut self.strategy
         };
         let (told, pending) = (&self.told, &self.pending);
-        let taken = |point: &[f64]| {
-            told.iter()
-                .map(|told| &told.point)
-                .chain(pending)
-                .any(|other| same_point(other, point))
-        };
-        design
-            .next(&self.space, &mut self.rng, true, taken)
-            .ok_or(Error::Exhausted)
+        let new = design.next(&self.space, &mut self.rng, |point| {
+            is_taken(told, pending, point)
+        });
+        if new.is_some() || start {
+            return new;
+        }
+        let crashed = told
+            .iter()
+            .filter(|told| matches!(told.observation.outcome, Outcome::Crashed));
+        let lost: Vec<&Vec<f64>> = crashed.map(|told| &told.point).chain(pending).collect();
+        design.next(&self.space, &mut self.rng, |point| {
+            lost.iter().any(|other| same_point(other, point))
+        })
+    }
+
+    /// The model of what has been told; fitted once for every state of knowledge.
+    fn model(&mut self) -> Option<Arc<Model>> {
+        if self.model.is_none() {
+            let log = self.settings.log_objective;
+            self.model =
+                Model::fit(&self.told, self.space.encoding(), log, &self.memory).map(Arc::new);
+        }
+        self.model.clone()
     }
 
     /// Takes in what came of a configuration; one that was never asked is welcome too.
@@ -136,6 +281,7 @@ impl Optimizer {
             self.pending.remove(position);
         }
         self.told.push(Told { observation, point });
+        self.model = None;
         Ok(())
     }
 
@@ -154,19 +300,24 @@ impl Optimizer {
     /// The best evaluated configuration by the model's mean, among those that are probably feasible; where none is, the
     /// one that is most probably feasible. `None` until an evaluation completed.
     pub fn best(&mut self) -> Option<Recommendation> {
-        let completed = self
-            .told
-            .iter()
-            .filter_map(|told| match &told.observation.outcome {
-                Outcome::Completed { objective, .. } => Some((told, *objective)),
-                Outcome::Crashed => None,
-            });
-        let (told, objective) = completed.min_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
+        let model = self.model()?;
+        let index = model.recommended()?;
+        let (mean, variance) = model.posteriors[index];
         Some(Recommendation {
-            configuration: told.observation.configuration.clone(),
-            mean: objective.value,
-            sd: objective.variance.unwrap_or(0.0).sqrt(),
-            probability_feasible: 1.0,
+            configuration: self.told[model.first[index]]
+                .observation
+                .configuration
+                .clone(),
+            mean: model.transform.inverse(mean),
+            sd: model.transform.inverse_slope(mean) * variance.sqrt(),
+            probability_feasible: model.feasible[index],
         })
     }
+}
+
+fn is_taken(told: &[Told], pending: &[Vec<f64>], point: &[f64]) -> bool {
+    told.iter()
+        .map(|told| &told.point)
+        .chain(pending)
+        .any(|other| same_point(other, point))
 }

@@ -1,0 +1,584 @@
+//! What a point is worth: acquisition functions with gradients, on an objective process and feasibility processes.
+//!
+//! Noisy expected improvement (Letham, Karrer, Ottoni, Bakshy 2019, "Constrained Bayesian optimization with noisy
+//! experiments") draws the true values at the promising evaluated points and at the pending ones, and averages the
+//! closed-form expected improvement over the draws; each is taken and summed in logarithms (Ament et al. 2023). With B those
+//! points and D the data, `f(x) | f(B), D` has a mean that is linear and a variance that is quadratic in `k(x, D ∪ B)`,
+//! so all draws share one matrix. Without noise the draws agree, and what is left is expected improvement.
+
+use crate::design::sobol;
+use crate::gp::{Gp, VARIANCE_MIN};
+use crate::kernel::Kernel;
+use crate::linalg::{Cholesky, add_scaled, dot};
+use crate::normal::{log_cdf, log_improvement, quantile};
+use crate::settings::Acquisition;
+
+/// Draws of the true values; quasi-random, so few are enough.
+const DRAWS: usize = 64;
+/// Evaluated points that may be the best: beyond so many, the least promising are left out.
+const BASE_POINTS_MAX: usize = 24;
+/// A point stays among them while its probability of beating the best mean is more than this many deviations below ½.
+const BASE_DEVIATIONS: f64 = 3.0;
+/// Added to the covariance of the base points, relative to the prior variance, against rounding.
+const BASE_JITTER: f64 = 1e-9;
+
+/// The logarithm of an improvement (in standard deviations of the objective) that is no reason to risk a crash: 10⁻⁶.
+/// Below it the logarithm falls ever more slowly, so that the order of points stays, but feasibility decides between them.
+const NEGLIGIBLE: f64 = -13.8;
+
+/// Feasibility of one kind: the process is at most `threshold`, or, for viability, at least.
+#[derive(Clone, Debug)]
+pub(crate) struct Feasibility {
+    pub(crate) gp: Gp,
+    pub(crate) threshold: f64,
+    pub(crate) below: bool,
+}
+
+impl Feasibility {
+    fn z(&self, mean: f64, deviation: f64) -> f64 {
+        let margin = if self.below {
+            self.threshold - mean
+        } else {
+            mean - self.threshold
+        };
+        margin / deviation
+    }
+
+    /// The probability of being feasible where the process has this mean and variance.
+    pub(crate) fn probability(&self, (mean, variance): (f64, f64)) -> f64 {
+        log_cdf(self.z(mean, variance.sqrt())).0.exp()
+    }
+}
+
+/// A linear mean and a quadratic variance in `k(x, points)`, for one draw or several.
+#[derive(Clone, Debug)]
+struct Conditional {
+    kernel: Kernel,
+    points: Vec<f64>,
+    mean: f64,
+    /// Row j: what the covariance with point j adds to the mean of each draw.
+    weights: Vec<f64>,
+    draws: usize,
+    quadratic: Vec<f64>,
+}
+
+/// What is kept between evaluations, so that they need not allocate.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scratch {
+    row: Vec<f64>,
+    slopes: Vec<f64>,
+    product: Vec<f64>,
+    means: Vec<f64>,
+    factors: Vec<f64>,
+    logs: Vec<(f64, f64, f64)>,
+}
+
+impl Conditional {
+    fn of(gp: &Gp) -> Self {
+        Conditional {
+            kernel: gp.kernel.clone(),
+            points: gp.points.clone(),
+            mean: gp.mean,
+            weights: gp.alpha.clone(),
+            draws: 1,
+            quadratic: gp.inverse.clone(),
+        }
+    }
+
+    /// Fills `scratch.means` and returns the variance; `scratch.product` is then `quadratic · k`.
+    fn evaluate(&self, x: &[f64], scratch: &mut Scratch) -> f64 {
+        self.kernel
+            .row(x, &self.points, &mut scratch.row, &mut scratch.slopes);
+        let n = scratch.row.len();
+        scratch.means.clear();
+        scratch.means.resize(self.draws, self.mean);
+        scratch.product.clear();
+        let mut explained = 0.0;
+        for j in 0..n {
+            let covariance = scratch.row[j];
+            if self.draws == 1 {
+                scratch.means[0] += covariance * self.weights[j];
+            } else {
+                add_scaled(
+                    &mut scratch.means,
+                    covariance,
+                    &self.weights[j * self.draws..(j + 1) * self.draws],
+                );
+            }
+            let product = dot(&self.quadratic[j * n..(j + 1) * n], &scratch.row);
+            scratch.product.push(product);
+            explained += covariance * product;
+        }
+        (self.kernel.scale - explained).max(VARIANCE_MIN)
+    }
+
+    /// Adds the gradient of a function of means and deviation, given its derivatives by each.
+    fn pull_back(
+        &self,
+        x: &[f64],
+        by_means: &[f64],
+        by_deviation: f64,
+        variance: f64,
+        scratch: &mut Scratch,
+        gradient: &mut [f64],
+    ) {
+        // The variance is cut off at its least value: no slope there.
+        let by_variance = if variance > VARIANCE_MIN {
+            by_deviation / (2.0 * variance.sqrt())
+        } else {
+            0.0
+        };
+        scratch.factors.clear();
+        for j in 0..scratch.row.len() {
+            let by_mean = dot(
+                by_means,
+                &self.weights[j * self.draws..(j + 1) * self.draws],
+            );
+            scratch
+                .factors
+                .push(by_mean - 2.0 * by_variance * scratch.product[j]);
+        }
+        self.kernel
+            .gradient(x, &self.points, &scratch.slopes, &scratch.factors, gradient);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Worth {
+    Improvement { bests: Vec<f64> },
+    Probability { best: f64 },
+    Confidence { root_beta: f64 },
+    Nothing,
+}
+
+/// An acquisition function, to be maximised.
+#[derive(Clone, Debug)]
+pub(crate) struct Surface {
+    objective: Option<Conditional>,
+    worth: Worth,
+    feasibilities: Vec<(Feasibility, Conditional)>,
+}
+
+/// Evaluated points, with the probability that each is feasible, as an acquisition needs them.
+pub(crate) struct Evaluated<'a> {
+    /// Points, each once.
+    pub(crate) points: &'a [Vec<f64>],
+    /// The objective process's mean and variance at each.
+    pub(crate) posteriors: &'a [(f64, f64)],
+    pub(crate) feasible: &'a [f64],
+    pub(crate) pending: &'a [Vec<f64>],
+}
+
+impl Surface {
+    /// The worth of points under `acquisition`; without an objective process, feasibility alone.
+    pub(crate) fn new(
+        acquisition: Acquisition,
+        objective: Option<&Gp>,
+        feasibilities: &[Feasibility],
+        evaluated: &Evaluated<'_>,
+        seed: u32,
+    ) -> Surface {
+        let feasibilities = feasibilities
+            .iter()
+            .map(|f| (f.clone(), Conditional::of(&f.gp)))
+            .collect();
+        let Some(gp) = objective else {
+            return Surface {
+                objective: None,
+                worth: Worth::Nothing,
+                feasibilities,
+            };
+        };
+        let means: Vec<f64> = evaluated
+            .points
+            .iter()
+            .map(|point| gp.posterior(point).0)
+            .collect();
+        let worst = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let likely = means
+            .iter()
+            .zip(evaluated.feasible)
+            .filter(|(_, p)| **p >= 0.5)
+            .map(|(mean, _)| *mean);
+        let best = likely.fold(f64::INFINITY, f64::min);
+        let best = if best.is_finite() { best } else { worst };
+        let noisy = acquisition == Acquisition::LogNoisyEi;
+        let base = if noisy {
+            base_points(evaluated, &means, best)
+        } else {
+            Vec::new()
+        };
+        let (conditional, values) =
+            joint(gp, &base, evaluated, if noisy { DRAWS } else { 1 }, seed);
+        let worth = match acquisition {
+            Acquisition::LogNoisyEi => Worth::Improvement {
+                bests: best_of_draws(&values, &base, evaluated, worst.max(best), seed),
+            },
+            Acquisition::Ei | Acquisition::LogEi => Worth::Improvement { bests: vec![best] },
+            Acquisition::Poi => Worth::Probability { best },
+            Acquisition::Ucb { beta } => Worth::Confidence {
+                root_beta: beta.sqrt(),
+            },
+        };
+        Surface {
+            objective: Some(conditional),
+            worth,
+            feasibilities,
+        }
+    }
+
+    /// The acquisition at `x`, in logarithms (but for the confidence bound); its gradient is added to `gradient` where
+    /// one is given.
+    pub(crate) fn evaluate(
+        &self,
+        x: &[f64],
+        scratch: &mut Scratch,
+        mut gradient: Option<&mut [f64]>,
+    ) -> f64 {
+        let mut total = 0.0;
+        if let Some(conditional) = &self.objective {
+            let variance = conditional.evaluate(x, scratch);
+            let deviation = variance.sqrt();
+            let mut by_means = Vec::new();
+            let mut by_deviation = 0.0;
+            match &self.worth {
+                Worth::Improvement { bests } => {
+                    scratch.logs.clear();
+                    scratch.logs.extend(
+                        bests
+                            .iter()
+                            .zip(&scratch.means)
+                            .map(|(best, mean)| log_improvement((best - mean) / deviation)),
+                    );
+                    let top = scratch
+                        .logs
+                        .iter()
+                        .map(|log| log.0)
+                        .fold(f64::NEG_INFINITY, f64::max);
+                    let sum: f64 = scratch.logs.iter().map(|log| (log.0 - top).exp()).sum();
+                    total += deviation.ln() + top + (sum / bests.len() as f64).ln();
+                    if gradient.is_some() {
+                        for log in &scratch.logs {
+                            let share = (log.0 - top).exp() / sum;
+                            by_means.push(-share * log.1 / deviation);
+                            by_deviation += share * log.2 / deviation;
+                        }
+                    }
+                }
+                Worth::Probability { best } => {
+                    let z = (best - scratch.means[0]) / deviation;
+                    let (log, slope) = log_cdf(z);
+                    total += log;
+                    by_means.push(-slope / deviation);
+                    by_deviation = -slope * z / deviation;
+                }
+                Worth::Confidence { root_beta } => {
+                    total += root_beta * deviation - scratch.means[0];
+                    by_means.push(-1.0);
+                    by_deviation = *root_beta;
+                }
+                Worth::Nothing => {}
+            }
+            if !matches!(self.worth, Worth::Confidence { .. }) && total < NEGLIGIBLE {
+                let slope = 1.0 / (1.0 + NEGLIGIBLE - total);
+                total = NEGLIGIBLE + slope.ln();
+                by_means.iter_mut().for_each(|by_mean| *by_mean *= slope);
+                by_deviation *= slope;
+            }
+            if let Some(gradient) = gradient.as_deref_mut() {
+                conditional.pull_back(x, &by_means, by_deviation, variance, scratch, gradient);
+            }
+        }
+        for (feasibility, conditional) in &self.feasibilities {
+            let variance = conditional.evaluate(x, scratch);
+            let deviation = variance.sqrt();
+            let z = feasibility.z(scratch.means[0], deviation);
+            let (log, slope) = log_cdf(z);
+            total += log;
+            if let Some(gradient) = gradient.as_deref_mut() {
+                let sign = if feasibility.below { -1.0 } else { 1.0 };
+                conditional.pull_back(
+                    x,
+                    &[sign * slope / deviation],
+                    -slope * z / deviation,
+                    variance,
+                    scratch,
+                    gradient,
+                );
+            }
+        }
+        total
+    }
+}
+
+/// The evaluated points (by index) that may be the best, most promising first.
+fn base_points(evaluated: &Evaluated<'_>, means: &[f64], best: f64) -> Vec<usize> {
+    let mut scored: Vec<(f64, usize)> = (0..means.len())
+        .filter(|i| evaluated.feasible[*i] > 0.01)
+        .map(|i| ((means[i] - best) / evaluated.posteriors[i].1.sqrt(), i))
+        .collect();
+    scored.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    // The deviation of the difference to the best is at most √2 of the larger one: be generous.
+    let keep = |(position, (score, _)): &(usize, (f64, usize))| {
+        *position == 0 || (*position < BASE_POINTS_MAX && *score < BASE_DEVIATIONS)
+    };
+    scored
+        .into_iter()
+        .enumerate()
+        .filter(keep)
+        .map(|(_, (_, index))| index)
+        .collect()
+}
+
+/// The process given draws at the base points and the pending ones, and the values drawn, draw by draw.
+fn joint(
+    gp: &Gp,
+    base: &[usize],
+    evaluated: &Evaluated<'_>,
+    draws: usize,
+    seed: u32,
+) -> (Conditional, Vec<Vec<f64>>) {
+    let n = gp.n();
+    let chosen: Vec<&[f64]> = base
+        .iter()
+        .map(|i| evaluated.points[*i].as_slice())
+        .chain(evaluated.pending.iter().map(Vec::as_slice))
+        .collect();
+    let m = chosen.len();
+    let mut points = gp.points.clone();
+    chosen
+        .iter()
+        .for_each(|point| points.extend_from_slice(point));
+    let total = n + m;
+    // Column j of the map from k(x, points) to cov(f(x), f(chosenⱼ) | D), kept as row j.
+    let mut map = vec![0.0; m * total];
+    let (mut row, mut slopes) = (Vec::new(), Vec::new());
+    let mut rows = Vec::with_capacity(m);
+    for (j, point) in chosen.iter().enumerate() {
+        gp.kernel.row(point, &points, &mut row, &mut slopes);
+        for i in 0..n {
+            map[j * total + i] = -dot(&gp.inverse[i * n..(i + 1) * n], &row[..n]);
+        }
+        map[j * total + n + j] = 1.0;
+        rows.push(row.clone());
+    }
+    let mut covariance = vec![0.0; m * m];
+    for i in 0..m {
+        for j in 0..=i {
+            let value = dot(&rows[i], &map[j * total..(j + 1) * total]);
+            covariance[i * m + j] = value;
+            covariance[j * m + i] = value;
+        }
+        covariance[i * m + i] = covariance[i * m + i].max(0.0) + BASE_JITTER * gp.kernel.scale;
+    }
+    let mut quadratic = vec![0.0; total * total];
+    for i in 0..n {
+        quadratic[i * total..i * total + n].copy_from_slice(&gp.inverse[i * n..(i + 1) * n]);
+    }
+    let mut weights = vec![0.0; total * draws];
+    for i in 0..n {
+        weights[i * draws..(i + 1) * draws].fill(gp.alpha[i]);
+    }
+    let mut values = vec![Vec::new(); draws];
+    let conditional = |weights, quadratic| Conditional {
+        kernel: gp.kernel.clone(),
+        points,
+        mean: gp.mean,
+        weights,
+        draws,
+        quadratic,
+    };
+    let Some(factor) = Cholesky::with_jitter(&mut covariance, m) else {
+        return (conditional(weights, quadratic), values);
+    };
+    // whitened = L⁻¹ · map: row j is the map to the j-th independent component.
+    let mut whitened = map;
+    for j in 0..m {
+        let (done, rest) = whitened.split_at_mut(j * total);
+        let current = &mut rest[..total];
+        let lower = factor.row(j);
+        for k in 0..j {
+            add_scaled(current, -lower[k], &done[k * total..(k + 1) * total]);
+        }
+        current.iter_mut().for_each(|value| *value /= lower[j]);
+    }
+    for component in whitened.chunks_exact(total) {
+        for i in 0..total {
+            if component[i] != 0.0 {
+                add_scaled(
+                    &mut quadratic[i * total..(i + 1) * total],
+                    component[i],
+                    component,
+                );
+            }
+        }
+    }
+    let prior: Vec<f64> = rows
+        .iter()
+        .map(|row| gp.mean + dot(&row[..n], &gp.alpha))
+        .collect();
+    for (draw, value) in values.iter_mut().enumerate() {
+        let normal: Vec<f64> = if draws == 1 {
+            vec![0.0; m]
+        } else {
+            let index = u32::try_from(draw).unwrap_or(0);
+            sobol(index, m, seed).into_iter().map(quantile).collect()
+        };
+        *value = (0..m)
+            .map(|j| prior[j] + dot(factor.row(j), &normal[..=j]))
+            .collect();
+        for (component, z) in whitened.chunks_exact(total).zip(&normal) {
+            for i in 0..total {
+                weights[i * draws + draw] += component[i] * z;
+            }
+        }
+    }
+    (conditional(weights, quadratic), values)
+}
+
+/// The best feasible value of each draw. Feasibility is drawn too, point by point; where no point is feasible, anything
+/// better than the worst is an improvement.
+fn best_of_draws(
+    values: &[Vec<f64>],
+    base: &[usize],
+    evaluated: &Evaluated<'_>,
+    worst: f64,
+    seed: u32,
+) -> Vec<f64> {
+    let draw = |(index, values): (usize, &Vec<f64>)| {
+        let chances = sobol(
+            u32::try_from(index).unwrap_or(0),
+            values.len(),
+            seed ^ 0x5eed,
+        );
+        let feasible = values
+            .iter()
+            .zip(&chances)
+            .enumerate()
+            .filter(|(j, (_, chance))| {
+                // Of a pending point nothing is known but the models; its value counts as if it were feasible.
+                base.get(*j)
+                    .is_none_or(|i| **chance < evaluated.feasible[*i])
+            });
+        let best = feasible
+            .map(|(_, (value, _))| *value)
+            .fold(f64::INFINITY, f64::min);
+        if best.is_finite() { best } else { worst }
+    };
+    values.iter().enumerate().map(draw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gp::{Data, Hyper};
+
+    const CATEGORICAL: [bool; 2] = [false, false];
+
+    fn gp(noise: f64) -> (Gp, Vec<Vec<f64>>) {
+        let points: Vec<Vec<f64>> = (0..12).map(|index| sobol(index, 2, 3)).collect();
+        let values: Vec<f64> = points
+            .iter()
+            .map(|x| (7.0 * x[0]).sin() + (x[1] - 0.3).powi(2))
+            .collect();
+        let data = Data {
+            points: points.concat(),
+            variances: vec![noise; values.len()],
+            weights: vec![1.0; values.len()],
+            values,
+            mean_prior: (0.0, 1.0),
+        };
+        let hyper = Hyper {
+            ln_noise: f64::NEG_INFINITY,
+            ..Hyper::prior_mode(2)
+        };
+        (Gp::condition(&data, &CATEGORICAL, hyper).unwrap(), points)
+    }
+
+    fn surface(acquisition: Acquisition, noise: f64, pending: &[Vec<f64>]) -> Surface {
+        let (gp, points) = gp(noise);
+        let posteriors: Vec<(f64, f64)> = points.iter().map(|point| gp.posterior(point)).collect();
+        let viability = Feasibility {
+            gp: gp.clone(),
+            threshold: -0.4,
+            below: false,
+        };
+        let evaluated = Evaluated {
+            points: &points,
+            posteriors: &posteriors,
+            feasible: &[0.9; 12],
+            pending,
+        };
+        let evaluated = if noise == 0.0 {
+            Evaluated {
+                feasible: &[1.0; 12],
+                ..evaluated
+            }
+        } else {
+            evaluated
+        };
+        let feasibilities: &[Feasibility] = if noise == 0.0 { &[] } else { &[viability] };
+        Surface::new(acquisition, Some(&gp), feasibilities, &evaluated, 9)
+    }
+
+    #[test]
+    fn noisy_improvement_is_improvement_without_noise() {
+        let noisy = surface(Acquisition::LogNoisyEi, 0.0, &[]);
+        let plain = surface(Acquisition::LogEi, 0.0, &[]);
+        let mut scratch = Scratch::default();
+        for index in 100..200 {
+            let x = sobol(index, 2, 4);
+            let (a, b) = (
+                noisy.evaluate(&x, &mut scratch, None),
+                plain.evaluate(&x, &mut scratch, None),
+            );
+            assert!((a.exp() - b.exp()).abs() < 1e-6, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn gradients_are_difference_quotients() {
+        let all = [
+            Acquisition::LogNoisyEi,
+            Acquisition::Ei,
+            Acquisition::LogEi,
+            Acquisition::Poi,
+            Acquisition::Ucb { beta: 2.0 },
+        ];
+        for acquisition in all {
+            let surface = surface(acquisition, 0.01, &[vec![0.3, 0.6]]);
+            let mut scratch = Scratch::default();
+            for index in 50..60 {
+                let x = sobol(index, 2, 4);
+                let mut gradient = vec![0.0; 2];
+                surface.evaluate(&x, &mut scratch, Some(&mut gradient));
+                for k in 0..2 {
+                    let mut moved = |step: f64| {
+                        let mut x = x.clone();
+                        x[k] += step;
+                        surface.evaluate(&x, &mut scratch, None)
+                    };
+                    let quotient = (moved(1e-6) - moved(-1e-6)) / 2e-6;
+                    assert!(
+                        (quotient - gradient[k]).abs() < 1e-3 * (1.0 + quotient.abs()),
+                        "{acquisition:?} {quotient} {}",
+                        gradient[k]
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pending_point_is_not_worth_asking_again() {
+        let mut scratch = Scratch::default();
+        let x = vec![0.68, 0.3];
+        let free = surface(Acquisition::LogNoisyEi, 0.01, &[]).evaluate(&x, &mut scratch, None);
+        let taken = surface(Acquisition::LogNoisyEi, 0.01, std::slice::from_ref(&x)).evaluate(
+            &x,
+            &mut scratch,
+            None,
+        );
+        assert!(taken < free - 2.0, "{taken} {free}");
+    }
+}

@@ -1,0 +1,134 @@
+//! The Matérn-5/2 kernel with one length scale per coordinate; categorical coordinates differ or do not.
+
+use crate::linalg::dot;
+
+const SQRT5: f64 = 2.236_067_977_499_79;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    /// Whether each coordinate is categorical.
+    categorical: Vec<bool>,
+    /// 1/ℓ² of each coordinate.
+    inverse_square: Vec<f64>,
+    /// The prior variance.
+    pub(crate) scale: f64,
+}
+
+impl Kernel {
+    pub(crate) fn new(categorical: &[bool], ln_lengths: &[f64], scale: f64) -> Self {
+        Kernel {
+            categorical: categorical.to_vec(),
+            inverse_square: ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect(),
+            scale,
+        }
+    }
+
+    pub(crate) fn dimension(&self) -> usize {
+        self.categorical.len()
+    }
+
+    /// The covariance of the values at `a` and `b`.
+    pub(crate) fn between(&self, a: &[f64], b: &[f64]) -> f64 {
+        self.scale * matern(self.distance_square(a, b)).0
+    }
+
+    /// Writes the covariance of `x` with each of `points` (rows), and what [`Kernel::gradient`] needs to go on.
+    pub(crate) fn row(
+        &self,
+        x: &[f64],
+        points: &[f64],
+        covariances: &mut Vec<f64>,
+        slopes: &mut Vec<f64>,
+    ) {
+        covariances.clear();
+        slopes.clear();
+        for point in points.chunks_exact(self.dimension()) {
+            let (value, slope) = matern(self.distance_square(x, point));
+            covariances.push(self.scale * value);
+            slopes.push(self.scale * slope);
+        }
+    }
+
+    /// Adds `Σ factorⱼ · ∂k(x, pointⱼ)/∂x` to `gradient`, over the ordered coordinates; `slopes` as [`Kernel::row`] left
+    /// them.
+    pub(crate) fn gradient(
+        &self,
+        x: &[f64],
+        points: &[f64],
+        slopes: &[f64],
+        factors: &[f64],
+        gradient: &mut [f64],
+    ) {
+        for ((point, slope), factor) in points
+            .chunks_exact(self.dimension())
+            .zip(slopes)
+            .zip(factors)
+        {
+            let weight = 2.0 * slope * factor;
+            for k in 0..x.len() {
+                if !self.categorical[k] {
+                    gradient[k] += weight * (x[k] - point[k]) * self.inverse_square[k];
+                }
+            }
+        }
+    }
+
+    fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
+        let mut sum = 0.0;
+        for k in 0..a.len() {
+            sum += squared_difference(a[k], b[k], self.categorical[k]) * self.inverse_square[k];
+        }
+        sum
+    }
+}
+
+/// (a − b)², or whether two levels differ.
+pub(crate) fn squared_difference(a: f64, b: f64, categorical: bool) -> f64 {
+    let difference = a - b;
+    if categorical {
+        f64::from(u8::from(difference != 0.0))
+    } else {
+        difference * difference
+    }
+}
+
+/// Matérn-5/2 of a squared scaled distance, and its derivative by that (Rasmussen & Williams 2006, equation 4.17).
+pub(crate) fn matern(distance_square: f64) -> (f64, f64) {
+    let t = SQRT5 * distance_square.sqrt();
+    let decay = (-t).exp();
+    (
+        (1.0 + t + t * t / 3.0) * decay,
+        -5.0 / 6.0 * (1.0 + t) * decay,
+    )
+}
+
+/// The squared differences of all pairs of points, packed row by row below the diagonal.
+pub(crate) struct Pairs {
+    dimension: usize,
+    squares: Vec<f64>,
+}
+
+impl Pairs {
+    pub(crate) fn new(points: &[f64], categorical: &[bool]) -> Self {
+        let dimension = categorical.len();
+        let n = points.len() / dimension;
+        let mut squares = Vec::with_capacity(n * n.saturating_sub(1) / 2 * dimension);
+        for i in 0..n {
+            for j in 0..i {
+                let (a, b) = (&points[i * dimension..], &points[j * dimension..]);
+                squares
+                    .extend((0..dimension).map(|k| squared_difference(a[k], b[k], categorical[k])));
+            }
+        }
+        Pairs { dimension, squares }
+    }
+
+    /// The squares of each pair (1,0), (2,0), (2,1), (3,0) …
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &[f64]> {
+        self.squares.chunks_exact(self.dimension)
+    }
+
+    pub(crate) fn scaled(square: &[f64], inverse_square: &[f64]) -> f64 {
+        dot(square, inverse_square)
+    }
+}

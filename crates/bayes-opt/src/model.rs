@@ -1,0 +1,291 @@
+//! All processes that are fitted to what has been told: the objective, each constraint, and viability.
+
+use std::collections::BTreeMap;
+
+use crate::acquisition::{Evaluated, Feasibility};
+use crate::encode::{Encoding, same_point};
+use crate::gp::{Data, Gp, Hyper};
+use crate::observation::{Measured, Outcome};
+use crate::optimizer::Told;
+use crate::transform::Transform;
+
+/// Hyper-parameters by process, to start the next fit from.
+pub(crate) type Memory = BTreeMap<String, Hyper>;
+
+/// Prior mean and deviation of viability, where 1 survives and −1 crashes: a configuration is expected to survive with
+/// about nine in ten. A choice of this crate.
+const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
+/// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as "throttled periods" are never
+/// negative, and 0 is plainly feasible, not a toss-up.
+const ZERO_MARGIN: f64 = 0.5;
+/// Floating-point work that one fit may do, in multiplications: about 15 ms on one core of 2020.
+const FIT_WORK: f64 = 2.0e7;
+
+/// The fitted processes.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) objective: Gp,
+    pub(crate) transform: Transform,
+    pub(crate) feasibilities: Vec<Feasibility>,
+    /// Completed points, each once.
+    pub(crate) points: Vec<Vec<f64>>,
+    /// For each, the first observation of it.
+    pub(crate) first: Vec<usize>,
+    /// For each, the objective's posterior.
+    pub(crate) posteriors: Vec<(f64, f64)>,
+    /// For each, the probability of being feasible.
+    pub(crate) feasible: Vec<f64>,
+    pub(crate) hypers: Memory,
+}
+
+impl Model {
+    /// Fits all processes; `None` while nothing completed.
+    pub(crate) fn fit(
+        told: &[Told],
+        encoding: &Encoding,
+        log: bool,
+        memory: &Memory,
+    ) -> Option<Model> {
+        let mut completed: Vec<(usize, &Told, Measured)> = Vec::new();
+        let mut constraints: BTreeMap<&str, Vec<(&Told, Measured)>> = BTreeMap::new();
+        for (index, told) in told.iter().enumerate() {
+            let Outcome::Completed {
+                objective,
+                constraints: measured,
+            } = &told.observation.outcome
+            else {
+                continue;
+            };
+            completed.push((index, told, *objective));
+            for (name, measured) in measured {
+                constraints.entry(name).or_default().push((told, *measured));
+            }
+        }
+        if completed.is_empty() {
+            return None;
+        }
+        let mut fitter = Fitter {
+            categorical: encoding.categorical(),
+            memory,
+            hypers: Memory::new(),
+        };
+
+        let values: Vec<f64> = completed
+            .iter()
+            .map(|(_, _, objective)| objective.value)
+            .collect();
+        let transform = Transform::new(&values, log);
+        let data = Data {
+            points: completed
+                .iter()
+                .flat_map(|(_, told, _)| told.point.iter().copied())
+                .collect(),
+            values: values
+                .iter()
+                .map(|value| transform.forward(*value))
+                .collect(),
+            variances: completed
+                .iter()
+                .map(|(_, _, y)| transform.variance(y.value, y.variance.unwrap_or(0.0)))
+                .collect(),
+            weights: completed
+                .iter()
+                .map(|(_, told, _)| told.observation.weight)
+                .collect(),
+            mean_prior: (0.0, 1.0),
+        };
+        let objective = fitter.fit("objective", &data)?;
+
+        let mut feasibilities = Vec::new();
+        for (name, measured) in &constraints {
+            let gp = fitter.fit(&format!("constraint {name}"), &constraint_data(measured))?;
+            feasibilities.push(Feasibility {
+                gp,
+                threshold: 0.0,
+                below: true,
+            });
+        }
+        if completed.len() < told.len() {
+            let gp = fitter.fit("viability", &viability_data(told))?;
+            feasibilities.push(Feasibility {
+                gp,
+                threshold: 0.0,
+                below: false,
+            });
+        }
+
+        let mut model = Model {
+            objective,
+            transform,
+            feasibilities,
+            points: Vec::new(),
+            first: Vec::new(),
+            posteriors: Vec::new(),
+            feasible: Vec::new(),
+            hypers: fitter.hypers,
+        };
+        for (row, (index, told, _)) in completed.iter().enumerate() {
+            if model
+                .points
+                .iter()
+                .any(|point| same_point(point, &told.point))
+            {
+                continue;
+            }
+            model.points.push(told.point.clone());
+            model.first.push(*index);
+            model.posteriors.push(model.objective.posterior_at(row));
+            let feasible = model
+                .feasibilities
+                .iter()
+                .map(|f| f.probability(f.gp.posterior(&told.point)))
+                .product();
+            model.feasible.push(feasible);
+        }
+        Some(model)
+    }
+
+    pub(crate) fn evaluated<'a>(&'a self, pending: &'a [Vec<f64>]) -> Evaluated<'a> {
+        Evaluated {
+            points: &self.points,
+            posteriors: &self.posteriors,
+            feasible: &self.feasible,
+            pending,
+        }
+    }
+
+    /// The point (by index) to recommend: the best mean among those that are probably feasible, else the most probably
+    /// feasible one.
+    pub(crate) fn recommended(&self) -> Option<usize> {
+        let likely = (0..self.points.len()).filter(|i| self.feasible[*i] >= 0.5);
+        likely
+            .min_by(|a, b| self.posteriors[*a].0.total_cmp(&self.posteriors[*b].0))
+            .or_else(|| {
+                (0..self.points.len())
+                    .max_by(|a, b| self.feasible[*a].total_cmp(&self.feasible[*b]))
+            })
+    }
+
+    /// Whether some evaluated point is probably feasible.
+    pub(crate) fn any_feasible(&self) -> bool {
+        self.feasible.iter().any(|probability| *probability >= 0.5)
+    }
+}
+
+struct Fitter<'a> {
+    categorical: &'a [bool],
+    memory: &'a Memory,
+    hypers: Memory,
+}
+
+impl Fitter<'_> {
+    fn fit(&mut self, name: &str, data: &Data) -> Option<Gp> {
+        let (n, d) = (data.values.len() as f64, self.categorical.len());
+        let work = n * n * n / 2.0 + n * n * d as f64;
+        let evaluations = crate::value::cell(FIT_WORK / work.max(1.0) / 60.0, 60).max(3);
+        let mode = Hyper::prior_mode(d);
+        let starts = match self.memory.get(name) {
+            Some(last) if evaluations < 40 => vec![last.clone()],
+            Some(last) => vec![last.clone(), mode],
+            None => {
+                let rough = Hyper {
+                    ln_lengths: vec![-1.0; d],
+                    ln_noise: -2.0,
+                    ..mode.clone()
+                };
+                vec![mode, rough]
+            }
+        };
+        let gp = Gp::fit(data, self.categorical, &starts, evaluations)?;
+        self.hypers.insert(name.to_owned(), gp.hyper.clone());
+        Some(gp)
+    }
+}
+
+/// A constraint's values with 0 kept in its place: divided by their typical size, then by the symmetric logarithm
+/// (Eriksson & Poloczek 2021, "Scalable constrained Bayesian optimization", section 4), which draws the border apart and far
+/// violations together.
+fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
+    let mut sizes: Vec<f64> = measured
+        .iter()
+        .map(|(_, measured)| measured.value.abs())
+        .filter(|size| *size > 0.0)
+        .collect();
+    sizes.sort_by(f64::total_cmp);
+    let typical = sizes.get(sizes.len() / 2).copied().unwrap_or(1.0);
+    let squeeze = |value: f64| {
+        if value == 0.0 {
+            -ZERO_MARGIN
+        } else {
+            (value / typical).signum() * (value / typical).abs().ln_1p()
+        }
+    };
+    let values: Vec<f64> = measured
+        .iter()
+        .map(|(_, measured)| squeeze(measured.value))
+        .collect();
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let deviation = (values
+        .iter()
+        .map(|value| (value - mean).powi(2))
+        .sum::<f64>()
+        / (n - 1.0).max(1.0))
+    .sqrt();
+    let scale = if deviation > 1e-9 { deviation } else { 1.0 };
+    let variance = |measured: &Measured| {
+        let slope = 1.0 / (typical * (1.0 + (measured.value / typical).abs()) * scale);
+        measured.variance.unwrap_or(0.0) * slope * slope
+    };
+    Data {
+        points: measured
+            .iter()
+            .flat_map(|(told, _)| told.point.iter().copied())
+            .collect(),
+        variances: measured
+            .iter()
+            .map(|(_, measured)| variance(measured))
+            .collect(),
+        weights: measured
+            .iter()
+            .map(|(told, _)| told.observation.weight)
+            .collect(),
+        values: values.iter().map(|value| value / scale).collect(),
+        mean_prior: (mean / scale, 1.0),
+    }
+}
+
+fn viability_data(told: &[Told]) -> Data {
+    let label = |told: &Told| {
+        if matches!(told.observation.outcome, Outcome::Crashed) {
+            -1.0
+        } else {
+            1.0
+        }
+    };
+    Data {
+        points: told
+            .iter()
+            .flat_map(|told| told.point.iter().copied())
+            .collect(),
+        values: told.iter().map(label).collect(),
+        variances: vec![0.0; told.len()],
+        weights: told.iter().map(|told| told.observation.weight).collect(),
+        mean_prior: VIABILITY_PRIOR,
+    }
+}
+
+/// Viability alone, for when nothing completed yet.
+pub(crate) fn viability(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
+    let mut fitter = Fitter {
+        categorical: encoding.categorical(),
+        memory: &Memory::new(),
+        hypers: Memory::new(),
+    };
+    let gp = fitter.fit("viability", &viability_data(told))?;
+    Some(Feasibility {
+        gp,
+        threshold: 0.0,
+        below: false,
+    })
+}

@@ -1,0 +1,76 @@
+//! Whether measuring a good point once more is worth more than a new point.
+//!
+//! Noisy expected improvement never asks for an evaluated point: it cannot improve on itself. But when noise hides which
+//! of the evaluated points is best, the recommendation gains by a repeat. Both are compared by the knowledge gradient
+//! (Frazier, Powell, Dayanik 2009) over the evaluated points and the new one: how much lower the least posterior mean is
+//! expected to be after one more measurement.
+
+use crate::gp::Gp;
+use crate::linalg::dot;
+use crate::normal::quantile;
+
+/// Points that compete to be repeated.
+const RIVALS_MAX: usize = 8;
+/// Equally probable outcomes of the measurement that are looked at.
+const OUTCOMES: u32 = 64;
+/// A repeat has to be worth so many times as much: the knowledge gradient looks one step ahead, while a new point also
+/// teaches the model for later steps.
+const PREFERENCE_FOR_NEW: f64 = 2.0;
+
+/// The index of the rival worth repeating, if one is; `rivals` are points that are probably feasible, best mean first.
+pub(crate) fn worth_repeating(gp: &Gp, rivals: &[&[f64]], new: &[f64]) -> Option<usize> {
+    let count = rivals.len().min(RIVALS_MAX);
+    if count < 2 {
+        return None;
+    }
+    let points: Vec<&[f64]> = rivals[..count].iter().copied().chain([new]).collect();
+    let (means, covariance) = joint(gp, &points);
+    let noise = gp.hyper.ln_noise.exp() + gp.typical_variance;
+    let now = means.iter().copied().fold(f64::INFINITY, f64::min);
+    let gain = |i: usize| {
+        let row = &covariance[i * points.len()..(i + 1) * points.len()];
+        let deviation = (row[i].max(0.0) + noise).sqrt();
+        let lowest = |z: f64| {
+            means
+                .iter()
+                .zip(row)
+                .map(|(mean, c)| mean + c / deviation * z)
+                .fold(f64::INFINITY, f64::min)
+        };
+        let expected: f64 = (0..OUTCOMES)
+            .map(|k| lowest(quantile((f64::from(k) + 0.5) / f64::from(OUTCOMES))))
+            .sum::<f64>();
+        now - expected / f64::from(OUTCOMES)
+    };
+    let (best, worth) = (0..count)
+        .map(|i| (i, gain(i)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (worth > PREFERENCE_FOR_NEW * gain(count).max(0.0) && worth > 1e-6).then_some(best)
+}
+
+/// Posterior means and covariances of a few points.
+fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
+    let (n, m) = (gp.n(), points.len());
+    let (mut rows, mut solved) = (Vec::new(), Vec::new());
+    for point in points {
+        let (mut row, mut slopes) = (Vec::new(), Vec::new());
+        gp.kernel.row(point, &gp.points, &mut row, &mut slopes);
+        solved.push(
+            (0..n)
+                .map(|i| dot(&gp.inverse[i * n..(i + 1) * n], &row))
+                .collect::<Vec<f64>>(),
+        );
+        rows.push(row);
+    }
+    let means = rows
+        .iter()
+        .map(|row| gp.mean + dot(row, &gp.alpha))
+        .collect();
+    let mut covariance = Vec::with_capacity(m * m);
+    for i in 0..m {
+        covariance.extend(
+            (0..m).map(|j| gp.kernel.between(points[i], points[j]) - dot(&rows[i], &solved[j])),
+        );
+    }
+    (means, covariance)
+}

@@ -1,0 +1,297 @@
+//! Finding the point of a mixed space where an acquisition function is highest.
+//!
+//! Small finite spaces are listed whole. Else quasi-random points and small changes of good ones are screened, and from
+//! the best of them gradient steps over the ordered coordinates alternate with moves to neighbours on the grid, to other
+//! levels and to special values.
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::acquisition::{Scratch, Surface};
+use crate::descent::minimise;
+use crate::design::sobol;
+use crate::encode::Encoding;
+use crate::space::Space;
+use crate::value::round_to_i64;
+
+/// Finite spaces up to this size are listed whole (see the crate's bench for the time).
+pub(crate) const LISTED_MAX: u64 = 10_000;
+/// Floating-point work of the screening, in multiplications.
+const SCREEN_WORK: f64 = 2.5e7;
+/// Points from which the local search starts.
+const STARTS: usize = 4;
+/// Gradient evaluations per start and round.
+const GRADIENT_STEPS: usize = 14;
+/// Rounds of gradient steps and neighbours.
+const ROUNDS: usize = 2;
+/// Parameters with at most so many values are moved by neighbours alone.
+const COARSE_LEVELS: u64 = 5;
+/// How many coordinates a small change touches on average; the number of perturbed dimensions in TuRBO (Eriksson et al.
+/// 2019) is 20, but spaces here are smaller.
+const CHANGED_MEAN: f64 = 3.0;
+
+/// The prior's part of the acquisition: `weight · log π(x)` (Hvarfner et al. 2022, "πBO").
+#[derive(Clone, Debug)]
+pub(crate) struct Belief {
+    weight: f64,
+}
+
+/// β of πBO, its authors' default.
+const BELIEF_BETA: f64 = 10.0;
+
+impl Belief {
+    /// The belief after `n` evaluations: β/n.
+    pub(crate) fn after(n: usize) -> Self {
+        Belief {
+            weight: BELIEF_BETA / n.max(1) as f64,
+        }
+    }
+
+    fn evaluate(&self, encoding: &Encoding, x: &[f64], mut gradient: Option<&mut [f64]>) -> f64 {
+        let mut total = 0.0;
+        let mut guess = vec![0.0; x.len()];
+        for column in encoding.columns() {
+            let Some(prior) = &column.prior else { continue };
+            column.write(&prior.best_guess, &mut guess);
+            let doubt = (1.0 - prior.confidence).ln() * self.weight;
+            if column
+                .special_axis
+                .is_some_and(|axis| x[axis] != guess[axis])
+            {
+                total += doubt;
+            } else if column.is_ordered() {
+                // Confidence ½ is a normal density with a quarter of the range for its deviation, 0.9 one of 7 %.
+                let sd = 0.02 + 0.5 * (1.0 - prior.confidence);
+                let z = (x[column.axis] - guess[column.axis]) / sd;
+                // Heavy tails (Student's t, 4 degrees of freedom): a wrong guess must be possible to leave.
+                total -= self.weight * 2.5 * (z * z / 4.0).ln_1p();
+                if let Some(gradient) = gradient.as_deref_mut() {
+                    gradient[column.axis] -=
+                        self.weight * 2.5 * (z / 2.0) / (1.0 + z * z / 4.0) / sd;
+                }
+            } else if x[column.axis] != guess[column.axis] {
+                total += doubt;
+            }
+        }
+        total
+    }
+}
+
+/// A search over one acquisition function.
+pub(crate) struct Search<'a> {
+    pub(crate) space: &'a Space,
+    pub(crate) surface: &'a Surface,
+    pub(crate) belief: Belief,
+    /// Good evaluated points, best first.
+    pub(crate) good: &'a [Vec<f64>],
+    /// Observations behind the surface: decides how much screening is affordable.
+    pub(crate) observations: usize,
+    /// Points that must not be proposed.
+    pub(crate) taken: &'a dyn Fn(&[f64]) -> bool,
+}
+
+impl Search<'_> {
+    /// The best point found; `None` when every allowed point is taken (or none could be found).
+    pub(crate) fn run(&self, rng: &mut ChaCha8Rng) -> Option<Vec<f64>> {
+        let mut scratch = Scratch::default();
+        let encoding = self.space.encoding();
+        if encoding
+            .cardinality()
+            .is_some_and(|size| size <= LISTED_MAX)
+        {
+            let all = encoding
+                .all_points()
+                .into_iter()
+                .filter(|point| self.possible(point));
+            let scored = all.map(|point| (self.score(&point, &mut scratch, None), point));
+            return scored
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .map(|(_, point)| point);
+        }
+        let mut starts = self.screen(rng, &mut scratch);
+        starts.sort_by(|a, b| b.0.total_cmp(&a.0));
+        starts.truncate(STARTS);
+        let climbed = starts
+            .into_iter()
+            .map(|(score, point)| self.climb(score, point, &mut scratch));
+        climbed
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, point)| point)
+    }
+
+    fn possible(&self, point: &[f64]) -> bool {
+        !(self.taken)(point) && self.space.allows(point)
+    }
+
+    fn score(&self, x: &[f64], scratch: &mut Scratch, mut gradient: Option<&mut [f64]>) -> f64 {
+        let value = self.surface.evaluate(x, scratch, gradient.as_deref_mut());
+        let value = if value.is_nan() {
+            f64::NEG_INFINITY
+        } else {
+            value
+        };
+        value + self.belief.evaluate(self.space.encoding(), x, gradient)
+    }
+
+    fn screen(&self, rng: &mut ChaCha8Rng, scratch: &mut Scratch) -> Vec<(f64, Vec<f64>)> {
+        let encoding = self.space.encoding();
+        let columns = encoding.columns();
+        let n = self.observations as f64;
+        let work = n * n + n * (64.0 + 2.0 * encoding.dimension() as f64) + 3000.0;
+        let count =
+            u32::try_from(round_to_i64((SCREEN_WORK / work).clamp(200.0, 1000.0))).unwrap_or(200);
+        let seed = rng.random();
+        let mut points: Vec<Vec<f64>> = (0..count)
+            .map(|index| encoding.place(&sobol(index, columns.len(), seed)))
+            .collect();
+        // Guesses are worth a look even where they are far from everything evaluated.
+        let mut guess = self
+            .good
+            .first()
+            .cloned()
+            .unwrap_or_else(|| vec![0.5; encoding.dimension()]);
+        columns.iter().for_each(|column| {
+            if let Some(prior) = &column.prior {
+                column.write(&prior.best_guess, &mut guess);
+            }
+        });
+        encoding.snap(&mut guess);
+        points.push(guess);
+        let chance = (CHANGED_MEAN / columns.len() as f64).min(1.0);
+        for index in 0..count / 2 {
+            let Some(base) = self
+                .good
+                .get(index as usize % self.good.len().clamp(1, STARTS))
+            else {
+                break;
+            };
+            let mut point = base.clone();
+            let forced = rng.random_range(0..columns.len());
+            for (position, column) in columns.iter().enumerate() {
+                if position != forced && rng.random::<f64>() >= chance {
+                    continue;
+                }
+                let local = column.is_ordered()
+                    && column.special_axis.is_none_or(|axis| point[axis] == 0.0);
+                if local && rng.random::<f64>() < 0.7 {
+                    let spread = 0.15 * (rng.random::<f64>() + rng.random::<f64>() - 1.0);
+                    point[column.axis] = (point[column.axis] + spread).clamp(0.0, 1.0);
+                } else {
+                    column.draw(rng.random(), &mut point);
+                }
+            }
+            encoding.snap(&mut point);
+            points.push(point);
+        }
+        points.retain(|point| self.possible(point));
+        // Tight constraints leave few; rejection then goes on until there is something.
+        for index in 0..20_000 {
+            if !points.is_empty() {
+                break;
+            }
+            let point = encoding.place(&sobol(index, columns.len(), seed ^ 1));
+            points.extend(Some(point).filter(|point| self.possible(point)));
+        }
+        points
+            .into_iter()
+            .map(|point| (self.score(&point, scratch, None), point))
+            .collect()
+    }
+
+    fn climb(&self, mut score: f64, mut point: Vec<f64>, scratch: &mut Scratch) -> (f64, Vec<f64>) {
+        for _ in 0..ROUNDS {
+            let before = score;
+            self.gradient_steps(&mut score, &mut point, scratch);
+            self.neighbours(&mut score, &mut point, scratch);
+            if score <= before + 1e-6 {
+                break;
+            }
+        }
+        (score, point)
+    }
+
+    fn accept(
+        &self,
+        candidate: Vec<f64>,
+        score: &mut f64,
+        point: &mut Vec<f64>,
+        scratch: &mut Scratch,
+    ) -> bool {
+        if !self.possible(&candidate) {
+            return false;
+        }
+        let value = self.score(&candidate, scratch, None);
+        let better = value > *score;
+        if better {
+            *score = value;
+            *point = candidate;
+        }
+        better
+    }
+
+    fn gradient_steps(&self, score: &mut f64, point: &mut Vec<f64>, scratch: &mut Scratch) {
+        let encoding = self.space.encoding();
+        let mut bounds: Vec<(f64, f64)> = point.iter().map(|x| (*x, *x)).collect();
+        let mut any = false;
+        for column in encoding.columns() {
+            let ordinary = column.special_axis.is_none_or(|axis| point[axis] == 0.0);
+            let fine = column.levels().is_none_or(|levels| levels > COARSE_LEVELS);
+            if ordinary && fine && column.is_ordered() {
+                bounds[column.axis] = (0.0, 1.0);
+                any = true;
+            }
+        }
+        if !any {
+            return;
+        }
+        let minimum = minimise(point, &bounds, 0.05, GRADIENT_STEPS, |x, gradient| {
+            gradient.fill(0.0);
+            let value = self.score(x, scratch, Some(gradient));
+            gradient.iter_mut().for_each(|g| *g = -*g);
+            -value
+        });
+        // Where a linear constraint is in the way, go part of it.
+        for share in [1.0, 0.5, 0.25] {
+            let mut candidate: Vec<f64> = point
+                .iter()
+                .zip(&minimum.point)
+                .map(|(a, b)| a + share * (b - a))
+                .collect();
+            encoding.snap(&mut candidate);
+            if self.accept(candidate, score, point, scratch) || self.space.constraints().is_empty()
+            {
+                break;
+            }
+        }
+    }
+
+    fn neighbours(&self, score: &mut f64, point: &mut Vec<f64>, scratch: &mut Scratch) {
+        for column in self.space.encoding().columns() {
+            let levels = column.levels();
+            if column.is_ordered() {
+                let far = levels.map_or(50, |levels| {
+                    i64::try_from(levels / 20).unwrap_or(i64::MAX).max(2)
+                });
+                for steps in [1, -1, far, -far] {
+                    let mut candidate = point.clone();
+                    if column.step_by(steps, &mut candidate) {
+                        self.accept(candidate, score, point, scratch);
+                    }
+                }
+            }
+            let specials = column.specials() as u64;
+            let others = if column.is_ordered() {
+                specials
+            } else {
+                column.states().unwrap_or(specials)
+            };
+            for state in 0..others {
+                let mut candidate = point.clone();
+                column.write_state(state, &mut candidate);
+                if candidate != *point {
+                    self.accept(candidate, score, point, scratch);
+                }
+            }
+        }
+    }
+}
