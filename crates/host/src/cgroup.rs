@@ -1,5 +1,5 @@
 //! Control groups of both versions: which hierarchy has a controller, the path of a group's file there, attaching
-//! processes, and the CPU quota as knob writes. Reading counters is in [`crate::cgroup_sample`]; making and removing
+//! processes, and the CPU quota as knob writes. Reading counters is in [`crate::CgroupReader`]; making and removing
 //! groups goes through [`crate::Journal`], so that it is undone.
 
 use std::collections::{BTreeMap, BTreeSet};

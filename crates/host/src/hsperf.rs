@@ -67,6 +67,11 @@ pub struct HsPerf {
     pid: u32,
     path: PathBuf,
     last: Option<Heap>,
+    /// Allocated in the cycles that have ended since the first reading, plus what was in the eden then.
+    filled_bytes: u64,
+    /// In the eden at the first reading.
+    first_used_bytes: u64,
+    /// As last told: a reading in the midst of a collection must not turn the counter back.
     allocated_bytes: u64,
 }
 
@@ -103,24 +108,16 @@ impl Heap {
         }
     }
 
-    /// Bytes allocated between two readings.
-    fn since(self, before: Self) -> u64 {
-        let (Some(used), Some(used_before)) = (self.eden_used_bytes, before.eden_used_bytes) else {
-            // No eden: a cycle's buffers are known when the next one begins.
-            return if self.tlab_bytes == before.tlab_bytes {
-                0
-            } else {
-                self.tlab_bytes
-            };
-        };
-        match self.cycles.saturating_sub(before.cycles) {
-            0 => used.saturating_sub(used_before),
-            cycles => {
-                let full = self.tlab_bytes.max(used_before);
-                full.saturating_mul(cycles)
-                    .saturating_sub(used_before)
-                    .saturating_add(used)
+    /// Bytes allocated in the cycles that ended between two readings.
+    fn filled_since(self, before: Self) -> u64 {
+        match before.eden_used_bytes {
+            Some(used_before) => {
+                let cycles = self.cycles.saturating_sub(before.cycles);
+                self.tlab_bytes.max(used_before).saturating_mul(cycles)
             }
+            // No eden: a cycle's buffers are known when the next one begins.
+            None if self.tlab_bytes == before.tlab_bytes => 0,
+            None => self.tlab_bytes,
         }
     }
 }
@@ -143,6 +140,8 @@ impl HsPerf {
             pid,
             path,
             last: None,
+            filled_bytes: 0,
+            first_used_bytes: 0,
             allocated_bytes: 0,
         };
         opened.sample()?;
@@ -158,9 +157,18 @@ impl HsPerf {
     pub fn sample(&mut self) -> Result<JvmSample, HostError> {
         let counters = self.counters()?;
         let heap = Heap::of(&counters);
-        if let Some(before) = self.last {
-            self.allocated_bytes = self.allocated_bytes.saturating_add(heap.since(before));
+        let used_bytes = heap.eden_used_bytes.unwrap_or(0);
+        match self.last {
+            None => self.first_used_bytes = used_bytes,
+            Some(before) => {
+                self.filled_bytes = self.filled_bytes.saturating_add(heap.filled_since(before))
+            }
         }
+        let now_bytes = self
+            .filled_bytes
+            .saturating_add(used_bytes)
+            .saturating_sub(self.first_used_bytes);
+        self.allocated_bytes = self.allocated_bytes.max(now_bytes);
         self.last = Some(heap);
         let long = |name: String| match counters.get(&name) {
             Some(Value::Long(value)) => u64::try_from(*value).unwrap_or(0),

@@ -148,7 +148,7 @@ proptest! {
         }
         bytes.truncate(length);
         if let Ok(counters) = parse(&bytes) {
-            let _ = Heap::of(&counters).since(Heap::default());
+            let _ = Heap::of(&counters).filled_since(Heap::default());
         }
     }
 }
