@@ -36,13 +36,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     })
 }
 
-/// The scratch directories of runs that are over: we hold the lock, so all are.
+/// The directories of runs that are over: we hold the lock, so all are.
 fn remove_scratch(state_dir: &Path) {
-    for entry in std::fs::read_dir(state_dir).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with("run-") {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
+    let _ = std::fs::remove_dir_all(tuner::live::scratch_root(state_dir));
 }
 
 /// One line for each thing that was to be undone.

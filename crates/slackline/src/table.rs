@@ -1,18 +1,26 @@
 //! Tables and texts on standard output.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 
 use bayes_opt::Configuration;
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, TableComponent, presets};
 use host::{Probe, ProbeState};
 use tuner::evaluation::Outcome;
 use tuner::report::{Report, change, percent};
 use tuner::spec::{CheckedSpec, ObjectiveScale};
 
+/// Columns where there is no terminal to ask: what a log or a mail shows without wrapping.
+const PIPE_WIDTH: u16 = 120;
+
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    table.remove_style(TableComponent::HorizontalLines);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if !std::io::stdout().is_terminal() {
+        table.set_width(PIPE_WIDTH);
+    }
     table.set_header(header);
     table
 }

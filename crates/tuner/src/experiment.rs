@@ -11,7 +11,7 @@ use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
 use crate::report::{ArmResult, EvaluationRecord, Finding, Recommended, Report, judge};
-use crate::spec::{CheckedSpec, ObjectiveScale};
+use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
 
 /// So many evaluations may fail in a row before the experiment gives up: a control that cannot be
 /// measured three times running will not be measured the fourth time.
@@ -110,8 +110,11 @@ impl Search {
                 outcome: Measurement {
                     score: 0.0,
                     score_variance: 0.0,
-                    excess: BTreeMap::new(),
-                    excess_variance: BTreeMap::new(),
+                    excess: known_excess(spec),
+                    excess_variance: known_excess(spec)
+                        .into_keys()
+                        .map(|name| (name, 0.0))
+                        .collect(),
                 }
                 .observed(),
                 weight: 1.0,
@@ -227,6 +230,15 @@ impl Search {
             weight: 1.0,
         })?)
     }
+}
+
+/// The control's excess over the constraints that compare with the control: known without measuring.
+fn known_excess(spec: &CheckedSpec) -> BTreeMap<String, f64> {
+    spec.constraints
+        .iter()
+        .filter(|constraint| matches!(constraint.limit, Limit::TimesControl(_)))
+        .map(|constraint| (constraint.text.clone(), constraint.excess(1.0, 1.0)))
+        .collect()
 }
 
 type Measured = Result<(Outcome, Measurement), Fault>;

@@ -49,7 +49,7 @@ impl<'a> Live<'a> {
         interrupt: Interrupt,
     ) -> Result<Self, TunerError> {
         let journal = Journal::open(state_dir)?;
-        let scratch = state_dir.join(format!("run-{}", std::process::id()));
+        let scratch = scratch_root(state_dir).join(std::process::id().to_string());
         Ok(Self {
             spec,
             roots: Roots::default(),
@@ -337,6 +337,14 @@ impl<'a> Live<'a> {
         }
         Ok(())
     }
+}
+
+/// Where instances have their directories: beside the state directory, which only root may enter,
+/// because services drop privileges and must reach theirs.
+pub fn scratch_root(state_dir: &Path) -> PathBuf {
+    let mut name = state_dir.file_name().unwrap_or_default().to_owned();
+    name.push(".run");
+    state_dir.with_file_name(name)
 }
 
 fn workload_fault(error: &RunError) -> Fault {
