@@ -34,6 +34,7 @@ mod descent;
 mod design;
 mod encode;
 mod error;
+mod explain;
 mod gp;
 mod kernel;
 mod linalg;
@@ -50,6 +51,7 @@ mod value;
 
 pub use constraint::LinearConstraint;
 pub use error::{Error, SpaceError};
+pub use explain::Importance;
 pub use observation::{Measured, Observation, Outcome, Recommendation};
 pub use optimizer::Optimizer;
 pub use settings::{Acquisition, Settings, Strategy};

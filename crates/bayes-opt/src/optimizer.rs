@@ -9,13 +9,14 @@ use crate::acquisition::{Evaluated, Surface};
 use crate::design::{Design, fold};
 use crate::encode::same_point;
 use crate::error::Error;
+use crate::explain::{self, Importance};
 use crate::model::{Memory, Model, viability};
 use crate::observation::{Observation, Outcome, Recommendation};
 use crate::repeat::worth_repeating;
 use crate::search::{Belief, Search};
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
-use crate::value::Configuration;
+use crate::value::{Configuration, Value};
 
 /// Proposes configurations and learns from what is told about them.
 #[derive(Clone, Debug)]
@@ -312,6 +313,38 @@ impl Optimizer {
             sd: model.transform.inverse_slope(mean) * variance.sqrt(),
             probability_feasible: model.feasible[index],
         })
+    }
+
+    /// How much each parameter matters, most important first; empty until an evaluation completed.
+    pub fn importance(&mut self) -> Vec<Importance> {
+        self.model()
+            .map_or_else(Vec::new, |model| explain::importance(&model, &self.space))
+    }
+
+    /// The objective as it follows one parameter, the others averaged: value, mean, standard deviation, at about `points`
+    /// values over the range (all, of a categorical parameter). Empty for an unknown name or before an evaluation
+    /// completed. The mean is taken on the model's scale, so under a log objective it is a geometric one.
+    pub fn partial_dependence(&mut self, name: &str, points: usize) -> Vec<(Value, f64, f64)> {
+        let Some(model) = self.model() else {
+            return Vec::new();
+        };
+        let rows = explain::dependence(&model, &self.space, &[name], points).into_iter();
+        rows.filter_map(|(values, mean, sd)| Some((values.into_iter().next()?, mean, sd)))
+            .collect()
+    }
+
+    /// The same for two parameters: every combination of about `points` values of each.
+    pub fn partial_dependence_pair(
+        &mut self,
+        names: [&str; 2],
+        points: usize,
+    ) -> Vec<([Value; 2], f64, f64)> {
+        let Some(model) = self.model() else {
+            return Vec::new();
+        };
+        let rows = explain::dependence(&model, &self.space, &names, points).into_iter();
+        rows.filter_map(|(values, mean, sd)| Some((values.try_into().ok()?, mean, sd)))
+            .collect()
     }
 }
 

@@ -514,6 +514,64 @@ fn when_all_crashed_nothing_is_left() {
 }
 
 #[test]
+fn what_matters_is_explained() {
+    let list = vec![
+        float("strong", 0.0, 1.0),
+        float("idle", 0.0, 1.0),
+        Parameter::new(
+            "mode",
+            Kind::Categorical {
+                values: vec!["a".into(), "b".into()],
+            },
+        ),
+    ];
+    let mut optimizer = Optimizer::new(
+        Space::new(list, vec![]).unwrap(),
+        settings(1, Strategy::Sobol),
+    )
+    .unwrap();
+    assert!(optimizer.importance().is_empty());
+    for _ in 0..40 {
+        let configuration = optimizer.ask(1).unwrap().remove(0);
+        let mode = if configuration.get("mode") == Some(&"a".into()) {
+            0.0
+        } else {
+            0.5
+        };
+        let value = 10.0 + 3.0 * number(&configuration, "strong") + mode;
+        optimizer
+            .tell(Observation::now(configuration, Outcome::completed(value)))
+            .unwrap();
+    }
+    let importance = optimizer.importance();
+    assert_eq!(importance[0].parameter, "strong");
+    assert!(
+        importance[0].share > 0.7 && importance[0].low <= importance[0].share,
+        "{importance:?}"
+    );
+    assert!(
+        importance[2].parameter == "idle" && importance[2].high < 0.1,
+        "{importance:?}"
+    );
+    let rows = optimizer.partial_dependence("strong", 5);
+    assert_eq!(rows.len(), 5);
+    for (value, mean, sd) in rows {
+        let expected = 10.25 + 3.0 * value.as_f64().unwrap();
+        assert!(
+            (mean - expected).abs() < 0.15 && sd < 0.2,
+            "{value} {mean} {sd}"
+        );
+    }
+    assert_eq!(
+        optimizer
+            .partial_dependence_pair(["strong", "mode"], 3)
+            .len(),
+        6
+    );
+    assert!(optimizer.partial_dependence("nobody", 5).is_empty());
+}
+
+#[test]
 fn wrong_tells_are_refused_and_change_nothing() {
     let mut optimizer = Optimizer::new(
         branin_space(),

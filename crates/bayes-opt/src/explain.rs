@@ -1,0 +1,229 @@
+//! What the model has learned: how much each parameter matters, and how the objective follows it.
+//!
+//! Partial dependence (Friedman 2001, section 8.2) is the objective with some parameters held and the others averaged over
+//! the space. Under a Gaussian process that average is itself normal, with mean and covariance from averaged kernels, so
+//! its uncertainty is exact and not one of the averaging alone. Importance is the variance of a parameter's partial
+//! dependence as a share of all parameters' (the main effects of a functional analysis of variance; Hutter, Hoos,
+//! Leyton-Brown 2014); interactions are not in it.
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::RngCore;
+use serde::{Deserialize, Serialize};
+
+use crate::design::sobol;
+use crate::encode::Column;
+use crate::linalg::{Cholesky, dot};
+use crate::model::Model;
+use crate::normal::quantile;
+use crate::space::Space;
+use crate::value::Value;
+
+/// Points over which the other parameters are averaged.
+const BACKGROUND: u32 = 32;
+/// Values of a parameter between which its effect varies.
+const LEVELS: usize = 8;
+/// Draws behind the intervals.
+const DRAWS: usize = 200;
+
+/// How much of the objective's variation over the space one parameter alone explains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Importance {
+    /// The parameter's name.
+    pub parameter: String,
+    /// Its share of all main effects, 0 to 1: the median over what the model holds possible.
+    pub share: f64,
+    /// The 5 % quantile of the share.
+    pub low: f64,
+    /// The 95 % quantile of the share.
+    pub high: f64,
+}
+
+/// Means and covariance of the averages over the space with the coordinates of each of `held` set by its changes.
+fn averages(model: &Model, space: &Space, held: &[Vec<(&Column, Value)>]) -> (Vec<f64>, Vec<f64>) {
+    let gp = &model.objective;
+    let encoding = space.encoding();
+    let background: Vec<Vec<f64>> = (0..BACKGROUND)
+        .map(|index| encoding.place(&sobol(index, encoding.columns().len(), 1)))
+        .collect();
+    let sets: Vec<Vec<Vec<f64>>> = held
+        .iter()
+        .map(|changes| {
+            let mut points = background.clone();
+            for point in &mut points {
+                changes
+                    .iter()
+                    .for_each(|(column, value)| column.write(value, point));
+            }
+            points
+        })
+        .collect();
+    let (n, count) = (gp.n(), f64::from(BACKGROUND));
+    let (mut row, mut slopes) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    for points in &sets {
+        let mut mean_row = vec![0.0; n];
+        for point in points {
+            gp.kernel.row(point, &gp.points, &mut row, &mut slopes);
+            crate::linalg::add_scaled(&mut mean_row, 1.0 / count, &row);
+        }
+        rows.push(mean_row);
+    }
+    let means = rows
+        .iter()
+        .map(|row| gp.mean + dot(row, &gp.alpha))
+        .collect();
+    let m = held.len();
+    let mut covariance = vec![0.0; m * m];
+    for a in 0..m {
+        let solved: Vec<f64> = (0..n)
+            .map(|i| dot(&gp.inverse[i * n..(i + 1) * n], &rows[a]))
+            .collect();
+        for b in 0..=a {
+            let pairs = sets[a]
+                .iter()
+                .map(|x| sets[b].iter().map(|y| gp.kernel.between(x, y)).sum::<f64>());
+            let value = pairs.sum::<f64>() / (count * count) - dot(&solved, &rows[b]);
+            covariance[a * m + b] = value;
+            covariance[b * m + a] = value;
+        }
+    }
+    (means, covariance)
+}
+
+/// `points` values of a parameter spread over its range (all levels of a categorical one), special values included.
+fn levels(column: &Column, dimension: usize, points: usize) -> Vec<Value> {
+    let mut values: Vec<Value> = Vec::new();
+    let mut point = vec![0.0; dimension];
+    let specials = column.specials() as u64;
+    let listed = column
+        .states()
+        .filter(|states| !column.is_ordered() || *states <= points as u64 + specials);
+    for state in 0..listed.unwrap_or(specials) {
+        column.write_state(state, &mut point);
+        values.push(column.read(&point));
+    }
+    if listed.is_none() {
+        if let Some(axis) = column.special_axis {
+            point[axis] = 0.0;
+        }
+        for k in 0..points.max(2) {
+            point[column.axis] = k as f64 / (points.max(2) - 1) as f64;
+            let value = column.read(&point);
+            if values.last() != Some(&value) {
+                values.push(value);
+            }
+        }
+    }
+    values
+}
+
+pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
+    let encoding = space.encoding();
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let effects: Vec<Vec<f64>> = encoding
+        .columns()
+        .iter()
+        .map(|column| {
+            let values = levels(column, encoding.dimension(), LEVELS);
+            let held: Vec<_> = values
+                .into_iter()
+                .map(|value| vec![(column, value)])
+                .collect();
+            let (means, mut covariance) = averages(model, space, &held);
+            variances_of_draws(&means, &mut covariance, &mut rng)
+        })
+        .collect();
+    let totals: Vec<f64> = (0..DRAWS)
+        .map(|draw| effects.iter().map(|effect| effect[draw]).sum())
+        .collect();
+    let mut list: Vec<Importance> = encoding
+        .columns()
+        .iter()
+        .zip(&effects)
+        .map(|(column, effect)| {
+            let mut shares: Vec<f64> = effect
+                .iter()
+                .zip(&totals)
+                .map(|(part, total)| part / total.max(f64::MIN_POSITIVE))
+                .collect();
+            shares.sort_by(f64::total_cmp);
+            let at = |share: f64| shares[crate::value::cell(share, DRAWS)];
+            Importance {
+                parameter: column.name.clone(),
+                share: at(0.5),
+                low: at(0.05),
+                high: at(0.95),
+            }
+        })
+        .collect();
+    list.sort_by(|a, b| b.share.total_cmp(&a.share));
+    list
+}
+
+/// For each draw of the effect, its variance over the levels.
+fn variances_of_draws(means: &[f64], covariance: &mut [f64], rng: &mut ChaCha8Rng) -> Vec<f64> {
+    let m = means.len();
+    let factor = Cholesky::with_jitter(covariance, m);
+    let variance = |values: &[f64]| {
+        let mean = values.iter().sum::<f64>() / m as f64;
+        values
+            .iter()
+            .map(|value| (value - mean).powi(2))
+            .sum::<f64>()
+            / m as f64
+    };
+    (0..DRAWS)
+        .map(|_| {
+            let normal: Vec<f64> = (0..m)
+                .map(|_| quantile((f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0))
+                .collect();
+            let draw = |i: usize| {
+                means[i]
+                    + factor
+                        .as_ref()
+                        .map_or(0.0, |factor| dot(factor.row(i), &normal[..=i]))
+            };
+            variance(&(0..m).map(draw).collect::<Vec<f64>>())
+        })
+        .collect()
+}
+
+/// The objective over the values of some parameters: a row of values, mean and standard deviation for each combination.
+pub(crate) fn dependence(
+    model: &Model,
+    space: &Space,
+    names: &[&str],
+    points: usize,
+) -> Vec<(Vec<Value>, f64, f64)> {
+    let encoding = space.encoding();
+    let mut held: Vec<Vec<(&Column, Value)>> = vec![Vec::new()];
+    for name in names {
+        let Some(column) = encoding
+            .columns()
+            .iter()
+            .find(|column| column.name == *name)
+        else {
+            return Vec::new();
+        };
+        let values = levels(column, encoding.dimension(), points);
+        held = held
+            .iter()
+            .flat_map(|before| {
+                values
+                    .iter()
+                    .map(move |value| [before.clone(), vec![(column, value.clone())]].concat())
+            })
+            .collect();
+    }
+    let rows = held.into_iter().map(|changes| {
+        let (means, covariance) = averages(model, space, std::slice::from_ref(&changes));
+        let sd = covariance[0].max(0.0).sqrt() * model.transform.inverse_slope(means[0]);
+        (
+            changes.into_iter().map(|(_, value)| value).collect(),
+            model.transform.inverse(means[0]),
+            sd,
+        )
+    });
+    rows.collect()
+}
