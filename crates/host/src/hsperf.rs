@@ -3,7 +3,7 @@
 //!
 //! The file's layout is HotSpot's `PerfDataPrologue` and `PerfDataEntry`
 //! (src/hotspot/share/runtime/perfMemory.hpp, perfData.hpp): magic 0xcafec0c0 (always big-endian), byte order, version
-//! 2.0, then entries of name and value. Read with JDK 17 and 25.
+//! 2.0, then entries of name and value. Read with JDK 17.
 //!
 //! **How exact the numbers are.** GC cycles and GC time are HotSpot's own counters (for ZGC and Shenandoah they count
 //! pauses). Allocated bytes have no cumulative counter there. They are put together from two: how full the eden is

@@ -89,7 +89,13 @@ pub fn run(
         verify(spec, bench, watch, &mut report)?;
     }
     report.duration_s = bench.elapsed_s();
-    report.own_cpu_cores = bench.own_cpu_s() / report.duration_s.max(f64::MIN_POSITIVE);
+    let (own_cpu_s, evaluating_s) = report
+        .evaluations
+        .iter()
+        .fold((0.0, f64::MIN_POSITIVE), |(cpu_s, wall_s), record| {
+            (cpu_s + record.own_cpu_s, wall_s + record.duration_s)
+        });
+    report.own_cpu_cores = own_cpu_s / evaluating_s;
     report.sentence = report.say(&spec.objective.name());
     Ok(report)
 }
@@ -162,6 +168,7 @@ impl Search {
                 ..Arm::default()
             };
             let start_s = bench.elapsed_s();
+            let own_cpu_start_s = bench.own_cpu_s();
             let evaluation = Evaluation::new(Rules::of(spec), incumbent);
             let (measured, blocks) = evaluate(evaluation, &arm, bench, watch)?;
             let mut record = EvaluationRecord {
@@ -172,6 +179,7 @@ impl Search {
                 measurement: None,
                 blocks,
                 duration_s: bench.elapsed_s() - start_s,
+                own_cpu_s: bench.own_cpu_s() - own_cpu_start_s,
             };
             failures = if matches!(measured, Err(Fault::Harness(_))) {
                 failures + 1

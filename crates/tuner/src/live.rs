@@ -18,6 +18,9 @@ use crate::spec::{CheckedSpec, Pairing};
 use crate::target::{Instance, Side};
 use crate::template::{self, Variables};
 
+/// How often a JVM's counters are read: more often than it collects.
+const KEEP_UP: Duration = Duration::from_millis(250);
+
 /// The world as it is.
 pub struct Live<'a> {
     spec: &'a CheckedSpec,
@@ -229,12 +232,19 @@ impl<'a> Live<'a> {
         for running in running {
             let sides = &mut self.sides;
             let mut died = None;
+            let mut kept_up = Instant::now();
             let output = running.wait(timeout, &self.interrupt, || {
                 for side in sides.iter_mut().flatten() {
                     if let Err(message) = side.instance.alive() {
                         died = Some((side.instance.side, message.clone()));
                         return Err(message);
                     }
+                    if kept_up.elapsed() > KEEP_UP {
+                        side.sampler.keep_up();
+                    }
+                }
+                if kept_up.elapsed() > KEEP_UP {
+                    kept_up = Instant::now();
                 }
                 Ok(())
             });
@@ -473,12 +483,9 @@ impl Bench for Live<'_> {
     }
 
     fn own_cpu_s(&self) -> f64 {
-        // Our own threads, without the children: /proc/self/schedstat, in nanoseconds
-        // (Documentation/scheduler/sched-stats.rst). Slackline measures on one thread.
-        std::fs::read_to_string("/proc/self/schedstat")
-            .ok()
-            .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
-            .map_or(f64::NAN, |ns| ns / 1e9)
+        // All our threads, without the children: clock_gettime(2), CLOCK_PROCESS_CPUTIME_ID.
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
     }
 }
 

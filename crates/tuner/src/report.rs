@@ -65,6 +65,8 @@ pub struct EvaluationRecord {
     pub blocks: Vec<Block>,
     /// How long it took.
     pub duration_s: f64,
+    /// Slackline's own CPU time in it.
+    pub own_cpu_s: f64,
 }
 
 /// The model's recommendation.

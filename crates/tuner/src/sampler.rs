@@ -51,6 +51,15 @@ impl Sampler {
         Ok(Self::of_process(pid, roots))
     }
 
+    /// Keeps up with a JVM, whose allocation is only visible between two collections: to be called
+    /// a few times a second (see [`host::hsperf`]).
+    pub(crate) fn keep_up(&mut self) {
+        if let Self::Tree { jvm: Some(jvm), .. } = self {
+            // A JVM that has just died is found by the next reading.
+            let _ = jvm.sample();
+        }
+    }
+
     /// The counters as they are now.
     pub(crate) fn read(&mut self, roots: &Roots) -> Result<SideMetrics, Fault> {
         let harness = |error: host::HostError| Fault::Harness(error.to_string());
