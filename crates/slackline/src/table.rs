@@ -16,7 +16,14 @@ const PIPE_WIDTH: u16 = 120;
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.remove_style(TableComponent::HorizontalLines);
+    for between_rows in [
+        TableComponent::HorizontalLines,
+        TableComponent::MiddleIntersections,
+        TableComponent::LeftBorderIntersections,
+        TableComponent::RightBorderIntersections,
+    ] {
+        table.remove_style(between_rows);
+    }
     table.set_content_arrangement(ContentArrangement::Dynamic);
     if !std::io::stdout().is_terminal() {
         table.set_width(PIPE_WIDTH);
@@ -160,7 +167,9 @@ pub(crate) fn results(report: &Report) -> String {
                 arms.add_row([&arm.name, "", &format!("violated: {violated}"), "", "", ""]);
             }
         }
-        let _ = writeln!(text, "{arms}");
+        if !arms.is_empty() {
+            let _ = writeln!(text, "{arms}");
+        }
     }
     for skipped in &report.skipped {
         let _ = writeln!(text, "skipped {skipped}");

@@ -127,6 +127,40 @@ impl<'a> Live<'a> {
         Ok(done)
     }
 
+    /// Starts one side; what was started is in `sides` even if it did not come up.
+    fn start_side(
+        &mut self,
+        side: Side,
+        arm: &Arm,
+        sides: &mut Vec<ActiveSide>,
+    ) -> Result<(), Fault> {
+        let instance = Instance::prepare(self.spec, arm, side, &self.scratch)?;
+        let of = match side {
+            Side::Control => &self.spec.space.default_configuration(),
+            Side::Experiment => &arm.configuration,
+        };
+        let knobs = knob_values(self.spec, of, &instance.variables)?;
+        sides.push(ActiveSide {
+            instance,
+            sampler: Sampler::Nothing,
+            knobs,
+        });
+        let Some(active) = sides.last_mut() else {
+            return Ok(());
+        };
+        active
+            .instance
+            .start(self.spec, &mut self.journal, &self.interrupt)?;
+        active.sampler = match active.instance.pid() {
+            Some(pid) => Sampler::of_process(pid, &self.roots),
+            None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
+        };
+        if self.spec.target.start.is_some() {
+            active.instance.apply(self.spec, &self.interrupt)?;
+        }
+        Ok(())
+    }
+
     fn stop_sides(&mut self) -> Result<(), TunerError> {
         for mut side in self.sides.take().into_iter().flatten() {
             side.instance.stop(self.spec, &mut self.journal)?;
@@ -389,26 +423,16 @@ fn knob_values(
 impl Bench for Live<'_> {
     fn begin(&mut self, arm: &Arm) -> Result<(), Fault> {
         let mut sides = Vec::new();
-        for side in Side::BOTH {
-            let mut instance = Instance::prepare(self.spec, arm, side, &self.scratch)?;
-            let of = match side {
-                Side::Control => &self.spec.space.default_configuration(),
-                Side::Experiment => &arm.configuration,
-            };
-            let knobs = knob_values(self.spec, of, &instance.variables)?;
-            instance.start(self.spec, &mut self.journal, &self.interrupt)?;
-            let sampler = match instance.pid() {
-                Some(pid) => Sampler::of_process(pid, &self.roots),
-                None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
-            };
-            if self.spec.target.start.is_some() {
-                instance.apply(self.spec, &self.interrupt)?;
+        let started = Side::BOTH
+            .into_iter()
+            .try_for_each(|side| self.start_side(side, arm, &mut sides));
+        if let Err(fault) = started {
+            for mut side in sides {
+                side.instance
+                    .stop(self.spec, &mut self.journal)
+                    .map_err(|error| Fault::Harness(error.to_string()))?;
             }
-            sides.push(ActiveSide {
-                instance,
-                sampler,
-                knobs,
-            });
+            return Err(fault);
         }
         self.sides = <[ActiveSide; 2]>::try_from(sides).ok();
         self.applied = Side::Control;
