@@ -1,11 +1,13 @@
 -- What the visitors of the example ask for, and a summary that Slackline's spec reads.
 --
--- One request in eight is for the page, one for its style sheet, the others for JSON answers; all
--- accept gzip, as browsers do. The requests are formatted once, so that wrk itself costs little.
+-- Of sixteen requests one is for the page, one for its style sheet, the others for JSON answers;
+-- all accept gzip, as browsers do. The requests are formatted once, so that wrk itself costs little.
 
 local paths = {
    "/index.html", "/item-200.json", "/item-500.json", "/item-1000.json",
-   "/style.css", "/item-2000.json", "/item-200.json", "/item-1000.json",
+   "/item-200.json", "/item-2000.json", "/item-200.json", "/item-1000.json",
+   "/style.css", "/item-500.json", "/item-200.json", "/item-1000.json",
+   "/item-200.json", "/item-2000.json", "/item-500.json", "/item-200.json",
 }
 local formatted = {}
 local turn = 0
