@@ -1,0 +1,126 @@
+//! Help, `check`, `schema`, usage errors: nothing that changes a host.
+
+use serde_json::Value;
+
+use crate::toy::{Ended, Toy};
+
+#[test]
+fn help_texts() {
+    let toy = Toy::new();
+    let help = |arguments: &[&str]| {
+        let mut command = toy.slackline(arguments);
+        // They would show in the text, or change where its lines end.
+        command
+            .env_remove("SLACKLINE_STATE_DIR")
+            .env_remove("COLUMNS");
+        Ended::of(command).with_code(0).stdout
+    };
+    insta::assert_snapshot!("help", help(&["--help"]));
+    insta::assert_snapshot!("help-tune", help(&["tune", "--help"]));
+    insta::assert_snapshot!("help-restore", help(&["restore", "--help"]));
+}
+
+#[test]
+fn usage_errors_end_with_2() {
+    let toy = Toy::new();
+    for arguments in [&["tun"][..], &["tune"], &["tune", "x", "--seed", "many"]] {
+        let ended = Ended::of(toy.slackline(arguments)).with_code(2);
+        assert!(ended.stdout.is_empty(), "{arguments:?}: {}", ended.stdout);
+        assert!(!ended.stderr.is_empty(), "{arguments:?}");
+    }
+    Ended::of(toy.tune(&["--evaluations", "0"]))
+        .with_code(2)
+        .saying(&["--evaluations must be above 0"]);
+}
+
+#[test]
+fn schema_is_json_with_parameters() {
+    let ended = Ended::of(Toy::new().slackline(&["schema"])).with_code(0);
+    let schema: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(schema["properties"]["parameters"].is_object());
+    assert_eq!(schema["required"], serde_json::json!(["parameters"]));
+}
+
+#[test]
+fn check_of_a_good_specification_changes_nothing() {
+    let toy = Toy::new();
+    toy.tune(&[]);
+    let file = toy.path("experiment.json");
+    let ended = Ended::of(toy.slackline(&["check", file.to_str().unwrap()])).with_code(0);
+    assert!(
+        ended
+            .stdout
+            .contains("toy: 1 parameters, 101 configurations")
+    );
+    assert!(ended.stdout.contains("x = 50"), "{}", ended.stdout);
+    assert!(!toy.path("state").exists());
+}
+
+/// A specification in which each test breaks one line.
+const GOOD: &str = r#"constraints = ["latency_p99_us <= 1.05 * control"]
+
+[[parameters]]
+name = "x"
+type = "int"
+low = 0
+high = 100
+default = 50
+
+[target]
+start = ["sleep", "1000"]
+
+[workload]
+command = ["true"]
+json = { latency_p99_us = "p99" }
+
+[objective]
+metric = "latency_p99_us"
+"#;
+
+#[test]
+fn check_names_file_line_and_key() {
+    let toy = Toy::new();
+    let file = toy.path("broken.toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        Ended::of(toy.slackline(&["check", file.to_str().unwrap()]))
+    };
+    check(GOOD).with_code(0);
+    let mut messages = String::new();
+    for (from, to) in [
+        ("high = 100", "hihg = 100"),
+        ("high = 100", "high = -1"),
+        ("high = 100", "high = \"much\""),
+        ("high = 100", "high = = 100"),
+        ("default = 50", "default = 200"),
+        ("type = \"int\"", "type = \"integer\""),
+        ("default = 50", "file = \"/no/such/knob\""),
+        ("default = 50", "sysctl = \"no.such_sysctl\""),
+        ("metric = \"latency_p99_us\"", "metric = \"latency\""),
+        ("<= 1.05 * control", "<= 1.05 us"),
+        ("json = { latency_p99_us = \"p99\" }", "parse = \"wkr\""),
+    ] {
+        assert!(GOOD.contains(from), "{from}");
+        let ended = check(&GOOD.replacen(from, to, 1)).with_code(2);
+        assert!(ended.stdout.is_empty());
+        let line = ended
+            .stderr
+            .replace(&toy.path("").display().to_string(), "");
+        // The list of metrics grows with the product; that there is one is enough here.
+        let line = match line.split_once("; there are") {
+            Some((said, _)) => format!("{said}; there are …\n"),
+            None => line,
+        };
+        messages.push_str(&format!("{to}\n{line}\n"));
+    }
+    insta::assert_snapshot!("check", messages);
+    assert!(!toy.path("state").exists());
+}
+
+#[test]
+fn a_missing_specification_is_named() {
+    let toy = Toy::new();
+    Ended::of(toy.slackline(&["tune", "/no/such.toml"]))
+        .with_code(2)
+        .saying(&["/no/such.toml", "No such file"]);
+}
