@@ -85,8 +85,9 @@ impl Conditional {
         }
     }
 
-    /// Fills `scratch.means` and returns the variance; `scratch.product` is then `quadratic · k`.
-    fn evaluate(&self, x: &[f64], scratch: &mut Scratch) -> f64 {
+    /// Fills `scratch.means` and returns the variance; where the slope is wanted, `scratch.product` is then
+    /// `quadratic · k`. Without it, half of the symmetric matrix is enough.
+    fn evaluate(&self, x: &[f64], slope: bool, scratch: &mut Scratch) -> f64 {
         self.kernel
             .row(x, &self.points, &mut scratch.row, &mut scratch.slopes);
         let n = scratch.row.len();
@@ -105,9 +106,15 @@ impl Conditional {
                     &self.weights[j * self.draws..(j + 1) * self.draws],
                 );
             }
-            let product = dot(&self.quadratic[j * n..(j + 1) * n], &scratch.row);
-            scratch.product.push(product);
-            explained += covariance * product;
+            let line = &self.quadratic[j * n..(j + 1) * n];
+            if slope {
+                let product = dot(line, &scratch.row);
+                scratch.product.push(product);
+                explained += covariance * product;
+            } else {
+                explained +=
+                    covariance * (2.0 * dot(&line[..j], &scratch.row[..j]) + line[j] * covariance);
+            }
         }
         (self.kernel.scale - explained).max(VARIANCE_MIN)
     }
@@ -237,7 +244,7 @@ impl Surface {
     ) -> f64 {
         let mut total = 0.0;
         if let Some(conditional) = &self.objective {
-            let variance = conditional.evaluate(x, scratch);
+            let variance = conditional.evaluate(x, gradient.is_some(), scratch);
             let deviation = variance.sqrt();
             let mut by_means = Vec::new();
             let mut by_deviation = 0.0;
@@ -290,7 +297,7 @@ impl Surface {
             }
         }
         for (feasibility, conditional) in &self.feasibilities {
-            let variance = conditional.evaluate(x, scratch);
+            let variance = conditional.evaluate(x, gradient.is_some(), scratch);
             let deviation = variance.sqrt();
             let z = feasibility.z(scratch.means[0], deviation);
             let (log, slope) = log_cdf(z);

@@ -17,9 +17,9 @@ use crate::value::round_to_i64;
 /// Finite spaces up to this size are listed whole (see the crate's bench for the time).
 pub(crate) const LISTED_MAX: u64 = 10_000;
 /// Floating-point work of the screening, in multiplications.
-const SCREEN_WORK: f64 = 2.5e7;
+const SCREEN_WORK: f64 = 1.0e7;
 /// Points from which the local search starts.
-const STARTS: usize = 4;
+const STARTS: usize = 3;
 /// Gradient evaluations per start and round.
 const GRADIENT_STEPS: usize = 14;
 /// Rounds of gradient steps and neighbours.
@@ -139,7 +139,7 @@ impl Search<'_> {
         let n = self.observations as f64;
         let work = n * n + n * (64.0 + 2.0 * encoding.dimension() as f64) + 3000.0;
         let count =
-            u32::try_from(round_to_i64((SCREEN_WORK / work).clamp(200.0, 1000.0))).unwrap_or(200);
+            u32::try_from(round_to_i64((SCREEN_WORK / work).clamp(100.0, 1000.0))).unwrap_or(200);
         let seed = rng.random();
         let mut points: Vec<Vec<f64>> = (0..count)
             .map(|index| encoding.place(&sobol(index, columns.len(), seed)))

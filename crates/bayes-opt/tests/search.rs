@@ -221,6 +221,7 @@ fn print_regrets() {
 #[test]
 #[ignore = "times depend on the machine"]
 fn ask_is_fast() {
+    let mut met = true;
     for (observations, parameters, limit_ms) in [(100, 16, 20.0), (300, 30, 100.0)] {
         let kind = |k: usize| match k % 4 {
             0 => Kind::Float {
@@ -275,14 +276,12 @@ fn ask_is_fast() {
         }
         times_ms[1..].sort_by(f64::total_cmp);
         println!(
-            "{observations} x {parameters}: first {:.1} ms, then median {:.1} ms, longest {:.1} ms",
+            "{observations} x {parameters}: first (with its fit) {:.1} ms, then median {:.1} ms, longest {:.1} ms",
             times_ms[0], times_ms[5], times_ms[9]
         );
-        assert!(
-            cfg!(debug_assertions) || times_ms[5] < limit_ms,
-            "{times_ms:?}"
-        );
+        met &= times_ms[5] < limit_ms;
     }
+    assert!(met || cfg!(debug_assertions));
 }
 
 fn sequence(
