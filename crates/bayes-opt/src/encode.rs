@@ -229,7 +229,7 @@ impl Column {
             }
             Kind::Float {
                 low, high, step, ..
-            } => Value::Float((low + step.unwrap_or(0.0) * level as f64).min(*high)),
+            } => Value::Float(decimal(low + step.unwrap_or(0.0) * level as f64).min(*high)),
             Kind::Ordinal { values } | Kind::Categorical { values } => {
                 let last = values.len() - 1;
                 values[usize::try_from(level).map_or(last, |level| level.min(last))].clone()
@@ -457,9 +457,22 @@ fn unscale(unit: f64, low: f64, high: f64, log: bool) -> f64 {
     }
 }
 
+/// The number as a person would write it: 0.1 + 3 · 0.05 is 0.25, not 0.25000000000000006. Twelve
+/// digits are more than any range has grid points.
+fn decimal(value: f64) -> f64 {
+    format!("{value:.11e}").parse().unwrap_or(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grid_points_are_written_as_a_person_would() {
+        assert_eq!(decimal(0.1 + 0.05 * 7.0), 0.45);
+        assert_eq!(decimal(-1e-7 * 3.0), -3e-7);
+        assert_eq!(decimal(0.0), 0.0);
+    }
     use proptest::prelude::*;
 
     fn parameters() -> Vec<Parameter> {
