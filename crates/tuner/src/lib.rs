@@ -20,6 +20,7 @@ pub mod parse;
 pub mod process;
 pub mod report;
 mod sampler;
+pub mod simulation;
 pub mod spec;
 mod target;
 pub mod template;
