@@ -36,9 +36,16 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     })
 }
 
-/// The directories of runs that are over: we hold the lock, so all are.
+/// The directories and stray processes of runs that are over: we hold the lock, so all are.
 fn remove_scratch(state_dir: &Path) {
-    let _ = std::fs::remove_dir_all(tuner::live::scratch_root(state_dir));
+    let scratch_root = tuner::live::scratch_root(state_dir);
+    let orphans = tuner::process::end_orphans(&scratch_root);
+    if orphans > 0 {
+        message(&format!(
+            "Ended {orphans} processes that a killed run left."
+        ));
+    }
+    let _ = std::fs::remove_dir_all(scratch_root);
 }
 
 /// One line for each thing that was to be undone.

@@ -26,6 +26,8 @@ pub struct Live<'a> {
     spec: &'a CheckedSpec,
     roots: Roots,
     journal: Journal,
+    /// An earlier run had left nothing to undo.
+    found_clean: bool,
     interrupt: Interrupt,
     scratch: PathBuf,
     began: Instant,
@@ -55,6 +57,7 @@ impl<'a> Live<'a> {
         let scratch = scratch_root(state_dir).join(std::process::id().to_string());
         Ok(Self {
             spec,
+            found_clean: journal.is_empty(),
             roots: Roots::default(),
             journal,
             interrupt,
@@ -386,6 +389,7 @@ impl<'a> Live<'a> {
 /// Where instances have their directories: beside the state directory, which only root may enter,
 /// because services drop privileges and must reach theirs.
 pub fn scratch_root(state_dir: &Path) -> PathBuf {
+    let state_dir = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
     let mut name = state_dir.file_name().unwrap_or_default().to_owned();
     name.push(".run");
     state_dir.with_file_name(name)
@@ -516,6 +520,9 @@ impl Bench for Live<'_> {
 impl Drop for Live<'_> {
     fn drop(&mut self) {
         // Reached without a restore only by a panic or an early error; `slackline restore` can try again.
-        let _ = self.restore();
+        // What an earlier run left is not ours to undo unasked.
+        if self.found_clean {
+            let _ = self.restore();
+        }
     }
 }

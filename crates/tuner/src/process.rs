@@ -15,6 +15,10 @@ use rustix::process::{Pid, Signal};
 /// under 0.1 % of a core.
 const POLL: Duration = Duration::from_millis(10);
 
+/// Marks, in its environment, every process that Slackline starts: the value is the instance's directory. So what a
+/// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
+const INSTANCE: &str = "SLACKLINE_INSTANCE";
+
 /// A signal that asked Slackline to stop, seen by everything that waits.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicUsize>);
@@ -94,6 +98,12 @@ impl Launch {
             .unwrap_or_else(|| "it printed nothing".into())
     }
 
+    /// The directory of the instance for which it runs.
+    fn instance(&self) -> PathBuf {
+        let dir = self.log.parent().unwrap_or(&self.log);
+        std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
+    }
+
     /// Starts the command in a process group of its own, so that a terminal's Ctrl-C does not reach it.
     ///
     /// # Errors
@@ -108,6 +118,7 @@ impl Launch {
         command
             .args(arguments)
             .envs(&self.env)
+            .env(INSTANCE, self.instance())
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(create("out")?)
@@ -292,6 +303,32 @@ pub(crate) fn family(first: u32) -> Vec<u32> {
         }
     }
     found
+}
+
+/// Kills every process that a run with its directories below `scratch_root` started and could not end. The caller
+/// holds the host's lock, so no run is alive; a process that has overwritten its environment is not seen.
+pub fn end_orphans(scratch_root: &Path) -> usize {
+    let mark = format!("{INSTANCE}={}/", scratch_root.display()).into_bytes();
+    let mut ended = 0;
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+            .and_then(Pid::from_raw)
+        else {
+            continue;
+        };
+        // A process that has just gone, or is another user's, has no environment to read.
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        let is_ours = environment
+            .split(|byte| *byte == 0)
+            .any(|variable| variable.starts_with(&mark));
+        if is_ours && rustix::process::kill_process(pid, Signal::KILL).is_ok() {
+            ended += 1;
+        }
+    }
+    ended
 }
 
 fn last_lines(path: &Path) -> Option<String> {

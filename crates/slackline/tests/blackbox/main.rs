@@ -9,5 +9,8 @@
 
 mod ask_tell;
 mod command_line;
+mod faults;
+mod kill;
+mod signals;
 mod toy;
 mod tune;

@@ -1,7 +1,8 @@
 //! A service without a service: everything of it lives in one temporary directory.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -107,8 +108,26 @@ impl Toy {
         command
     }
 
+    /// Starts a `tune` whose output goes nowhere.
+    pub(crate) fn tune_in_background(&self) -> Child {
+        self.tune(&[])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
     pub(crate) fn restore(&self) -> Ended {
         Ended::of(self.slackline(&["restore"]))
+    }
+
+    /// Waits for a file that the load generator makes.
+    pub(crate) fn wait_for(&self, name: &str) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !self.path(name).exists() {
+            assert!(Instant::now() < end, "{name} did not appear");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Processes that descend from this toy's commands, however they were orphaned.

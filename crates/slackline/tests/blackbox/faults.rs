@@ -1,0 +1,146 @@
+//! What can go wrong in a tune: whose fault it is said to be, how the command ends, and that nothing is left.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use serde_json::{Value, json};
+
+use crate::toy::{Ended, Toy};
+
+/// The control cannot be measured: the tune gives up with exit code 2, says why, and leaves nothing.
+fn gives_up(toy: &Toy, saying: &[&str]) {
+    Ended::of(toy.tune(&[]))
+        .with_code(2)
+        .saying(&["the unchanged control could not be measured, 3 times in a row"])
+        .saying(saying)
+        .saying(&["Everything is restored."]);
+    toy.assert_as_before(&format!("{saying:?}"));
+}
+
+/// The one evaluation of x = 90: its outcome and the reason.
+fn evaluation_of_90(toy: &mut Toy) -> (String, String) {
+    toy.spec["initial"] = json!([{ "x": 90 }]);
+    toy.spec["budget"]["evaluations"] = json!(1);
+    let ended = Ended::of(toy.tune(&["--json", "-"])).with_code(1);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let evaluation = &report["evaluations"][0];
+    assert_eq!(evaluation["configuration"]["x"], 90);
+    (
+        evaluation["outcome"].as_str().unwrap().to_owned(),
+        evaluation["reason"].as_str().unwrap().to_owned(),
+    )
+}
+
+#[test]
+fn a_configuration_that_does_not_come_up_has_crashed() {
+    let mut toy = Toy::new();
+    toy.spec["target"]["start"] = json!([
+        "sh",
+        "-c",
+        "[ {x} -lt 60 ] && exec sleep 1000; echo out of pages >&2; exit 3"
+    ]);
+    // The service is given the time to end before it is asked whether it is up.
+    toy.spec["target"]["ready"]["command"] = json!(["sleep", "0.1"]);
+    let (outcome, reason) = evaluation_of_90(&mut toy);
+    assert_eq!(outcome, "crashed");
+    assert!(reason.contains("exit status 3: out of pages"), "{reason}");
+    toy.assert_as_before("after a crash");
+}
+
+#[test]
+fn a_configuration_that_is_not_ready_in_time_has_crashed() {
+    let mut toy = Toy::new();
+    toy.spec["target"]["ready"] =
+        json!({ "command": ["test", "{x}", "-lt", "60"], "timeout_s": 0.2 });
+    let (outcome, reason) = evaluation_of_90(&mut toy);
+    assert_eq!(outcome, "crashed");
+    assert!(reason.contains("not ready within 0.2 s"), "{reason}");
+    toy.assert_as_before("after a service that was not ready");
+}
+
+#[test]
+fn a_configuration_that_dies_under_load_has_crashed() {
+    let mut toy = Toy::new();
+    toy.spec["target"]["start"] = json!(["sh", "-c", "echo $$ > {dir}/pid; exec sleep 1000"]);
+    toy.spec["target"]["ready"]["command"] = json!(["test", "-s", "{dir}/pid"]);
+    toy.load_after(r#"[ "$v" = 50 ] || { kill -SEGV $(cat {dir}/pid); sleep 30; }"#);
+    let (outcome, reason) = evaluation_of_90(&mut toy);
+    assert_eq!(outcome, "crashed");
+    assert!(reason.contains("signal 11"), "{reason}");
+    toy.assert_as_before("after a death under load");
+}
+
+#[test]
+fn a_control_that_dies_under_load_is_not_the_configurations_fault() {
+    let mut toy = Toy::new();
+    toy.spec["target"]["start"] = json!(["sh", "-c", "echo $$ > {dir}/pid; exec sleep 1000"]);
+    toy.spec["target"]["ready"]["command"] = json!(["test", "-s", "{dir}/pid"]);
+    toy.load_after(r#"[ "$v" != 50 ] || { kill -SEGV $(cat {dir}/pid); sleep 30; }"#);
+    gives_up(&toy, &["control: ", "signal 11"]);
+}
+
+#[test]
+fn a_control_that_does_not_come_up_ends_the_tune() {
+    let mut toy = Toy::new();
+    toy.spec["target"]["start"] = json!(["sh", "-c", "echo cannot bind >&2; exit 1"]);
+    toy.spec["target"]["ready"]["command"] = json!(["sleep", "0.1"]);
+    gives_up(&toy, &["control: ", "exit status 1: cannot bind"]);
+    toy.spec["target"]["start"] = json!(["no-such-server"]);
+    gives_up(&toy, &["no-such-server: there is no such program"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut toy = Toy::new();
+    toy.spec["target"]["ports"] = json!([port, port - 1]);
+    gives_up(&toy, &[&format!("port {port} is in use"), "target.ports"]);
+}
+
+#[test]
+fn a_workload_in_trouble_is_the_harness_fault() {
+    let mut toy = Toy::new();
+    toy.load_with("echo 'usage: load [OPTIONS]'");
+    gives_up(&toy, &["workload: "]);
+    toy.load_with(r#"echo '{"requests": 1000}'"#);
+    gives_up(&toy, &["workload: ", "latency_p99_us"]);
+    toy.load_with("echo connection refused >&2; exit 7");
+    gives_up(&toy, &["workload: ", "exit status 7: connection refused"]);
+    toy.spec["workload"]["grace_s"] = json!(0.1);
+    toy.load_with("sleep 30");
+    gives_up(&toy, &["workload: ", "did not end within"]);
+    toy.spec["workload"]["command"] = json!(["no-such-load"]);
+    gives_up(&toy, &["no-such-load: there is no such program"]);
+}
+
+#[test]
+fn a_workload_below_its_minimum_is_too_slow() {
+    let mut toy = Toy::new();
+    toy.spec["workload"]["minimum"] = json!({ "requests": 5000 });
+    gives_up(&toy, &["requests", "5000"]);
+}
+
+#[test]
+fn a_knob_that_refuses_the_value_makes_it_a_crash() {
+    // The kernel takes 0 to 31 (Documentation/networking/ip-sysctl.rst); the only value written is refused, so the
+    // host is never changed.
+    let path = "/proc/sys/net/ipv4/tcp_app_win";
+    let first = std::fs::read_to_string(path).unwrap_or_default();
+    if first.is_empty() || std::fs::write(path, &first).is_err() {
+        assert!(
+            std::env::var_os("SLACKLINE_CI").is_none(),
+            "no right to write {path}"
+        );
+        eprintln!("SKIP: no right to write {path}");
+        return;
+    }
+    let mut toy = Toy::new();
+    toy.spec["parameters"][0] = json!({
+        "name": "x", "type": "int", "low": 0, "high": 90, "sysctl": "net.ipv4.tcp_app_win",
+    });
+    let (outcome, reason) = evaluation_of_90(&mut toy);
+    assert_eq!(outcome, "crashed");
+    assert!(reason.contains(path) && reason.contains("90"), "{reason}");
+    assert_eq!(std::fs::read_to_string(path).unwrap(), first);
+    toy.assert_as_before("after a refused value");
+}

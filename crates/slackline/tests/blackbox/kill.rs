@@ -1,0 +1,133 @@
+//! `kill -9` of a whole tune, and `slackline restore` afterwards.
+
+use std::time::{Duration, Instant};
+
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::json;
+
+use crate::signals::HANG_ON_EXPERIMENT;
+use crate::toy::{Ended, FIRST, Toy};
+
+/// The kills of the torture, in this many threads at once.
+const THREADS: u64 = 4;
+const KILLS_PER_THREAD: usize = 26;
+
+#[test]
+fn a_restore_after_any_of_100_kills_leaves_nothing() {
+    std::thread::scope(|scope| {
+        for seed in 0..THREADS {
+            scope.spawn(move || torture(seed));
+        }
+    });
+}
+
+fn torture(seed: u64) {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let mut toys = [Toy::new(), Toy::attached()];
+    for toy in &mut toys {
+        // No model to think about: as many starts, writes and stops as there is time for.
+        toy.spec["search"] = json!({ "strategy": "random" });
+        toy.spec["budget"]["evaluations"] = json!(1000);
+        toy.spec["evaluation"]["blocks"] = json!(2);
+        toy.load_with(r#"echo '{"requests": 1000, "latency_p99_us": 1000}'"#);
+    }
+    for kill in 0..KILLS_PER_THREAD {
+        let toy = &toys[kill % 2];
+        let mut tune = toy.tune_in_background();
+        let after = Duration::from_millis(rng.random_range(5..400));
+        std::thread::sleep(after);
+        tune.kill().unwrap();
+        tune.wait().unwrap();
+        let context = format!("seed {seed}, kill {kill}, after {after:?}");
+        // A process that was being started holds a copy of the lock until it is its own program.
+        let end = Instant::now() + Duration::from_secs(2);
+        let restored = loop {
+            let restored = toy.restore();
+            if !restored.stderr.contains("another slackline") || Instant::now() > end {
+                break restored;
+            }
+        };
+        assert_eq!(restored.code, 0, "{context}: {}", restored.stderr);
+        // Killed is not yet gone: the kernel is given the time.
+        while !toy.processes().is_empty() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        toy.assert_as_before(&context);
+        if let Ok(text) = std::fs::read_to_string(toy.path("service.conf")) {
+            assert_eq!(text, "x = first\n", "{context}");
+        }
+    }
+}
+
+#[test]
+fn restore_dry_run_says_and_changes_nothing() {
+    let (toy, changed) = killed();
+    let journal = std::fs::read(toy.path("state/journal.jsonl")).unwrap();
+    let dry = Ended::of(toy.slackline(&["restore", "--dry-run"])).with_code(0);
+    assert!(
+        dry.stdout
+            .contains(&format!("would be restored to {FIRST}")),
+        "{}",
+        dry.stdout
+    );
+    assert_eq!(toy.knob(), changed);
+    assert_eq!(
+        std::fs::read(toy.path("state/journal.jsonl")).unwrap(),
+        journal
+    );
+    assert!(
+        toy.processes()
+            .iter()
+            .any(|process| process.contains("sleep 1000")),
+        "{:?}",
+        toy.processes()
+    );
+    // A new tune does not start on a host that is half changed.
+    Ended::of(toy.tune(&[]))
+        .with_code(2)
+        .saying(&["slackline restore"]);
+    assert_eq!(toy.knob(), changed);
+    let restored = toy.restore().with_code(0);
+    assert!(
+        restored.stdout.contains(&format!("restored to {FIRST}")),
+        "{}",
+        restored.stdout
+    );
+    assert_eq!(toy.knob(), FIRST);
+    // The load generator too, which would have gone on for half a minute.
+    let end = Instant::now() + Duration::from_secs(2);
+    while !toy.processes().is_empty() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    toy.assert_clean("after a restore");
+    toy.restore()
+        .with_code(0)
+        .saying(&["every knob has its first value"]);
+}
+
+#[test]
+fn a_knob_that_someone_else_changed_is_left_alone() {
+    let (toy, _) = killed();
+    std::fs::write(toy.path("knob"), "777\n").unwrap();
+    let restored = toy.restore();
+    assert!(
+        restored.stdout.contains("left alone: someone else changed")
+            && restored.stdout.contains("777"),
+        "{}",
+        restored.stdout
+    );
+    assert_eq!(toy.knob(), "777");
+}
+
+/// A toy whose tune was killed while the knob was changed, and the value it was left with.
+fn killed() -> (Toy, String) {
+    let mut toy = Toy::new();
+    toy.load_after(HANG_ON_EXPERIMENT);
+    let mut tune = toy.tune_in_background();
+    toy.wait_for("measuring");
+    tune.kill().unwrap();
+    tune.wait().unwrap();
+    let changed = toy.knob();
+    assert_ne!(changed, FIRST);
+    (toy, changed)
+}

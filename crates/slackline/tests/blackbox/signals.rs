@@ -1,0 +1,48 @@
+//! SIGINT, SIGTERM and SIGHUP in the middle of a block.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::toy::{Ended, FIRST, Toy};
+
+/// The load of the experiment's side says that it runs, and then does not end for long.
+pub(crate) const HANG_ON_EXPERIMENT: &str =
+    r#"[ "$v" = 50 ] || { touch "$SLACKLINE_TEST_TOY/measuring"; sleep 30; }"#;
+
+#[test]
+fn each_signal_restores_everything_and_says_so() {
+    for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15), (Signal::HUP, 1)] {
+        for mut toy in [Toy::new(), Toy::attached()] {
+            toy.load_after(HANG_ON_EXPERIMENT);
+            let tune = toy.tune_in_background();
+            toy.wait_for("measuring");
+            assert_ne!(toy.knob(), FIRST);
+            kill_process(Pid::from_child(&tune), signal).unwrap();
+            Ended::from(tune.wait_with_output().unwrap())
+                .with_code(128 + number)
+                .saying(&[&format!(
+                    "Stopped by signal {number}. Everything is restored."
+                )]);
+            toy.assert_as_before(&format!("after signal {number}"));
+        }
+    }
+}
+
+#[test]
+fn a_second_tune_is_kept_out_by_a_lock_that_names_the_first() {
+    let mut toy = Toy::new();
+    toy.load_after(HANG_ON_EXPERIMENT);
+    let tune = toy.tune_in_background();
+    toy.wait_for("measuring");
+    let between = toy.knob();
+    let pid = format!("pid {}", tune.id());
+    Ended::of(toy.tune(&[])).with_code(2).saying(&[
+        "another slackline is at work",
+        &pid,
+        "kill -INT",
+    ]);
+    toy.restore().with_code(2).saying(&[&pid]);
+    assert_eq!(toy.knob(), between, "the second one must change nothing");
+    kill_process(Pid::from_child(&tune), Signal::INT).unwrap();
+    Ended::from(tune.wait_with_output().unwrap()).with_code(130);
+    toy.assert_as_before("after the lock");
+}
