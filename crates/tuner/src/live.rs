@@ -246,6 +246,7 @@ impl<'a> Live<'a> {
             dir: self.spec.dir.clone(),
             cpus: self.spec.pins.workload.clone(),
             log: instance.dir.join("workload"),
+            may_outlive_run: false,
         })
     }
 

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 /// under 0.1 % of a core.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Marks, in its environment, every process that Slackline starts: the value is the instance's directory. So what a
+/// Marks, in its environment, every process that ends with its run: the value is the instance's directory. So what a
 /// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
 const INSTANCE: &str = "SLACKLINE_INSTANCE";
 
@@ -81,6 +81,8 @@ pub struct Launch {
     pub cpus: Option<Vec<usize>>,
     /// Where standard output and error go: `NAME.out`, `NAME.err`.
     pub log: PathBuf,
+    /// What it starts belongs to the user and stays: a service restarted by an `apply` step.
+    pub may_outlive_run: bool,
 }
 
 impl Launch {
@@ -118,7 +120,8 @@ impl Launch {
         command
             .args(arguments)
             .envs(&self.env)
-            .env(INSTANCE, self.instance())
+            .env_remove(INSTANCE)
+            .envs((!self.may_outlive_run).then(|| (INSTANCE, self.instance())))
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .stdout(create("out")?)

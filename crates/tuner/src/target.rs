@@ -139,6 +139,7 @@ impl Instance {
             dir: spec.dir.clone(),
             cpus: None,
             log: self.dir.join(log),
+            may_outlive_run: false,
         })
     }
 
@@ -264,8 +265,9 @@ impl Instance {
         interrupt: &Interrupt,
     ) -> Result<(), Fault> {
         if let Some(command) = &step.command {
-            return self
-                .launch(spec, command, "apply")?
+            let mut launch = self.launch(spec, command, "apply")?;
+            launch.may_outlive_run = spec.target.start.is_none();
+            return launch
                 .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
                 .map(drop)
                 .map_err(|error| self.side.run_fault(error));

@@ -119,6 +119,27 @@ fn a_knob_that_someone_else_changed_is_left_alone() {
     assert_eq!(toy.knob(), "777");
 }
 
+#[test]
+fn a_service_that_an_apply_step_restarted_stays() {
+    let mut toy = Toy::attached();
+    toy.spec["target"]["apply"] =
+        json!([{ "command": ["sh", "-c", "setsid sleep 900 >/dev/null 2>&1 &"] }]);
+    toy.spec["budget"]["evaluations"] = json!(1);
+    toy.load_after(HANG_ON_EXPERIMENT);
+    let mut tune = toy.tune_in_background();
+    toy.wait_for("measuring");
+    tune.kill().unwrap();
+    tune.wait().unwrap();
+    toy.restore().with_code(0);
+    let end = Instant::now() + Duration::from_secs(2);
+    let is_load = |process: &String| !process.contains("sleep 900");
+    while toy.processes().iter().any(is_load) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let left = toy.processes();
+    assert!(!left.is_empty() && !left.iter().any(is_load), "{left:?}");
+}
+
 /// A toy whose tune was killed while the knob was changed, and the value it was left with.
 fn killed() -> (Toy, String) {
     let mut toy = Toy::new();
