@@ -460,6 +460,10 @@ fn summarise(spec: &CheckedSpec, mut result: ArmResult, confidence: f64) -> ArmR
             flat.iter().map(|pair| pair.experiment).sum::<f64>() / n,
         );
         result.means.insert(metric.clone(), mean);
+        if mean == (0.0, 0.0) {
+            // Nothing on either side, such as no errors: there is no ratio, and none is missed.
+            continue;
+        }
         match ratio_interval_of_runs(&pairs, confidence) {
             Ok(interval) => {
                 result.ratios.insert(metric, interval);

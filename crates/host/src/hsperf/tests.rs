@@ -1,3 +1,5 @@
+//! Tests of the reader of JVM performance data.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the counters of a process and its descendants.
+
 use std::fs;
 use std::process::Command;
 use std::thread::sleep;

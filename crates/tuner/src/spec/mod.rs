@@ -6,10 +6,12 @@
 mod check;
 mod expression;
 mod locate;
+mod parameters;
 
-pub(crate) use check::arm_configuration;
-pub use check::{CheckedSpec, KnobBinding, Pins};
+pub use check::{CheckedSpec, Pins};
 pub use expression::{Comparison, Limit, MetricConstraint};
+pub use parameters::KnobBinding;
+pub(crate) use parameters::arm_configuration;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -579,7 +581,7 @@ pub fn load_space(
     roots: &host::Roots,
 ) -> Result<(bayes_opt::Space, bayes_opt::Settings), SpecError> {
     let source = locate::Source::read(path)?;
-    check::check_space(&source.parse()?, &source, roots)
+    parameters::check_space(&source.parse()?, &source, roots)
         .map(|checked| (checked.space, checked.settings))
 }
 

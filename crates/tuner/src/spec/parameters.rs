@@ -1,0 +1,460 @@
+//! The search space of a specification: ranges, defaults from the live system, knobs, and what is tried first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bayes_opt::{
+    Acquisition, Configuration, Kind, LinearConstraint, Parameter, PriorGuess, Settings, Space,
+    Strategy, Value,
+};
+use host::{Knob, Roots};
+
+use super::locate::Source;
+use super::{AcquisitionName, ParameterSpec, ParameterType, Scalar, Scale, Spec, StrategyName};
+use crate::error::SpecError;
+
+/// A parameter that is a kernel knob.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnobBinding {
+    /// The knob.
+    pub knob: Knob,
+    /// The template of what is written; the plain value if `None`.
+    pub write: Option<String>,
+}
+
+/// The space and what belongs to it.
+pub(super) struct CheckedSpace {
+    pub(super) space: Space,
+    pub(super) settings: Settings,
+    pub(super) knobs: BTreeMap<String, KnobBinding>,
+    pub(super) skipped: Vec<String>,
+}
+
+impl From<&Scalar> for Value {
+    fn from(scalar: &Scalar) -> Self {
+        match scalar {
+            Scalar::Bool(value) => Value::Bool(*value),
+            Scalar::Int(value) => Value::Int(*value),
+            Scalar::Float(value) => Value::Float(*value),
+            Scalar::Text(value) => Value::Text(value.clone()),
+        }
+    }
+}
+
+pub(super) fn check_space(
+    spec: &Spec,
+    source: &Source,
+    roots: &Roots,
+) -> Result<CheckedSpace, SpecError> {
+    if spec.parameters.is_empty() {
+        return Err(source.error("parameters", "there is none: nothing could be tuned"));
+    }
+    let mut parameters = Vec::new();
+    let mut kept = Vec::new();
+    let mut knobs = BTreeMap::new();
+    let mut skipped = Vec::new();
+    let mut names = BTreeSet::new();
+    for (index, parameter) in spec.parameters.iter().enumerate() {
+        let key = |field: &str| format!("parameters[{index}].{field}");
+        let name = &parameter.name;
+        if !is_word(name) || RESERVED.contains(&name.as_str()) {
+            return Err(source.error(
+                &key("name"),
+                format!(
+                    "{name:?} must be a plain word other than {}",
+                    RESERVED.join(", ")
+                ),
+            ));
+        }
+        if !names.insert(name.clone()) || spec.variables.contains_key(name) {
+            return Err(source.error(&key("name"), format!("{name:?} is used twice")));
+        }
+        let knob = knob_of(parameter, roots)
+            .map_err(|(field, message)| source.error(&key(field), message))?;
+        let mut default = parameter.default.as_ref().map(Value::from);
+        if let Some((field, knob)) = knob {
+            let live = match knob.read(roots) {
+                Ok(live) => live,
+                Err(error) if parameter.optional => {
+                    skipped.push(format!("{name}: {error}"));
+                    continue;
+                }
+                Err(error) => return Err(source.error(&key(field), error.to_string())),
+            };
+            match live {
+                None if parameter.optional => {
+                    skipped.push(format!(
+                        "{name}: {} does not exist here",
+                        knob.path(roots).display()
+                    ));
+                    continue;
+                }
+                None => {
+                    return Err(source.error(
+                        &key(field),
+                        format!(
+                            "{} does not exist on this host; set optional = true to leave the parameter out where it is absent",
+                            knob.path(roots).display()
+                        ),
+                    ));
+                }
+                Some(text) if default.is_none() && parameter.write.is_none() => {
+                    default = Some(live_default(parameter, &text).ok_or_else(|| {
+                        source.error(
+                            &key("type"),
+                            format!("the live value {text:?} of {knob} is not of this type"),
+                        )
+                    })?);
+                }
+                Some(_) => {}
+            }
+            knobs.insert(
+                name.clone(),
+                KnobBinding {
+                    knob,
+                    write: parameter.write.clone(),
+                },
+            );
+        } else if parameter.write.is_some() {
+            return Err(source.error(&key("write"), "there is no knob to write it to"));
+        } else if parameter.optional {
+            return Err(source.error(&key("optional"), "only a kernel knob can be absent"));
+        }
+        let mut kind =
+            kind_of(parameter).map_err(|(field, message)| source.error(&key(field), message))?;
+        let is_special = |value: &Value| {
+            parameter
+                .special
+                .iter()
+                .any(|special| Value::from(special) == *value)
+        };
+        if parameter.default.is_none()
+            && let Some(default) = &default
+            && !is_special(default)
+        {
+            include_live(&mut kind, default);
+        }
+        kept.push(index);
+        parameters.push(Parameter {
+            name: name.clone(),
+            kind,
+            default,
+            prior: parameter.prior.as_ref().map(|prior| PriorGuess {
+                best_guess: Value::from(&prior.best_guess),
+                confidence: prior.confidence,
+            }),
+            special: parameter.special.iter().map(Value::from).collect(),
+        });
+    }
+    if parameters.is_empty() {
+        return Err(source.error(
+            "parameters",
+            format!("this host has none of them: {}", skipped.join("; ")),
+        ));
+    }
+    let mut constraints = Vec::new();
+    for (index, text) in spec.parameter_constraints.iter().enumerate() {
+        let constraint = LinearConstraint::parse(text).map_err(|error| {
+            source.error(
+                &format!("parameter_constraints[{index}]"),
+                error.to_string(),
+            )
+        })?;
+        constraints.push(constraint);
+    }
+    // One parameter at a time first: so the error can name its line.
+    for (parameter, index) in parameters.iter().zip(&kept) {
+        Space::new(vec![parameter.clone()], Vec::new())
+            .map_err(|error| source.error(&format!("parameters[{index}]"), error.to_string()))?;
+    }
+    let space = Space::new(parameters, constraints)
+        .map_err(|error| source.error("parameter_constraints", error.to_string()))?;
+    let settings = settings_of(spec, &space, source)?;
+    Ok(CheckedSpace {
+        space,
+        settings,
+        knobs,
+        skipped,
+    })
+}
+
+/// Names that templates use for something else.
+pub(super) const RESERVED: [&str; 5] = ["port", "dir", "side", "spec_dir", "duration_s"];
+
+pub(super) fn is_word(name: &str) -> bool {
+    name.chars()
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+type FieldError = (&'static str, String);
+
+fn knob_of(
+    parameter: &ParameterSpec,
+    roots: &Roots,
+) -> Result<Option<(&'static str, Knob)>, FieldError> {
+    let mut found = Vec::new();
+    if let Some(name) = &parameter.sysctl {
+        found.push(("sysctl", Knob::Sysctl(name.clone())));
+    }
+    if let Some(text) = &parameter.block_queue {
+        let (device, file) = text.split_once('/').ok_or_else(|| {
+            (
+                "block_queue",
+                format!("{text:?} must be DEVICE/FILE, such as \"vda/read_ahead_kb\""),
+            )
+        })?;
+        let device = match device {
+            "*" => root_device(roots).unwrap_or_else(|| "(no device holds /)".to_owned()),
+            device => device.to_owned(),
+        };
+        found.push((
+            "block_queue",
+            Knob::BlockQueue {
+                device,
+                file: file.to_owned(),
+            },
+        ));
+    }
+    if let Some(text) = &parameter.cgroup {
+        let (group, file) = text.rsplit_once('/').ok_or_else(|| {
+            (
+                "cgroup",
+                format!("{text:?} must be GROUP/FILE, such as \"my.slice/cpu.max\""),
+            )
+        })?;
+        found.push((
+            "cgroup",
+            Knob::Cgroup {
+                group: group.to_owned(),
+                file: file.to_owned(),
+            },
+        ));
+    }
+    if let Some(path) = &parameter.file {
+        if !path.is_absolute() {
+            return Err(("file", format!("{} must be absolute", path.display())));
+        }
+        found.push(("file", Knob::File(path.clone())));
+    }
+    if let [_, (second, _), ..] = found.as_slice() {
+        return Err((second, "a parameter is one knob at the most".into()));
+    }
+    Ok(found.pop())
+}
+
+/// The block device that holds the root file system, as `/sys/block` names it: a partition's
+/// directory in `/sys/dev/block/MAJOR:MINOR` lies inside its disk's.
+fn root_device(roots: &Roots) -> Option<String> {
+    let device = rustix::fs::stat("/").ok()?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let path = roots
+        .sys(format!("dev/block/{major}:{minor}"))
+        .canonicalize()
+        .ok()?;
+    let disk = if path.join("partition").exists() {
+        path.parent()?
+    } else {
+        &path
+    };
+    Some(disk.file_name()?.to_string_lossy().into_owned())
+}
+
+fn live_default(parameter: &ParameterSpec, text: &str) -> Option<Value> {
+    match parameter.kind {
+        ParameterType::Int => text.parse().ok().map(Value::Int),
+        ParameterType::Float => text.parse().ok().map(Value::Float),
+        ParameterType::Bool => match text {
+            "0" | "N" | "n" => Some(Value::Bool(false)),
+            "1" | "Y" | "y" => Some(Value::Bool(true)),
+            _ => None,
+        },
+        ParameterType::Ordinal | ParameterType::Categorical => parameter
+            .values
+            .iter()
+            .flatten()
+            .map(Value::from)
+            .find(|value| value.to_string() == text),
+    }
+}
+
+/// A live value outside the range or between its steps belongs to the space all the same: it is the
+/// control. The range is widened to it, and the steps are given up if it is not on one.
+fn include_live(kind: &mut Kind, default: &Value) {
+    match (kind, default) {
+        (
+            Kind::Int {
+                low, high, step, ..
+            },
+            Value::Int(value),
+        ) => {
+            if value
+                .checked_sub(*low)
+                .is_none_or(|above| above % (*step).max(1) != 0)
+            {
+                *step = 1;
+            }
+            *low = (*low).min(*value);
+            *high = (*high).max(*value);
+        }
+        (
+            Kind::Float {
+                low, high, step, ..
+            },
+            Value::Float(value),
+        ) => {
+            *low = low.min(*value);
+            *high = high.max(*value);
+            *step = None;
+        }
+        _ => {}
+    }
+}
+
+fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
+    let unused = |present: bool, field: &'static str| {
+        if present {
+            Err((field, "means nothing for this type".to_owned()))
+        } else {
+            Ok(())
+        }
+    };
+    let log = parameter.scale == Scale::Log;
+    match parameter.kind {
+        ParameterType::Int | ParameterType::Float => {
+            unused(parameter.values.is_some(), "values")?;
+            let low = parameter.low.ok_or(("type", "low is missing".to_owned()))?;
+            let high = parameter
+                .high
+                .ok_or(("type", "high is missing".to_owned()))?;
+            if !(low.is_finite() && high.is_finite()) || low >= high {
+                return Err(("low", format!("the range is empty: low {low}, high {high}")));
+            }
+            if log && low <= 0.0 {
+                return Err((
+                    "scale",
+                    format!("log needs low above 0, not {low}; name 0 in special instead"),
+                ));
+            }
+            if parameter
+                .step
+                .is_some_and(|step| !(step > 0.0 && step <= high - low))
+            {
+                return Err((
+                    "step",
+                    format!("must be above 0 and at most {}", high - low),
+                ));
+            }
+            if parameter.kind == ParameterType::Float {
+                return Ok(Kind::Float {
+                    low,
+                    high,
+                    step: parameter.step,
+                    log,
+                });
+            }
+            Ok(Kind::Int {
+                low: whole(low).ok_or(("low", format!("{low} is not a whole number")))?,
+                high: whole(high).ok_or(("high", format!("{high} is not a whole number")))?,
+                step: match parameter.step {
+                    None => 1,
+                    Some(step) => {
+                        whole(step).ok_or(("step", format!("{step} is not a whole number")))?
+                    }
+                },
+                log,
+            })
+        }
+        ParameterType::Ordinal | ParameterType::Categorical | ParameterType::Bool => {
+            unused(parameter.low.is_some(), "low")?;
+            unused(parameter.high.is_some(), "high")?;
+            unused(parameter.step.is_some(), "step")?;
+            unused(log, "scale")?;
+            if parameter.kind == ParameterType::Bool {
+                unused(parameter.values.is_some(), "values")?;
+                return Ok(Kind::Bool);
+            }
+            let values: Vec<Value> = parameter.values.iter().flatten().map(Value::from).collect();
+            if values.len() < 2 {
+                return Err(("values", "at least two values are needed".into()));
+            }
+            for (index, value) in values.iter().enumerate() {
+                if values[..index].contains(value) {
+                    return Err(("values", format!("{value} stands twice")));
+                }
+            }
+            Ok(if parameter.kind == ParameterType::Ordinal {
+                Kind::Ordinal { values }
+            } else {
+                Kind::Categorical { values }
+            })
+        }
+    }
+}
+
+fn whole(number: f64) -> Option<i64> {
+    // 2⁵³: beyond it an f64 no longer holds every whole number.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "whole and below 2^53, just tested"
+    )]
+    (number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0).then_some(number as i64)
+}
+
+fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, SpecError> {
+    let mut initial = Vec::new();
+    for (index, given) in spec.initial.iter().enumerate() {
+        let key = format!("initial[{index}]");
+        let mut configuration = space.default_configuration();
+        for (name, value) in given {
+            if !spec
+                .parameters
+                .iter()
+                .any(|parameter| parameter.name == *name)
+            {
+                return Err(source.error(&format!("{key}.{name}"), "is not a parameter"));
+            }
+            // A parameter that this host lacks is left out here too.
+            if configuration.0.contains_key(name) {
+                configuration.0.insert(name.clone(), value.into());
+            }
+        }
+        space
+            .check(&configuration)
+            .map_err(|error| source.error(&key, error.to_string()))?;
+        initial.push(configuration);
+    }
+    let strategy = match spec.search.strategy {
+        StrategyName::Random => Strategy::Random,
+        StrategyName::Sobol => Strategy::Sobol,
+        StrategyName::LatinHypercube => Strategy::LatinHypercube,
+        StrategyName::Bayesian => Strategy::Bayesian {
+            acquisition: match spec.search.acquisition {
+                AcquisitionName::LogNoisyEi => Acquisition::LogNoisyEi,
+                AcquisitionName::Ei => Acquisition::Ei,
+                AcquisitionName::LogEi => Acquisition::LogEi,
+                AcquisitionName::Ucb => Acquisition::Ucb { beta: 2.0 },
+                AcquisitionName::Poi => Acquisition::Poi,
+            },
+        },
+    };
+    Ok(Settings {
+        seed: spec.seed,
+        strategy,
+        initial,
+        initial_random: spec.search.initial_random,
+        ..Settings::default()
+    })
+}
+
+/// The configuration an arm of the verification stands for.
+pub(crate) fn arm_configuration(
+    space: &Space,
+    parameters: &BTreeMap<String, Scalar>,
+) -> Configuration {
+    let mut configuration = space.default_configuration();
+    for (name, value) in parameters {
+        configuration.0.insert(name.clone(), value.into());
+    }
+    configuration
+}
