@@ -1,0 +1,301 @@
+//! What is wrong with a specification is said with file, line, key and what would be right, before
+//! anything is started or changed.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use host::Roots;
+use tuner::spec::load;
+
+/// A sound specification; `line 1` is its name.
+const SOUND: &str = r#"name = "sound"
+[[parameters]]
+name = "threads"
+type = "int"
+low = 1
+high = 32
+default = 16
+[target]
+[workload]
+command = ["true"]
+json = { requests = "requests", latency_p99_us = "p99" }
+[objective]
+metric = "cpu_s_per_request"
+"#;
+
+/// The error of `text` in a file of that name, without its directory.
+fn error_in(file: &str, text: &str, roots: &Roots) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(file);
+    std::fs::write(&path, text).unwrap();
+    match load(&path, roots) {
+        Ok(_) => "no error".to_owned(),
+        Err(error) => error
+            .to_string()
+            .replace(&format!("{}/", dir.path().display()), ""),
+    }
+}
+
+/// The error once `from` has become `to`.
+fn error_with(from: &str, to: &str) -> String {
+    assert!(SOUND.contains(from), "{from}");
+    error_in("spec.toml", &SOUND.replacen(from, to, 1), &Roots::default())
+}
+
+#[track_caller]
+fn expect(from: &str, to: &str, error: &str) {
+    assert_eq!(error_with(from, to), error);
+}
+
+/// Where the words are another crate's: where it stands, and what they must name.
+#[track_caller]
+fn expect_named(from: &str, to: &str, place: &str, words: &[&str]) {
+    let error = error_with(from, to);
+    assert!(error.starts_with(place), "{error}");
+    for word in words {
+        assert!(error.contains(word), "{word} in {error}");
+    }
+}
+
+#[test]
+fn a_sound_one_has_none() {
+    assert_eq!(error_in("spec.toml", SOUND, &Roots::default()), "no error");
+}
+
+#[test]
+fn keys_and_types() {
+    expect_named(
+        "high = 32",
+        "hihg = 32",
+        "spec.toml:6: parameters[0].hihg: ",
+        &["unknown field `hihg`", "high"],
+    );
+    expect_named(
+        "low = 1",
+        "low = \"one\"",
+        "spec.toml:5: parameters[0].low: ",
+        &["string"],
+    );
+    expect_named(
+        "type = \"int\"",
+        "type = \"integer\"",
+        "spec.toml:4: parameters[0].type: ",
+        &["integer", "int"],
+    );
+    expect_named("[target]", "[target", "spec.toml:8: ", &[]);
+    expect("[target]\n", "", "spec.toml: target: [target] is missing");
+}
+
+#[test]
+fn ranges() {
+    expect(
+        "low = 1\n",
+        "low = 32\n",
+        "spec.toml:5: parameters[0].low: the range is empty: low 32, high 32",
+    );
+    expect(
+        "low = 1\n",
+        "",
+        "spec.toml:4: parameters[0].type: low is missing",
+    );
+    expect(
+        "low = 1\n",
+        "low = 1.5\n",
+        "spec.toml:5: parameters[0].low: 1.5 is not a whole number",
+    );
+    expect(
+        "low = 1\n",
+        "scale = \"log\"\nlow = 0\n",
+        "spec.toml:5: parameters[0].scale: log needs low above 0, not 0; name 0 in special instead",
+    );
+    expect(
+        "high = 32",
+        "high = 32\nstep = 40",
+        "spec.toml:7: parameters[0].step: must be above 0 and at most 31",
+    );
+    expect(
+        "high = 32",
+        "high = 32\nstep = 0",
+        "spec.toml:7: parameters[0].step: must be above 0 and at most 31",
+    );
+    expect_named(
+        "default = 16",
+        "default = 64",
+        "spec.toml:2: parameters[0]",
+        &["threads", "64"],
+    );
+    expect_named(
+        "default = 16",
+        "default = \"many\"",
+        "spec.toml:2: parameters[0]",
+        &["threads", "many"],
+    );
+    expect(
+        "name = \"threads\"",
+        "name = \"port\"",
+        "spec.toml:3: parameters[0].name: \"port\" must be a plain word other than port, dir, side, spec_dir, duration_s",
+    );
+}
+
+#[test]
+fn objective_and_constraints() {
+    expect(
+        "name = \"sound\"",
+        "constraints = [\"p99 is fine\"]",
+        "spec.toml:1: constraints[0]: \"p99 is fine\" is not a constraint: write METRIC <= NUMBER, METRIC <= NUMBER * control, or the same with >= or =",
+    );
+    expect(
+        "name = \"sound\"",
+        "constraints = [\"latency_p99_us <= 0 * control\"]",
+        "spec.toml:1: constraints[0]: \"latency_p99_us <= 0 * control\": the factor of control must be above 0",
+    );
+    let listed = "there are context_switches, cpu_s, cpu_system_s, cpu_user_s, duration_s, involuntary_switches, \
+        jvm_allocated_bytes, jvm_gc_cycles, jvm_gc_time_s, latency_p99_us, periods, requests, throttled_periods, throttled_s";
+    expect(
+        "name = \"sound\"",
+        "constraints = [\"latency_p98_us <= 1.05 * control\"]",
+        &format!(
+            "spec.toml:1: constraints[0]: no metric is called \"latency_p98_us\"; {listed}, and X_per_request and X_per_s of each"
+        ),
+    );
+    expect(
+        "metric = \"cpu_s_per_request\"",
+        "metric = \"cpu\"",
+        &format!(
+            "spec.toml:13: objective.metric: no metric is called \"cpu\"; {listed}, and X_per_request and X_per_s of each"
+        ),
+    );
+    expect_named(
+        "name = \"sound\"",
+        "parameter_constraints = [\"threads <= cores\"]",
+        "spec.toml:1: parameter_constraints",
+        &["cores"],
+    );
+}
+
+#[test]
+fn targets() {
+    expect(
+        "[target]",
+        "[target]\npairing = \"parallel\"",
+        "spec.toml:9: target.pairing: parallel needs target.start: two instances",
+    );
+    expect(
+        "[target]",
+        "[target]\nports = [8080, 8080]",
+        "spec.toml:9: target.ports: must be two different ports above 0",
+    );
+    expect_named(
+        "[target]",
+        "[target]\ncpus = [\"0\", \"x\"]",
+        "spec.toml:9: target.cpus[1]: ",
+        &["x"],
+    );
+    expect_named(
+        "[target]",
+        "[target]\ncpus = [\"0\", \"900\"]",
+        "spec.toml:9: target.cpus[1]: CPU 900 is not online here (online: ",
+        &[],
+    );
+    expect_named(
+        "[target]",
+        "[target]\nfiles = [{ template = \"absent.in\", path = \"{dir}/x\" }]",
+        "spec.toml:9: target.files[0].template: ",
+        &["absent.in is not a file"],
+    );
+    expect(
+        "json = {",
+        "parse = \"wrk\"\njson = {",
+        "spec.toml:9: workload: give exactly one of parse, json, regex",
+    );
+}
+
+/// A tree with one sysctl.
+fn fake() -> (tempfile::TempDir, Roots) {
+    let tree = tempfile::tempdir().unwrap();
+    let vm = tree.path().join("proc/sys/vm");
+    std::fs::create_dir_all(&vm).unwrap();
+    std::fs::write(vm.join("swappiness"), "60\n").unwrap();
+    let roots = Roots::at(tree.path());
+    (tree, roots)
+}
+
+fn with_knob(lines: &str) -> String {
+    format!(
+        "{SOUND}[[parameters]]\nname = \"knob\"\ntype = \"int\"\nlow = 0\nhigh = 100\n{lines}\n"
+    )
+}
+
+#[test]
+fn an_absent_knob_is_an_error_unless_it_is_optional() {
+    let (tree, roots) = fake();
+    let error = error_in("spec.toml", &with_knob("sysctl = \"vm.absent\""), &roots);
+    assert_eq!(
+        error.replace(&tree.path().display().to_string(), ""),
+        "spec.toml:19: parameters[1].sysctl: /proc/sys/vm/absent does not exist on this host; \
+         set optional = true to leave the parameter out where it is absent"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(&path, with_knob("sysctl = \"vm.absent\"\noptional = true")).unwrap();
+    let spec = load(&path, &roots).unwrap();
+    assert_eq!(spec.skipped.len(), 1);
+    assert!(spec.skipped[0].starts_with("knob: "), "{:?}", spec.skipped);
+    assert!(spec.knobs.is_empty());
+    assert!(spec.space.default_configuration().get("knob").is_none());
+}
+
+#[test]
+fn a_knob_takes_the_live_value_as_its_default() {
+    let (_tree, roots) = fake();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(&path, with_knob("sysctl = \"vm.swappiness\"")).unwrap();
+    let spec = load(&path, &roots).unwrap();
+    assert_eq!(
+        spec.space.default_configuration().get("knob"),
+        Some(&60_i64.into())
+    );
+    assert_eq!(
+        error_in("spec.toml", &with_knob("optional = true"), &roots),
+        "spec.toml:19: parameters[1].optional: only a kernel knob can be absent"
+    );
+}
+
+#[test]
+fn json_says_the_same_as_toml() {
+    let value: toml::Value = toml::from_str(SOUND).unwrap();
+    let text = serde_json::to_string_pretty(&value).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let checked = |path: &Path| {
+        let spec = load(path, &Roots::default()).unwrap();
+        serde_json::to_value(&spec.spec).unwrap()
+    };
+    assert_eq!(
+        checked(&write("a.toml", SOUND)),
+        checked(&write("a.json", &text))
+    );
+
+    let wrong = text.replace("\"low\": 1", "\"low\": 32");
+    assert_ne!(wrong, text);
+    let line = 1 + wrong
+        .lines()
+        .position(|line| line.contains("\"low\""))
+        .unwrap();
+    assert_eq!(
+        error_in("spec.json", &wrong, &Roots::default()),
+        format!("spec.json:{line}: parameters[0].low: the range is empty: low 32, high 32")
+    );
+    let unknown = text.replace("\"low\"", "\"lwo\"");
+    let error = error_in("spec.json", &unknown, &Roots::default());
+    assert!(
+        error.starts_with(&format!("spec.json:{line}: ")) && error.contains("lwo"),
+        "{error}"
+    );
+}
