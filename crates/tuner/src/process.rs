@@ -273,6 +273,8 @@ pub(crate) fn end_group(child: &mut Child, signal: Signal, grace: Duration) {
     let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
         return;
     };
+    // Asked before the first signal: orphans no longer show whose they were.
+    let members = family(child.id());
     if matches!(child.try_wait(), Ok(None)) {
         // Errors mean that it is gone already.
         let _ = rustix::process::kill_process(pid, signal);
@@ -283,6 +285,22 @@ pub(crate) fn end_group(child: &mut Child, signal: Signal, grace: Duration) {
     }
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     let _ = child.wait();
+    // SIGKILL is delivered, not awaited: what we killed must be gone before anybody looks.
+    let end = Instant::now() + KILL_WAIT;
+    while Instant::now() < end && members.iter().any(|member| runs(*member)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// How long killed processes are waited for; one in an uninterruptible sleep may take longer.
+const KILL_WAIT: Duration = Duration::from_secs(1);
+
+/// Whether a process is there and not a zombie: proc_pid_stat(5), field 3.
+fn runs(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    })
 }
 
 /// A process and its descendants, as of now.
