@@ -304,7 +304,8 @@ impl Instance {
         loop {
             self.alive().map_err(|message| self.side.fault(message))?;
             let last = match self.probe(spec, ready, interrupt)? {
-                Ok(()) => return Ok(()),
+                // Something else may have answered: ready is who answers and lives.
+                Ok(()) => return self.alive().map_err(|message| self.side.fault(message)),
                 Err(reason) => reason,
             };
             if Instant::now() > end {

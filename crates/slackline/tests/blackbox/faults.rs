@@ -82,7 +82,7 @@ fn a_control_that_dies_under_load_is_not_the_configurations_fault() {
 fn a_control_that_does_not_come_up_ends_the_tune() {
     let mut toy = Toy::new();
     toy.spec["target"]["start"] = json!(["sh", "-c", "echo cannot bind >&2; exit 1"]);
-    toy.spec["target"]["ready"]["command"] = json!(["sleep", "0.1"]);
+    toy.spec["target"]["ready"]["command"] = json!(["sleep", "0.5"]);
     gives_up(&toy, &["control: ", "exit status 1: cannot bind"]);
     toy.spec["target"]["start"] = json!(["no-such-server"]);
     gives_up(&toy, &["no-such-server: there is no such program"]);
