@@ -184,13 +184,12 @@ impl Report {
             return format!("The winner could not be verified ({why}): nothing is claimed.");
         };
         let evidence = format!(
-            "{} of {metric} against the control ({:.4} % confidence, {} fresh runs, {} pairs of blocks)",
+            "{} of {metric} against the control ({} % confidence, {} fresh runs, {} pairs of blocks)",
             change(interval),
-            interval.confidence * 100.0,
+            (interval.confidence * 1e4).round() / 100.0,
             winner.runs,
             winner.blocks
-        )
-        .replace(".0000 %", " %");
+        );
         match self.finding {
             Finding::Improvement => format!("Shown: {evidence}; every constraint held."),
             Finding::NoDifference => format!("No difference shown: {evidence}."),
