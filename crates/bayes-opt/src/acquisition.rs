@@ -26,12 +26,18 @@ const BASE_JITTER: f64 = 1e-9;
 /// Below it the logarithm falls ever more slowly, so that the order of points stays, but feasibility decides between them.
 const NEGLIGIBLE: f64 = -13.8;
 
+/// Below even odds of survival, the odds count so many times. A crash costs more than the evaluation: a restart, and on a
+/// live service its users. A choice of this crate.
+const CAUTION: f64 = 3.0;
+
 /// Feasibility of one kind: the process is at most `threshold`, or, for viability, at least.
 #[derive(Clone, Debug)]
 pub(crate) struct Feasibility {
     pub(crate) gp: Gp,
     pub(crate) threshold: f64,
     pub(crate) below: bool,
+    /// Variance of the outcome around the process: 1 for a probit classifier, 0 where the process is the quantity itself.
+    pub(crate) outcome_variance: f64,
 }
 
 impl Feasibility {
@@ -46,7 +52,9 @@ impl Feasibility {
 
     /// The probability of being feasible where the process has this mean and variance.
     pub(crate) fn probability(&self, (mean, variance): (f64, f64)) -> f64 {
-        log_cdf(self.z(mean, variance.sqrt())).0.exp()
+        log_cdf(self.z(mean, (variance + self.outcome_variance).sqrt()))
+            .0
+            .exp()
     }
 }
 
@@ -298,16 +306,21 @@ impl Surface {
         }
         for (feasibility, conditional) in &self.feasibilities {
             let variance = conditional.evaluate(x, gradient.is_some(), scratch);
-            let deviation = variance.sqrt();
+            let total_variance = variance + feasibility.outcome_variance;
+            let deviation = total_variance.sqrt();
             let z = feasibility.z(scratch.means[0], deviation);
-            let (log, slope) = log_cdf(z);
+            let (mut log, mut slope) = log_cdf(z);
+            if z < 0.0 && !feasibility.below {
+                log = CAUTION * log + (CAUTION - 1.0) * std::f64::consts::LN_2;
+                slope *= CAUTION;
+            }
             total += log;
             if let Some(gradient) = gradient.as_deref_mut() {
                 let sign = if feasibility.below { -1.0 } else { 1.0 };
                 conditional.pull_back(
                     x,
                     &[sign * slope / deviation],
-                    -slope * z / deviation,
+                    -slope * z * variance.sqrt() / total_variance,
                     variance,
                     scratch,
                     gradient,
@@ -509,6 +522,7 @@ mod tests {
             gp: gp.clone(),
             threshold: -0.4,
             below: false,
+            outcome_variance: 0.7,
         };
         let evaluated = Evaluated {
             points: &points,

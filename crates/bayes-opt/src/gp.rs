@@ -301,6 +301,15 @@ fn negative_log_posterior(data: &Data, pairs: &Pairs, vector: &[f64], gradient: 
     value
 }
 
+/// The negative log density of the logarithms of the length scales under their prior, up to a constant.
+pub(crate) fn length_penalty(ln_lengths: &[f64]) -> f64 {
+    let (mean, sd) = length_prior(ln_lengths.len());
+    ln_lengths
+        .iter()
+        .map(|ln| 0.5 * ((ln - mean) / sd).powi(2))
+        .sum()
+}
+
 /// The negative log density of a log-normal variable at `exp(ln)`; its derivative by `ln` is added to `slope`.
 fn log_normal(ln: f64, mean: f64, sd: f64, slope: &mut f64) -> f64 {
     let z = (ln - mean) / sd;

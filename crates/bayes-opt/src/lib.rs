@@ -48,6 +48,7 @@ mod settings;
 mod space;
 mod transform;
 mod value;
+mod viability;
 
 pub use constraint::LinearConstraint;
 pub use error::{Error, SpaceError};

@@ -8,12 +8,13 @@ use crate::gp::{Data, Gp, Hyper};
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
+use crate::viability;
 
 /// Hyper-parameters by process, and how many observations they were fitted to: where the next fit starts.
 pub(crate) type Memory = BTreeMap<String, (Hyper, usize)>;
 
-/// Prior mean and deviation of viability, where 1 survives and −1 crashes: a configuration is expected to survive with
-/// about nine in ten. A choice of this crate.
+/// Prior mean and deviation of the labels of viability, where 1 survives and −1 crashes, for the regression that finds which
+/// parameters matter to it. A choice of this crate.
 const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
 /// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as "throttled periods" are never
 /// negative, and 0 is plainly feasible, not a toss-up.
@@ -107,15 +108,11 @@ impl Model {
                 gp,
                 threshold: 0.0,
                 below: true,
+                outcome_variance: 0.0,
             });
         }
         if completed.len() < told.len() {
-            let gp = fitter.fit("viability", &viability_data(told))?;
-            feasibilities.push(Feasibility {
-                gp,
-                threshold: 0.0,
-                below: false,
-            });
+            feasibilities.push(fitter.viability(told)?);
         }
 
         let mut model = Model {
@@ -215,6 +212,34 @@ impl Fitter<'_> {
     }
 }
 
+/// Where the classifier's hyper-parameters are kept, beside those of the regression that they start from.
+const CLASSIFIER: &str = "viability classifier";
+
+impl Fitter<'_> {
+    fn viability(&mut self, told: &[Told]) -> Option<Feasibility> {
+        let labels = viability_data(told);
+        let rough = self.fit("viability", &labels)?;
+        let fitted_to = self
+            .hypers
+            .get("viability")
+            .map_or(0, |(_, fitted_to)| *fitted_to);
+        // A classifier is chosen anew whenever the regression was.
+        let hyper = match self.memory.get(CLASSIFIER) {
+            Some((hyper, chosen_at)) if *chosen_at == fitted_to => hyper.clone(),
+            _ => viability::choose(&labels, self.categorical, &rough.hyper)?,
+        };
+        let gp = viability::condition(&labels, self.categorical, &hyper)?;
+        self.hypers
+            .insert(CLASSIFIER.to_owned(), (hyper, fitted_to));
+        Some(Feasibility {
+            gp,
+            threshold: 0.0,
+            below: false,
+            outcome_variance: 1.0,
+        })
+    }
+}
+
 /// A constraint's values with 0 kept in its place: divided by their typical size, then by the symmetric logarithm
 /// (Eriksson & Poloczek 2021, "Scalable constrained Bayesian optimization", section 4), which draws the border apart and far
 /// violations together.
@@ -289,16 +314,11 @@ fn viability_data(told: &[Told]) -> Data {
 }
 
 /// Viability alone, for when nothing completed yet.
-pub(crate) fn viability(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
+pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
         categorical: encoding.categorical(),
         memory: &Memory::new(),
         hypers: Memory::new(),
     };
-    let gp = fitter.fit("viability", &viability_data(told))?;
-    Some(Feasibility {
-        gp,
-        threshold: 0.0,
-        below: false,
-    })
+    fitter.viability(told)
 }

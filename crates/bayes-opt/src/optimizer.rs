@@ -10,7 +10,7 @@ use crate::design::{Design, fold};
 use crate::encode::same_point;
 use crate::error::Error;
 use crate::explain::{self, Importance};
-use crate::model::{Memory, Model, viability};
+use crate::model::{Memory, Model, survival};
 use crate::observation::{Observation, Outcome, Recommendation};
 use crate::repeat::worth_repeating;
 use crate::search::{Belief, Search};
@@ -181,7 +181,7 @@ impl Optimizer {
         if self.told.is_empty() {
             return self.draw(true).ok_or(Error::Exhausted);
         }
-        let viability = viability(&self.told, self.space.encoding());
+        let viability = survival(&self.told, self.space.encoding());
         let evaluated = Evaluated {
             points: &[],
             posteriors: &[],

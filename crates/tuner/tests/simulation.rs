@@ -239,6 +239,39 @@ fn the_early_abort_keeps_its_error_rate_and_saves_blocks() {
     assert!(blocks <= 600, "{blocks} of 1200 blocks");
 }
 
+/// A crash share over the second halves of searches.
+fn late_crashes(strategy: &str, crashes: fn(&Configuration) -> bool) -> (usize, usize) {
+    let mut counts = (0, 0);
+    for seed in 200..210 {
+        let last = format!("{}[search]\nstrategy = \"{strategy}\"\n", budget(20));
+        let report = simulate(&checked(seed, "", &last), Noise::default(), |at| Truth {
+            crashes: crashes(at),
+            ..pooled_service(at)
+        })
+        .unwrap();
+        let second = &report.evaluations[10..];
+        counts.0 += second
+            .iter()
+            .filter(|record| record.outcome == Outcome::Crashed)
+            .count();
+        counts.1 += second.len();
+        let winner = report.verification.first();
+        assert!(winner.is_none_or(|arm| !crashes(&arm.configuration)));
+    }
+    counts
+}
+
+/// Three tenths of the space (in logarithms) crash, two thirds of an octave above the optimum. (An optimum on the very border
+/// is not learned to be left alone, and should not be.)
+#[test]
+fn crashes_are_learned() {
+    let crashes = |at: &Configuration| tuner::simulation::number(at, "buffer_kib", 0.0) > 200.0;
+    let (learned, _) = late_crashes("bayesian", crashes);
+    let (random, of) = late_crashes("random", crashes);
+    assert!(random * 5 >= of, "{random} of {of}");
+    assert!(learned * 2 < random, "{learned} against {random} of {of}");
+}
+
 #[test]
 fn a_failure_of_the_harness_teaches_nothing_and_is_tried_again() {
     let spec = checked(5, "", &budget(8));
@@ -288,7 +321,7 @@ fn blocks_that_fail_now_and_then_are_lived_with() {
         harness_failure_probability: 0.03,
         ..Noise::default()
     };
-    let report = simulate(&checked(6, "", &budget(14)), noise, pooled_service).unwrap();
+    let report = simulate(&checked(6, "", &budget(20)), noise, pooled_service).unwrap();
     let failed = report
         .evaluations
         .iter()

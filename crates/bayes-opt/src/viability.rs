@@ -1,0 +1,237 @@
+//! Whether a configuration survives: a Gaussian process classifier with a probit likelihood.
+//!
+//! Labels are 1 (survived) and −1 (crashed). The Laplace approximation (Rasmussen & Williams 2006, "Gaussian Processes for
+//! Machine Learning", algorithms 3.1 and 3.2) is the same as regression on pseudo-observations `f̂ + W⁻¹ ∇ log p` of
+//! variance `W⁻¹`, so the result is an ordinary [`Gp`], whose survival probability is `Φ(mean / √(1 + variance))`. A
+//! regression on the labels themselves would need short length scales to follow a sharp border, and would forget it a few
+//! steps further on.
+
+use crate::gp::{Data, Gp, Hyper, length_penalty};
+use crate::kernel::Kernel;
+use crate::linalg::{Cholesky, add_scaled, dot};
+use crate::normal::log_cdf;
+
+/// Prior mean and deviation of the latent constant: three configurations in four survive before anything is known. A
+/// choice of this crate.
+const MEAN_PRIOR: (f64, f64) = (1.0, 1.0);
+/// Newton's method is done when the log posterior moves by less than this.
+const TOLERANCE: f64 = 1e-6;
+const NEWTON_STEPS_MAX: usize = 30;
+/// A curvature below this says nothing; it keeps the pseudo-variances finite.
+const CURVATURE_MIN: f64 = 1e-6;
+/// Length scales tried, relative to those that a regression on the labels takes, in logarithms.
+const STRETCHES: [f64; 5] = [0.0, 0.8, 1.6, 2.4, 3.2];
+/// Prior variances tried, in logarithms: latent deviations of 1, 4 and 10.
+const LN_SCALES: [f64; 3] = [0.0, 2.8, 4.6];
+
+/// The mode of the latent values, and what it is worth.
+struct Mode {
+    latent: Vec<f64>,
+    slopes: Vec<f64>,
+    curvatures: Vec<f64>,
+    log_evidence: f64,
+}
+
+/// The classifier with the most probable of the hyper-parameters near `start`, which come from a regression on the
+/// labels (`data.values`, ±1).
+pub(crate) fn choose(data: &Data, categorical: &[bool], start: &Hyper) -> Option<Hyper> {
+    let mut best: Option<(f64, Hyper)> = None;
+    for stretch in STRETCHES {
+        for ln_scale in LN_SCALES {
+            let hyper = Hyper {
+                ln_lengths: start.ln_lengths.iter().map(|ln| ln + stretch).collect(),
+                ln_noise: f64::NEG_INFINITY,
+                ln_scale,
+            };
+            let Some(mode) = mode(data, categorical, &hyper) else {
+                continue;
+            };
+            let worth = mode.log_evidence - length_penalty(&hyper.ln_lengths);
+            if best.as_ref().is_none_or(|(most, _)| worth > *most) {
+                best = Some((worth, hyper));
+            }
+        }
+    }
+    best.map(|(_, hyper)| hyper)
+}
+
+/// The classifier with given hyper-parameters, as a process of the latent value.
+pub(crate) fn condition(data: &Data, categorical: &[bool], hyper: &Hyper) -> Option<Gp> {
+    let mode = mode(data, categorical, hyper)?;
+    let pseudo = Data {
+        points: data.points.clone(),
+        values: mode
+            .latent
+            .iter()
+            .zip(mode.slopes.iter().zip(&mode.curvatures))
+            .map(|(latent, (slope, curvature))| latent + slope / curvature)
+            .collect(),
+        variances: mode
+            .curvatures
+            .iter()
+            .map(|curvature| 1.0 / curvature)
+            .collect(),
+        weights: vec![1.0; mode.latent.len()],
+        mean_prior: MEAN_PRIOR,
+    };
+    Gp::condition(&pseudo, categorical, hyper.clone())
+}
+
+fn mode(data: &Data, categorical: &[bool], hyper: &Hyper) -> Option<Mode> {
+    let (n, d) = (data.values.len(), categorical.len());
+    let kernel = Kernel::new(categorical, &hyper.ln_lengths, hyper.ln_scale.exp());
+    let point = |i: usize| &data.points[i * d..(i + 1) * d];
+    let mut covariance = vec![0.0; n * n];
+    for i in 0..n {
+        for j in 0..=i {
+            // The constant mean is integrated out: its variance is every pair's covariance.
+            let value = kernel.between(point(i), point(j)) + MEAN_PRIOR.1.powi(2);
+            covariance[i * n + j] = value;
+            covariance[j * n + i] = value;
+        }
+    }
+    let times = |vector: &[f64]| -> Vec<f64> {
+        covariance
+            .chunks(n.max(1))
+            .map(|row| dot(row, vector))
+            .collect()
+    };
+    let mut mode = Mode {
+        latent: vec![MEAN_PRIOR.0; n],
+        slopes: vec![0.0; n],
+        curvatures: vec![0.0; n],
+        log_evidence: f64::NEG_INFINITY,
+    };
+    let mut weights = vec![0.0; n];
+    for _ in 0..NEWTON_STEPS_MAX {
+        let mut log_likelihood = 0.0;
+        for i in 0..n {
+            let (label, weight) = (data.values[i].signum(), data.weights[i]);
+            let z = label * mode.latent[i];
+            let (log, slope) = log_cdf(z);
+            log_likelihood += weight * log;
+            mode.slopes[i] = weight * label * slope;
+            mode.curvatures[i] = (weight * slope * (slope + z)).max(CURVATURE_MIN);
+        }
+        let roots: Vec<f64> = mode
+            .curvatures
+            .iter()
+            .map(|curvature| curvature.sqrt())
+            .collect();
+        let mut matrix: Vec<f64> = (0..n * n)
+            .map(|at| roots[at / n] * covariance[at] * roots[at % n])
+            .collect();
+        (0..n).for_each(|i| matrix[i * n + i] += 1.0);
+        let factor = Cholesky::new(&matrix, n)?;
+        let centred: Vec<f64> = mode
+            .latent
+            .iter()
+            .map(|latent| latent - MEAN_PRIOR.0)
+            .collect();
+        let log_evidence =
+            log_likelihood - 0.5 * dot(&weights, &centred) - 0.5 * factor.log_determinant();
+        let moved = (log_evidence - mode.log_evidence).abs();
+        mode.log_evidence = log_evidence;
+        if moved < TOLERANCE {
+            break;
+        }
+        let step: Vec<f64> = (0..n)
+            .map(|i| mode.curvatures[i] * centred[i] + mode.slopes[i])
+            .collect();
+        let mut inner: Vec<f64> = times(&step)
+            .iter()
+            .zip(&roots)
+            .map(|(value, root)| value * root)
+            .collect();
+        factor.solve(&mut inner);
+        weights.clone_from(&step);
+        let back: Vec<f64> = inner
+            .iter()
+            .zip(&roots)
+            .map(|(value, root)| value * root)
+            .collect();
+        add_scaled(&mut weights, -1.0, &back);
+        mode.latent = times(&weights)
+            .iter()
+            .map(|value| MEAN_PRIOR.0 + value)
+            .collect();
+    }
+    mode.log_evidence.is_finite().then_some(mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::normal::cdf;
+
+    fn survival(gp: &Gp, x: f64) -> f64 {
+        let (mean, variance) = gp.posterior(&[x]);
+        cdf(mean / (1.0 + variance).sqrt())
+    }
+
+    fn border(points: &[f64], at: f64) -> Gp {
+        let data = Data {
+            points: points.to_vec(),
+            values: points
+                .iter()
+                .map(|x| if *x > at { -1.0 } else { 1.0 })
+                .collect(),
+            variances: vec![0.0; points.len()],
+            weights: vec![1.0; points.len()],
+            mean_prior: (0.0, 1.0),
+        };
+        let start = Hyper {
+            ln_lengths: vec![-1.5],
+            ..Hyper::prior_mode(1)
+        };
+        let hyper = choose(&data, &[false], &start).unwrap();
+        condition(&data, &[false], &hyper).unwrap()
+    }
+
+    #[test]
+    fn a_border_is_remembered_beyond_the_last_crash() {
+        let gp = border(&[0.05, 0.15, 0.2, 0.3, 0.35, 0.45, 0.55, 0.6], 0.4);
+        assert!(survival(&gp, 0.1) > 0.8, "{}", survival(&gp, 0.1));
+        for beyond in [0.55, 0.7, 0.8] {
+            // A crash is more likely than not, though the prior alone would say one in four.
+            assert!(
+                survival(&gp, beyond) < 0.5,
+                "{beyond}: {}",
+                survival(&gp, beyond)
+            );
+        }
+    }
+
+    #[test]
+    fn one_crash_does_not_condemn_the_space() {
+        let gp = border(&[0.1, 0.2, 0.3, 0.4, 0.5, 0.9], 0.8);
+        assert!(survival(&gp, 0.3) > 0.8);
+        assert!(survival(&gp, 0.9) < 0.5);
+    }
+
+    #[test]
+    fn the_mode_is_where_the_gradient_vanishes() {
+        let points: Vec<f64> = (0..8).map(|i| f64::from(i) / 8.0).collect();
+        let data = Data {
+            values: points
+                .iter()
+                .map(|x| if *x > 0.5 { -1.0 } else { 1.0 })
+                .collect(),
+            points,
+            variances: vec![0.0; 8],
+            weights: vec![1.0; 8],
+            mean_prior: (0.0, 1.0),
+        };
+        let hyper = Hyper {
+            ln_lengths: vec![-1.0],
+            ln_noise: f64::NEG_INFINITY,
+            ln_scale: 1.0,
+        };
+        let mode = mode(&data, &[false], &hyper).unwrap();
+        let gp = condition(&data, &[false], &hyper).unwrap();
+        // The process through the pseudo-observations has its mean at the mode.
+        for (point, latent) in data.points.iter().zip(&mode.latent) {
+            assert!((gp.posterior(&[*point]).0 - latent).abs() < 1e-4);
+        }
+    }
+}
