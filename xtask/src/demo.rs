@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{build_release, install};
+use crate::{build_release, install, step};
 
 /// The example of the demonstration.
 const DEMO_SPEC: &str = "examples/nginx-workers/experiment.toml";
@@ -53,6 +53,7 @@ pub(crate) fn run_examples(root: &Path, names: &[&str]) -> anyhow::Result<ExitCo
         if !names.is_empty() && !names.contains(&name.as_str()) {
             continue;
         }
+        set_up(&spec)?;
         let report = results.join(format!("{name}.json"));
         let mut tune = tune_command(root, &binary, &spec, &report);
         println!("\n==> {}", line_of(&tune));
@@ -76,6 +77,15 @@ pub(crate) fn run_examples(root: &Path, names: &[&str]) -> anyhow::Result<ExitCo
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Runs the example's own `setup`, which builds what it needs, where it has one.
+fn set_up(spec: &Path) -> anyhow::Result<()> {
+    let setup = spec.with_file_name("setup");
+    if setup.is_file() && !step::run(&format!("{}", setup.display()), &mut Command::new(&setup))? {
+        bail!("{} failed", setup.display());
+    }
+    Ok(())
 }
 
 /// Every specification below `directory` with its name: the directory's for `experiment.toml`,

@@ -1,4 +1,4 @@
-//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, install.
+//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
@@ -7,6 +7,7 @@
     reason = "the headings and results of a task are its output"
 )]
 
+mod bench;
 mod demo;
 mod install;
 mod step;
@@ -25,6 +26,7 @@ usage: cargo xtask VERB
   tidy              only the house rules: allowed edges between crates, file lengths, forbidden text
   demo              install nginx and wrk, build, and tune nginx for about five minutes
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
+  bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   install [SET]     only install: test (the default), demo or examples
 ";
 
@@ -47,6 +49,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["tidy"] => tidy::run(&root),
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
+        ["bench", arguments @ ..] => bench::run(&root, arguments),
         ["install"] => install::install(install::TEST).map(|()| ExitCode::SUCCESS),
         ["install", set] => {
             let needs = match *set {

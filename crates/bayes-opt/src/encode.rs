@@ -66,6 +66,12 @@ impl Encoding {
         }
     }
 
+    /// The same with one more categorical coordinate, the last: which experiment a point belongs to, 0 for the present one.
+    pub(crate) fn with_task(mut self) -> Self {
+        self.categorical.push(true);
+        self
+    }
+
     pub(crate) fn columns(&self) -> &[Column] {
         &self.columns
     }

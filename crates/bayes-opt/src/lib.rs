@@ -49,6 +49,7 @@ mod space;
 mod transform;
 mod value;
 mod viability;
+mod warm;
 
 pub use constraint::LinearConstraint;
 pub use error::{Error, SpaceError};

@@ -9,6 +9,7 @@ use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
 use crate::viability;
+use crate::warm::Earlier;
 
 /// Hyper-parameters by process, and how many observations they were fitted to: where the next fit starts.
 pub(crate) type Memory = BTreeMap<String, (Hyper, usize)>;
@@ -47,6 +48,7 @@ impl Model {
     /// Fits all processes; `None` while nothing completed.
     pub(crate) fn fit(
         told: &[Told],
+        earlier: &[Earlier],
         encoding: &Encoding,
         log: bool,
         memory: &Memory,
@@ -79,8 +81,11 @@ impl Model {
             .iter()
             .map(|(_, _, objective)| objective.value)
             .collect();
-        let transform = Transform::new(&values, log);
-        let data = Data {
+        let transform = match earlier.first() {
+            Some(first) => Transform::linear(&values, log, first.scale),
+            None => Transform::new(&values, log),
+        };
+        let mut data = Data {
             points: completed
                 .iter()
                 .flat_map(|(_, told, _)| told.point.iter().copied())
@@ -99,7 +104,19 @@ impl Model {
                 .collect(),
             mean_prior: (0.0, 1.0),
         };
-        let objective = fitter.fit("objective", &data)?;
+        let objective = if earlier.is_empty() {
+            fitter.fit("objective", &data)?
+        } else {
+            let alone = fitter.fit("objective, alone", &data)?;
+            for earlier in earlier {
+                append(&mut data, earlier, completed.len());
+            }
+            let joint = fitter.fit("objective, joint", &data)?;
+            if joint.left_out(completed.len()) < alone.left_out(completed.len()) {
+                return Model::fit(told, &[], encoding, log, memory);
+            }
+            joint
+        };
 
         let mut feasibilities = Vec::new();
         for (name, measured) in &constraints {
@@ -171,6 +188,25 @@ impl Model {
     pub(crate) fn any_feasible(&self) -> bool {
         self.feasible.iter().any(|probability| *probability >= 0.5)
     }
+}
+
+/// Adds what an earlier experiment measured, shifted so that its expectation and what was measured here (the first `own`
+/// rows) have the same mean over the same points.
+fn append(data: &mut Data, earlier: &Earlier, own: usize) {
+    let dimension = data.points.len() / data.values.len().max(1);
+    let shift = data
+        .points
+        .chunks_exact(dimension.max(1))
+        .zip(&data.values)
+        .take(own)
+        .map(|(point, value)| value - earlier.mean(point))
+        .sum::<f64>()
+        / own.max(1) as f64;
+    data.points.extend(&earlier.data.points);
+    data.values
+        .extend(earlier.data.values.iter().map(|value| value + shift));
+    data.variances.extend(&earlier.data.variances);
+    data.weights.extend(&earlier.data.weights);
 }
 
 struct Fitter<'a> {

@@ -17,6 +17,7 @@ use crate::search::{Belief, Search};
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::Space;
 use crate::value::{Configuration, Value};
+use crate::warm::Earlier;
 
 /// Proposes configurations and learns from what is told about them.
 #[derive(Clone, Debug)]
@@ -27,6 +28,7 @@ pub struct Optimizer {
     start: Design,
     strategy: Design,
     initial_asked: usize,
+    earlier: Vec<Earlier>,
     told: Vec<Told>,
     pending: Vec<Vec<f64>>,
     model: Option<Arc<Model>>,
@@ -63,6 +65,22 @@ impl Optimizer {
         {
             return Err(Error::Beta { beta });
         }
+        for observation in settings.earlier.iter().flatten() {
+            observation.validate(settings.log_objective)?;
+        }
+        let space = if settings.earlier.is_empty() {
+            space
+        } else {
+            space.with_task()
+        };
+        let earlier = settings
+            .earlier
+            .iter()
+            .enumerate()
+            .filter_map(|(index, observations)| {
+                Earlier::new(index + 1, observations, &space, settings.log_objective)
+            });
+        let earlier = earlier.collect();
         let start = Design::sobol(settings.seed);
         let strategy = match settings.strategy {
             Strategy::LatinHypercube => Design::LatinHypercube { rows: Vec::new() },
@@ -74,6 +92,7 @@ impl Optimizer {
             start,
             strategy,
             initial_asked: 0,
+            earlier,
             told: Vec::new(),
             pending: Vec::new(),
             model: None,
@@ -121,10 +140,36 @@ impl Optimizer {
         {
             return Ok(point);
         }
-        let Some(model) = self.model() else {
+        let asked = self.told.len() + self.pending.len();
+        let alone = !self.earlier.is_empty() && asked % 2 == 1;
+        // Its own start is half as long then: the earlier experiment's optimum has been looked at too.
+        if alone
+            && asked < self.start_evaluations_alone()
+            && let Some(point) = self.draw(true)
+        {
+            return Ok(point);
+        }
+        let model = if alone {
+            Model::fit(
+                &self.told,
+                &[],
+                self.space.encoding(),
+                self.settings.log_objective,
+                &self.memory,
+            )
+            .map(Arc::new)
+        } else {
+            self.model()
+        };
+        let Some(model) = model else {
             return self.without_model();
         };
-        self.memory.clone_from(&model.hypers);
+        self.memory.extend(
+            model
+                .hypers
+                .iter()
+                .map(|(name, hyper)| (name.clone(), hyper.clone())),
+        );
         let mut order: Vec<usize> = (0..model.points.len())
             .filter(|i| model.feasible[*i] >= 0.5)
             .collect();
@@ -201,14 +246,29 @@ impl Optimizer {
     /// How many evaluations come before the model. A choice of this crate: enough to see every parameter move a few
     /// times, never so many that a budget of 20 is spent on it.
     fn start_evaluations(&self) -> usize {
+        if self.earlier.is_empty() {
+            self.start_evaluations_alone()
+        } else {
+            1
+        }
+    }
+
+    fn start_evaluations_alone(&self) -> usize {
         let parameters = self.space.parameters().len();
         self.settings
             .initial_random
             .unwrap_or((2 * parameters).clamp(4, 10))
     }
 
-    /// A point of the start: the guesses of the priors first, then the Sobol sequence.
+    /// A point of the start: what an earlier experiment holds best, or the guesses of the priors, then the Sobol sequence.
     fn start_point(&mut self) -> Option<Vec<f64>> {
+        if let Some(earlier) = self.earlier.first()
+            && let Some(point) = earlier.best_first().into_iter().find(|point| {
+                self.space.allows(point) && !is_taken(&self.told, &self.pending, point)
+            })
+        {
+            return Some(point);
+        }
         if self
             .space
             .parameters()
@@ -259,8 +319,14 @@ impl Optimizer {
     fn model(&mut self) -> Option<Arc<Model>> {
         if self.model.is_none() {
             let log = self.settings.log_objective;
-            self.model =
-                Model::fit(&self.told, self.space.encoding(), log, &self.memory).map(Arc::new);
+            self.model = Model::fit(
+                &self.told,
+                &self.earlier,
+                self.space.encoding(),
+                log,
+                &self.memory,
+            )
+            .map(Arc::new);
         }
         self.model.clone()
     }

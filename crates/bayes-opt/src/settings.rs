@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::observation::Observation;
 use crate::value::Configuration;
 
 /// How the next configuration is chosen.
@@ -62,6 +63,10 @@ pub struct Settings {
     pub initial: Vec<Configuration>,
     /// How many evaluations there are before the model is trusted; `None`: `max(4, min(2·parameters, 10))`.
     pub initial_random: Option<usize>,
+    /// What earlier experiments on the same or an overlapping space measured, in the same unit; a constant difference does
+    /// not matter. The search starts from what they say. Every second question is asked without them, and they are dropped
+    /// while they predict what is measured here worse than it predicts itself, so a misleading one costs at most half.
+    pub earlier: Vec<Vec<Observation>>,
     /// Model the logarithm of the objective (a ratio to a control, a latency): needs positive values.
     pub log_objective: bool,
 }

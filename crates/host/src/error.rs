@@ -116,7 +116,7 @@ pub enum HostError {
         controller: String,
     },
     /// A list of CPUs that is not one.
-    #[error("\"{text}\" is not a list of CPUs: write it like 0-3,5")]
+    #[error("\"{text}\" is not a list of CPUs: write it like 0-3,5, with numbers below 1024")]
     CpuList {
         /// The text.
         text: String,

@@ -86,6 +86,22 @@ impl Knob {
         }))
     }
 
+    /// The knob that the kernel sets to 0 when this one is written: of each pair, bytes and share of memory, one is in force
+    /// (mm/page-writeback.c, `dirty_ratio_handler` and its three neighbours).
+    pub(crate) fn excludes(&self) -> Option<Self> {
+        let Self::Sysctl(name) = self else {
+            return None;
+        };
+        let other = match sysctl_path(name).to_str()? {
+            "vm/dirty_ratio" => "vm.dirty_bytes",
+            "vm/dirty_bytes" => "vm.dirty_ratio",
+            "vm/dirty_background_ratio" => "vm.dirty_background_bytes",
+            "vm/dirty_background_bytes" => "vm.dirty_background_ratio",
+            _ => return None,
+        };
+        Some(Self::Sysctl(other.to_owned()))
+    }
+
     /// Rejects names that would lead out of their tree.
     pub(crate) fn check(&self) -> Result<(), HostError> {
         match self {

@@ -4,17 +4,47 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
+use crate::process::{is_running, start_time};
+use crate::roots::Roots;
 
 #[derive(Serialize, Deserialize)]
 struct Holder {
     pid: u32,
     command: String,
     started: String,
+}
+
+/// How long to wait for a lock whose holder has just ended: a process that was killed between fork and exec leaves a child
+/// that holds it until its exec closes the file.
+const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(2);
+const DEAD_HOLDER_POLL: Duration = Duration::from_millis(10);
+
+impl Holder {
+    fn read(file: &mut File) -> Self {
+        let mut text = String::new();
+        let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+        read.ok()
+            .and_then(|_| serde_json::from_str(&text).ok())
+            .unwrap_or_else(|| Self {
+                pid: 0,
+                command: "starting".to_owned(),
+                started: "just now".to_owned(),
+            })
+    }
+
+    /// Pid 0 is one that has the lock and has not said who it is yet.
+    fn is_alive(&self) -> bool {
+        let roots = Roots::default();
+        self.pid == 0
+            || start_time(&roots, self.pid)
+                .is_ok_and(|started| is_running(&roots, self.pid, started))
+    }
 }
 
 /// The held lock; dropping it releases it.
@@ -35,19 +65,15 @@ impl Lock {
             .truncate(false)
             .open(&path)
             .map_err(|error| failed(&error))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let mut text = String::new();
-                let holder = file
-                    .read_to_string(&mut text)
-                    .ok()
-                    .and_then(|_| serde_json::from_str(&text).ok());
-                let holder = holder.unwrap_or_else(|| Holder {
-                    pid: 0,
-                    command: "starting".to_owned(),
-                    started: "just now".to_owned(),
-                });
+        let give_up = Instant::now() + DEAD_HOLDER_WAIT;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(failed(&errno.into())),
+            }
+            let holder = Holder::read(&mut file);
+            if holder.is_alive() || Instant::now() > give_up {
                 return Err(HostError::Locked {
                     path,
                     pid: holder.pid,
@@ -55,7 +81,7 @@ impl Lock {
                     started: holder.started,
                 });
             }
-            Err(errno) => return Err(failed(&errno.into())),
+            std::thread::sleep(DEAD_HOLDER_POLL);
         }
         let holder = Holder {
             pid: std::process::id(),

@@ -19,15 +19,38 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let mut journal = Journal::open(state_dir)?;
     let report = journal.restore(&Roots::default(), arguments.dry_run)?;
+    // The journal's own processes are gone by now, or are named by it.
+    let mut orphans = tuner::process::orphans(&tuner::live::scratch_root(state_dir));
+    orphans.retain(|pid| {
+        !report
+            .items
+            .iter()
+            .any(|item| item.subject == format!("process {pid}"))
+    });
     if !arguments.dry_run {
         remove_scratch(state_dir);
     }
     if arguments.json {
-        print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
-    } else if report.items.is_empty() {
+        let printed = Printed {
+            report: &report,
+            orphans: &orphans,
+        };
+        print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
+    } else if report.items.is_empty() && orphans.is_empty() {
         message("Nothing to restore: every knob has its first value.");
     } else {
-        print(&(lines(&report, arguments.dry_run).join("\n") + "\n"))?;
+        let ended = if arguments.dry_run {
+            "would be ended"
+        } else {
+            "ended"
+        };
+        let mut lines = lines(&report, arguments.dry_run);
+        lines.extend(
+            orphans
+                .iter()
+                .map(|pid| format!("process {pid}, which a killed run left: {ended}")),
+        );
+        print(&(lines.join("\n") + "\n"))?;
     }
     Ok(if report.is_complete() {
         Done::Positive
@@ -36,15 +59,18 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     })
 }
 
+#[derive(serde::Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    report: &'a RestoreReport,
+    /// Processes of killed runs that the journal does not name.
+    orphans: &'a [u32],
+}
+
 /// The directories and stray processes of runs that are over: we hold the lock, so all are.
 fn remove_scratch(state_dir: &Path) {
     let scratch_root = tuner::live::scratch_root(state_dir);
-    let orphans = tuner::process::end_orphans(&scratch_root);
-    if orphans > 0 {
-        message(&format!(
-            "Ended {orphans} processes that a killed run left."
-        ));
-    }
+    tuner::process::end_orphans(&scratch_root);
     let _ = std::fs::remove_dir_all(scratch_root);
 }
 

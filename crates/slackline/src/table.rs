@@ -7,7 +7,7 @@ use bayes_opt::Configuration;
 use comfy_table::{ContentArrangement, Table, TableComponent, presets};
 use host::{Probe, ProbeState};
 use tuner::evaluation::Outcome;
-use tuner::report::{Report, change, percent};
+use tuner::report::{Finding, Report, change, percent};
 use tuner::spec::{CheckedSpec, ObjectiveScale};
 
 /// Columns where there is no terminal to ask: what a log or a mail shows without wrapping.
@@ -176,7 +176,12 @@ pub(crate) fn results(report: &Report) -> String {
     }
     let _ = writeln!(text, "\n{}", report.sentence);
     if !report.settings.is_empty() {
-        let _ = writeln!(text, "\nThe winner's settings:");
+        let heading = if report.finding == Finding::Improvement {
+            "The winner's settings:"
+        } else {
+            "The settings of candidate 1, which were not shown to be better:"
+        };
+        let _ = writeln!(text, "\n{heading}");
         for setting in &report.settings {
             let _ = writeln!(text, "  {setting}");
         }

@@ -70,7 +70,15 @@ impl<'a> Live<'a> {
 
     /// What an earlier run left to undo; empty on a healthy host.
     pub fn left_over(&self) -> Vec<String> {
-        self.journal.describe()
+        let root = self.scratch.parent().unwrap_or(&self.scratch);
+        let mut left = self.journal.describe();
+        for pid in crate::process::orphans(root) {
+            let process = format!("process {pid}");
+            if !left.contains(&process) {
+                left.push(process);
+            }
+        }
+        left
     }
 
     /// Undoes everything that was done, and forgets the scratch directory.
@@ -85,6 +93,8 @@ impl<'a> Live<'a> {
                 path: self.scratch.clone(),
                 source,
             })?;
+            // The common one goes with the last of its kind.
+            let _ = self.scratch.parent().map(std::fs::remove_dir);
         }
         Ok(report)
     }

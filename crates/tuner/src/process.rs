@@ -326,30 +326,36 @@ pub(crate) fn family(first: u32) -> Vec<u32> {
     found
 }
 
-/// Kills every process that a run with its directories below `scratch_root` started and could not end. The caller
-/// holds the host's lock, so no run is alive; a process that has overwritten its environment is not seen.
-pub fn end_orphans(scratch_root: &Path) -> usize {
+/// The processes that a run with its directories below `scratch_root` started and did not end. The caller holds the host's
+/// lock, so no run is alive; a process that has overwritten its environment is not seen.
+#[must_use]
+pub fn orphans(scratch_root: &Path) -> Vec<u32> {
     let mark = format!("{INSTANCE}={}/", scratch_root.display()).into_bytes();
-    let mut ended = 0;
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-            .and_then(Pid::from_raw)
-        else {
-            continue;
-        };
+    let is_ours = |pid: &u32| {
         // A process that has just gone, or is another user's, has no environment to read.
-        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-        let is_ours = environment
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .unwrap_or_default()
             .split(|byte| *byte == 0)
-            .any(|variable| variable.starts_with(&mark));
-        if is_ours && rustix::process::kill_process(pid, Signal::KILL).is_ok() {
-            ended += 1;
-        }
-    }
-    ended
+            .any(|variable| variable.starts_with(&mark))
+    };
+    std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(is_ours)
+        .collect()
+}
+
+/// Kills the [`orphans`]; how many there were.
+pub fn end_orphans(scratch_root: &Path) -> usize {
+    let kill = |pid: &u32| {
+        i32::try_from(*pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .is_some_and(|pid| rustix::process::kill_process(pid, Signal::KILL).is_ok())
+    };
+    orphans(scratch_root).iter().filter(|pid| kill(pid)).count()
 }
 
 fn last_lines(path: &Path) -> Option<String> {

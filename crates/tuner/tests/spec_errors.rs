@@ -122,14 +122,14 @@ fn ranges() {
     expect_named(
         "default = 16",
         "default = 64",
-        "spec.toml:2: parameters[0]",
-        &["threads", "64"],
+        "spec.toml:7: parameters[0].default: ",
+        &["64"],
     );
     expect_named(
         "default = 16",
         "default = \"many\"",
-        "spec.toml:2: parameters[0]",
-        &["threads", "many"],
+        "spec.toml:7: parameters[0].default: ",
+        &["many"],
     );
     expect(
         "name = \"threads\"",
@@ -297,5 +297,41 @@ fn json_says_the_same_as_toml() {
     assert!(
         error.starts_with(&format!("spec.json:{line}: ")) && error.contains("lwo"),
         "{error}"
+    );
+}
+
+#[test]
+fn names_in_templates_are_known() {
+    let known = "dir, port, side, spec_dir, threads";
+    expect(
+        "[target]",
+        "[target]\nstart = [\"sleep\", \"{thread}\"]",
+        &format!(
+            "spec.toml:9: target.start[1]: {{thread}} is neither a parameter nor a variable (known: {known}); \
+             write {{{{thread}}}} for the text itself"
+        ),
+    );
+    expect_named(
+        "[target]",
+        "[target]\nready = { url = \"http://127.0.0.1:{prot}/\" }",
+        "spec.toml:9: target.ready.url: ",
+        &["{prot}"],
+    );
+    expect_named(
+        "[\"true\"]",
+        "[\"true\", \"{duration}\"]",
+        "spec.toml:10: workload.command[1]: ",
+        &["{duration}", "duration_s"],
+    );
+    // The same name is known to the workload alone.
+    expect_named(
+        "[target]",
+        "[target]\nprepare = [\"sleep\", \"{duration_s}\"]",
+        "spec.toml:9: target.prepare[1]: ",
+        &["{duration_s}"],
+    );
+    assert_eq!(
+        error_with("[\"true\"]", "[\"true\", \"{duration_s}\", \"{{x}}\"]"),
+        "no error"
     );
 }

@@ -139,12 +139,26 @@ impl Journal {
             old: old.clone(),
             new: value.to_owned(),
         })?;
+        let excluded = match self.will_exclude(roots, knob) {
+            Ok(excluded) => excluded,
+            Err(error) => {
+                let _ = self.append(Record::Refused { of: seq });
+                return Err(error);
+            }
+        };
         if let Err(error) = write_text(&path, value) {
             // A refusal leaves the knob as it was; where it did not, the entry stays.
             if knob.read(roots)?.as_deref() == Some(old.as_str()) {
                 self.append(Record::Refused { of: seq })?;
+                if let Some((_, of)) = excluded {
+                    self.append(Record::Refused { of })?;
+                }
             }
             return Err(HostError::write(&path, value, &error));
+        }
+        if let Some((other, of)) = excluded {
+            let left = other.read(roots)?.unwrap_or_default();
+            self.append(Record::Done { of, left })?;
         }
         let found = knob.read(roots)?.unwrap_or_else(|| normalise(value));
         if found == old && !is_taken_as(value, &found) {
@@ -164,6 +178,27 @@ impl Journal {
             return Err(error);
         }
         Ok(())
+    }
+
+    /// Announces the loss of the value that writing `knob` takes from another one, if that one is in force. It comes after
+    /// the knob's own line, so it is undone before it; that puts the knob back as well.
+    fn will_exclude(
+        &mut self,
+        roots: &Roots,
+        knob: &Knob,
+    ) -> Result<Option<(Knob, u64)>, HostError> {
+        let Some(other) = knob.excludes() else {
+            return Ok(None);
+        };
+        let Some(old) = other.read(roots)?.filter(|value| value != "0") else {
+            return Ok(None);
+        };
+        let seq = self.will(Action::Write {
+            knob: other.clone(),
+            old,
+            new: "0".to_owned(),
+        })?;
+        Ok(Some((other, seq)))
     }
 
     /// Records a process that was just started, so that [`Journal::restore`] can end it after a crash. `start_time` is

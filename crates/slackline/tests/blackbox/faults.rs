@@ -1,6 +1,7 @@
 //! What can go wrong in a tune: whose fault it is said to be, how the command ends, and that nothing is left.
 
 use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -143,4 +144,36 @@ fn a_knob_that_refuses_the_value_makes_it_a_crash() {
     assert!(reason.contains(path) && reason.contains("90"), "{reason}");
     assert_eq!(std::fs::read_to_string(path).unwrap(), first);
     toy.assert_as_before("after a refused value");
+}
+
+#[test]
+fn a_full_disk_at_the_journal_changes_nothing() {
+    let toy = Toy::new();
+    let state = toy.path("state");
+    std::fs::create_dir(&state).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "none"])
+        .arg(&state)
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !mounted {
+        assert!(
+            std::env::var_os("SLACKLINE_CI").is_none(),
+            "no right to mount a tmpfs"
+        );
+        eprintln!("SKIP: no right to mount a tmpfs");
+        return;
+    }
+    // A write that fails for lack of space has filled what there was.
+    assert!(std::fs::write(state.join("filler"), vec![0; 1 << 20]).is_err());
+    let ended = Ended::of(toy.tune(&[]));
+    let journal = std::fs::read(state.join("journal.jsonl")).unwrap_or_default();
+    std::fs::remove_file(state.join("filler")).unwrap();
+    let unmounted = Command::new("umount").arg(&state).status().unwrap();
+    assert!(unmounted.success());
+    ended
+        .with_code(2)
+        .saying(&["state/journal.jsonl", "No space left on device"]);
+    assert_eq!(journal, b"");
+    toy.assert_as_before("with a full disk");
 }

@@ -9,6 +9,7 @@ use host::Roots;
 
 use super::locate::Source;
 use super::parameters::{KnobBinding, RESERVED, arm_configuration, check_space, is_word};
+use super::templates::check_templates;
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
 use crate::error::SpecError;
 use crate::metrics;
@@ -41,6 +42,18 @@ pub struct CheckedSpec {
     pub objective: ObjectiveSpec,
     /// The constraints.
     pub constraints: Vec<MetricConstraint>,
+}
+
+/// What [`check_templates`] looks at.
+pub(super) struct CheckedParts<'a> {
+    pub(super) spec: &'a Spec,
+    pub(super) source: &'a Source,
+    pub(super) dir: &'a Path,
+    pub(super) target: &'a TargetSpec,
+    pub(super) workload: &'a WorkloadSpec,
+    pub(super) space: &'a Space,
+    /// Names of the parameters that were left out.
+    pub(super) skipped: Vec<&'a str>,
 }
 
 /// CPU lists, parsed.
@@ -128,6 +141,26 @@ pub(super) fn check_experiment(
             ));
         }
     }
+    check_templates(&CheckedParts {
+        spec: &spec,
+        source,
+        dir: &dir,
+        target: &target,
+        workload: &workload,
+        space: &space.space,
+        skipped: spec
+            .parameters
+            .iter()
+            .map(|parameter| parameter.name.as_str())
+            .filter(|name| {
+                space
+                    .space
+                    .parameters()
+                    .iter()
+                    .all(|kept| kept.name != *name)
+            })
+            .collect(),
+    })?;
     let name = spec.name.clone().unwrap_or_else(|| {
         path.file_stem().map_or_else(
             || "experiment".into(),

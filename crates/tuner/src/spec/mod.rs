@@ -7,6 +7,7 @@ mod check;
 mod expression;
 mod locate;
 mod parameters;
+mod templates;
 
 pub use check::{CheckedSpec, Pins};
 pub use expression::{Comparison, Limit, MetricConstraint};

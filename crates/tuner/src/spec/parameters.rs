@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bayes_opt::{
     Acquisition, Configuration, Kind, LinearConstraint, Parameter, PriorGuess, Settings, Space,
-    Strategy, Value,
+    SpaceError, Strategy, Value,
 };
 use host::{Knob, Roots};
 
@@ -163,8 +163,12 @@ pub(super) fn check_space(
     }
     // One parameter at a time first: so the error can name its line.
     for (parameter, index) in parameters.iter().zip(&kept) {
-        Space::new(vec![parameter.clone()], Vec::new())
-            .map_err(|error| source.error(&format!("parameters[{index}]"), error.to_string()))?;
+        Space::new(vec![parameter.clone()], Vec::new()).map_err(|error| match error {
+            SpaceError::Invalid { key, reason, .. } => {
+                source.error(&format!("parameters[{index}].{key}"), reason)
+            }
+            error => source.error(&format!("parameters[{index}]"), error.to_string()),
+        })?;
     }
     let space = Space::new(parameters, constraints)
         .map_err(|error| source.error("parameter_constraints", error.to_string()))?;

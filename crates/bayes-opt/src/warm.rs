@@ -1,0 +1,120 @@
+//! Warm start: what earlier experiments measured, as further outputs of the same process.
+//!
+//! Every point has one more, categorical coordinate that tells the experiments apart (the intrinsic coregionalisation
+//! model with one correlation; Swersky, Snoek, Adams 2013, "Multi-task Bayesian optimization"). Its length scale is
+//! fitted like any other: an earlier experiment that misleads gets a short one, and is then as good as absent.
+
+use crate::gp::{Data, Gp, Hyper};
+use crate::observation::{Observation, Outcome};
+use crate::space::Space;
+use crate::transform::Transform;
+
+/// More observations of one earlier experiment are thinned to so many, evenly over their values: they cost time with every
+/// fit, and say less and less.
+const KEPT_MAX: usize = 40;
+/// Evaluations of one fit.
+const FIT_EVALUATIONS: usize = 40;
+
+/// One earlier experiment, on a scale of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Earlier {
+    pub(crate) data: Data,
+    gp: Gp,
+    /// What one unit of its values is in the objective's unit (or its logarithm).
+    pub(crate) scale: f64,
+}
+
+impl Earlier {
+    /// The `task`-th earlier experiment, from 1; `None` where fewer than two of its evaluations completed. Its
+    /// configurations are brought to the nearest ones of `space`: a parameter that it did not have counts as having had its
+    /// default, one that is gone is forgotten.
+    pub(crate) fn new(
+        task: usize,
+        observations: &[Observation],
+        space: &Space,
+        log: bool,
+    ) -> Option<Self> {
+        let mut completed: Vec<_> = observations
+            .iter()
+            .filter_map(|observation| match &observation.outcome {
+                Outcome::Completed { objective, .. } => Some((observation, *objective)),
+                Outcome::Crashed => None,
+            })
+            .collect();
+        if completed.len() < 2 {
+            return None;
+        }
+        completed.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
+        if completed.len() > KEPT_MAX {
+            completed = (0..KEPT_MAX)
+                .map(|i| completed[crate::value::cell(i as f64 / KEPT_MAX as f64, completed.len())])
+                .collect();
+        }
+        let values: Vec<f64> = completed
+            .iter()
+            .map(|(_, measured)| measured.value)
+            .collect();
+        let transform = Transform::new(&values, log);
+        let encoding = space.encoding();
+        let mut points = Vec::new();
+        for (observation, _) in &completed {
+            let mut point = encoding.encode(&space.snap(&observation.configuration));
+            if let Some(coordinate) = point.last_mut() {
+                *coordinate = task as f64;
+            }
+            points.extend(point);
+        }
+        let data = Data {
+            points,
+            values: values
+                .iter()
+                .map(|value| transform.forward(*value))
+                .collect(),
+            variances: completed
+                .iter()
+                .map(|(_, y)| transform.variance(y.value, y.variance.unwrap_or(0.0)))
+                .collect(),
+            weights: completed
+                .iter()
+                .map(|(observation, _)| observation.weight)
+                .collect(),
+            mean_prior: (0.0, 1.0),
+        };
+        let start = Hyper::prior_mode(encoding.dimension());
+        let gp = Gp::fit(&data, encoding.categorical(), &[start], FIT_EVALUATIONS)?;
+        Some(Earlier {
+            data,
+            gp,
+            scale: transform.scale(),
+        })
+    }
+
+    /// Its own expectation at a point of whichever experiment.
+    pub(crate) fn mean(&self, point: &[f64]) -> f64 {
+        let mut point = point.to_vec();
+        if let (Some(here), Some(there)) = (point.last_mut(), self.data.points.last()) {
+            *here = *there;
+        }
+        self.gp.posterior(&point).0
+    }
+
+    /// Its points, best expectation first.
+    pub(crate) fn best_first(&self) -> Vec<Vec<f64>> {
+        let dimension = self.data.points.len() / self.data.values.len().max(1);
+        let mut ranked: Vec<(f64, Vec<f64>)> = self
+            .data
+            .points
+            .chunks_exact(dimension.max(1))
+            .enumerate()
+            .map(|(index, point)| {
+                let mut point = point.to_vec();
+                if let Some(coordinate) = point.last_mut() {
+                    *coordinate = 0.0;
+                }
+                (self.gp.posterior_at(index).0, point)
+            })
+            .collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        ranked.into_iter().map(|(_, point)| point).collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! What an earlier experiment is worth: much where it was about the same thing, nothing worse than a little where it misleads.
+
+#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+
+use bayes_opt::{
+    Configuration, Kind, Observation, Optimizer, Outcome, Parameter, Settings, Space, Value,
+};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const SEEDS: u64 = 16;
+
+fn float(name: &str) -> Parameter {
+    let kind = Kind::Float {
+        low: 0.0,
+        high: 1.0,
+        step: None,
+        log: false,
+    };
+    let mut parameter = Parameter::new(name, kind);
+    parameter.default = Some(Value::Float(0.5));
+    parameter
+}
+
+fn space(names: &[&str]) -> Space {
+    Space::new(names.iter().map(|name| float(name)).collect(), vec![]).unwrap()
+}
+
+fn at(configuration: &Configuration, name: &str) -> f64 {
+    configuration
+        .get(name)
+        .and_then(Value::as_f64)
+        .unwrap_or(0.5)
+}
+
+/// A crooked bowl of depth 1, whose best is at `best`.
+fn bowl(configuration: &Configuration, best: [f64; 4]) -> f64 {
+    let off = |k: usize| at(configuration, NAMES[k]) - best[k];
+    let square: f64 = (0..4).map(|k| (4.0 - k as f64) * off(k).powi(2)).sum();
+    1.0 - (-2.0 * (square + 1.5 * off(0) * off(1))).exp()
+}
+
+const BEST: [f64; 4] = [0.2, 0.7, 0.8, 0.3];
+
+/// Forty noisy measurements of another function over random configurations.
+fn earlier(
+    seed: u64,
+    names: &[&str],
+    function: impl Fn(&Configuration) -> f64,
+) -> Vec<Observation> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed + 500);
+    let mut measured = || {
+        let values = names
+            .iter()
+            .map(|name| ((*name).to_owned(), Value::Float(rng.random())));
+        let configuration = Configuration(values.collect());
+        let value = function(&configuration) + 0.03 * (rng.random::<f64>() - 0.5);
+        Observation::now(configuration, Outcome::completed(value))
+    };
+    (0..40).map(|_| measured()).collect()
+}
+
+/// The mean regret of what is recommended after `evaluations`, over seeds.
+fn regret(evaluations: usize, earlier: impl Fn(u64) -> Vec<Vec<Observation>>) -> f64 {
+    let of = |seed| {
+        let settings = Settings {
+            seed,
+            earlier: earlier(seed),
+            ..Settings::default()
+        };
+        let mut optimizer = Optimizer::new(space(&NAMES), settings).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        for _ in 0..evaluations {
+            let configuration = optimizer.ask(1).unwrap().remove(0);
+            let value = bowl(&configuration, BEST) + 0.1 * (rng.random::<f64>() - 0.5);
+            optimizer
+                .tell(Observation::now(configuration, Outcome::completed(value)))
+                .unwrap();
+        }
+        bowl(&optimizer.best().unwrap().configuration, BEST)
+    };
+    (0..SEEDS).map(of).sum::<f64>() / SEEDS as f64
+}
+
+#[test]
+fn an_earlier_experiment_of_the_same_kind_saves_evaluations() {
+    let cold = regret(8, |_| vec![]);
+    // Five units on top, half as much again, and a best that has moved a little.
+    let moved = [0.25, 0.65, 0.75, 0.3];
+    let warm = regret(8, |seed| {
+        vec![earlier(seed, &NAMES, |at| 5.0 + 1.5 * bowl(at, moved))]
+    });
+    assert!(warm < 0.5 * cold, "{warm} {cold}");
+}
+
+#[test]
+fn an_overlapping_space_helps_too() {
+    let cold = regret(8, |_| vec![]);
+    // It had no `d`, and an `e` that is gone.
+    let warm = regret(8, |seed| {
+        vec![earlier(seed, &["a", "b", "c", "e"], |at| bowl(at, BEST))]
+    });
+    assert!(warm < 0.75 * cold, "{warm} {cold}");
+}
+
+#[test]
+fn a_misleading_one_costs_less_than_half_of_the_evaluations() {
+    let cold = regret(10, |_| vec![]);
+    let upside_down = regret(20, |seed| vec![earlier(seed, &NAMES, |at| -bowl(at, BEST))]);
+    let elsewhere = regret(20, |seed| {
+        vec![earlier(seed, &NAMES, |at| bowl(at, [0.9, 0.1, 0.1, 0.9]))]
+    });
+    assert!(
+        upside_down < cold && elsewhere < cold,
+        "{upside_down} {elsewhere} {cold}"
+    );
+}

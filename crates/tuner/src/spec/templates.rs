@@ -1,0 +1,102 @@
+//! Every `{name}` of a specification, and of the template files it names, is known before anything is started.
+
+use std::path::Path;
+
+use super::check::CheckedParts;
+use crate::error::SpecError;
+use crate::template::{self, Variables};
+
+/// What an instance knows, beside parameters and `[variables]`.
+const OF_INSTANCE: [&str; 4] = ["port", "dir", "side", "spec_dir"];
+
+pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError> {
+    let CheckedParts {
+        spec,
+        source,
+        dir,
+        target,
+        workload,
+        space,
+        skipped,
+    } = parts;
+    let mut known: Variables = OF_INSTANCE.iter().map(|name| named(name)).collect();
+    known.extend(spec.variables.keys().map(|name| named(name)));
+    known.extend(
+        space
+            .parameters()
+            .iter()
+            .map(|parameter| named(&parameter.name)),
+    );
+    let check = |key: &str, text: &str, known: &Variables| {
+        template::fill(text, known).map(drop).map_err(|error| {
+            let absent = skipped.iter().any(|name| *name == error.name);
+            let why = if absent {
+                "is a parameter that this host does not have, and was left out".to_owned()
+            } else {
+                format!(
+                    "is neither a parameter nor a variable (known: {}); write {{{{{}}}}} for the text itself",
+                    error.known, error.name
+                )
+            };
+            source.error(key, format!("{{{}}} {why}", error.name))
+        })
+    };
+    let check_list = |key: &str, list: Option<&Vec<String>>, known: &Variables| {
+        let mut words = list.into_iter().flatten().enumerate();
+        words.try_for_each(|(index, word)| check(&format!("{key}[{index}]"), word, known))
+    };
+    let check_option =
+        |key: &str, text: Option<&String>| text.map_or(Ok(()), |text| check(key, text, &known));
+    check_list("target.start", target.start.as_ref(), &known)?;
+    check_list("target.prepare", target.prepare.as_ref(), &known)?;
+    for (name, text) in &target.env {
+        check(&format!("target.env.{name}"), text, &known)?;
+    }
+    for (index, step) in target.apply.iter().enumerate() {
+        let key = format!("target.apply[{index}]");
+        check_list(&format!("{key}.command"), step.command.as_ref(), &known)?;
+        check_option(&format!("{key}.url"), step.url.as_ref())?;
+        check_option(&format!("{key}.body"), step.body.as_ref())?;
+    }
+    if let Some(ready) = &target.ready {
+        check_option("target.ready.url", ready.url.as_ref())?;
+        check_option("target.ready.port", ready.port.as_ref())?;
+        check_list("target.ready.command", ready.command.as_ref(), &known)?;
+    }
+    for (name, metric) in &spec.metrics {
+        check_option(&format!("metrics.{name}.query"), metric.query.as_ref())?;
+        check_list(
+            &format!("metrics.{name}.command"),
+            metric.command.as_ref(),
+            &known,
+        )?;
+    }
+    for (index, parameter) in spec.parameters.iter().enumerate() {
+        if !skipped.contains(&parameter.name.as_str()) {
+            check_option(
+                &format!("parameters[{index}].write"),
+                parameter.write.as_ref(),
+            )?;
+        }
+    }
+    for (index, file) in target.files.iter().enumerate() {
+        let key = format!("target.files[{index}]");
+        check(&format!("{key}.path"), &file.path, &known)?;
+        check_file(&dir.join(&file.template), &known)
+            .map_err(|message| source.error(&format!("{key}.template"), message))?;
+    }
+    known.extend([named("duration_s")]);
+    check_list("workload.command", Some(&workload.command), &known)
+}
+
+fn check_file(path: &Path, known: &Variables) -> Result<(), String> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    template::fill(&text, known)
+        .map(drop)
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn named(name: &str) -> (String, String) {
+    (name.to_owned(), String::new())
+}

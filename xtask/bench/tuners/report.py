@@ -1,0 +1,148 @@
+"""Makes the table and the picture of what run.py kept.
+
+    report.py LINES OUT_DIR     writes OUT_DIR/tuners.md, tuners.json and tuners.svg
+"""
+
+import json
+import platform
+import random
+import sys
+from collections import defaultdict
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ["optuna", "smac", "ax-platform", "botorch", "torch", "bayesian-optimization", "egobox", "scikit-learn", "numpy"]
+RESAMPLES = 4000
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def interval(values):
+    """95 % of the bootstrap means."""
+    rng = random.Random(1)
+    means = sorted(mean(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return means[int(0.025 * RESAMPLES)], means[int(0.975 * RESAMPLES)]
+
+
+def version(package):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def main():
+    lines_path, out = Path(sys.argv[1]), Path(sys.argv[2])
+    runs = defaultdict(dict)
+    asks, crashes, errors = defaultdict(list), defaultdict(list), defaultdict(int)
+    for text in lines_path.read_text().splitlines():
+        line = json.loads(text)
+        key = line["problem"], line["tool"]
+        if "error" in line:
+            errors[key] += 1
+            continue
+        runs[key][line["seed"]] = {int(at): regret for at, regret in line["regrets"].items()}
+        asks[line["tool"]].append(line["ask_median_s"])
+        crashes[key].append(line["crashed"])
+    problems = list(dict.fromkeys(problem for problem, _ in runs))
+    tools = list(dict.fromkeys(tool for _, tool in runs))
+    rows, cells = [], []
+    for problem in problems:
+        ours = runs.get((problem, "slackline"), {})
+        for at in sorted({at for (name, _), seeds in runs.items() if name == problem for s in seeds.values() for at in s}):
+            row = {}
+            for tool in tools:
+                seeds = runs.get((problem, tool), {})
+                values = [seeds[seed][at] for seed in sorted(seeds)]
+                if not values:
+                    continue
+                low, high = interval(values)
+                cell = dict(problem=problem, evaluations=at, tool=tool, seeds=len(values), regret=mean(values), low=low, high=high)
+                both = [seed for seed in seeds if seed in ours]
+                if tool != "slackline" and len(both) > 1:
+                    differences = [seeds[seed][at] - ours[seed][at] for seed in both]
+                    less, more = interval(differences)
+                    cell["verdict"] = "behind" if less > 0 else "ahead" if more < 0 else "even"
+                cells.append(cell)
+                row[tool] = cell
+            rows.append((problem, at, row))
+    machine = dict(
+        kernel=platform.release(),
+        machine=platform.machine(),
+        python=platform.python_version(),
+        packages={package: version(package) for package in PACKAGES if version(package)},
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "tuners.json").write_text(
+        json.dumps(dict(machine=machine, cells=cells, ask_median_s={t: mean(a) for t, a in asks.items()}), indent=1) + "\n"
+    )
+    text = ["# Tuners on the same noisy draws", ""]
+    text += [
+        "Mean regret of the *recommended* configuration: 0 is the optimum, 1 a median configuration. Every tool starts at the",
+        "same configuration, and its n-th measurement has the same luck. ↑: worse than Slackline with 95 % confidence (paired",
+        "by seed, bootstrap), ↓: better, no mark: no difference shown. The lowest mean of a row is bold.",
+        "",
+        "| problem | n | " + " | ".join(tools) + " |",
+        "|---|---|" + "---|" * len(tools),
+    ]
+    for problem, at, row in rows:
+        lowest = min(cell["regret"] for cell in row.values())
+        shown = []
+        for tool in tools:
+            cell = row.get(tool)
+            if cell is None:
+                shown.append("–")
+                continue
+            number = f"{cell['regret']:.3f}"
+            mark = {"behind": " ↑", "ahead": " ↓"}.get(cell.get("verdict"), "")
+            shown.append((f"**{number}**" if cell["regret"] == lowest else number) + mark)
+        text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
+    text += ["", "Median time of an ask: " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
+    seeds = sorted({len(run) for run in runs.values()})
+    text += ["", f"{seeds[0]} to {seeds[-1]} seeds. Linux {machine['kernel']}, Python {machine['python']}, "
+             + ", ".join(f"{name} {number}" for name, number in machine["packages"].items()) + "."]
+    for (problem, tool), count in errors.items():
+        text.append(f"{tool} failed {count} times on {problem}; those runs are left out.")
+    crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
+    if crashing:
+        text += ["", "Crashed evaluations, mean of a run:", "", "| problem | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]
+        for problem in crashing:
+            shown = [f"{mean(crashes[problem, tool]):.1f}" if (problem, tool) in crashes else "–" for tool in tools]
+            text.append(f"| {problem} | " + " | ".join(shown) + " |")
+    (out / "tuners.md").write_text("\n".join(text) + "\n")
+    picture(problems, tools, cells, out / "tuners.svg")
+
+
+def picture(problems, tools, cells, path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "slackline"
+    from matplotlib import pyplot
+
+    columns = 4
+    rows = -(-len(problems) // columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(3.6 * columns, 2.8 * rows), squeeze=False)
+    flat = [axis for line in axes for axis in line]
+    for axis, problem in zip(flat, problems):
+        for tool in tools:
+            of = [cell for cell in cells if cell["problem"] == problem and cell["tool"] == tool]
+            of.sort(key=lambda cell: cell["evaluations"])
+            style = dict(linewidth=2.4, color="black", zorder=5) if tool == "slackline" else dict(linewidth=1.0, alpha=0.8)
+            axis.plot([c["evaluations"] for c in of], [max(c["regret"], 1e-4) for c in of], marker=".", label=tool, **style)
+        axis.set_title(problem, fontsize=9)
+        axis.set_yscale("log")
+        axis.tick_params(labelsize=7)
+    for axis in flat[len(problems):]:
+        axis.axis("off")
+    flat[0].set_ylabel("mean regret", fontsize=8)
+    flat[0].set_xlabel("evaluations", fontsize=8)
+    figure.legend(*flat[0].get_legend_handles_labels(), loc="lower center", ncol=len(tools), fontsize=8)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Runs tools on problems, seed by seed, and keeps one line of JSON for each (problem, tool, seed); goes on where it was.
+
+    run.py LINES [--data DIR] [--problems A,B] [--tools A,B] [--seeds N] [--jobs N]
+
+What is measured is regret of the *recommended* configuration after some evaluations, and the time of an ask.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+# One thread each: the tools run side by side.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import peers  # noqa: E402
+import problems  # noqa: E402
+
+
+def run(data, problem_name, tool, seed):
+    problem = problems.problems(data)[problem_name] if (data, problem_name) not in _CACHE else _CACHE[data, problem_name]
+    _CACHE[data, problem_name] = problem
+    made = peers.PEERS[tool](problem, seed)
+    regrets, ask_s, crashed = {}, [], 0
+    try:
+        for index in range(problem.evaluations):
+            start = time.perf_counter()
+            configuration = made.ask()
+            ask_s.append(time.perf_counter() - start)
+            value, excess = problem.measured(configuration, seed, index)
+            crashed += value is None
+            made.tell(configuration, value, excess)
+            if index + 1 in problem.checkpoints:
+                regrets[index + 1] = problem.regret(made.best())
+    finally:
+        made.close()
+    ask_s.sort()
+    return dict(
+        problem=problem_name, tool=tool, seed=seed, regrets=regrets, crashed=crashed, ask_median_s=ask_s[len(ask_s) // 2]
+    )
+
+
+_CACHE = {}
+
+
+def attempt(data, problem, tool, seed):
+    try:
+        return run(data, problem, tool, seed)
+    except Exception as error:
+        return dict(problem=problem, tool=tool, seed=seed, error=f"{type(error).__name__}: {error}"[:300])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("lines", type=Path)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--problems")
+    parser.add_argument("--tools")
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    names = list(problems.problems(arguments.data))
+    chosen = arguments.problems.split(",") if arguments.problems else names
+    tools = arguments.tools.split(",") if arguments.tools else list(peers.PEERS)
+    for name in chosen:
+        if name not in names:
+            sys.exit(f"no problem {name!r}; there are {', '.join(names)}")
+    for name in tools:
+        if name not in peers.PEERS:
+            sys.exit(f"no tool {name!r}; there are {', '.join(peers.PEERS)}")
+    done = set()
+    if arguments.lines.exists():
+        for line in arguments.lines.read_text().splitlines():
+            line = json.loads(line)
+            if "error" not in line:
+                done.add((line["problem"], line["tool"], line["seed"]))
+    # Seed by seed and problem by problem, all tools in turn: whatever the machine does, it does to all of them.
+    todo = [
+        (problem, tool, seed)
+        for seed in range(1, arguments.seeds + 1)
+        for problem in chosen
+        for tool in tools
+        if (problem, tool, seed) not in done
+    ]
+    print(f"{len(todo)} runs to do, {len(done)} done before", flush=True)
+    start = time.monotonic()
+    with ProcessPoolExecutor(arguments.jobs) as pool, arguments.lines.open("a") as file:
+        futures = [pool.submit(attempt, arguments.data, *run) for run in todo]
+        for number, future in enumerate(as_completed(futures), 1):
+            line = future.result()
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            if "error" in line:
+                print(f"{line['problem']} {line['tool']} {line['seed']}: {line['error']}", flush=True)
+            if number % 50 == 0:
+                print(f"{number} of {len(todo)}, {time.monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
