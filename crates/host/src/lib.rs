@@ -7,6 +7,7 @@
 //! Architecture invariant: nothing here decides. Which value a knob gets, and when, is for the callers to say.
 
 mod cgroup_sample;
+mod cgroup_tree;
 mod clock;
 mod cpu_time;
 mod cpus;
@@ -25,6 +26,9 @@ mod journal;
 
 pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample};
+pub use cgroup_tree::{
+    TightestQuota, group_of, group_of_path, group_of_unit, threads_below, tightest_quota,
+};
 pub use cpu_time::CpuTimes;
 pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
 pub use error::HostError;

@@ -4,6 +4,7 @@ mod ask_tell;
 mod progress;
 mod restore;
 mod table;
+mod throttle;
 mod tune;
 
 use std::io::Write as _;
@@ -40,6 +41,9 @@ enum Command {
         /// The specification (TOML, or JSON with the ending .json).
         spec: PathBuf,
     },
+    /// Why a service fails at half its CPU: quota, thread pools, neighbours.
+    #[command(subcommand)]
+    Throttle(throttle::Command),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
     AskTell {
         /// A specification, of which only `parameters` (and `seed`) are needed.
@@ -87,8 +91,12 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let host = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<host::HostError>());
-    match host {
-        Some(error) if error.is_missing_privilege() => 3,
+    let perf = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<perf_events::Error>());
+    match (host, perf) {
+        (Some(error), _) if error.is_missing_privilege() => 3,
+        (_, Some(_)) => 3,
         _ => 2,
     }
 }
@@ -102,6 +110,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             print(&table::check(&spec))?;
             Ok(Done::Positive)
         }
+        Command::Throttle(command) => throttle::run(&command),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),
         Command::Doctor { json } => {

@@ -3,22 +3,24 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
+use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tuner::experiment::Event;
-use tuner::spec::ObjectiveScale;
+use tuner::spec::{CheckedSpec, ObjectiveSpec};
 
 use crate::message;
-use crate::table::score_text;
+use crate::table::{difference, score_text};
 
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
-    scale: ObjectiveScale,
+    objective: ObjectiveSpec,
+    control: Configuration,
     headline: String,
     best: Option<(f64, usize)>,
 }
 
 impl Progress {
-    pub(crate) fn new(scale: ObjectiveScale) -> Self {
+    pub(crate) fn new(spec: &CheckedSpec) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
@@ -30,7 +32,8 @@ impl Progress {
         });
         Self {
             bar,
-            scale,
+            objective: spec.objective.clone(),
+            control: spec.space.default_configuration(),
             headline: String::new(),
             best: None,
         }
@@ -43,7 +46,8 @@ impl Progress {
                 of,
                 configuration,
             } => {
-                self.headline = format!("evaluation {number}/{of} {configuration}");
+                let changed = difference(configuration, &self.control);
+                self.headline = format!("evaluation {number}/{of} {changed}");
                 self.update("");
             }
             Event::Block { done, of } => self.update(&format!("block {done}/{of}")),
@@ -66,7 +70,7 @@ impl Progress {
                     self.best = Some((score, record.number));
                 }
                 let result = score.map_or_else(String::new, |score| {
-                    format!(" {}", score_text(score, self.scale))
+                    format!(" {}", score_text(score, &self.objective))
                 });
                 let reason = record
                     .reason
@@ -74,7 +78,9 @@ impl Progress {
                     .map_or_else(String::new, |reason| format!(": {reason}"));
                 self.line(&format!(
                     "{:>4} {}{result} {}{reason}",
-                    record.number, record.outcome, record.configuration
+                    record.number,
+                    record.outcome,
+                    difference(&record.configuration, &self.control)
                 ));
             }
         }
@@ -85,7 +91,7 @@ impl Progress {
             let best = self.best.map_or_else(String::new, |(score, number)| {
                 format!(
                     ", best so far {} (evaluation {number})",
-                    score_text(score, self.scale)
+                    score_text(score, &self.objective)
                 )
             });
             bar.set_message(format!("{detail} {}{best}", self.headline));

@@ -8,12 +8,12 @@ use comfy_table::{ContentArrangement, Table, TableComponent, presets};
 use host::{Probe, ProbeState};
 use tuner::evaluation::Outcome;
 use tuner::report::{Finding, Report, change, percent};
-use tuner::spec::{CheckedSpec, ObjectiveScale};
+use tuner::spec::{CheckedSpec, Goal, ObjectiveScale, ObjectiveSpec};
 
 /// Columns where there is no terminal to ask: what a log or a mail shows without wrapping.
 const PIPE_WIDTH: u16 = 120;
 
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     for between_rows in [
@@ -32,16 +32,21 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-/// A score as a reader takes it: the change against the control, or the value.
-pub(crate) fn score_text(score: f64, scale: ObjectiveScale) -> String {
-    match scale {
+/// A score as a reader takes it: the objective's change against the control, or its value. (The search minimises scores, so
+/// that of an objective to maximise is negated.)
+pub(crate) fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
+    let score = match objective.goal {
+        Goal::Minimise => score,
+        Goal::Maximise => -score,
+    };
+    match objective.scale {
         ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
         ObjectiveScale::Absolute => format!("{score:.4}"),
     }
 }
 
 /// What differs from the control, or "as control".
-fn difference(configuration: &Configuration, control: &Configuration) -> String {
+pub(crate) fn difference(configuration: &Configuration, control: &Configuration) -> String {
     let changed: Vec<String> = configuration
         .0
         .iter()
@@ -62,9 +67,8 @@ pub(crate) fn results(report: &Report) -> String {
     };
     let name = objective.name();
     let change_header = match objective.goal {
-        tuner::spec::Goal::Minimise => format!("{name} (less is better)"),
-        // A score is the negated logarithm then: shown is the worsening.
-        tuner::spec::Goal::Maximise => format!("{name} (score: less is better)"),
+        Goal::Minimise => format!("{name} (less is better)"),
+        Goal::Maximise => format!("{name} (more is better)"),
     };
     let mut rows = table(&[
         "#",
@@ -83,7 +87,7 @@ pub(crate) fn results(report: &Report) -> String {
                     // Normal 97.5 % quantile: a guide for reading the search, not a claim.
                     let half = 1.96 * measurement.score_variance.sqrt();
                     (
-                        score_text(measurement.score, objective.scale),
+                        score_text(measurement.score, objective),
                         match objective.scale {
                             ObjectiveScale::Ratio => format!("{:.1}", half * 100.0),
                             ObjectiveScale::Absolute => format!("{half:.4}"),
@@ -235,4 +239,61 @@ pub(crate) fn doctor(probes: &[Probe]) -> String {
         rows.add_row([probe.name.to_string(), state, probe.needed_for.to_string()]);
     }
     format!("{rows}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use tuner::simulation::{Noise, SimulatedService, Truth, pooled_service};
+
+    use super::*;
+
+    /// Everything a table can show: a violated constraint, a crash, an abort, and a baseline in the middle.
+    #[test]
+    fn results_of_a_simulated_tune() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pooled.toml");
+        let text = r#"
+            name = "pooled"
+            seed = 4
+            constraints = ["latency_p99_us <= 1.02 * control"]
+            [[parameters]]
+            name = "threads"
+            type = "int"
+            low = 1
+            high = 32
+            default = 16
+            [[parameters]]
+            name = "buffer_kib"
+            type = "int"
+            low = 4
+            high = 1024
+            scale = "log"
+            default = 16
+            [target]
+            [workload]
+            command = ["true"]
+            json = { requests = "requests", latency_p99_us = "p99", requests_per_s = "rate" }
+            [objective]
+            metric = "requests_per_s"
+            goal = "maximise"
+            [budget]
+            evaluations = 9
+            [search]
+            strategy = "sobol"
+        "#;
+        std::fs::write(&path, text).unwrap();
+        let spec = tuner::spec::load(&path, &host::Roots::default()).unwrap();
+        let truth = |at: &Configuration| Truth {
+            latency_p99_us: if tuner::simulation::number(at, "threads", 0.0) < 4.0 {
+                9000.0
+            } else {
+                2000.0
+            },
+            ..pooled_service(at)
+        };
+        let control = spec.space.default_configuration();
+        let mut service = SimulatedService::new(4, Noise::default(), control, truth);
+        let report = tuner::experiment::run(&spec, &mut service, &mut |_| {}).unwrap();
+        insta::assert_snapshot!(results(&report));
+    }
 }

@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             left_over.join(", ")
         );
     }
-    let mut progress = Progress::new(spec.objective.scale);
+    let mut progress = Progress::new(&spec);
     let ran = experiment::run(&spec, &mut live, &mut |event| progress.show(event));
     progress.finish();
     let restored = live.restore()?;

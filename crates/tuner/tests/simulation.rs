@@ -463,6 +463,30 @@ fn equal_seeds_give_equal_reports() {
     assert_ne!(first["evaluations"], text(12)["evaluations"]);
 }
 
+/// What one experiment found is where the next one starts.
+#[test]
+fn an_earlier_report_is_a_warm_start() {
+    let first = simulate(
+        &checked(21, "", &budget(16)),
+        Noise::default(),
+        pooled_service,
+    )
+    .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("first.json");
+    std::fs::write(&path, serde_json::to_string(&first).unwrap()).unwrap();
+    let warm = format!("{}[search]\nwarm_start = [{path:?}]\n", budget(3));
+    let second = simulate(&checked(22, "", &warm), Noise::default(), pooled_service).unwrap();
+    assert_eq!(second.finding, Finding::Improvement, "{}", second.sentence);
+    assert!(true_cost(&second) < 1.05, "{}", true_cost(&second));
+    let other = "[objective]\nmetric = \"latency_p99_us\"\n";
+    let text = format!("{POOLED}\n{other}[search]\nwarm_start = [{path:?}]\n");
+    let wrong = dir.path().join("wrong.toml");
+    std::fs::write(&wrong, text).unwrap();
+    let error = load(&wrong, &Roots::default()).unwrap_err().to_string();
+    assert!(error.contains("cannot be compared"), "{error}");
+}
+
 #[test]
 fn a_report_survives_its_json() {
     let report = simulate(

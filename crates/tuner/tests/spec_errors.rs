@@ -335,3 +335,37 @@ fn names_in_templates_are_known() {
         "no error"
     );
 }
+
+#[test]
+fn a_warm_start_needs_a_report() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        format!("metric = \"cpu_s_per_request\"\n[search]\nwarm_start = [{path:?}]")
+    };
+    let metric = "metric = \"cpu_s_per_request\"";
+    expect_named(
+        metric,
+        "metric = \"cpu_s_per_request\"\n[search]\nwarm_start = [\"/none.json\"]",
+        "spec.toml:14: search.warm_start[0]: ",
+        &["/none.json", "No such file"],
+    );
+    expect_named(
+        metric,
+        &file("spec.json", "{}"),
+        "spec.toml:14: search.warm_start[0]: ",
+        &["spec.json", "is not a report"],
+    );
+    expect_named(
+        metric,
+        &file(
+            "bad.jsonl",
+            "{\"config\":{\"threads\":1},\"value\":1}\n\n{\"config\":{}}\n",
+        ),
+        "spec.toml:14: search.warm_start[0]: ",
+        &["line 3", "give a value"],
+    );
+    let good = "{\"config\":{\"threads\":1},\"value\":1}\n{\"config\":{},\"crashed\":true}\n";
+    assert_eq!(error_with(metric, &file("good.jsonl", good)), "no error");
+}

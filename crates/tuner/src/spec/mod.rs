@@ -4,6 +4,7 @@
 //! a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
 
 mod check;
+mod earlier;
 mod expression;
 mod locate;
 mod parameters;
@@ -561,6 +562,11 @@ pub struct SearchSpec {
     /// Configurations spread evenly over the space before the model decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_random: Option<usize>,
+    /// Reports (`tune --json`) of earlier experiments on the same or overlapping parameters, or `.jsonl` files of
+    /// `{"config":{…},"value":…}`: the search starts from what they found and believes them as far as they agree with
+    /// what it measures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warm_start: Vec<PathBuf>,
 }
 
 /// Reads and checks a specification for `slackline tune`.

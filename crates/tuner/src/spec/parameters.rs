@@ -8,6 +8,7 @@ use bayes_opt::{
 };
 use host::{Knob, Roots};
 
+use super::earlier;
 use super::locate::Source;
 use super::{AcquisitionName, ParameterSpec, ParameterType, Scalar, Scale, Spec, StrategyName};
 use crate::error::SpecError;
@@ -447,6 +448,7 @@ fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, 
         strategy,
         initial,
         initial_random: spec.search.initial_random,
+        earlier: earlier::read_all(spec, source)?,
         ..Settings::default()
     })
 }

@@ -1,0 +1,244 @@
+//! Where a process is in the hierarchy of the cpu controller, which threads are below a group, and which of the group and
+//! its ancestors limits it most.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::{CgroupVersion, CpuQuota, Hierarchies, check_group};
+use crate::error::HostError;
+use crate::knob::Knob;
+use crate::roots::{Roots, read_text};
+
+/// The CPU limit that counts for a group: of itself and its ancestors, the one with the fewest cores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TightestQuota {
+    /// The group that has it.
+    pub group: String,
+    /// The quota.
+    pub quota: CpuQuota,
+    /// CPU time that it may save up, µs; `None` on kernels without burst (before 5.14).
+    pub burst_us: Option<u64>,
+}
+
+/// The group of a process, as seen by the cpu controller: a path such as `system.slice/nginx.service`, empty for the root.
+///
+/// # Errors
+///
+/// [`HostError::NoSuchProcess`], [`HostError::NoController`], [`HostError::Parse`].
+pub fn group_of(roots: &Roots, pid: u32) -> Result<String, HostError> {
+    let version = Hierarchies::of(roots).require("cpu")?.0;
+    let path = roots.proc(format!("{pid}/cgroup"));
+    let text = read_text(&path)?.ok_or(HostError::NoSuchProcess { pid })?;
+    // cgroups(7): "hierarchy-ID:controller-list:cgroup-path"; the unified hierarchy's is "0::path".
+    let group = text.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
+        let is_ours = match version {
+            CgroupVersion::V1 => controllers.split(',').any(|name| name == "cpu"),
+            CgroupVersion::V2 => controllers.is_empty(),
+        };
+        is_ours.then(|| group.trim_matches('/').to_owned())
+    });
+    group.ok_or_else(|| HostError::parse(&path, &text, "it has no line of the cpu controller"))
+}
+
+/// The group of a systemd unit: the directory of that name, wherever systemd has put its slice. `None` where there is none.
+///
+/// # Errors
+///
+/// [`HostError::NoController`].
+pub fn group_of_unit(roots: &Roots, unit: &str) -> Result<Option<String>, HostError> {
+    let hierarchies = Hierarchies::of(roots);
+    let top = hierarchies.require("cpu")?.1;
+    let mut directories = vec![top.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for child in below(&directory) {
+            if child.file_name().is_some_and(|name| name == unit) {
+                let group = child.strip_prefix(top).unwrap_or(&child);
+                return Ok(Some(group.display().to_string()));
+            }
+            directories.push(child);
+        }
+    }
+    Ok(None)
+}
+
+/// The group that a path names: below the hierarchy's root, or the whole path of its directory.
+///
+/// # Errors
+///
+/// [`HostError::NoController`], [`HostError::InvalidName`], [`HostError::Absent`] where it does not exist.
+pub fn group_of_path(roots: &Roots, path: &str) -> Result<String, HostError> {
+    let hierarchies = Hierarchies::of(roots);
+    let top = hierarchies.require("cpu")?.1;
+    let group = Path::new(path).strip_prefix(top).map_or_else(
+        |_| path.trim_matches('/').to_owned(),
+        |below| below.display().to_string(),
+    );
+    check_group(&group)?;
+    let directory = top.join(&group);
+    if directory.is_dir() {
+        Ok(group)
+    } else {
+        Err(HostError::Absent {
+            knob: format!("cgroup {group}"),
+            path: directory,
+        })
+    }
+}
+
+/// The threads of a group and of all groups below it.
+///
+/// # Errors
+///
+/// [`HostError::Absent`] where the group does not exist, [`HostError::NoController`], [`HostError::InvalidName`].
+pub fn threads_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError> {
+    check_group(group)?;
+    let hierarchies = Hierarchies::of(roots);
+    let (version, directory) = hierarchies.require("cpu")?;
+    let file = match version {
+        CgroupVersion::V1 => "tasks",
+        CgroupVersion::V2 => "cgroup.threads",
+    };
+    let top = directory.join(group.trim_matches('/'));
+    if !top.is_dir() {
+        return Err(HostError::Absent {
+            knob: format!("cgroup {group}"),
+            path: top,
+        });
+    }
+    let mut threads = Vec::new();
+    let mut directories = vec![top];
+    while let Some(directory) = directories.pop() {
+        // A group that vanishes meanwhile has no threads.
+        let text = read_text(&directory.join(file))?.unwrap_or_default();
+        threads.extend(
+            text.lines()
+                .filter_map(|line| line.trim().parse::<u32>().ok()),
+        );
+        directories.extend(below(&directory));
+    }
+    Ok(threads)
+}
+
+fn below(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// The limit that counts for a group; `None` where neither it nor an ancestor has one.
+///
+/// # Errors
+///
+/// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist, [`HostError::Parse`].
+pub fn tightest_quota(roots: &Roots, group: &str) -> Result<Option<TightestQuota>, HostError> {
+    check_group(group)?;
+    let mut tightest: Option<TightestQuota> = None;
+    let mut current = group.trim_matches('/');
+    // The root group has no quota of its own.
+    while !current.is_empty() {
+        let quota = CpuQuota::read(roots, current)?;
+        let fewer = |other: &TightestQuota| cores(&quota) < cores(&other.quota);
+        if quota.quota_us.is_some() && tightest.as_ref().is_none_or(fewer) {
+            tightest = Some(TightestQuota {
+                group: current.to_owned(),
+                quota,
+                burst_us: burst_us(roots, current)?,
+            });
+        }
+        current = current.rsplit_once('/').map_or("", |(parent, _)| parent);
+    }
+    Ok(tightest)
+}
+
+fn cores(quota: &CpuQuota) -> f64 {
+    quota.quota_us.map_or(f64::INFINITY, |quota_us| {
+        quota_us as f64 / quota.period_us.max(1) as f64
+    })
+}
+
+fn burst_us(roots: &Roots, group: &str) -> Result<Option<u64>, HostError> {
+    let file = match Hierarchies::of(roots).require("cpu")?.0 {
+        CgroupVersion::V1 => "cpu.cfs_burst_us",
+        CgroupVersion::V2 => "cpu.max.burst",
+    };
+    let knob = Knob::Cgroup {
+        group: group.to_owned(),
+        file: file.to_owned(),
+    };
+    let Some(text) = knob.read(roots)? else {
+        return Ok(None);
+    };
+    text.parse()
+        .map(Some)
+        .map_err(|_| HostError::parse(&knob.path(roots), &text, "it is not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::tests::fake;
+
+    const V2: &str = "sys/fs/cgroup/cgroup.controllers";
+
+    #[test]
+    fn on_v2_the_tightest_ancestor_counts() {
+        let (_dir, roots) = fake(&[
+            (V2, "cpu memory\n"),
+            ("sys/fs/cgroup/a/cpu.max", "150000 100000\n"),
+            ("sys/fs/cgroup/a/cpu.max.burst", "20000\n"),
+            ("sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"),
+            ("sys/fs/cgroup/a/b/cpu.max.burst", "0\n"),
+            ("sys/fs/cgroup/free/cpu.max", "max 100000\n"),
+        ]);
+        let found = tightest_quota(&roots, "a/b").unwrap().unwrap();
+        assert_eq!((found.group.as_str(), found.burst_us), ("a", Some(20_000)));
+        assert_eq!(found.quota.quota_us, Some(150_000));
+        assert_eq!(tightest_quota(&roots, "free").unwrap(), None);
+        assert!(matches!(
+            tightest_quota(&roots, "none"),
+            Err(HostError::Absent { .. })
+        ));
+    }
+
+    #[test]
+    fn on_v1_burst_may_be_missing() {
+        let (_dir, roots) = fake(&[
+            ("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "50000\n"),
+            ("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"),
+        ]);
+        let found = tightest_quota(&roots, "/a/").unwrap().unwrap();
+        assert_eq!(found.burst_us, None);
+        assert_eq!(found.quota.quota_us, Some(50_000));
+    }
+
+    #[test]
+    fn a_process_is_found_in_the_hierarchy_of_the_cpu_controller() {
+        let text = "5:memory:/m\n4:cpu,cpuacct:/a/b\n0::/init.scope\n";
+        let (_dir, roots) = fake(&[
+            ("proc/7/cgroup", text),
+            ("sys/fs/cgroup/cpu/a/tasks", "7\n8\n"),
+            ("sys/fs/cgroup/cpu/a/b/tasks", "9\n"),
+        ]);
+        assert_eq!(group_of(&roots, 7).unwrap(), "a/b");
+        assert!(matches!(
+            group_of(&roots, 8),
+            Err(HostError::NoSuchProcess { pid: 8 })
+        ));
+        let mut threads = threads_below(&roots, "a").unwrap();
+        threads.sort_unstable();
+        assert_eq!(threads, [7, 8, 9]);
+        assert!(matches!(
+            threads_below(&roots, "c"),
+            Err(HostError::Absent { .. })
+        ));
+        let (_dir, roots) = fake(&[("proc/7/cgroup", "0::/x.slice/y.scope\n"), (V2, "cpu\n")]);
+        assert_eq!(group_of(&roots, 7).unwrap(), "x.slice/y.scope");
+        let (_dir, roots) = fake(&[("proc/7/cgroup", "5:memory:/m\n"), (V2, "cpu\n")]);
+        assert!(matches!(group_of(&roots, 7), Err(HostError::Parse { .. })));
+    }
+}

@@ -1,0 +1,57 @@
+//! Kernel tracepoints through `perf_event_open(2)`: one ring buffer a CPU, read as records.
+//!
+//! Nothing of the host is changed. Where tracefs is not mounted, a mount that only this process sees gives the formats.
+//!
+//! The unsafe code of this crate is in [`ring`]: a system call, a mapping, and the reads of the ring's indices.
+
+mod format;
+mod record;
+mod ring;
+mod tracefs;
+
+pub use format::{Field, Format};
+pub use record::{Record, Sample};
+pub use ring::Ring;
+pub use tracefs::Tracefs;
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Tracefs can be neither found nor mounted.
+    #[error(
+        "the kernel's tracepoints cannot be read: {source}; it needs root (CAP_SYS_ADMIN) and CONFIG_FTRACE, and no lockdown"
+    )]
+    Tracefs {
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// This kernel does not have the tracepoint.
+    #[error("this kernel has no tracepoint {system}:{name}: {source}")]
+    NoTracepoint {
+        /// E.g. `sched`.
+        system: String,
+        /// E.g. `sched_switch`.
+        name: String,
+        /// Why it cannot be read.
+        source: std::io::Error,
+    },
+    /// The format of a tracepoint is not as documented.
+    #[error("the format of tracepoint {name} cannot be understood: {reason}")]
+    Format {
+        /// The tracepoint.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// `perf_event_open` refused.
+    #[error(
+        "perf_event_open on CPU {cpu}: {source}; it needs CAP_PERFMON or kernel.perf_event_paranoid of -1"
+    )]
+    Open {
+        /// The CPU.
+        cpu: usize,
+        /// Why not.
+        source: std::io::Error,
+    },
+}

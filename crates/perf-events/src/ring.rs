@@ -1,0 +1,181 @@
+//! The ring buffer that the kernel fills for one CPU (perf_event_open(2), "MMAP layout").
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use perf_event_open_sys as sys;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::{Error, Format, Record};
+
+/// Size of a record's header.
+const HEADER_BYTES: usize = 8;
+
+/// The events of some tracepoints on one CPU.
+#[derive(Debug)]
+pub struct Ring {
+    /// The first owns the buffer; the others write into it.
+    events: Vec<OwnedFd>,
+    map: *mut u8,
+    map_bytes: usize,
+    data_bytes: usize,
+    page_bytes: usize,
+    /// A record that wraps around the end is put together here.
+    wrapped: Vec<u8>,
+}
+
+// SAFETY: the mapping belongs to this value alone, and all access to it goes through `&mut self`.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Opens the tracepoints on `cpu`, for all processes, with a buffer of 2^`pages_log2` pages.
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn open(cpu: usize, tracepoints: &[&Format], pages_log2: u32) -> Result<Self, Error> {
+        let failed = |source: io::Error| Error::Open { cpu, source };
+        let mut events: Vec<OwnedFd> = Vec::new();
+        for tracepoint in tracepoints {
+            let event = open_event(cpu, tracepoint.id).map_err(failed)?;
+            events.push(event);
+        }
+        let page_bytes = rustix::param::page_size();
+        let data_bytes = page_bytes << pages_log2;
+        let map_bytes = page_bytes + data_bytes;
+        let Some(first) = events.first() else {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice; nothing else knows of it.
+        let map = unsafe {
+            mmap(
+                ptr::null_mut(),
+                map_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                first,
+                0,
+            )
+        };
+        let map = map.map_err(|errno| failed(errno.into()))?.cast::<u8>();
+        let ring = Self {
+            events,
+            map,
+            map_bytes,
+            data_bytes,
+            page_bytes,
+            wrapped: Vec::new(),
+        };
+        let owner = std::os::fd::AsRawFd::as_raw_fd(&ring.events[0]);
+        for event in &ring.events[1..] {
+            let raw = std::os::fd::AsRawFd::as_raw_fd(event);
+            // SAFETY: both descriptors are open perf events of the same CPU, which is what SET_OUTPUT asks for.
+            let code = unsafe { libc::ioctl(raw, sys::bindings::SET_OUTPUT.into(), owner) };
+            if code < 0 {
+                return Err(failed(io::Error::last_os_error()));
+            }
+        }
+        Ok(ring)
+    }
+
+    /// Readable when a quarter of the buffer is full.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.events[0].as_fd()
+    }
+
+    /// Hands every record since the last call to `take`, oldest first.
+    pub fn drain(&mut self, mut take: impl FnMut(Record<'_>)) {
+        let head = self.index(Index::Head).load(Ordering::Acquire);
+        let mut tail = self.index(Index::Tail).load(Ordering::Relaxed);
+        let mut wrapped = std::mem::take(&mut self.wrapped);
+        while head.wrapping_sub(tail) >= HEADER_BYTES as u64 {
+            // `struct perf_event_header`: type, misc, size; records are aligned to 8 bytes, so a header never wraps.
+            let header = self.bytes(tail, HEADER_BYTES, &mut wrapped);
+            let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+            let size = usize::from(u16::from_le_bytes([header[6], header[7]]));
+            if size < HEADER_BYTES || size as u64 > head.wrapping_sub(tail) {
+                break;
+            }
+            let body_at = tail.wrapping_add(HEADER_BYTES as u64);
+            take(Record::parse(
+                kind,
+                self.bytes(body_at, size - HEADER_BYTES, &mut wrapped),
+            ));
+            tail = tail.wrapping_add(size as u64);
+        }
+        self.wrapped = wrapped;
+        self.index(Index::Tail).store(tail, Ordering::Release);
+    }
+
+    /// `count` bytes of the ring from `at`, put together in `wrapped` where they wrap around.
+    fn bytes<'a>(&'a self, at: u64, count: usize, wrapped: &'a mut Vec<u8>) -> &'a [u8] {
+        let mask = self.data_bytes as u64 - 1;
+        let start = usize::try_from(at & mask).unwrap_or(0);
+        let first = count.min(self.data_bytes - start);
+        let part = |start: usize, count: usize| {
+            // SAFETY: the data area is `data_bytes` long behind the first page, and `start + count` stays within it; the
+            // kernel does not write between tail and head, and we advance the tail only after the last use.
+            unsafe { std::slice::from_raw_parts(self.map.add(self.page_bytes + start), count) }
+        };
+        if first == count {
+            return part(start, count);
+        }
+        wrapped.clear();
+        wrapped.extend_from_slice(part(start, first));
+        wrapped.extend_from_slice(part(0, count - first));
+        wrapped
+    }
+
+    fn index(&self, index: Index) -> &AtomicU64 {
+        let page = self.map.cast::<sys::bindings::perf_event_mmap_page>();
+        // SAFETY: the first page of the mapping is a perf_event_mmap_page and lives as long as self.
+        let place = unsafe {
+            match index {
+                Index::Head => ptr::addr_of_mut!((*page).data_head),
+                Index::Tail => ptr::addr_of_mut!((*page).data_tail),
+            }
+        };
+        // SAFETY: the fields are aligned u64, which the kernel reads and writes atomically.
+        unsafe { AtomicU64::from_ptr(place) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `open` made, whole, and nothing borrows from it any more.
+        let _ = unsafe { munmap(self.map.cast(), self.map_bytes) };
+    }
+}
+
+enum Index {
+    Head,
+    Tail,
+}
+
+fn open_event(cpu: usize, id: u16) -> io::Result<OwnedFd> {
+    let mut attr = sys::bindings::perf_event_attr {
+        type_: sys::bindings::PERF_TYPE_TRACEPOINT,
+        size: u32::try_from(size_of::<sys::bindings::perf_event_attr>()).unwrap_or(0),
+        config: u64::from(id),
+        sample_type: u64::from(sys::bindings::PERF_SAMPLE_TIME)
+            | u64::from(sys::bindings::PERF_SAMPLE_CPU)
+            | u64::from(sys::bindings::PERF_SAMPLE_RAW),
+        clockid: libc::CLOCK_MONOTONIC,
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_period = 1;
+    attr.set_use_clockid(1);
+    attr.set_watermark(1);
+    attr.__bindgen_anon_2.wakeup_watermark = 1 << 16;
+    let cpu = libc::c_int::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: `attr` is initialised and outlives the call; pid −1 with a CPU means all processes there.
+    let fd = unsafe { sys::perf_event_open(&raw mut attr, -1, cpu, -1, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor that was just opened and that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,19 @@
+//! `slackline throttle`: why a service fails at half its CPU.
+
+mod collect;
+mod text;
+mod watch;
+
+use crate::Done;
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Watch a service: cores in use at 10 ms, threads that want to run, throttling, and what causes it.
+    Watch(watch::Arguments),
+}
+
+pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
+    match command {
+        Command::Watch(arguments) => watch::run(arguments),
+    }
+}

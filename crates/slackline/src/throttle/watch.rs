@@ -1,0 +1,151 @@
+//! `slackline throttle watch`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use host::{CgroupReader, CgroupSample, Roots, TightestQuota};
+use serde::Serialize;
+use throttle::{Counters, Limit, Observed, Verdict};
+
+use super::{collect, text};
+use crate::{Done, message, print};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    target: Target,
+    /// How long to watch, in seconds.
+    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    duration_s: f64,
+    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+struct Target {
+    /// The control group that this process is in.
+    #[arg(long)]
+    pid: Option<u32>,
+    /// A control group: its path below the hierarchy's root, or the whole path.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<String>,
+    /// A systemd unit, e.g. `nginx.service`.
+    #[arg(long)]
+    unit: Option<String>,
+}
+
+/// Everything that a watch saw.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) group: String,
+    pub(super) cpus: usize,
+    pub(super) limit: Option<Limit>,
+    /// The group that has the limit: itself or an ancestor.
+    pub(super) limited_by: Option<String>,
+    pub(super) counters: Option<Counters>,
+    pub(super) observed: Observed,
+    pub(super) lost_events: u64,
+    /// Slackline's own CPU time over the time of the watch.
+    pub(super) own_cpu_cores: f64,
+    pub(super) verdict: Verdict,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    anyhow::ensure!(
+        arguments.duration_s >= 0.1 && arguments.duration_s <= 86_400.0,
+        "--duration-s must be between 0.1 and 86400"
+    );
+    let roots = Roots::default();
+    let group = group_of(&roots, &arguments.target)?;
+    let tightest = host::tightest_quota(&roots, &group)?;
+    let interrupt = tuner::process::Interrupt::on_signals().context("signals cannot be caught")?;
+    let limited_by = tightest
+        .as_ref()
+        .map_or(group.as_str(), |tightest| tightest.group.as_str());
+    let mut counters = CgroupReader::open(&roots, limited_by).ok();
+    let mut sample = || counters.as_mut().and_then(|reader| reader.sample().ok());
+    let (own_before, before) = (own_cpu_s(), sample());
+    let collected = collect::collect(
+        &group,
+        Duration::from_secs_f64(arguments.duration_s),
+        &|| interrupt.signal().is_some(),
+    )?;
+    let after = sample();
+    let limit = tightest.as_ref().map(limit_of);
+    let counters = before
+        .zip(after)
+        .map(|(before, after)| difference(&before, &after));
+    let cpus = host::online_cpus(&roots)?.len();
+    let report = Report {
+        verdict: throttle::judge(&collected.observed, limit.as_ref(), counters.as_ref(), cpus),
+        own_cpu_cores: (own_cpu_s() - own_before)
+            / (collected.observed.duration_us / 1e6).max(0.001),
+        limited_by: tightest.map(|tightest| tightest.group),
+        observed: collected.observed,
+        lost_events: collected.lost,
+        group,
+        cpus,
+        limit,
+        counters,
+    };
+    publish(arguments, &report)?;
+    Ok(match interrupt.signal() {
+        Some(signal) => Done::Signal(signal),
+        None => Done::Positive,
+    })
+}
+
+fn publish(arguments: &Arguments, report: &Report) -> anyhow::Result<()> {
+    let Some(file) = &arguments.json else {
+        return print(&text::report(report));
+    };
+    let json = serde_json::to_string_pretty(report)? + "\n";
+    if file.as_os_str() == "-" {
+        return print(&json);
+    }
+    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
+    print(&text::report(report))?;
+    message(&format!("Everything is in {}.", file.display()));
+    Ok(())
+}
+
+fn group_of(roots: &Roots, target: &Target) -> anyhow::Result<String> {
+    if let Some(pid) = target.pid {
+        return Ok(host::group_of(roots, pid)?);
+    }
+    if let Some(unit) = &target.unit {
+        return host::group_of_unit(roots, unit)?.with_context(|| {
+            format!("no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?")
+        });
+    }
+    let path = target.cgroup.as_deref().unwrap_or_default();
+    Ok(host::group_of_path(roots, path)?)
+}
+
+fn limit_of(tightest: &TightestQuota) -> Limit {
+    Limit {
+        quota_us: tightest.quota.quota_us,
+        period_us: tightest.quota.period_us,
+        burst_us: tightest.burst_us.unwrap_or(0),
+    }
+}
+
+/// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.
+fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
+    Counters {
+        periods: after.periods.saturating_sub(before.periods),
+        throttled_periods: after
+            .throttled_periods
+            .saturating_sub(before.throttled_periods),
+        throttled_s: (after.throttled_s - before.throttled_s).max(0.0),
+        burst_s: (after.burst_s - before.burst_s).max(0.0),
+    }
+}
+
+fn own_cpu_s() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}

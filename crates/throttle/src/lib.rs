@@ -1,0 +1,26 @@
+//! Why a service fails at half its CPU, and what to set: the CFS bandwidth controller, simulated and explained.
+//!
+//! Pure: observations come in, findings go out. No clock, no I/O.
+#![forbid(unsafe_code)]
+
+pub mod bandwidth;
+mod histogram;
+mod schedule;
+pub mod simulation;
+mod verdict;
+
+pub use bandwidth::Limit;
+pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
+pub use schedule::{ByName, Event, NAMES_MAX, Observed, Schedule};
+pub use simulation::{Burst, Demand, Host, Outcome, Requests, Service, simulate};
+pub use verdict::{Cause, Counters, Verdict, judge};
+
+/// The nearest whole number; negative and NaN are 0.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` saturates, and negative numbers are cut off before"
+)]
+pub(crate) fn rounded(value: f64) -> u64 {
+    value.max(0.0).round() as u64
+}

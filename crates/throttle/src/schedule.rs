@@ -1,0 +1,410 @@
+//! What the scheduler's tracepoints say about a group of threads: cores in use, threads that want to run, and how long they
+//! wait for a CPU, thread name by thread name.
+//!
+//! Pure: events come in with the kernel's time, findings go out. `sched_switch` and `sched_wakeup` are exact where the
+//! group's own counters advance only with the scheduler's tick.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::histogram::Cores;
+
+/// Names that are kept apart; further ones count as `(other)`.
+pub const NAMES_MAX: usize = 1000;
+
+/// Something that the scheduler did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A CPU changed from one thread to another; thread 0 is idleness.
+    Switch {
+        /// The CPU.
+        cpu: usize,
+        /// Who ran.
+        previous: u32,
+        /// Whether it still wants to run: it was preempted, or throttled.
+        previous_is_runnable: bool,
+        /// Who runs now.
+        next: u32,
+    },
+    /// A thread became runnable.
+    Wakeup {
+        /// The thread.
+        thread: u32,
+    },
+    /// A thread was made.
+    Fork {
+        /// Whose child it is.
+        parent: u32,
+        /// The new thread.
+        child: u32,
+    },
+}
+
+/// What threads of one name did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ByName {
+    /// Threads of this name that ran or wanted to.
+    pub threads: usize,
+    /// CPU time.
+    pub cpu_us: f64,
+    /// Times a thread of it got a CPU after waiting for one.
+    pub waits: u64,
+    /// Time it waited, summed.
+    pub waited_us: f64,
+    /// The longest wait.
+    pub waited_max_us: f64,
+    /// The most threads of it that wanted to run at once.
+    pub runnable_max: usize,
+    /// The most threads of it that woke within one window.
+    pub woken_at_once_max: usize,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Observed {
+    /// How long it was watched.
+    pub duration_us: f64,
+    /// CPU time of the group.
+    pub cpu_us: f64,
+    /// Cores in use over windows of 10 ms.
+    pub cores: Cores,
+    /// Time-averaged number of threads that ran or wanted to.
+    pub runnable_mean: f64,
+    /// The most of them at once.
+    pub runnable_max: usize,
+    /// Switches whose predecessor on the same CPU was not seen: the kernel drops some of its own events (`perf sched` calls
+    /// them state machine bugs). Their time is given to the thread that leaves.
+    pub gaps: u64,
+    /// By thread name.
+    pub names: HashMap<String, ByName>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Sleeping,
+    Waiting { since_ns: u64 },
+    Running,
+}
+
+/// Who runs on a CPU, since when.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    thread: u32,
+    since_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Thread {
+    name: usize,
+    state: State,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Name {
+    sums: ByName,
+    runnable: usize,
+    woken: usize,
+    window: u64,
+}
+
+/// Follows the threads of a group.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    start_ns: u64,
+    now_ns: u64,
+    threads: HashMap<u32, Thread>,
+    names: Vec<Name>,
+    name_numbers: HashMap<String, usize>,
+    runnable: usize,
+    runnable_max: usize,
+    runnable_integral_ns: f64,
+    cpu_ns: u64,
+    cores: Cores,
+    cpus: HashMap<usize, Running>,
+    gaps: u64,
+}
+
+impl Schedule {
+    /// Starts watching at `start_ns`, of a group of which no thread is known yet.
+    #[must_use]
+    pub fn new(start_ns: u64) -> Self {
+        Self {
+            start_ns,
+            now_ns: start_ns,
+            threads: HashMap::new(),
+            names: Vec::new(),
+            name_numbers: HashMap::new(),
+            runnable: 0,
+            runnable_max: 0,
+            runnable_integral_ns: 0.0,
+            cpu_ns: 0,
+            cores: Cores::default(),
+            cpus: HashMap::new(),
+            gaps: 0,
+        }
+    }
+
+    /// Takes a thread into the group; it counts as sleeping until an event says otherwise.
+    pub fn add(&mut self, thread: u32, name: &str) {
+        if self.threads.contains_key(&thread) {
+            return;
+        }
+        let kept = if self.names.len() < NAMES_MAX {
+            name
+        } else {
+            "(other)"
+        };
+        let number = match self.name_numbers.get(kept) {
+            Some(number) => *number,
+            None => {
+                self.names.push(Name::default());
+                self.name_numbers
+                    .insert(kept.to_owned(), self.names.len() - 1);
+                self.names.len() - 1
+            }
+        };
+        self.names[number].sums.threads += 1;
+        self.threads.insert(
+            thread,
+            Thread {
+                name: number,
+                state: State::Sleeping,
+            },
+        );
+    }
+
+    /// Whether a thread belongs to the group.
+    #[must_use]
+    pub fn has(&self, thread: u32) -> bool {
+        self.threads.contains_key(&thread)
+    }
+
+    /// Takes in an event. Events come in order of time, up to the reordering between CPUs, which is cut off at zero length.
+    pub fn take(&mut self, time_ns: u64, event: Event) {
+        let time_ns = time_ns.max(self.now_ns);
+        self.runnable_integral_ns += self.runnable as f64 * (time_ns - self.now_ns) as f64;
+        self.now_ns = time_ns;
+        match event {
+            Event::Switch {
+                cpu,
+                previous,
+                previous_is_runnable,
+                next,
+            } => {
+                let running = Running {
+                    thread: next,
+                    since_ns: self.now_ns,
+                };
+                let before = self.cpus.insert(cpu, running);
+                self.gaps += u64::from(before.is_some_and(|before| before.thread != previous));
+                let since_ns = before.map_or(self.start_ns, |before| before.since_ns);
+                self.leave(previous, since_ns, previous_is_runnable);
+                self.enter(next);
+            }
+            Event::Wakeup { thread } => self.wake(thread),
+            Event::Fork { parent, child } => {
+                if let Some(number) = self.threads.get(&parent).map(|thread| thread.name) {
+                    self.names[number].sums.threads += 1;
+                    self.threads.insert(
+                        child,
+                        Thread {
+                            name: number,
+                            state: State::Sleeping,
+                        },
+                    );
+                }
+            }
+        }
+        self.runnable_max = self.runnable_max.max(self.runnable);
+    }
+
+    fn wake(&mut self, id: u32) {
+        let window = self.now_ns / crate::WINDOW_NS;
+        let Some(thread) = self.threads.get_mut(&id) else {
+            return;
+        };
+        if thread.state != State::Sleeping {
+            return;
+        }
+        thread.state = State::Waiting {
+            since_ns: self.now_ns,
+        };
+        let name = &mut self.names[thread.name];
+        if name.window != window {
+            name.window = window;
+            name.woken = 0;
+        }
+        name.woken += 1;
+        name.sums.woken_at_once_max = name.sums.woken_at_once_max.max(name.woken);
+        name.runnable += 1;
+        name.sums.runnable_max = name.sums.runnable_max.max(name.runnable);
+        self.runnable += 1;
+    }
+
+    fn enter(&mut self, id: u32) {
+        // A wake-up that was lost, or came before the watch began.
+        self.wake(id);
+        let Some(thread) = self.threads.get_mut(&id) else {
+            return;
+        };
+        if let State::Waiting { since_ns } = thread.state {
+            let waited_us = (self.now_ns - since_ns) as f64 / 1000.0;
+            let sums = &mut self.names[thread.name].sums;
+            sums.waits += 1;
+            sums.waited_us += waited_us;
+            sums.waited_max_us = sums.waited_max_us.max(waited_us);
+            thread.state = State::Running;
+        }
+    }
+
+    fn leave(&mut self, id: u32, since_ns: u64, is_runnable: bool) {
+        // It ran since before the watch began, or its way onto the CPU was not seen.
+        self.wake(id);
+        self.ran(id, since_ns, self.now_ns);
+        let Some(thread) = self.threads.get_mut(&id) else {
+            return;
+        };
+        if is_runnable {
+            thread.state = State::Waiting {
+                since_ns: self.now_ns,
+            };
+        } else {
+            thread.state = State::Sleeping;
+            self.names[thread.name].runnable -= 1;
+            self.runnable -= 1;
+        }
+    }
+
+    fn ran(&mut self, id: u32, from_ns: u64, to_ns: u64) {
+        let Some(thread) = self.threads.get(&id) else {
+            return;
+        };
+        self.cpu_ns += to_ns - from_ns;
+        self.names[thread.name].sums.cpu_us += (to_ns - from_ns) as f64 / 1000.0;
+        self.cores
+            .add(from_ns - self.start_ns, to_ns - self.start_ns);
+    }
+
+    /// Ends the watch: what still runs is counted up to `end_ns`.
+    #[must_use]
+    pub fn finish(mut self, end_ns: u64) -> Observed {
+        let end_ns = end_ns.max(self.now_ns);
+        self.runnable_integral_ns += self.runnable as f64 * (end_ns - self.now_ns) as f64;
+        for running in std::mem::take(&mut self.cpus).into_values() {
+            self.ran(running.thread, running.since_ns, end_ns);
+        }
+        let duration_ns = end_ns - self.start_ns;
+        self.cores.close(duration_ns);
+        let mut names = HashMap::new();
+        for (name, number) in self.name_numbers {
+            names.insert(name, std::mem::take(&mut self.names[number].sums));
+        }
+        Observed {
+            duration_us: duration_ns as f64 / 1000.0,
+            cpu_us: self.cpu_ns as f64 / 1000.0,
+            cores: self.cores,
+            runnable_mean: self.runnable_integral_ns / (duration_ns as f64).max(1.0),
+            runnable_max: self.runnable_max,
+            gaps: self.gaps,
+            names,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn switch(previous: u32, previous_is_runnable: bool, next: u32) -> Event {
+        Event::Switch {
+            cpu: 0,
+            previous,
+            previous_is_runnable,
+            next,
+        }
+    }
+
+    #[test]
+    fn a_wait_between_wakeup_and_cpu_is_run_queue_delay() {
+        let mut schedule = Schedule::new(0);
+        schedule.add(7, "worker");
+        schedule.take(5 * MS, Event::Wakeup { thread: 7 });
+        schedule.take(8 * MS, switch(0, false, 7));
+        schedule.take(18 * MS, switch(7, false, 0));
+        let observed = schedule.finish(40 * MS);
+        let worker = &observed.names["worker"];
+        assert_eq!(
+            (worker.waits, worker.waited_us, worker.cpu_us),
+            (1, 3000.0, 10_000.0)
+        );
+        assert_eq!(observed.cores.windows(), 4);
+        assert_eq!((observed.cores.bins[2], observed.cores.bins[8]), (1, 1));
+        assert!((observed.runnable_mean - 13.0 / 40.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn preempted_threads_go_on_wanting() {
+        let mut schedule = Schedule::new(0);
+        schedule.add(1, "a");
+        schedule.add(2, "a");
+        schedule.take(0, switch(0, false, 1));
+        schedule.take(0, Event::Wakeup { thread: 2 });
+        schedule.take(10 * MS, switch(1, true, 2));
+        schedule.take(20 * MS, switch(2, false, 1));
+        let observed = schedule.finish(30 * MS);
+        assert_eq!(observed.runnable_max, 2);
+        let a = &observed.names["a"];
+        assert_eq!(
+            (a.threads, a.waits, a.cpu_us, a.waited_max_us),
+            (2, 3, 30_000.0, 10_000.0)
+        );
+        assert_eq!(a.woken_at_once_max, 2);
+    }
+
+    #[test]
+    fn children_belong_to_the_group_and_strangers_do_not() {
+        let mut schedule = Schedule::new(0);
+        schedule.add(1, "a");
+        schedule.take(
+            0,
+            Event::Fork {
+                parent: 1,
+                child: 2,
+            },
+        );
+        schedule.take(
+            0,
+            Event::Fork {
+                parent: 9,
+                child: 10,
+            },
+        );
+        assert!(schedule.has(2) && !schedule.has(10));
+        schedule.take(0, switch(0, false, 10));
+        schedule.take(MS, switch(10, false, 0));
+        assert_eq!(schedule.finish(MS).cpu_us, 0.0);
+    }
+
+    #[test]
+    fn a_switch_that_was_not_seen_costs_little() {
+        let mut schedule = Schedule::new(0);
+        schedule.add(1, "a");
+        schedule.add(2, "a");
+        schedule.take(2 * MS, switch(1, false, 0));
+        // The switch to 2, some time in between, is missing.
+        schedule.take(5 * MS, switch(2, false, 0));
+        let observed = schedule.finish(9 * MS);
+        assert_eq!((observed.cpu_us, observed.gaps), (5000.0, 1));
+    }
+
+    #[test]
+    fn what_ran_before_the_watch_counts_from_its_start() {
+        let mut schedule = Schedule::new(100 * MS);
+        schedule.add(1, "a");
+        schedule.take(104 * MS, switch(1, false, 0));
+        assert_eq!(schedule.finish(110 * MS).cpu_us, 4000.0);
+    }
+}

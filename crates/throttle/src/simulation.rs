@@ -1,0 +1,516 @@
+//! A service under a CPU limit, event by event: CPUs with their run queues and ticks, pools of threads, requests that arrive
+//! whether or not the service keeps up, and bursts in which many threads wake at once (garbage collection).
+//!
+//! What it leaves out, on purpose: neighbours, wake-up costs, caches, and weights within the group. Its error against real
+//! runs is in `docs/results/`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use rand::Rng;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::bandwidth::{Limit, Pool as Bandwidth, SLACK_NS};
+use crate::histogram::Cores;
+
+/// The host under the group.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// CPUs that the group may use.
+    pub cpus: usize,
+    /// The scheduler's tick, which notices that runtime is used up: 4 ms at CONFIG_HZ=250.
+    pub tick_us: u64,
+    /// How long a thread runs before another one's turn (`base_slice_ns`, 3 ms).
+    pub turn_us: u64,
+}
+
+impl Host {
+    /// So many CPUs with Debian's and Ubuntu's tick, 250 Hz.
+    #[must_use]
+    pub fn new(cpus: usize) -> Self {
+        Self {
+            cpus,
+            tick_us: 4000,
+            turn_us: 3000,
+        }
+    }
+}
+
+/// CPU time that a piece of work takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Demand {
+    /// Always the same.
+    Fixed {
+        /// CPU time.
+        cpu_us: f64,
+    },
+    /// Exponential.
+    Exponential {
+        /// Its mean.
+        mean_us: f64,
+    },
+    /// Drawn from what was recorded.
+    Recorded {
+        /// CPU times.
+        cpu_us: Vec<f64>,
+    },
+}
+
+impl Demand {
+    fn draw_ns(&self, rng: &mut ChaCha8Rng) -> u64 {
+        let us = match self {
+            Self::Fixed { cpu_us } => *cpu_us,
+            Self::Exponential { mean_us } => exponential(rng, *mean_us),
+            Self::Recorded { cpu_us } if cpu_us.is_empty() => 0.0,
+            Self::Recorded { cpu_us } => cpu_us[rng.random_range(0..cpu_us.len())],
+        };
+        crate::rounded(us * 1000.0).max(1)
+    }
+
+    /// Its mean, in microseconds.
+    #[must_use]
+    pub fn mean_us(&self) -> f64 {
+        match self {
+            Self::Fixed { cpu_us } => *cpu_us,
+            Self::Exponential { mean_us } => *mean_us,
+            Self::Recorded { cpu_us } => cpu_us.iter().sum::<f64>() / cpu_us.len().max(1) as f64,
+        }
+    }
+}
+
+/// Requests that arrive at random (Poisson) and are served by a pool of threads, first come first served.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Arrivals a second.
+    pub per_s: f64,
+    /// CPU time of one.
+    pub demand: Demand,
+    /// Threads that serve them.
+    pub threads: usize,
+}
+
+/// Threads that all wake at once, now and then: a garbage collection, a flush.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Burst {
+    /// Time from one to the next.
+    pub every_us: f64,
+    /// Threads that wake.
+    pub threads: usize,
+    /// CPU time of each.
+    pub demand: Demand,
+}
+
+/// A service: what runs in the group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Pools of threads and their requests.
+    pub requests: Vec<Requests>,
+    /// Bursts.
+    pub bursts: Vec<Burst>,
+}
+
+impl Service {
+    /// Mean CPU use, in cores.
+    #[must_use]
+    pub fn mean_cores(&self) -> f64 {
+        let requests: f64 = self
+            .requests
+            .iter()
+            .map(|r| r.per_s * r.demand.mean_us() / 1e6)
+            .sum();
+        let bursts: f64 = self
+            .bursts
+            .iter()
+            .map(|b| b.threads as f64 * b.demand.mean_us() / b.every_us)
+            .sum();
+        requests + bursts
+    }
+}
+
+/// What became of a simulated run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Time from arrival to the end of each request, in order of their end.
+    pub latencies_us: Vec<f64>,
+    /// Requests that had not ended when the run did.
+    pub unfinished: usize,
+    /// Quota periods, and those in which some CPU was throttled.
+    pub periods: u64,
+    /// See `periods`.
+    pub throttled_periods: u64,
+    /// Time that CPUs were throttled, summed over CPUs.
+    pub throttled_us: f64,
+    /// CPU time used.
+    pub used_us: f64,
+    /// Cores in use over windows of 10 ms.
+    pub cores: Cores,
+}
+
+impl Outcome {
+    /// A latency quantile by the nearest rank; `None` without requests.
+    #[must_use]
+    pub fn latency_us(&self, quantile: f64) -> Option<f64> {
+        let mut sorted = self.latencies_us.clone();
+        sorted.sort_by(f64::total_cmp);
+        let rank = crate::rounded((quantile * sorted.len() as f64).ceil()).max(1) - 1;
+        sorted
+            .get(
+                usize::try_from(rank)
+                    .ok()?
+                    .min(sorted.len().checked_sub(1)?),
+            )
+            .copied()
+    }
+}
+
+/// Runs `service` under `limit` for `duration_s` of simulated time; the first tenth counts for nothing.
+///
+/// ```
+/// use throttle::{Demand, Host, Limit, Requests, Service, simulate};
+/// let demand = Demand::Fixed { cpu_us: 5000.0 };
+/// let requests = vec![Requests { per_s: 100.0, demand, threads: 8 }];
+/// let service = Service { requests, bursts: vec![] };
+/// let free = simulate(&service, &Host::new(4), &Limit::cores(4.0), 20.0, 1);
+/// let tight = simulate(&service, &Host::new(4), &Limit::cores(0.6), 20.0, 1);
+/// assert_eq!(free.throttled_periods, 0);
+/// assert!(tight.throttled_periods > 0);
+/// assert!(tight.latency_us(0.99) > free.latency_us(0.99));
+/// ```
+#[must_use]
+pub fn simulate(
+    service: &Service,
+    host: &Host,
+    limit: &Limit,
+    duration_s: f64,
+    seed: u64,
+) -> Outcome {
+    let mut run = Run::new(service, host, limit, duration_s, seed);
+    while run.step() {}
+    run.finish()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrival(usize),
+    Burst(usize),
+    Refill,
+    Slack,
+    Tick(usize),
+    /// The running thread of a CPU may be done; the number tells an outdated one.
+    Done(usize, u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Thread {
+    /// The pool of requests, or `None` for a thread of a burst.
+    pool: Option<usize>,
+    remaining_ns: u64,
+    arrived_ns: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cpu {
+    running: Option<Thread>,
+    queue: VecDeque<Thread>,
+    throttled_since_ns: Option<u64>,
+    /// Since when the running thread's time has not been counted, and since when it has its turn.
+    counted_ns: u64,
+    turn_ns: u64,
+    /// Changes whenever another thread runs.
+    number: u64,
+    has_tick: bool,
+}
+
+struct Run<'a> {
+    service: &'a Service,
+    host: &'a Host,
+    bandwidth: Bandwidth,
+    period_ns: u64,
+    cpus: Vec<Cpu>,
+    locals_ns: Vec<i64>,
+    idle_threads: Vec<usize>,
+    waiting: Vec<VecDeque<u64>>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    sequence: u64,
+    now_ns: u64,
+    end_ns: u64,
+    warm_ns: u64,
+    slack_is_due: bool,
+    rng: ChaCha8Rng,
+    outcome: Outcome,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        service: &'a Service,
+        host: &'a Host,
+        limit: &Limit,
+        duration_s: f64,
+        seed: u64,
+    ) -> Self {
+        let end_ns = crate::rounded(duration_s * 1e9);
+        let mut run = Self {
+            service,
+            host,
+            bandwidth: Bandwidth::new(limit),
+            period_ns: limit.period_us * 1000,
+            cpus: vec![Cpu::default(); host.cpus],
+            locals_ns: vec![0; host.cpus],
+            idle_threads: service
+                .requests
+                .iter()
+                .map(|requests| requests.threads)
+                .collect(),
+            waiting: vec![VecDeque::new(); service.requests.len()],
+            events: BinaryHeap::new(),
+            sequence: 0,
+            now_ns: 0,
+            end_ns,
+            warm_ns: end_ns / 10,
+            slack_is_due: false,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            outcome: Outcome::default(),
+        };
+        for (pool, requests) in service.requests.iter().enumerate() {
+            run.next_arrival(pool, requests.per_s);
+        }
+        for (index, burst) in service.bursts.iter().enumerate() {
+            let first_us = burst.every_us * run.rng.random::<f64>();
+            run.at(crate::rounded(first_us * 1000.0), Event::Burst(index));
+        }
+        run.at(run.period_ns, Event::Refill);
+        run
+    }
+
+    fn at(&mut self, after_ns: u64, event: Event) {
+        self.sequence += 1;
+        self.events
+            .push(Reverse((self.now_ns + after_ns, self.sequence, event)));
+    }
+
+    fn next_arrival(&mut self, pool: usize, per_s: f64) {
+        if per_s > 0.0 {
+            let gap_us = exponential(&mut self.rng, 1e6 / per_s);
+            self.at(crate::rounded(gap_us * 1000.0), Event::Arrival(pool));
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        let Some(Reverse((time_ns, _, event))) = self.events.pop() else {
+            return false;
+        };
+        if time_ns >= self.end_ns {
+            return false;
+        }
+        self.now_ns = time_ns;
+        match event {
+            Event::Arrival(pool) => {
+                self.next_arrival(pool, self.service.requests[pool].per_s);
+                self.waiting[pool].push_back(self.now_ns);
+                self.serve(pool);
+            }
+            Event::Burst(index) => {
+                let burst = &self.service.bursts[index];
+                self.at(crate::rounded(burst.every_us * 1000.0), Event::Burst(index));
+                for _ in 0..burst.threads {
+                    let remaining_ns = burst.demand.draw_ns(&mut self.rng);
+                    self.wake(Thread {
+                        pool: None,
+                        remaining_ns,
+                        arrived_ns: self.now_ns,
+                    });
+                }
+            }
+            Event::Refill => {
+                self.at(self.period_ns, Event::Refill);
+                self.count_all();
+                let released = self.bandwidth.refill(&mut self.locals_ns);
+                self.release(released);
+            }
+            Event::Slack => {
+                self.slack_is_due = false;
+                let released = self.bandwidth.distribute(&mut self.locals_ns);
+                self.release(released);
+            }
+            Event::Tick(cpu) => self.tick(cpu),
+            Event::Done(cpu, number) => {
+                if self.cpus[cpu].number == number {
+                    self.count(cpu);
+                    self.done(cpu);
+                }
+            }
+        }
+        true
+    }
+
+    /// Gives a waiting request to an idle thread.
+    fn serve(&mut self, pool: usize) {
+        while self.idle_threads[pool] > 0
+            && let Some(arrived_ns) = self.waiting[pool].pop_front()
+        {
+            self.idle_threads[pool] -= 1;
+            let remaining_ns = self.service.requests[pool].demand.draw_ns(&mut self.rng);
+            self.wake(Thread {
+                pool: Some(pool),
+                remaining_ns,
+                arrived_ns,
+            });
+        }
+    }
+
+    /// An idle CPU if there is one, else the shortest queue: as `select_idle_sibling` and the load balancer would have it.
+    fn wake(&mut self, thread: Thread) {
+        let load = |cpu: &Cpu| {
+            (
+                cpu.throttled_since_ns.is_some(),
+                cpu.queue.len() + usize::from(cpu.running.is_some()),
+            )
+        };
+        let Some(cpu) = (0..self.cpus.len()).min_by_key(|&cpu| load(&self.cpus[cpu])) else {
+            return;
+        };
+        self.cpus[cpu].queue.push_back(thread);
+        if self.cpus[cpu].running.is_none() && self.cpus[cpu].throttled_since_ns.is_none() {
+            self.run_next(cpu);
+        }
+    }
+
+    /// Counts the time that a CPU's thread has run since it was last counted.
+    fn count(&mut self, cpu: usize) {
+        let state = &mut self.cpus[cpu];
+        let ran_ns = self.now_ns - state.counted_ns;
+        let since_ns = std::mem::replace(&mut state.counted_ns, self.now_ns);
+        if let Some(thread) = &mut state.running {
+            thread.remaining_ns = thread.remaining_ns.saturating_sub(ran_ns);
+            self.locals_ns[cpu] -= i64::try_from(ran_ns).unwrap_or(i64::MAX);
+            if since_ns >= self.warm_ns {
+                self.outcome.used_us += ran_ns as f64 / 1000.0;
+                self.outcome
+                    .cores
+                    .add(since_ns - self.warm_ns, self.now_ns - self.warm_ns);
+            }
+        }
+    }
+
+    fn count_all(&mut self) {
+        (0..self.cpus.len()).for_each(|cpu| self.count(cpu));
+    }
+
+    /// Takes the next thread of the CPU's queue, or of the longest other one; throttles or idles.
+    fn run_next(&mut self, cpu: usize) {
+        self.cpus[cpu].number += 1;
+        self.cpus[cpu].counted_ns = self.now_ns;
+        self.cpus[cpu].turn_ns = self.now_ns;
+        if self.cpus[cpu].queue.is_empty() {
+            let busiest = (0..self.cpus.len())
+                .filter(|&other| self.cpus[other].throttled_since_ns.is_none())
+                .max_by_key(|&other| self.cpus[other].queue.len());
+            if let Some(stolen) = busiest.and_then(|busiest| self.cpus[busiest].queue.pop_back()) {
+                self.cpus[cpu].queue.push_back(stolen);
+            }
+        }
+        if self.cpus[cpu].queue.is_empty() {
+            let mut local_ns = self.locals_ns[cpu];
+            if self.bandwidth.give_back(&mut local_ns) && !self.slack_is_due {
+                self.slack_is_due = true;
+                self.at(SLACK_NS, Event::Slack);
+            }
+            self.locals_ns[cpu] = local_ns;
+            return;
+        }
+        if self.locals_ns[cpu] <= 0 && !self.bandwidth.assign(&mut self.locals_ns[cpu]) {
+            self.cpus[cpu].throttled_since_ns = Some(self.now_ns);
+            self.bandwidth.throttle(cpu);
+            return;
+        }
+        let Some(thread) = self.cpus[cpu].queue.pop_front() else {
+            return;
+        };
+        self.cpus[cpu].running = Some(thread);
+        self.at(thread.remaining_ns, Event::Done(cpu, self.cpus[cpu].number));
+        if !self.cpus[cpu].has_tick {
+            self.cpus[cpu].has_tick = true;
+            let tick_ns = self.host.tick_us * 1000;
+            // All CPUs share the clock's grid.
+            self.at(tick_ns - self.now_ns % tick_ns, Event::Tick(cpu));
+        }
+    }
+
+    fn tick(&mut self, cpu: usize) {
+        self.count(cpu);
+        let Some(thread) = self.cpus[cpu].running else {
+            self.cpus[cpu].has_tick = false;
+            return;
+        };
+        self.at(self.host.tick_us * 1000, Event::Tick(cpu));
+        let has_runtime =
+            self.locals_ns[cpu] > 0 || self.bandwidth.assign(&mut self.locals_ns[cpu]);
+        let turn_is_over = self.now_ns - self.cpus[cpu].turn_ns >= self.host.turn_us * 1000
+            && !self.cpus[cpu].queue.is_empty();
+        if has_runtime && !turn_is_over {
+            return;
+        }
+        self.cpus[cpu].running = None;
+        if has_runtime {
+            self.cpus[cpu].queue.push_back(thread);
+        } else {
+            self.cpus[cpu].queue.push_front(thread);
+        }
+        self.run_next(cpu);
+    }
+
+    fn done(&mut self, cpu: usize) {
+        if let Some(thread) = self.cpus[cpu].running.take()
+            && let Some(pool) = thread.pool
+        {
+            if thread.arrived_ns >= self.warm_ns {
+                self.outcome
+                    .latencies_us
+                    .push((self.now_ns - thread.arrived_ns) as f64 / 1000.0);
+            }
+            self.idle_threads[pool] += 1;
+            // The same thread goes on with the next request, on the CPU where it is.
+            if let Some(arrived_ns) = self.waiting[pool].pop_front() {
+                self.idle_threads[pool] -= 1;
+                let remaining_ns = self.service.requests[pool].demand.draw_ns(&mut self.rng);
+                self.cpus[cpu].queue.push_front(Thread {
+                    pool: Some(pool),
+                    remaining_ns,
+                    arrived_ns,
+                });
+            }
+        }
+        self.run_next(cpu);
+    }
+
+    fn release(&mut self, cpus: Vec<usize>) {
+        for cpu in cpus {
+            if let Some(since_ns) = self.cpus[cpu].throttled_since_ns.take() {
+                let since_ns = since_ns.max(self.warm_ns);
+                self.outcome.throttled_us += self.now_ns.saturating_sub(since_ns) as f64 / 1000.0;
+            }
+            self.run_next(cpu);
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        self.outcome.periods = self.bandwidth.periods;
+        self.outcome.throttled_periods = self.bandwidth.throttled_periods;
+        self.outcome.unfinished = self.waiting.iter().map(VecDeque::len).sum::<usize>()
+            + self
+                .cpus
+                .iter()
+                .flat_map(|cpu| cpu.queue.iter().chain(&cpu.running))
+                .filter(|thread| thread.pool.is_some())
+                .count();
+        self.outcome.cores.close(self.end_ns - self.warm_ns);
+        self.outcome
+    }
+}
+
+fn exponential(rng: &mut ChaCha8Rng, mean: f64) -> f64 {
+    -mean * (1.0 - rng.random::<f64>()).ln()
+}

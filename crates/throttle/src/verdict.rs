@@ -1,0 +1,356 @@
+//! Why a group is throttled, or why it is slow without being throttled: in sentences, each with its evidence.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bandwidth::Limit;
+use crate::schedule::{ByName, Observed};
+
+/// Mean use from this share of the quota on is "too small a quota", not bursts: with random arrivals a queue at 90 % is ten
+/// service times long (M/M/1).
+const QUOTA_IS_SMALL: f64 = 0.9;
+/// A wait for a CPU that a user notices beside a request of a millisecond.
+const NOTICEABLE_WAIT_US: f64 = 1000.0;
+/// All CPUs count as busy from this share on.
+const SATURATED: f64 = 0.9;
+
+/// What the group's own counters advanced by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Quota periods in which the group wanted to run.
+    pub periods: u64,
+    /// Those in which it was throttled.
+    pub throttled_periods: u64,
+    /// Time that its CPUs were throttled, summed.
+    pub throttled_s: f64,
+    /// CPU time taken from earlier periods, where the kernel counts it.
+    pub burst_s: f64,
+}
+
+/// What is the matter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "cause")]
+pub enum Cause {
+    /// No quota on the group or above it.
+    NoLimit,
+    /// Throttled, and mean use is about as large as the quota.
+    QuotaBelowUse,
+    /// Throttled because threads of one name woke together, more than the quota has cores.
+    PoolWakesAtOnce {
+        /// Their name.
+        name: String,
+        /// The most of them that wanted to run at once.
+        runnable: usize,
+    },
+    /// Throttled because the garbage collector's or compiler's threads did.
+    RuntimeThreads {
+        /// Their name.
+        name: String,
+        /// The most of them that wanted to run at once.
+        runnable: usize,
+    },
+    /// Not throttled; the CPUs are full.
+    Saturated,
+    /// Not throttled, CPUs are not full of this group, and yet it waits for them.
+    Neighbours,
+    /// Not throttled, and it does not wait.
+    Healthy,
+}
+
+/// A cause and the sentence that says it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The cause.
+    pub cause: Cause,
+    /// One sentence with its evidence.
+    pub sentence: String,
+}
+
+/// Judges what was seen of a group under `limit` on a host of so many CPUs.
+///
+/// `None` for the counters where they cannot be read: then what the tracepoints saw decides alone.
+#[must_use]
+pub fn judge(
+    observed: &Observed,
+    limit: Option<&Limit>,
+    counters: Option<&Counters>,
+    cpus: usize,
+) -> Verdict {
+    let used = observed.cpu_us / observed.duration_us.max(1.0);
+    let (name, by_name) = busiest(observed);
+    let waits = mean_wait_us(observed);
+    let Some((limit, quota)) = limit.and_then(|limit| Some((limit, limit.in_cores()?))) else {
+        return Verdict {
+            cause: Cause::NoLimit,
+            sentence: format!(
+                "Nothing to throttle: neither the group nor one above it has a CPU quota. It uses {used:.2} cores and waits \
+                 {} for a CPU, on average.",
+                time(waits)
+            ),
+        };
+    };
+    let above = observed.cores.share_above(quota);
+    let throttled = counters.map_or(above > 0.0, |counters| counters.throttled_periods > 0);
+    if !throttled {
+        return unthrottled(observed, quota, cpus, used, waits);
+    }
+    let evidence = counters.map_or_else(
+        || {
+            format!(
+                "{:.1} % of all windows of 10 ms are above the quota",
+                above * 100.0
+            )
+        },
+        |counters| {
+            format!(
+                "throttled in {} of {} periods of {} ms, {:.2} s in all",
+                counters.throttled_periods,
+                counters.periods,
+                limit.period_us / 1000,
+                counters.throttled_s
+            )
+        },
+    );
+    let burst = if limit.burst_us == 0 {
+        "no burst"
+    } else {
+        "its burst used up"
+    };
+    if used >= QUOTA_IS_SMALL * quota {
+        return Verdict {
+            cause: Cause::QuotaBelowUse,
+            sentence: format!(
+                "The quota is too small: {used:.2} cores in use of {quota:.2} ({evidence}). No pool size helps; raise the \
+                 quota or lower the work."
+            ),
+        };
+    }
+    let runnable = by_name.runnable_max;
+    let quota_text = format!("{quota:.2} cores of quota, {burst}");
+    let (cause, who) = match runtime_of(&name) {
+        Some(runtime) => (
+            Cause::RuntimeThreads {
+                name: name.clone(),
+                runnable,
+            },
+            format!("{runnable} threads named {name} ({runtime}) want to run at once"),
+        ),
+        None => (
+            Cause::PoolWakesAtOnce {
+                name: name.clone(),
+                runnable,
+            },
+            format!(
+                "a pool of {} threads named {name} has {runnable} that want to run at once",
+                by_name.threads
+            ),
+        ),
+    };
+    Verdict {
+        cause,
+        sentence: format!(
+            "Throttled at {:.0} % of the quota in use: {who}, against {quota_text} ({evidence}; the group wants {:.1} threads \
+             on average, {} at most).",
+            100.0 * used / quota,
+            observed.runnable_mean,
+            observed.runnable_max
+        ),
+    }
+}
+
+fn unthrottled(observed: &Observed, quota: f64, cpus: usize, used: f64, waits: f64) -> Verdict {
+    let room = format!("{used:.2} of {quota:.2} cores in use");
+    let (cause, sentence) = if waits < NOTICEABLE_WAIT_US {
+        (
+            Cause::Healthy,
+            format!(
+                "Not throttled: {room}, and threads wait {} for a CPU, on average.",
+                time(waits)
+            ),
+        )
+    } else if observed.cores.mean() >= SATURATED * cpus as f64 {
+        (
+            Cause::Saturated,
+            format!(
+                "Not throttled, saturated: {room} is all that {cpus} CPUs have, and threads wait {} for one, on average.",
+                time(waits)
+            ),
+        )
+    } else {
+        (
+            Cause::Neighbours,
+            format!(
+                "Not throttled, but threads wait {} for a CPU, on average, with {room} on {cpus} CPUs: others use them.",
+                time(waits)
+            ),
+        )
+    };
+    Verdict { cause, sentence }
+}
+
+/// The threads that wanted to run most at once; ties go to those that used more CPU time.
+fn busiest(observed: &Observed) -> (String, ByName) {
+    observed
+        .names
+        .iter()
+        .max_by(|a, b| {
+            let key = |by: &ByName| (by.runnable_max, by.cpu_us);
+            key(a.1)
+                .partial_cmp(&key(b.1))
+                .unwrap_or(std::cmp::Ordering::Equal)
+                .then(b.0.cmp(a.0))
+        })
+        .map(|(name, by_name)| (name.clone(), by_name.clone()))
+        .unwrap_or_default()
+}
+
+fn mean_wait_us(observed: &Observed) -> f64 {
+    let (waits, waited_us) = observed.names.values().fold((0, 0.0), |(waits, us), by| {
+        (waits + by.waits, us + by.waited_us)
+    });
+    waited_us / (waits.max(1)) as f64
+}
+
+fn time(us: f64) -> String {
+    if us < 1000.0 {
+        format!("{us:.0} µs")
+    } else {
+        format!("{:.1} ms", us / 1000.0)
+    }
+}
+
+/// What a thread name says about its runtime, where the threads are the runtime's own: HotSpot's (src/hotspot/share/gc and
+/// compiler, names cut to 15 bytes by the kernel).
+fn runtime_of(name: &str) -> Option<&'static str> {
+    const KNOWN: [(&str, &str); 8] = [
+        (
+            "GC Thread",
+            "the JVM's garbage collector; -XX:ParallelGCThreads sets their number",
+        ),
+        (
+            "G1 ",
+            "the JVM's G1 collector; -XX:ConcGCThreads sets their number",
+        ),
+        (
+            "ParGC",
+            "the JVM's garbage collector; -XX:ParallelGCThreads sets their number",
+        ),
+        (
+            "ZWorker",
+            "the JVM's ZGC; -XX:ConcGCThreads sets their number",
+        ),
+        (
+            "Shenandoah",
+            "the JVM's Shenandoah collector; -XX:ConcGCThreads sets their number",
+        ),
+        (
+            "C2 Compiler",
+            "the JVM's compiler; -XX:CICompilerCount sets their number",
+        ),
+        (
+            "C1 Compiler",
+            "the JVM's compiler; -XX:CICompilerCount sets their number",
+        ),
+        (
+            "JVMCI",
+            "the JVM's Graal compiler; -XX:JVMCIThreads sets their number",
+        ),
+    ];
+    KNOWN
+        .iter()
+        .find(|(prefix, _)| name.starts_with(prefix))
+        .map(|(_, what)| *what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::histogram::WINDOW_NS;
+
+    /// Ten seconds with so many cores in every window, and threads of one name.
+    fn observed(cores: usize, share_busy: f64, name: &str, by_name: ByName) -> Observed {
+        let mut histogram = crate::Cores::default();
+        let busy = crate::rounded(1000.0 * share_busy);
+        for _ in 0..cores {
+            histogram.add(0, busy * WINDOW_NS);
+        }
+        histogram.close(1000 * WINDOW_NS);
+        Observed {
+            duration_us: 1e7,
+            cpu_us: 1e7 * cores as f64 * share_busy,
+            cores: histogram,
+            runnable_mean: 2.0,
+            runnable_max: by_name.runnable_max,
+            gaps: 0,
+            names: [(name.to_owned(), by_name)].into(),
+        }
+    }
+
+    fn pool(runnable_max: usize, waited_us: f64) -> ByName {
+        ByName {
+            threads: 40,
+            waits: 1,
+            waited_us,
+            runnable_max,
+            ..ByName::default()
+        }
+    }
+
+    const THROTTLED: Counters = Counters {
+        periods: 100,
+        throttled_periods: 30,
+        throttled_s: 1.5,
+        burst_s: 0.0,
+    };
+
+    fn cause(observed: &Observed, quota: Option<f64>, counters: &Counters) -> Cause {
+        let limit = quota.map(Limit::cores);
+        judge(observed, limit.as_ref(), Some(counters), 8).cause
+    }
+
+    #[test]
+    fn each_cause_has_its_evidence() {
+        let burst = observed(8, 0.1, "http-worker", pool(32, 5000.0));
+        assert!(matches!(
+            cause(&burst, Some(2.0), &THROTTLED),
+            Cause::PoolWakesAtOnce { name, runnable: 32 } if name == "http-worker"
+        ));
+        let sentence = judge(&burst, Some(&Limit::cores(2.0)), Some(&THROTTLED), 8).sentence;
+        assert_eq!(
+            sentence,
+            "Throttled at 40 % of the quota in use: a pool of 40 threads named http-worker has 32 that want to run at once, \
+             against 2.00 cores of quota, no burst (throttled in 30 of 100 periods of 100 ms, 1.50 s in all; the group wants \
+             2.0 threads on average, 32 at most)."
+        );
+        let gc = observed(8, 0.1, "GC Thread#3", pool(13, 5000.0));
+        assert!(matches!(
+            cause(&gc, Some(2.0), &THROTTLED),
+            Cause::RuntimeThreads { .. }
+        ));
+        let full = observed(2, 1.0, "worker", pool(4, 5000.0));
+        assert_eq!(cause(&full, Some(2.0), &THROTTLED), Cause::QuotaBelowUse);
+        let none = Counters {
+            throttled_periods: 0,
+            ..THROTTLED
+        };
+        assert_eq!(
+            cause(&observed(8, 1.0, "w", pool(9, 5000.0)), Some(9.0), &none),
+            Cause::Saturated
+        );
+        assert_eq!(cause(&burst, Some(9.0), &none), Cause::Neighbours);
+        assert_eq!(
+            cause(&observed(1, 0.1, "w", pool(1, 20.0)), Some(9.0), &none),
+            Cause::Healthy
+        );
+        assert_eq!(cause(&burst, None, &none), Cause::NoLimit);
+    }
+
+    #[test]
+    fn an_empty_observation_is_healthy_or_without_limit() {
+        let nothing = Observed::default();
+        assert_eq!(
+            judge(&nothing, Some(&Limit::cores(1.0)), None, 2).cause,
+            Cause::Healthy
+        );
+        assert_eq!(judge(&nothing, None, None, 2).cause, Cause::NoLimit);
+    }
+}
