@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
-use crate::{build_release, step};
+use crate::{build_release, install, step};
 
 const USAGE: &str = "\
 usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--seeds N]
@@ -19,6 +19,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         print!("{USAGE}");
         return Ok(ExitCode::from(2));
     };
+    install::install(install::BENCH)?;
     let scripts = root.join("xtask/bench/tuners");
     let work = root.join("target/bench");
     std::fs::create_dir_all(&work)?;

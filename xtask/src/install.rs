@@ -56,10 +56,28 @@ const MAVEN: Need = Need {
     purpose: "builds the Graal example's service",
 };
 
+const SWIG: Need = Need {
+    present: Present::Program("swig"),
+    package: "swig",
+    purpose: "SMAC3's random forest is built from source",
+};
+const CXX: Need = Need {
+    present: Present::Program("g++"),
+    package: "g++",
+    purpose: "and compiled",
+};
+const PYTHON: Need = Need {
+    present: Present::Program("python3"),
+    package: "python3-venv",
+    purpose: "the peers are Python packages",
+};
+
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.
 pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK];
+/// What `cargo xtask bench tuners` needs.
+pub(crate) const BENCH: &[Need] = &[PYTHON, SWIG, CXX];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 

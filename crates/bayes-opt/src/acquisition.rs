@@ -6,14 +6,17 @@
 //! points and D the data, `f(x) | f(B), D` has a mean that is linear and a variance that is quadratic in `k(x, D ∪ B)`,
 //! so all draws share one matrix. Without noise the draws agree, and what is left is expected improvement.
 
-use crate::design::sobol;
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
 use crate::linalg::{Cholesky, add_scaled, dot};
 use crate::normal::{log_cdf, log_improvement, quantile};
 use crate::settings::Acquisition;
 
-/// Draws of the true values; quasi-random, so few are enough.
+/// Draws of the true values; stratified, so few are enough.
 const DRAWS: usize = 64;
 /// Evaluated points that may be the best: beyond so many, the least promising are left out.
 const BASE_POINTS_MAX: usize = 24;
@@ -437,12 +440,15 @@ fn joint(
         .iter()
         .map(|row| gp.mean + dot(&row[..n], &gp.alpha))
         .collect();
+    let normals = stratified(draws, m, seed);
     for (draw, value) in values.iter_mut().enumerate() {
         let normal: Vec<f64> = if draws == 1 {
             vec![0.0; m]
         } else {
-            let index = u32::try_from(draw).unwrap_or(0);
-            sobol(index, m, seed).into_iter().map(quantile).collect()
+            normals
+                .iter()
+                .map(|component| quantile(component[draw]))
+                .collect()
         };
         *value = (0..m)
             .map(|j| prior[j] + dot(factor.row(j), &normal[..=j]))
@@ -456,6 +462,20 @@ fn joint(
     (conditional(weights, quadratic), values)
 }
 
+/// For each component, `draws` numbers in (0, 1), one in each of as many equal parts, in an order of its own: few draws are
+/// enough for a sum of components, and no two components move together, as those of a short Sobol sequence do.
+fn stratified(draws: usize, components: usize, seed: u32) -> Vec<Vec<f64>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(u64::from(seed));
+    let mut component = || {
+        let mut values: Vec<f64> = (0..draws)
+            .map(|k| (k as f64 + 0.5) / draws as f64)
+            .collect();
+        values.shuffle(&mut rng);
+        values
+    };
+    (0..components).map(|_| component()).collect()
+}
+
 /// The best feasible value of each draw. Feasibility is drawn too, point by point; where no point is feasible, anything
 /// better than the worst is an improvement.
 fn best_of_draws(
@@ -465,12 +485,13 @@ fn best_of_draws(
     worst: f64,
     seed: u32,
 ) -> Vec<f64> {
+    let components = values.first().map_or(0, Vec::len);
+    let all_chances = stratified(values.len(), components, seed ^ 0x5eed);
     let draw = |(index, values): (usize, &Vec<f64>)| {
-        let chances = sobol(
-            u32::try_from(index).unwrap_or(0),
-            values.len(),
-            seed ^ 0x5eed,
-        );
+        let chances: Vec<f64> = all_chances
+            .iter()
+            .map(|component| component[index])
+            .collect();
         let feasible = values
             .iter()
             .zip(&chances)
@@ -491,6 +512,7 @@ fn best_of_draws(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::design::sobol;
     use crate::gp::{Data, Hyper};
 
     const CATEGORICAL: [bool; 2] = [false, false];

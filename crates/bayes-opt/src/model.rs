@@ -23,6 +23,9 @@ const ZERO_MARGIN: f64 = 0.5;
 /// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
 const FIT_WORK: f64 = 6.0e6;
 
+/// How probable it is at least that a configuration which completed survives again.
+const SURVIVED: f64 = 0.9;
+
 /// Hyper-parameters are fitted again when the observations have grown by one part in so many: every time up to 25, every
 /// twelfth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
@@ -156,7 +159,15 @@ impl Model {
             let feasible = model
                 .feasibilities
                 .iter()
-                .map(|f| f.probability(f.gp.posterior(&told.point)))
+                .map(|f| {
+                    let probability = f.probability(f.gp.posterior(&told.point));
+                    // It has survived: whatever the model says of its neighbourhood.
+                    if f.below {
+                        probability
+                    } else {
+                        probability.max(SURVIVED)
+                    }
+                })
                 .product();
             model.feasible.push(feasible);
         }

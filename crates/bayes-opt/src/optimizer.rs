@@ -141,10 +141,10 @@ impl Optimizer {
             return Ok(point);
         }
         let asked = self.told.len() + self.pending.len();
-        let alone = !self.earlier.is_empty() && asked % 2 == 1;
+        let alone = !self.earlier.is_empty() && asked.is_multiple_of(2);
         // Its own start is half as long then: the earlier experiment's optimum has been looked at too.
         if alone
-            && asked < self.start_evaluations_alone()
+            && asked < start_length(&self.space, &self.settings)
             && let Some(point) = self.draw(true)
         {
             return Ok(point);
@@ -243,21 +243,13 @@ impl Optimizer {
         self.search(&surface, &[]).ok_or(Error::Exhausted)
     }
 
-    /// How many evaluations come before the model. A choice of this crate: enough to see every parameter move a few
-    /// times, never so many that a budget of 20 is spent on it.
+    /// How many evaluations come before the model.
     fn start_evaluations(&self) -> usize {
         if self.earlier.is_empty() {
-            self.start_evaluations_alone()
+            start_length(&self.space, &self.settings)
         } else {
             1
         }
-    }
-
-    fn start_evaluations_alone(&self) -> usize {
-        let parameters = self.space.parameters().len();
-        self.settings
-            .initial_random
-            .unwrap_or((2 * parameters).clamp(4, 10))
     }
 
     /// A point of the start: what an earlier experiment holds best, or the guesses of the priors, then the Sobol sequence.
@@ -412,6 +404,15 @@ impl Optimizer {
         rows.filter_map(|(values, mean, sd)| Some((values.try_into().ok()?, mean, sd)))
             .collect()
     }
+}
+
+/// The length of a start without an earlier experiment. A choice of this crate: enough to see every parameter move, never so
+/// many that a budget of 20 is spent on it.
+fn start_length(space: &Space, settings: &Settings) -> usize {
+    let parameters = space.parameters().len();
+    settings
+        .initial_random
+        .unwrap_or((parameters + 1).clamp(4, 6))
 }
 
 fn is_taken(told: &[Told], pending: &[Vec<f64>], point: &[f64]) -> bool {

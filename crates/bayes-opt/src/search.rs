@@ -173,7 +173,10 @@ impl Search<'_> {
                 }
                 let local = column.is_ordered()
                     && column.special_axis.is_none_or(|axis| point[axis] == 0.0);
-                if local && rng.random::<f64>() < 0.7 {
+                let coarse = column.levels().is_some_and(|levels| levels <= 10);
+                if local && coarse && rng.random::<f64>() < 0.7 {
+                    column.step_by(if rng.random() { 1 } else { -1 }, &mut point);
+                } else if local && rng.random::<f64>() < 0.7 {
                     let spread = 0.15 * (rng.random::<f64>() + rng.random::<f64>() - 1.0);
                     point[column.axis] = (point[column.axis] + spread).clamp(0.0, 1.0);
                 } else {
@@ -244,25 +247,62 @@ impl Search<'_> {
         if !any {
             return;
         }
-        let minimum = minimise(point, &bounds, 0.05, GRADIENT_STEPS, |x, gradient| {
+        let minimum = self.descend(point, &bounds, scratch);
+        // What lies between steps is rounded; what does not makes up for it, with the rest held.
+        let mut rounded = minimum.clone();
+        encoding.snap(&mut rounded);
+        let mut is_mixed = false;
+        for column in encoding.columns() {
+            if column.levels().is_some() && bounds[column.axis] == (0.0, 1.0) {
+                bounds[column.axis] = (rounded[column.axis], rounded[column.axis]);
+                is_mixed = true;
+            }
+        }
+        let has_continuous = bounds.contains(&(0.0, 1.0));
+        if is_mixed && has_continuous {
+            rounded = self.descend(&rounded, &bounds, scratch);
+            encoding.snap(&mut rounded);
+        }
+        if self.accept(rounded.clone(), score, point, scratch) {
+            return;
+        }
+        if is_mixed && has_continuous {
+            // The steps as they were, the rest at its best for them.
+            for column in encoding.columns() {
+                if column.levels().is_some() {
+                    bounds[column.axis] = (point[column.axis], point[column.axis]);
+                }
+            }
+            let mut held = self.descend(point, &bounds, scratch);
+            encoding.snap(&mut held);
+            self.accept(held, score, point, scratch);
+        }
+        // Where a linear constraint is in the way, go part of it.
+        if self.space.constraints().is_empty() {
+            return;
+        }
+        for share in [0.5, 0.25] {
+            let mut candidate: Vec<f64> = point
+                .iter()
+                .zip(&rounded)
+                .map(|(a, b)| a + share * (b - a))
+                .collect();
+            encoding.snap(&mut candidate);
+            if self.accept(candidate, score, point, scratch) {
+                break;
+            }
+        }
+    }
+
+    /// Gradient steps from `point`, within `bounds`.
+    fn descend(&self, point: &[f64], bounds: &[(f64, f64)], scratch: &mut Scratch) -> Vec<f64> {
+        minimise(point, bounds, 0.05, GRADIENT_STEPS, |x, gradient| {
             gradient.fill(0.0);
             let value = self.score(x, scratch, Some(gradient));
             gradient.iter_mut().for_each(|g| *g = -*g);
             -value
-        });
-        // Where a linear constraint is in the way, go part of it.
-        for share in [1.0, 0.5, 0.25] {
-            let mut candidate: Vec<f64> = point
-                .iter()
-                .zip(&minimum.point)
-                .map(|(a, b)| a + share * (b - a))
-                .collect();
-            encoding.snap(&mut candidate);
-            if self.accept(candidate, score, point, scratch) || self.space.constraints().is_empty()
-            {
-                break;
-            }
-        }
+        })
+        .point
     }
 
     fn neighbours(&self, score: &mut f64, point: &mut Vec<f64>, scratch: &mut Scratch) {

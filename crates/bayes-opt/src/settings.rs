@@ -61,7 +61,7 @@ pub struct Settings {
     pub strategy: Strategy,
     /// Configurations to try first, in order.
     pub initial: Vec<Configuration>,
-    /// How many evaluations there are before the model is trusted; `None`: `max(4, min(2·parameters, 10))`.
+    /// How many evaluations there are before the model is trusted; `None`: one more than there are parameters, but 4 to 6.
     pub initial_random: Option<usize>,
     /// What earlier experiments on the same or an overlapping space measured, in the same unit; a constant difference does
     /// not matter. The search starts from what they say. Every second question is asked without them, and they are dropped

@@ -132,7 +132,7 @@ fn mean_regret(
 
 #[test]
 fn noisy_branin_is_beaten() {
-    let regret = |strategy| mean_regret(strategy, 6, branin_space, branin, 2.0, 30, 0.397_887);
+    let regret = |strategy| mean_regret(strategy, 24, branin_space, branin, 2.0, 30, 0.397_887);
     let (model, random) = (regret(Strategy::default()), regret(Strategy::Random));
     assert!(model < 1.0 && model < random / 2.0, "{model} {random}");
 }

@@ -39,6 +39,16 @@ pub enum HostError {
         /// The value read back.
         found: String,
     },
+    /// Somebody else changed the knob after us.
+    #[error("{knob} was changed by someone else, from {left} to {found}, and is left as found")]
+    Disturbed {
+        /// The knob as a person names it.
+        knob: String,
+        /// What we had left there.
+        left: String,
+        /// What is there now.
+        found: String,
+    },
     /// The knob does not exist on this host.
     #[error("{knob} does not exist here ({}): this kernel lacks it, or its name is misspelt; remove it from the experiment", path.display())]
     Absent {

@@ -91,10 +91,16 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let host = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<host::HostError>());
+    let tuner = error
+        .chain()
+        .find_map(|cause| match cause.downcast_ref::<tuner::TunerError>() {
+            Some(tuner::TunerError::Host(error)) => Some(error),
+            _ => None,
+        });
     let perf = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<perf_events::Error>());
-    match (host, perf) {
+    match (host.or(tuner), perf) {
         (Some(error), _) if error.is_missing_privilege() => 3,
         (_, Some(_)) => 3,
         _ => 2,

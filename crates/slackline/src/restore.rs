@@ -27,16 +27,36 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             .iter()
             .any(|item| item.subject == format!("process {pid}"))
     });
+    let mut is_told = true;
     if !arguments.dry_run {
         remove_scratch(state_dir);
     }
+    // The service reads its own configuration only once the files are back.
+    let reapply = match tuner::reapply::Reapply::left_in(state_dir) {
+        Ok(None) => None,
+        Ok(Some(reapply)) if arguments.dry_run => {
+            Some(format!("{}: would be run", reapply.describe()))
+        }
+        Ok(Some(reapply)) => Some(match reapply.run(state_dir) {
+            Ok(()) => format!("{}: done", reapply.describe()),
+            Err(message) => {
+                is_told = false;
+                format!("{}: FAILED: {message}; try again", reapply.describe())
+            }
+        }),
+        Err(message) => {
+            is_told = false;
+            Some(message)
+        }
+    };
     if arguments.json {
         let printed = Printed {
             report: &report,
             orphans: &orphans,
+            reapply: reapply.as_deref(),
         };
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
-    } else if report.items.is_empty() && orphans.is_empty() {
+    } else if report.items.is_empty() && orphans.is_empty() && reapply.is_none() {
         message("Nothing to restore: every knob has its first value.");
     } else {
         let ended = if arguments.dry_run {
@@ -50,9 +70,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 .iter()
                 .map(|pid| format!("process {pid}, which a killed run left: {ended}")),
         );
+        lines.extend(reapply);
         print(&(lines.join("\n") + "\n"))?;
     }
-    Ok(if report.is_complete() {
+    Ok(if report.is_complete() && is_told {
         Done::Positive
     } else {
         Done::RestoreFailed
@@ -65,6 +86,8 @@ struct Printed<'a> {
     report: &'a RestoreReport,
     /// Processes of killed runs that the journal does not name.
     orphans: &'a [u32],
+    /// What became of the `apply` steps of a service that Slackline did not start.
+    reapply: Option<&'a str>,
 }
 
 /// The directories and stray processes of runs that are over: we hold the lock, so all are.

@@ -183,7 +183,7 @@ pub(crate) fn results(report: &Report) -> String {
         let heading = if report.finding == Finding::Improvement {
             "The winner's settings:"
         } else {
-            "The settings of candidate 1, which were not shown to be better:"
+            "The settings of the best candidate, which was not shown to be better:"
         };
         let _ = writeln!(text, "\n{heading}");
         for setting in &report.settings {
@@ -270,6 +270,7 @@ mod tests {
             scale = "log"
             default = 16
             [target]
+            start = ["sleep", "9"]
             [workload]
             command = ["true"]
             json = { requests = "requests", latency_p99_us = "p99", requests_per_s = "rate" }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use host::RestoreReport;
 use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
@@ -51,28 +52,47 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             left_over.join(", ")
         );
     }
-    let mut progress = Progress::new(&spec);
-    let ran = experiment::run(&spec, &mut live, &mut |event| progress.show(event));
-    progress.finish();
-    let restored = live.restore()?;
-    for line in restore::lines(&restored, false) {
-        message(&line);
+    if let Some(file) = arguments
+        .json
+        .as_deref()
+        .filter(|file| file.as_os_str() != "-")
+    {
+        // Hours later is too late to find out; what is in it stays until then.
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file)
+            .with_context(|| format!("{}", file.display()))?;
     }
-    if !restored.is_complete() {
-        message("Some knobs could not be restored: run `slackline restore`.");
+    let mut progress = Progress::new(&spec);
+    let (mut report, failed) =
+        experiment::run_to_end(&spec, &mut live, &mut |event| progress.show(event));
+    progress.finish();
+    let restored = live.restore();
+    if let Ok(restored) = &restored {
+        for line in restore::lines(restored, false) {
+            message(&line);
+        }
+    }
+    let is_restored = restored.as_ref().is_ok_and(RestoreReport::is_complete);
+    let promoted = if arguments.promote && is_restored && failed.is_none() {
+        promote(&spec, &mut live, &mut report)
+    } else {
+        Ok(())
+    };
+    publish(arguments, &report)?;
+    if !is_restored {
+        if let Err(error) = restored {
+            message(&format!("slackline: {error}"));
+        }
+        message("Not everything could be restored: run `slackline restore`.");
         return Ok(Done::RestoreFailed);
     }
-    let mut report = match ran {
-        Ok(report) => report,
-        Err(error) => {
-            message("Everything is restored.");
-            return Err(error.into());
-        }
-    };
-    if arguments.promote {
-        promote(&spec, &mut live, &mut report)?;
+    if let Some(error) = failed {
+        message("Everything is restored.");
+        return Err(error.into());
     }
-    publish(arguments, &report)?;
+    promoted?;
     Ok(match (report.interrupted, report.finding) {
         (Some(signal), _) => {
             message(&format!(
@@ -90,14 +110,13 @@ fn promote(
     live: &mut Live<'_>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let winner = report
-        .verification
-        .first()
-        .map(|arm| arm.configuration.clone());
+    let winner = report.winner().map(|arm| arm.configuration.clone());
     match winner {
         Some(winner) if report.finding == Finding::Improvement && report.interrupted.is_none() => {
-            report.promoted = live.promote(&winner)?;
+            let promoted = live.promote(&winner);
+            // After a refusal, what was applied so far is taken back; else there is nothing to take back.
             live.restore()?;
+            report.promoted = promoted?;
             if report.promoted.is_empty() && spec.target.start.is_some() {
                 message(
                     "Nothing to promote to: the service was started by Slackline for the experiment only. Put the settings below into your own.",
@@ -119,8 +138,8 @@ fn publish(arguments: &Arguments, report: &Report) -> anyhow::Result<()> {
     if file.as_os_str() == "-" {
         return print(&json);
     }
-    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
     print(&table::results(report))?;
+    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
     message(&format!("The whole report is in {}.", file.display()));
     Ok(())
 }

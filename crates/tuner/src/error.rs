@@ -49,6 +49,24 @@ pub enum TunerError {
         /// What happened the last time.
         reason: String,
     },
+    /// The load could not be measured under several configurations in a row, while the control's could.
+    #[error(
+        "the load could not be measured under {configurations} configurations in a row: {reason}"
+    )]
+    Load {
+        /// How many.
+        configurations: usize,
+        /// What happened under the last one.
+        reason: String,
+    },
+    /// The winner could not be applied for good; everything is restored.
+    #[error("the winner could not be promoted: {0}")]
+    Promotion(String),
+    /// The service could not be told of its own configuration again.
+    #[error(
+        "the service's own configuration is back, but it could not be told so ({0}): see to it that it reads it again"
+    )]
+    Reapply(String),
     /// Somebody else changed a knob while it was being tuned; it was left as found.
     #[error(
         "{0} was changed by someone else during the experiment and is left as found: the measurements cannot be trusted"
@@ -73,6 +91,9 @@ pub enum Fault {
     /// The harness's fault: the control, the workload or a metric failed.
     #[error("{0}")]
     Harness(String),
+    /// The experiment's side could not be measured (its load generator or a metric failed) while it ran.
+    #[error("{0}")]
+    Unmeasured(String),
     /// A signal asked to stop.
     #[error("stopped by signal {0}")]
     Interrupted(i32),

@@ -198,7 +198,9 @@ impl Evaluation {
         let early = &rules.evaluation;
         let test =
             |limit: f64| SequentialTest::new(limit, early.abort_alpha, early.abort_min_blocks);
-        let worse = incumbent.filter(|_| early.early_abort).map(test);
+        // The test looks at blocks one by one; a mean plus a share of their spread has no value for one block.
+        let is_testable = early.early_abort && rules.objective.std_weight == 0.0;
+        let worse = incumbent.filter(|_| is_testable).map(test);
         let violations = rules
             .constraints
             .iter()
@@ -409,10 +411,14 @@ impl ObjectiveSpec {
 }
 
 fn needed(metrics: &SideMetrics, name: &str, side: &str) -> Result<f64, Fault> {
+    let fault = match side {
+        "experiment" => Fault::Unmeasured,
+        _ => Fault::Harness,
+    };
     lookup(metrics, name)
         .filter(|value| value.is_finite())
         .ok_or_else(|| {
-            Fault::Harness(format!(
+            fault(format!(
                 "the {side} has no metric {name}; the block gave {}",
                 metrics.keys().cloned().collect::<Vec<_>>().join(", ")
             ))

@@ -12,6 +12,7 @@ use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
 use crate::report::{ArmResult, EvaluationRecord, Finding, Recommended, Report, judge};
 use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
+use crate::template::Variables;
 
 /// So many evaluations may fail in a row before the experiment gives up: a control that cannot be
 /// measured three times running will not be measured the fourth time.
@@ -58,13 +59,19 @@ pub fn run(
     bench: &mut dyn Bench,
     watch: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Report, TunerError> {
-    let mut search = Search::new(spec)?;
-    let started = jiff::Timestamp::now();
-    search.run(spec, bench, watch)?;
-    let recommended = search.optimizer.best();
+    let (report, error) = run_to_end(spec, bench, watch);
+    error.map_or(Ok(report), Err)
+}
+
+/// As [`run`], with the report of what there is even after an error: hours of measurements are not thrown away.
+pub fn run_to_end(
+    spec: &CheckedSpec,
+    bench: &mut dyn Bench,
+    watch: &mut dyn FnMut(&Event<'_>),
+) -> (Report, Option<TunerError>) {
     let mut report = Report {
         name: spec.name.clone(),
-        started,
+        started: jiff::Timestamp::now(),
         duration_s: 0.0,
         own_cpu_cores: 0.0,
         version: env!("CARGO_PKG_VERSION").into(),
@@ -72,22 +79,18 @@ pub fn run(
         spec: spec.spec.clone(),
         skipped: spec.skipped.clone(),
         control: spec.space.default_configuration(),
-        recommended: recommended.map(|best| Recommended {
-            configuration: best.configuration,
-            mean: best.mean,
-            sd: best.sd,
-        }),
-        evaluations: search.records,
+        recommended: None,
+        evaluations: Vec::new(),
         verification: Vec::new(),
         finding: Finding::Unfinished,
         sentence: String::new(),
-        interrupted: search.interrupted,
+        interrupted: None,
+        error: None,
         promoted: Vec::new(),
         settings: Vec::new(),
     };
-    if report.interrupted.is_none() {
-        verify(spec, bench, watch, &mut report)?;
-    }
+    let error = fill(spec, bench, watch, &mut report).err();
+    report.error = error.as_ref().map(ToString::to_string);
     report.duration_s = bench.elapsed_s();
     let (own_cpu_s, evaluating_s) = report
         .evaluations
@@ -97,7 +100,29 @@ pub fn run(
         });
     report.own_cpu_cores = own_cpu_s / evaluating_s;
     report.sentence = report.say(&spec.objective.name());
-    Ok(report)
+    (report, error)
+}
+
+fn fill(
+    spec: &CheckedSpec,
+    bench: &mut dyn Bench,
+    watch: &mut dyn FnMut(&Event<'_>),
+    report: &mut Report,
+) -> Result<(), TunerError> {
+    let mut search = Search::new(spec)?;
+    let searched = search.run(spec, bench, watch);
+    report.evaluations = std::mem::take(&mut search.records);
+    report.interrupted = search.interrupted;
+    searched?;
+    report.recommended = search.optimizer.best().map(|best| Recommended {
+        configuration: best.configuration,
+        mean: best.mean,
+        sd: best.sd,
+    });
+    if report.interrupted.is_none() {
+        verify(spec, bench, watch, report)?;
+    }
+    Ok(())
 }
 
 struct Search {
@@ -144,7 +169,10 @@ impl Search {
             .wall_time_min
             .map_or(f64::INFINITY, |minutes| minutes * 60.0);
         let mut failures = 0;
+        // Configurations in a row that were given up because their load could not be measured.
+        let mut given_up = 0;
         let mut again = None;
+        let mut is_second_try = false;
         while self.records.len() < budget.evaluations
             && bench.elapsed_s() < end_s
             && self.interrupted.is_none()
@@ -186,6 +214,13 @@ impl Search {
             } else {
                 0
             };
+            let was_second_try = std::mem::replace(
+                &mut is_second_try,
+                matches!(measured, Err(Fault::Unmeasured(_))),
+            );
+            if measured.is_ok() {
+                given_up = 0;
+            }
             match measured {
                 Ok((outcome, measurement)) => {
                     record.outcome = outcome;
@@ -200,12 +235,30 @@ impl Search {
                 Err(Fault::Harness(reason)) => {
                     record.reason = Some(reason.clone());
                     if failures >= FAILURES_IN_A_ROW {
+                        self.records.push(record);
                         return Err(TunerError::Control {
                             attempts: failures,
                             reason,
                         });
                     }
                     again = Some(configuration);
+                }
+                Err(Fault::Unmeasured(reason)) => {
+                    record.reason = Some(reason.clone());
+                    if was_second_try {
+                        // It stays pending, so it is not asked again.
+                        is_second_try = false;
+                        given_up += 1;
+                    } else {
+                        again = Some(configuration);
+                    }
+                    if given_up >= FAILURES_IN_A_ROW {
+                        self.records.push(record);
+                        return Err(TunerError::Load {
+                            configurations: given_up,
+                            reason,
+                        });
+                    }
                 }
                 Err(Fault::Interrupted(signal)) => {
                     record.outcome = Outcome::Killed;
@@ -344,7 +397,8 @@ fn verify(
                 configuration,
                 ..Arm::default()
             };
-            (empty_result(&format!("candidate {}", index + 1), &arm), arm)
+            let name = format!("candidate {}", index + 1);
+            (empty_result(&name, &arm, true), arm)
         })
         .collect();
     for extra in &rules.arms {
@@ -352,7 +406,7 @@ fn verify(
             configuration: crate::spec::arm_configuration(&spec.space, &extra.parameters),
             variables: extra.variables.clone(),
         };
-        arms.push((empty_result(&extra.name, &arm), arm));
+        arms.push((empty_result(&extra.name, &arm, false), arm));
     }
     // Runs outside, arms inside: slow drift of the machine reaches every arm alike.
     'runs: for run in 1..=rules.runs {
@@ -362,15 +416,20 @@ fn verify(
                 run,
                 of: rules.runs,
             });
-            let evaluation = Evaluation::new(Rules::of_verification(spec), None);
-            let (measured, blocks) = evaluate(evaluation, arm, bench, watch)?;
-            match measured {
-                Ok(_) => result.runs_blocks.push(blocks),
-                Err(Fault::Interrupted(signal)) => {
-                    report.interrupted = Some(signal);
-                    break 'runs;
+            for is_last_try in [false, true] {
+                let evaluation = Evaluation::new(Rules::of_verification(spec), None);
+                let (measured, blocks) = evaluate(evaluation, arm, bench, watch)?;
+                match measured {
+                    Ok(_) => result.runs_blocks.push(blocks),
+                    Err(Fault::Interrupted(signal)) => {
+                        report.interrupted = Some(signal);
+                        break 'runs;
+                    }
+                    // A hiccup of the harness says nothing about the candidate.
+                    Err(Fault::Harness(_) | Fault::Unmeasured(_)) if !is_last_try => continue,
+                    Err(fault) => result.faults.push(fault.to_string()),
                 }
-                Err(fault) => result.faults.push(fault.to_string()),
+                break;
             }
         }
     }
@@ -404,9 +463,10 @@ fn verify(
     Ok(())
 }
 
-fn empty_result(name: &str, arm: &Arm) -> ArmResult {
+fn empty_result(name: &str, arm: &Arm, is_candidate: bool) -> ArmResult {
     ArmResult {
         name: name.to_owned(),
+        is_candidate,
         configuration: arm.configuration.clone(),
         ratios: BTreeMap::new(),
         without_interval: BTreeMap::new(),
@@ -511,20 +571,49 @@ fn summarise(spec: &CheckedSpec, mut result: ArmResult, confidence: f64) -> ArmR
     result
 }
 
-/// The settings of a configuration, as one would type them.
+/// The settings of a configuration, as one would type them into a shell.
 pub fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec<String> {
-    configuration
-        .0
-        .iter()
-        .map(
-            |(name, value)| match spec.knobs.get(name).map(|binding| &binding.knob) {
-                Some(host::Knob::Sysctl(sysctl)) => format!("sysctl -w {sysctl}={value}"),
-                Some(knob) => {
-                    let path = knob.path(&host::Roots::default());
-                    format!("echo {value} > {}", path.display())
-                }
-                None => format!("{name} = {value}"),
-            },
-        )
-        .collect()
+    let scalars = spec.spec.variables.iter();
+    let mut variables: Variables = scalars
+        .map(|(name, value)| (name.clone(), bayes_opt::Value::from(value).to_string()))
+        .collect();
+    variables.extend(
+        configuration
+            .0
+            .iter()
+            .map(|(name, value)| (name.clone(), value.to_string())),
+    );
+    let line = |(name, value): (&String, &bayes_opt::Value)| {
+        let Some(binding) = spec.knobs.get(name) else {
+            return format!("{name} = {value}");
+        };
+        // A template that names the port or the directory of an instance has no settings to show.
+        let text = binding
+            .text(value, &variables)
+            .unwrap_or_else(|_| value.to_string());
+        match &binding.knob {
+            host::Knob::Sysctl(sysctl) => {
+                format!("sysctl -w {}", quoted(&format!("{sysctl}={text}")))
+            }
+            knob => {
+                let path = knob.path(&host::Roots::default());
+                format!(
+                    "echo {} > {}",
+                    quoted(&text),
+                    quoted(&path.display().to_string())
+                )
+            }
+        }
+    };
+    configuration.0.iter().map(line).collect()
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bayes_opt::Configuration;
-use host::{Journal, Knob, RestoreReport, Roots};
+use host::{HostError, Journal, Knob, RestoreReport, Roots};
 
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
@@ -13,6 +13,7 @@ use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
 use crate::parse;
 use crate::process::{Interrupt, Launch, RunError, Running, family};
+use crate::reapply::Reapply;
 use crate::sampler::{Sampler, difference, external};
 use crate::spec::{CheckedSpec, Pairing};
 use crate::target::{Instance, Side};
@@ -32,8 +33,13 @@ pub struct Live<'a> {
     scratch: PathBuf,
     began: Instant,
     sides: Option<[ActiveSide; 2]>,
-    /// The side whose knobs, files and `apply` steps are in force.
+    /// The side whose files and `apply` steps are in force.
     applied: Side,
+    /// What was last written to each knob, or found there.
+    in_force: BTreeMap<Knob, String>,
+    state_dir: PathBuf,
+    /// A refusal that no further attempt will change.
+    fatal: Option<HostError>,
 }
 
 /// One side while it runs.
@@ -65,6 +71,9 @@ impl<'a> Live<'a> {
             began: Instant::now(),
             sides: None,
             applied: Side::Control,
+            in_force: BTreeMap::new(),
+            state_dir: state_dir.to_owned(),
+            fatal: None,
         })
     }
 
@@ -78,13 +87,18 @@ impl<'a> Live<'a> {
                 left.push(process);
             }
         }
+        match Reapply::left_in(&self.state_dir) {
+            Ok(None) => {}
+            Ok(Some(reapply)) => left.push(reapply.describe()),
+            Err(message) => left.push(message),
+        }
         left
     }
 
-    /// Undoes everything that was done, and forgets the scratch directory.
+    /// Undoes everything that was done, tells a running service of it, and forgets the scratch directory.
     ///
     /// # Errors
-    /// The journal cannot be read or written.
+    /// The journal cannot be read or written, or the service cannot be told.
     pub fn restore(&mut self) -> Result<RestoreReport, TunerError> {
         self.stop_sides()?;
         let report = self.journal.restore(&self.roots, false)?;
@@ -96,6 +110,10 @@ impl<'a> Live<'a> {
             // The common one goes with the last of its kind.
             let _ = self.scratch.parent().map(std::fs::remove_dir);
         }
+        self.in_force.clear();
+        if let Some(reapply) = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)? {
+            reapply.run(&self.state_dir).map_err(TunerError::Reapply)?;
+        }
         Ok(report)
     }
 
@@ -105,10 +123,7 @@ impl<'a> Live<'a> {
     /// # Errors
     /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
     pub fn promote(&mut self, configuration: &Configuration) -> Result<Vec<String>, TunerError> {
-        let refused = |fault: Fault| TunerError::Control {
-            attempts: 1,
-            reason: format!("promotion: {fault}"),
-        };
+        let refused = |fault: Fault| TunerError::Promotion(fault.to_string());
         let arm = Arm {
             configuration: configuration.clone(),
             ..Arm::default()
@@ -116,6 +131,12 @@ impl<'a> Live<'a> {
         let instance =
             Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch).map_err(refused)?;
         let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
+        let attached = self.spec.target.start.is_none();
+        if attached {
+            Instance::prepare(self.spec, &Arm::default(), Side::Control, &self.scratch)
+                .and_then(|control| self.remember_apply(&control))
+                .map_err(refused)?;
+        }
         for (knob, value) in &knobs {
             self.journal.write(&self.roots, knob, value)?;
         }
@@ -123,21 +144,35 @@ impl<'a> Live<'a> {
             .iter()
             .map(|(knob, value)| format!("{knob} = {value}"))
             .collect();
-        if self.spec.target.start.is_none() && !self.spec.target.files.is_empty() {
+        if attached && !self.spec.target.files.is_empty() {
             instance
                 .write_files(self.spec, Some(&mut self.journal))
                 .map_err(refused)?;
             done.extend(self.spec.target.files.iter().map(|file| file.path.clone()));
         }
-        if self.spec.target.start.is_none() {
+        if attached && !self.spec.target.apply.is_empty() {
             instance
                 .apply(self.spec, &self.interrupt)
                 .map_err(refused)?;
+            done.push("the apply steps".to_owned());
         }
         if !done.is_empty() {
             self.journal.promote_all()?;
+            Reapply::forget(&self.state_dir);
         }
         Ok(done)
+    }
+
+    /// Keeps on disk how the service is told of its own configuration.
+    fn remember_apply(&self, control: &Instance) -> Result<(), Fault> {
+        let is_kept = Reapply::left_in(&self.state_dir).is_ok_and(|kept| kept.is_some());
+        if self.spec.target.apply.is_empty() || is_kept {
+            return Ok(());
+        }
+        control
+            .reapply(self.spec)?
+            .save(&self.state_dir)
+            .map_err(Fault::Harness)
     }
 
     /// Starts one side; what was started is in `sides` even if it did not come up.
@@ -161,6 +196,9 @@ impl<'a> Live<'a> {
         let Some(active) = sides.last_mut() else {
             return Ok(());
         };
+        // Some knobs are read when a service starts: they are in force before.
+        let knobs = active.knobs.clone();
+        self.put(&knobs, side)?;
         active
             .instance
             .start(self.spec, &mut self.journal, &self.interrupt)?;
@@ -181,46 +219,69 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
+    /// Writes the knobs that do not have these values; whether there were any.
+    fn put(&mut self, knobs: &[(Knob, String)], to: Side) -> Result<bool, Fault> {
+        let mut changed = false;
+        for (knob, value) in knobs {
+            let now = match self.in_force.get(knob) {
+                Some(now) => Some(now.clone()),
+                None => knob
+                    .read(&self.roots)
+                    .map_err(|error| Fault::Harness(error.to_string()))?,
+            };
+            if now.as_ref() != Some(value) {
+                changed = true;
+                if let Err(error) = self.journal.write(&self.roots, knob, value) {
+                    return Err(self.refused(error, to));
+                }
+            }
+            self.in_force.insert(knob.clone(), value.clone());
+        }
+        Ok(changed)
+    }
+
+    /// Whose fault a refused knob is: the configuration's, unless no value would have been taken.
+    fn refused(&mut self, error: HostError, to: Side) -> Fault {
+        let message = error.to_string();
+        if error.is_missing_privilege() || matches!(error, HostError::Journal { .. }) {
+            self.fatal = Some(error);
+            return Fault::Harness(message);
+        }
+        match error {
+            HostError::Write { .. } | HostError::NotTaken { .. } => to.fault(message),
+            _ => Fault::Harness(message),
+        }
+    }
+
     /// Puts the knobs (and, for one running system, the files and `apply` steps) of a side in force.
     fn switch(&mut self, to: Side) -> Result<(), Fault> {
-        if to == self.applied {
-            return Ok(());
-        }
-        let Some(sides) = &mut self.sides else {
+        let Some(sides) = &self.sides else {
             return Ok(());
         };
-        let one_system = self.spec.target.start.is_none();
-        let changes =
-            one_system && !(self.spec.target.files.is_empty() && self.spec.target.apply.is_empty());
-        let mut changed = false;
-        let [control, experiment] = sides;
-        let (from, side) = match to {
-            Side::Control => (experiment, control),
-            Side::Experiment => (control, experiment),
-        };
-        self.applied = to;
-        for ((knob, value), (_, now)) in side.knobs.iter().zip(&from.knobs) {
-            if value == now {
-                continue;
+        let target = &self.spec.target;
+        let tells = target.start.is_none()
+            && to != self.applied
+            && !(target.files.is_empty() && target.apply.is_empty());
+        let knobs = sides[to.index()].knobs.clone();
+        let changed = self.put(&knobs, to)?;
+        if tells {
+            if let Some(sides) = &self.sides {
+                self.remember_apply(&sides[Side::Control.index()].instance)?;
             }
-            changed = true;
-            self.journal
-                .write(&self.roots, knob, value)
-                .map_err(|error| match &error {
-                    host::HostError::Write { .. } | host::HostError::NotTaken { .. } => {
-                        to.fault(error.to_string())
-                    }
-                    _ => Fault::Harness(error.to_string()),
-                })?;
-        }
-        if changes {
-            side.instance
-                .write_files(self.spec, Some(&mut self.journal))?;
-            side.instance.apply(self.spec, &self.interrupt)?;
-            side.instance.wait_ready(self.spec, &self.interrupt)?;
+            self.applied = to;
+            if let Some(sides) = &mut self.sides {
+                let side = &mut sides[to.index()];
+                side.instance
+                    .write_files(self.spec, Some(&mut self.journal))?;
+                side.instance.apply(self.spec, &self.interrupt)?;
+                side.instance.wait_ready(self.spec, &self.interrupt)?;
+                // It may have been restarted: another process is to be observed then.
+                side.sampler =
+                    Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?;
+            }
         }
         let settle_s = self.spec.spec.evaluation.settle_s;
-        if (changed || changes) && settle_s > 0.0 {
+        if (changed || tells) && settle_s > 0.0 {
             self.interrupt
                 .sleep(Duration::from_secs_f64(settle_s))
                 .map_err(Fault::Interrupted)?;
@@ -272,12 +333,12 @@ impl<'a> Live<'a> {
         }
         let started = Instant::now();
         let mut running = Vec::new();
-        for launch in &launches {
-            running.push(Running::start(launch).map_err(|error| workload_fault(&error))?);
+        for (launch, side) in launches.iter().zip(order) {
+            running.push(Running::start(launch).map_err(|error| workload_fault(&error, *side))?);
         }
         let timeout = Duration::from_secs_f64(duration_s + self.spec.workload.grace_s);
         let mut outputs = Vec::new();
-        for running in running {
+        for (running, of) in running.into_iter().zip(order) {
             let sides = &mut self.sides;
             let mut died = None;
             let mut kept_up = Instant::now();
@@ -303,7 +364,7 @@ impl<'a> Live<'a> {
                 (Err(error), _) => {
                     // A load generator that fails because its server has just died is not to blame.
                     self.check_alive()?;
-                    return Err(workload_fault(&error));
+                    return Err(workload_fault(&error, *of));
                 }
                 (Ok(output), _) => outputs.push(output),
             }
@@ -322,7 +383,7 @@ impl<'a> Live<'a> {
                 parse::parse_regex(&workload.regex, output)
             };
             counted.insert("duration_s".into(), duration_s);
-            counted.extend(parsed.map_err(|error| Fault::Harness(format!("workload: {error}")))?);
+            counted.extend(parsed.map_err(|error| side.unmeasured(format!("workload: {error}")))?);
             counted.extend(self.gauges(*side)?);
             metrics.push(counted);
         }
@@ -372,7 +433,7 @@ impl<'a> Live<'a> {
                     instance
                         .launch(self.spec, command, "metric")?
                         .run(Duration::from_secs(30), &self.interrupt, || Ok(()))
-                        .map_err(|error| workload_fault(&error))
+                        .map_err(|error| workload_fault(&error, side))
                 })?;
                 Ok((name.clone(), value))
             })
@@ -406,10 +467,12 @@ pub fn scratch_root(state_dir: &Path) -> PathBuf {
     state_dir.with_file_name(name)
 }
 
-fn workload_fault(error: &RunError) -> Fault {
+fn workload_fault(error: &RunError, side: Side) -> Fault {
     match error {
         RunError::Interrupted(signal) => Fault::Interrupted(*signal),
-        error => Fault::Harness(format!("workload: {error}")),
+        // No configuration makes a program appear.
+        RunError::Start(_) => Fault::Harness(format!("workload: {error}")),
+        error => side.unmeasured(format!("workload: {error}")),
     }
 }
 
@@ -424,12 +487,9 @@ fn knob_values(
         let Some(value) = configuration.0.get(name) else {
             continue;
         };
-        let text = match (&binding.write, value) {
-            (Some(template), _) => template::fill(template, variables)
-                .map_err(|error| Fault::Harness(error.to_string()))?,
-            (None, bayes_opt::Value::Bool(on)) => u8::from(*on).to_string(),
-            (None, value) => value.to_string(),
-        };
+        let text = binding
+            .text(value, variables)
+            .map_err(|error| Fault::Harness(error.to_string()))?;
         values.push((binding.knob.clone(), text));
     }
     Ok(values)
@@ -450,7 +510,6 @@ impl Bench for Live<'_> {
             return Err(fault);
         }
         self.sides = <[ActiveSide; 2]>::try_from(sides).ok();
-        self.applied = Side::Control;
         let warm_up_s = self.spec.spec.evaluation.warm_up_s;
         if warm_up_s > 0.0 {
             if self.spec.target.pairing == Pairing::Parallel {
@@ -485,6 +544,8 @@ impl Bench for Live<'_> {
             if order == Order::ExperimentFirst {
                 sides.reverse();
             }
+            // Two blocks in one order, then two with the CPUs exchanged.
+            self.swap_cpus(index / 2)?;
             for side in sides {
                 self.switch(side)?;
                 let metrics = self.load(&[side], block_s)?;
@@ -507,9 +568,15 @@ impl Bench for Live<'_> {
             Ok(())
         };
         self.stop_sides()?;
-        self.applied = Side::Control;
+        if let Some(error) = self.fatal.take() {
+            return Err(error.into());
+        }
+        if back.is_ok() {
+            self.applied = Side::Control;
+        }
         if back.is_err() || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
             let report = self.journal.restore(&self.roots, false)?;
+            self.in_force.clear();
             if let Some(item) = report.changed_by_others().next() {
                 return Err(TunerError::Disturbed(item.subject.clone()));
             }

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::spec::{Spec, WorkloadSpec};
+use crate::spec::{Spec, TargetSpec, WorkloadSpec};
 
 /// The metrics of one side of one block, by name.
 pub type SideMetrics = BTreeMap<String, f64>;
 
-/// What every target gives: CPU time and context switches of its processes.
+/// CPU time.
+pub const CPU: [&str; 3] = ["cpu_s", "cpu_user_s", "cpu_system_s"];
+/// What a target whose processes are known gives: CPU time and context switches. (They are known where Slackline starts it,
+/// or where `target.observe` names a pid.)
 pub const PROCESS: [&str; 5] = [
     "cpu_s",
     "cpu_user_s",
@@ -15,7 +18,7 @@ pub const PROCESS: [&str; 5] = [
     "context_switches",
     "involuntary_switches",
 ];
-/// What a target in a cgroup gives besides.
+/// What a target whose `target.observe` names a cgroup gives beside [`CPU`].
 pub const CGROUP: [&str; 3] = ["periods", "throttled_periods", "throttled_s"];
 /// What a JVM gives besides, from its `hsperfdata` file.
 pub const JVM: [&str; 3] = ["jvm_gc_cycles", "jvm_gc_time_s", "jvm_allocated_bytes"];
@@ -62,13 +65,20 @@ pub fn lookup(metrics: &SideMetrics, name: &str) -> Option<f64> {
 pub(crate) struct Known(BTreeSet<String>);
 
 impl Known {
-    pub(crate) fn of(spec: &Spec, workload: &WorkloadSpec) -> Self {
-        let mut names: BTreeSet<String> = PROCESS
-            .iter()
-            .chain(&CGROUP)
-            .chain(&JVM)
-            .map(|name| (*name).to_owned())
-            .collect();
+    pub(crate) fn of(spec: &Spec, workload: &WorkloadSpec, target: &TargetSpec) -> Self {
+        let observe = target.observe.as_ref();
+        let has_group = observe.is_some_and(|observe| observe.cgroup.is_some());
+        let has_tree = target.start.is_some() || (observe.is_some() && !has_group);
+        let mut names: BTreeSet<String> = BTreeSet::new();
+        let mut add = |known: &[&str]| names.extend(known.iter().map(|name| (*name).to_owned()));
+        if has_tree {
+            add(&PROCESS);
+            add(&JVM);
+        }
+        if has_group {
+            add(&CPU);
+            add(&CGROUP);
+        }
         if workload.parse.is_some() {
             names.extend(WORKLOAD.iter().map(|name| (*name).to_owned()));
         }
@@ -79,6 +89,18 @@ impl Known {
         Self(names)
     }
 
+    /// What would make the metric known.
+    fn hint(&self, name: &str) -> &'static str {
+        let is_of = |group: &[&str]| group.iter().any(|known| name.starts_with(known));
+        if is_of(&CGROUP) {
+            "; throttling is counted where target.observe names the service's cgroup"
+        } else if is_of(&PROCESS) || is_of(&JVM) {
+            "; processes are counted where target.start starts them, or target.observe names a pid"
+        } else {
+            ""
+        }
+    }
+
     /// An error in words for a metric that no block will have.
     pub(crate) fn check(&self, name: &str) -> Result<(), String> {
         let unit: SideMetrics = self.0.iter().map(|known| (known.clone(), 1.0)).collect();
@@ -86,8 +108,9 @@ impl Known {
             return Ok(());
         }
         Err(format!(
-            "no metric is called {name:?}; there are {}, and X_per_request and X_per_s of each",
-            self.0.iter().cloned().collect::<Vec<_>>().join(", ")
+            "no metric is called {name:?}; there are {}, and X_per_request and X_per_s of each{}",
+            self.0.iter().cloned().collect::<Vec<_>>().join(", "),
+            self.hint(name)
         ))
     }
 }

@@ -226,6 +226,15 @@ impl<'a> Running<'a> {
     }
 }
 
+impl Drop for Running<'_> {
+    /// A load generator whose sibling failed does not run on.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            end_group(&mut self.child, Signal::KILL, Duration::ZERO);
+        }
+    }
+}
+
 /// Why a command gave no output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {

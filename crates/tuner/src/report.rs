@@ -42,6 +42,9 @@ pub struct Report {
     pub sentence: String,
     /// The signal that ended it early.
     pub interrupted: Option<i32>,
+    /// The error that ended it early.
+    #[serde(default)]
+    pub error: Option<String>,
     /// What was applied to the running system, if it was promoted.
     pub promoted: Vec<String>,
     /// The exact settings of the winner, ready to apply.
@@ -85,6 +88,9 @@ pub struct Recommended {
 pub struct ArmResult {
     /// `candidate 1`, or the name in the specification.
     pub name: String,
+    /// It came out of the search; the others are further arms to compare with.
+    #[serde(default)]
+    pub is_candidate: bool,
     /// Its configuration.
     pub configuration: Configuration,
     /// The objective's ratio to the control, and of every reported metric.
@@ -161,9 +167,20 @@ pub fn percent(ratio: f64) -> String {
 }
 
 impl Report {
+    /// The best of the verified candidates.
+    pub fn winner(&self) -> Option<&ArmResult> {
+        self.verification.iter().find(|arm| arm.is_candidate)
+    }
+
     /// The sentence that goes with the finding.
     pub(crate) fn say(&self, metric: &str) -> String {
-        let Some(winner) = self.verification.first() else {
+        if let Some(error) = &self.error {
+            return format!(
+                "Ended after {} evaluations: {error}; nothing is claimed.",
+                self.evaluations.len()
+            );
+        }
+        let Some(winner) = self.winner() else {
             return match (self.interrupted, self.finding) {
                 (Some(signal), _) => format!(
                     "Stopped by signal {signal} after {} evaluations: nothing was verified, nothing is claimed.",
@@ -191,7 +208,7 @@ impl Report {
             winner.blocks
         );
         match self.finding {
-            Finding::Improvement => format!("Shown: {evidence}; every constraint held."),
+            Finding::Improvement => format!("Shown: {evidence}; every constraint held on average."),
             Finding::NoDifference => format!("No difference shown: {evidence}."),
             Finding::Worse => format!("The winner is worse than the control: {evidence}."),
             Finding::ConstraintViolated => {

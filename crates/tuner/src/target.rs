@@ -11,6 +11,7 @@ use host::{Journal, Roots};
 use crate::bench::Arm;
 use crate::error::Fault;
 use crate::process::{self, Interrupt, Launch, RunError};
+use crate::reapply::{Reapply, Step};
 use crate::spec::{ApplySpec, CheckedSpec, ReadySpec, Scalar};
 use crate::template::{self, Variables};
 
@@ -19,7 +20,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often readiness is probed.
 const READY_POLL: Duration = Duration::from_millis(50);
 /// No `apply` or `prepare` command may take longer.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One of the two sides of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,15 @@ impl Side {
         match self {
             Self::Control => Fault::Harness(format!("control: {message}")),
             Self::Experiment => Fault::Configuration(message),
+        }
+    }
+
+    /// Whose fault it is that this side's load was not measured: nobody's but the harness's; on the experiment it may be this
+    /// configuration's doing all the same, so the next one gets its chance.
+    pub(crate) fn unmeasured(self, message: String) -> Fault {
+        match self {
+            Self::Control => Fault::Harness(message),
+            Self::Experiment => Fault::Unmeasured(message),
         }
     }
 
@@ -272,23 +282,38 @@ impl Instance {
                 .map(drop)
                 .map_err(|error| self.side.run_fault(error));
         }
+        match self.filled(spec, step)? {
+            Step::Request { method, url, body } => {
+                Step::request(&method, &url, &body).map_err(|message| self.side.fault(message))
+            }
+            Step::Command(_) => Ok(()),
+        }
+    }
+
+    /// An `apply` step with this side's values.
+    fn filled(&self, spec: &CheckedSpec, step: &ApplySpec) -> Result<Step, Fault> {
+        if let Some(command) = &step.command {
+            return Ok(Step::Command(self.launch(spec, command, "apply")?.argv));
+        }
         let fill = |text: Option<&String>| {
             template::fill(text.map_or("", String::as_str), &self.variables)
                 .map_err(|error| Fault::Harness(error.to_string()))
         };
-        let url = fill(step.url.as_ref())?;
-        let body = fill(step.body.as_ref())?;
-        let method = step.method.as_deref().unwrap_or("POST");
-        let request = ureq::http::Request::builder()
-            .method(method)
-            .uri(&url)
-            .body(body);
-        let request =
-            request.map_err(|error| Fault::Harness(format!("{method} {url}: {error}")))?;
-        agent()
-            .run(request)
-            .map(drop)
-            .map_err(|error| self.side.fault(format!("{method} {url}: {error}")))
+        Ok(Step::Request {
+            method: step.method.clone().unwrap_or_else(|| "POST".into()),
+            url: fill(step.url.as_ref())?,
+            body: fill(step.body.as_ref())?,
+        })
+    }
+
+    /// The `apply` steps with this side's values, to be repeated by whoever restores.
+    pub(crate) fn reapply(&self, spec: &CheckedSpec) -> Result<Reapply, Fault> {
+        let steps = spec.target.apply.iter().map(|step| self.filled(spec, step));
+        Ok(Reapply {
+            dir: spec.dir.clone(),
+            env: self.launch(spec, &[], "apply")?.env,
+            steps: steps.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Waits until the service answers.

@@ -17,6 +17,7 @@ low = 1
 high = 32
 default = 16
 [target]
+start = ["sleep", "9"]
 [workload]
 command = ["true"]
 json = { requests = "requests", latency_p99_us = "p99" }
@@ -84,7 +85,11 @@ fn keys_and_types() {
         &["integer", "int"],
     );
     expect_named("[target]", "[target", "spec.toml:8: ", &[]);
-    expect("[target]\n", "", "spec.toml: target: [target] is missing");
+    expect(
+        "[target]\nstart = [\"sleep\", \"9\"]\n",
+        "",
+        "spec.toml: target: [target] is missing",
+    );
 }
 
 #[test]
@@ -151,7 +156,7 @@ fn objective_and_constraints() {
         "spec.toml:1: constraints[0]: \"latency_p99_us <= 0 * control\": the factor of control must be above 0",
     );
     let listed = "there are context_switches, cpu_s, cpu_system_s, cpu_user_s, duration_s, involuntary_switches, \
-        jvm_allocated_bytes, jvm_gc_cycles, jvm_gc_time_s, latency_p99_us, periods, requests, throttled_periods, throttled_s";
+        jvm_allocated_bytes, jvm_gc_cycles, jvm_gc_time_s, latency_p99_us, requests";
     expect(
         "name = \"sound\"",
         "constraints = [\"latency_p98_us <= 1.05 * control\"]",
@@ -163,7 +168,7 @@ fn objective_and_constraints() {
         "metric = \"cpu_s_per_request\"",
         "metric = \"cpu\"",
         &format!(
-            "spec.toml:13: objective.metric: no metric is called \"cpu\"; {listed}, and X_per_request and X_per_s of each"
+            "spec.toml:14: objective.metric: no metric is called \"cpu\"; {listed}, and X_per_request and X_per_s of each"
         ),
     );
     expect_named(
@@ -177,8 +182,8 @@ fn objective_and_constraints() {
 #[test]
 fn targets() {
     expect(
-        "[target]",
-        "[target]\npairing = \"parallel\"",
+        "start = [\"sleep\", \"9\"]",
+        "pairing = \"parallel\"",
         "spec.toml:9: target.pairing: parallel needs target.start: two instances",
     );
     expect(
@@ -207,7 +212,7 @@ fn targets() {
     expect(
         "json = {",
         "parse = \"wrk\"\njson = {",
-        "spec.toml:9: workload: give exactly one of parse, json, regex",
+        "spec.toml:10: workload: give exactly one of parse, json, regex",
     );
 }
 
@@ -233,7 +238,7 @@ fn an_absent_knob_is_an_error_unless_it_is_optional() {
     let error = error_in("spec.toml", &with_knob("sysctl = \"vm.absent\""), &roots);
     assert_eq!(
         error.replace(&tree.path().display().to_string(), ""),
-        "spec.toml:19: parameters[1].sysctl: /proc/sys/vm/absent does not exist on this host; \
+        "spec.toml:20: parameters[1].sysctl: /proc/sys/vm/absent does not exist on this host; \
          set optional = true to leave the parameter out where it is absent"
     );
     let dir = tempfile::tempdir().unwrap();
@@ -259,7 +264,7 @@ fn a_knob_takes_the_live_value_as_its_default() {
     );
     assert_eq!(
         error_in("spec.toml", &with_knob("optional = true"), &roots),
-        "spec.toml:19: parameters[1].optional: only a kernel knob can be absent"
+        "spec.toml:20: parameters[1].optional: only a kernel knob can be absent"
     );
 }
 
@@ -304,8 +309,8 @@ fn json_says_the_same_as_toml() {
 fn names_in_templates_are_known() {
     let known = "dir, port, side, spec_dir, threads";
     expect(
-        "[target]",
-        "[target]\nstart = [\"sleep\", \"{thread}\"]",
+        "\"9\"",
+        "\"{thread}\"",
         &format!(
             "spec.toml:9: target.start[1]: {{thread}} is neither a parameter nor a variable (known: {known}); \
              write {{{{thread}}}} for the text itself"
@@ -320,7 +325,7 @@ fn names_in_templates_are_known() {
     expect_named(
         "[\"true\"]",
         "[\"true\", \"{duration}\"]",
-        "spec.toml:10: workload.command[1]: ",
+        "spec.toml:11: workload.command[1]: ",
         &["{duration}", "duration_s"],
     );
     // The same name is known to the workload alone.
@@ -348,13 +353,13 @@ fn a_warm_start_needs_a_report() {
     expect_named(
         metric,
         "metric = \"cpu_s_per_request\"\n[search]\nwarm_start = [\"/none.json\"]",
-        "spec.toml:14: search.warm_start[0]: ",
+        "spec.toml:16: search.warm_start[0]: ",
         &["/none.json", "No such file"],
     );
     expect_named(
         metric,
         &file("spec.json", "{}"),
-        "spec.toml:14: search.warm_start[0]: ",
+        "spec.toml:16: search.warm_start[0]: ",
         &["spec.json", "is not a report"],
     );
     expect_named(
@@ -363,9 +368,60 @@ fn a_warm_start_needs_a_report() {
             "bad.jsonl",
             "{\"config\":{\"threads\":1},\"value\":1}\n\n{\"config\":{}}\n",
         ),
-        "spec.toml:14: search.warm_start[0]: ",
+        "spec.toml:16: search.warm_start[0]: ",
         &["line 3", "give a value"],
     );
     let good = "{\"config\":{\"threads\":1},\"value\":1}\n{\"config\":{},\"crashed\":true}\n";
     assert_eq!(error_with(metric, &file("good.jsonl", good)), "no error");
+}
+
+#[test]
+fn what_would_not_be_measured_is_an_error() {
+    expect_named(
+        "name = \"sound\"",
+        "constraints = [\"throttled_periods = 0\"]",
+        "spec.toml:1: constraints[0]: ",
+        &[
+            "throttled_periods",
+            "target.observe names the service's cgroup",
+        ],
+    );
+    expect_named(
+        "start = [\"sleep\", \"9\"]",
+        "",
+        "spec.toml:14: objective.metric: ",
+        &["cpu_s_per_request", "target.start starts them"],
+    );
+    expect_named(
+        "start = [\"sleep\", \"9\"]",
+        "observe = { cgroup = \"a\" }",
+        "no error",
+        &[],
+    );
+    expect(
+        "default = 16\n",
+        "",
+        "spec.toml:2: parameters[0]: threads needs a default: it is the control's value, and cannot be read from the system",
+    );
+    expect_named(
+        "metric = \"cpu_s_per_request\"",
+        "metric = \"cpu_s_per_request\"\n[verification]\nruns = 1",
+        "spec.toml:16: verification.runs: ",
+        &["at least 2"],
+    );
+}
+
+#[test]
+fn kernel_knobs_cannot_differ_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
+    std::fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n").unwrap();
+    let text = SOUND
+        .replacen("default = 16", "sysctl = \"vm.swappiness\"", 1)
+        .replacen("[target]", "[target]\npairing = \"parallel\"", 1);
+    let error = error_in("spec.toml", &text, &Roots::at(dir.path()));
+    assert!(
+        error.starts_with("spec.toml:9: target.pairing: kernel knobs belong to the whole host"),
+        "{error}"
+    );
 }

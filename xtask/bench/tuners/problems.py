@@ -195,7 +195,8 @@ SPARSE = [real(f"x{i:02d}", 0.0, 1.0, 0.5) for i in range(100)]
 def _table(path):
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    names = [name for name in rows[0] if name != "mean"]
+    # A column with one value is no parameter.
+    names = [name for name in rows[0] if name != "mean" and len({row[name] for row in rows}) > 1]
 
     def read(text):
         try:
@@ -209,7 +210,6 @@ def _table(path):
     parameters = []
     for name, column in columns.items():
         numeric = all(not isinstance(value, str) for value in column)
-        # The middle of what there is, moved below to a configuration that exists.
         kind = ordered if numeric and len(column) > 2 else choice
         parameters.append(kind(name, column, column[0]))
     # The start is the table's median configuration: an ordinary one, the same for every tool.

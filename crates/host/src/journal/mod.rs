@@ -134,6 +134,7 @@ impl Journal {
         let Some(old) = knob.read(roots)? else {
             return Err(refused(libc::ENOENT));
         };
+        self.check_undisturbed(knob, &old)?;
         let seq = self.will(Action::Write {
             knob: knob.clone(),
             old: old.clone(),
@@ -178,6 +179,23 @@ impl Journal {
             return Err(error);
         }
         Ok(())
+    }
+
+    /// An error if somebody else has changed a knob since we wrote it: what they wrote is not ours to overwrite.
+    fn check_undisturbed(&self, knob: &Knob, found: &str) -> Result<(), HostError> {
+        let pending = self.pendings.list.iter().find(
+            |pending| matches!(&pending.action, Action::Write { knob: known, .. } if known == knob),
+        );
+        match pending.and_then(|pending| pending.left.as_deref()) {
+            Some(left) if left != found && !self.is_reset_by_scheduler(knob) => {
+                Err(HostError::Disturbed {
+                    knob: knob.to_string(),
+                    left: left.to_owned(),
+                    found: found.to_owned(),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Announces the loss of the value that writing `knob` takes from another one, if that one is in force. It comes after

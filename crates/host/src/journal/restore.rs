@@ -234,7 +234,7 @@ impl Journal {
 
     /// Changing the I/O scheduler of a device resets the files of its `iosched` directory (block/elevator.c), so what
     /// is found there after such a change is nobody else's doing.
-    fn is_reset_by_scheduler(&self, knob: &Knob) -> bool {
+    pub(super) fn is_reset_by_scheduler(&self, knob: &Knob) -> bool {
         let Knob::BlockQueue { device, file } = knob else {
             return false;
         };

@@ -444,6 +444,56 @@ fn a_full_disk_at_the_journal_stops_before_the_knob() {
 }
 
 #[test]
+fn what_somebody_else_wrote_is_not_overwritten() {
+    let (_dir, roots, state) = host();
+    let mut journal = Journal::open(&state).unwrap();
+    journal.write(&roots, &sysctl("a"), "10").unwrap();
+    fs::write(sysctl("a").path(&roots), "777\n").unwrap();
+    let error = journal.write(&roots, &sysctl("a"), "20").unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("changed by someone else, from 10 to 777"),
+        "{error}"
+    );
+    assert_eq!(read(&roots, "a"), "777");
+    let report = journal.restore(&roots, false).unwrap();
+    assert_eq!(report.changed_by_others().count(), 1);
+    assert_eq!(read(&roots, "a"), "777");
+}
+
+/// The kernel sets one of a pair to 0 when the other is written; here the test does.
+#[test]
+fn the_knob_that_a_write_zeroes_comes_back() {
+    let (_dir, roots, state) = host();
+    let (ratio, bytes) = (
+        Knob::Sysctl("vm.dirty_ratio".into()),
+        Knob::Sysctl("vm.dirty_bytes".into()),
+    );
+    let set = |knob: &Knob, value: &str| {
+        let path = knob.path(&roots);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, value).unwrap();
+    };
+    set(&ratio, "0\n");
+    set(&bytes, "4096000\n");
+    let mut journal = Journal::open(&state).unwrap();
+    journal.write(&roots, &ratio, "30").unwrap();
+    set(&bytes, "0\n");
+    drop(journal);
+    // As after a kill: the announcement of the loss has no second line then, or one with the value still there.
+    let mut journal = Journal::open(&state).unwrap();
+    assert_eq!(journal.describe(), ["vm.dirty_ratio", "vm.dirty_bytes"]);
+    let report = journal.restore(&roots, false).unwrap();
+    let order: Vec<&str> = report
+        .items
+        .iter()
+        .map(|item| item.subject.as_str())
+        .collect();
+    assert_eq!(order, ["vm.dirty_bytes", "vm.dirty_ratio"]);
+}
+
+#[test]
 fn a_long_search_does_not_grow_the_journal_without_end() {
     let (_dir, roots, state) = host();
     let mut journal = Journal::open(&state).unwrap();

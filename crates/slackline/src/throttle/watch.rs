@@ -122,7 +122,13 @@ fn group_of(roots: &Roots, target: &Target) -> anyhow::Result<String> {
         });
     }
     let path = target.cgroup.as_deref().unwrap_or_default();
-    Ok(host::group_of_path(roots, path)?)
+    host::group_of_path(roots, path).map_err(|error| match error {
+        host::HostError::Absent { path, .. } => anyhow::anyhow!(
+            "there is no control group {}: is the service running, and in this hierarchy?",
+            path.display()
+        ),
+        error => error.into(),
+    })
 }
 
 fn limit_of(tightest: &TightestQuota) -> Limit {

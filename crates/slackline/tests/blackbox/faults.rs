@@ -177,3 +177,89 @@ fn a_full_disk_at_the_journal_changes_nothing() {
     assert_eq!(journal, b"");
     toy.assert_as_before("with a full disk");
 }
+
+#[test]
+fn a_configuration_whose_load_fails_is_left_alone_and_the_rest_goes_on() {
+    let mut toy = Toy::new();
+    toy.load_after(r#"[ "$v" -gt 60 ] && { echo too many clients >&2; exit 7; }"#);
+    toy.spec["initial"] = json!([{ "x": 90 }, { "x": 30 }]);
+    toy.spec["budget"]["evaluations"] = json!(5);
+    let file = toy.path("report.json");
+    let ended = Ended::of(toy.tune(&["--json", &file.display().to_string()]));
+    assert!([0, 1].contains(&ended.code), "{}", ended.stderr);
+    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let of_90: Vec<&Value> = report["evaluations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|evaluation| evaluation["configuration"]["x"] == 90)
+        .map(|evaluation| &evaluation["outcome"])
+        .collect();
+    assert_eq!(of_90, ["failed", "failed"]);
+    let reason = report["evaluations"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("too many clients"), "{reason}");
+    assert_eq!(report["evaluations"][2]["outcome"], "completed");
+    toy.assert_as_before("after a load that failed");
+}
+
+#[test]
+fn what_was_measured_before_an_error_is_reported() {
+    let mut toy = Toy::new();
+    toy.spec["budget"]["evaluations"] = json!(20);
+    // The load generator breaks for good after 20 blocks.
+    toy.load_after(r#"echo x >> "$SLACKLINE_TEST_TOY/blocks"; [ $(wc -l < "$SLACKLINE_TEST_TOY/blocks") -gt 20 ] && { echo broken >&2; exit 7; }"#);
+    let file = toy.path("report.json");
+    let ended = Ended::of(toy.tune(&["--json", &file.display().to_string()]));
+    ended
+        .with_code(2)
+        .saying(&["broken", "Everything is restored."]);
+    let report: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(report["evaluations"][0]["outcome"], "completed");
+    assert!(report["error"].as_str().unwrap().contains("broken"));
+    assert!(
+        report["sentence"]
+            .as_str()
+            .unwrap()
+            .contains("nothing is claimed")
+    );
+    toy.assert_as_before("after a broken load");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_known_at_once() {
+    let toy = Toy::new();
+    let file = toy.path("none/report.json");
+    let ended = Ended::of(toy.tune(&["--json", &file.display().to_string()]));
+    ended.with_code(2).saying(&["none/report.json"]);
+    assert!(!toy.path("blocks").exists());
+    toy.assert_as_before("before anything");
+}
+
+#[test]
+fn a_knob_that_may_not_be_written_ends_with_3() {
+    let mut toy = Toy::new();
+    let dir = toy.path("sealed");
+    std::fs::create_dir(&dir).unwrap();
+    let mount = |arguments: &[&str]| {
+        let status = Command::new("mount").args(arguments).arg(&dir).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !mount(&["-t", "tmpfs", "-o", "size=64k", "none"]) {
+        assert!(
+            std::env::var_os("SLACKLINE_CI").is_none(),
+            "no right to mount a tmpfs"
+        );
+        eprintln!("SKIP: no right to mount a tmpfs");
+        return;
+    }
+    std::fs::write(dir.join("knob"), "50\n").unwrap();
+    let is_sealed = mount(&["-o", "remount,ro"]);
+    toy.spec["parameters"][0]["file"] = json!(dir.join("knob"));
+    let ended = Ended::of(toy.tune(&[]));
+    let unmounted = Command::new("umount").arg(&dir).status().unwrap();
+    assert!(is_sealed && unmounted.success());
+    ended
+        .with_code(3)
+        .saying(&["sealed/knob", "Read-only file system"]);
+    toy.assert_as_before("without the right to write");
+}

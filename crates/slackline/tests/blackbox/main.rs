@@ -12,5 +12,6 @@ mod command_line;
 mod faults;
 mod kill;
 mod signals;
+mod throttle;
 mod toy;
 mod tune;

@@ -27,6 +27,53 @@ fn each_signal_restores_everything_and_says_so() {
     }
 }
 
+/// What a running service was last told is its own configuration, however the tune ended.
+#[test]
+fn an_attached_service_is_told_that_its_configuration_is_back() {
+    let told = |toy: &Toy| std::fs::read_to_string(toy.path("told")).unwrap_or_default();
+    let attached = || {
+        let mut toy = Toy::attached();
+        let copy = format!(
+            "cp {} {}",
+            toy.path("service.conf").display(),
+            toy.path("told").display()
+        );
+        toy.spec["target"]["apply"] = serde_json::json!([{ "command": ["sh", "-c", copy] }]);
+        toy.load_after(HANG_ON_EXPERIMENT);
+        toy
+    };
+    let toy = attached();
+    let tune = toy.tune_in_background();
+    toy.wait_for("measuring");
+    assert_ne!(told(&toy), "x = first\n");
+    kill_process(Pid::from_child(&tune), Signal::INT).unwrap();
+    Ended::from(tune.wait_with_output().unwrap()).with_code(130);
+    assert_eq!(told(&toy), "x = first\n");
+    toy.assert_as_before("after a signal");
+    // And after a kill.
+    let toy = attached();
+    let mut tune = toy.tune_in_background();
+    toy.wait_for("measuring");
+    tune.kill().unwrap();
+    tune.wait().unwrap();
+    Ended::of(toy.tune(&[]))
+        .with_code(2)
+        .saying(&["apply: sh -c cp"]);
+    let dry = Ended::of(toy.slackline(&["restore", "--dry-run"])).with_code(0);
+    assert!(dry.stdout.contains("would be run"), "{}", dry.stdout);
+    assert_ne!(told(&toy), "x = first\n");
+    let restored = toy.restore().with_code(0);
+    assert!(
+        restored.stdout.contains("service.conf"),
+        "{}",
+        restored.stdout
+    );
+    assert_eq!(told(&toy), "x = first\n");
+    toy.restore()
+        .with_code(0)
+        .saying(&["every knob has its first value"]);
+}
+
 #[test]
 fn a_second_tune_is_kept_out_by_a_lock_that_names_the_first() {
     let mut toy = Toy::new();

@@ -84,14 +84,38 @@ pub(super) fn check_experiment(
     check_target(&target, source, &dir)?;
     check_workload(&workload, source)?;
     check_numbers(&spec, source)?;
-    let pins = check_cpus(&target, &workload, source, roots)?;
+    let blocks = [Some(spec.evaluation.blocks), spec.verification.blocks];
+    let pins = check_cpus(&target, &workload, blocks, source, roots)?;
     let mut constraints = Vec::new();
     for (index, text) in spec.constraints.iter().enumerate() {
         let key = format!("constraints[{index}]");
         constraints
             .push(MetricConstraint::parse(text).map_err(|message| source.error(&key, message))?);
     }
-    let known = metrics::Known::of(&spec, &workload);
+    if target.pairing == Pairing::Parallel && !space.knobs.is_empty() {
+        return Err(source.error(
+            "target.pairing",
+            "kernel knobs belong to the whole host, so two instances cannot have different ones at once: use alternating",
+        ));
+    }
+    for (index, parameter) in spec.parameters.iter().enumerate() {
+        let is_read = space.knobs.contains_key(&parameter.name) && parameter.write.is_none();
+        let is_absent = !space
+            .space
+            .parameters()
+            .iter()
+            .any(|kept| kept.name == parameter.name);
+        if parameter.default.is_none() && !is_read && !is_absent {
+            return Err(source.error(
+                &format!("parameters[{index}]"),
+                format!(
+                    "{} needs a default: it is the control's value, and cannot be read from the system",
+                    parameter.name
+                ),
+            ));
+        }
+    }
+    let known = metrics::Known::of(&spec, &workload, &target);
     known
         .check(&objective.metric)
         .map_err(|message| source.error("objective.metric", message))?;
@@ -264,6 +288,10 @@ fn check_workload(workload: &WorkloadSpec, source: &Source) -> Result<(), SpecEr
     if readers != 1 {
         return Err(source.error("workload", "give exactly one of parse, json, regex"));
     }
+    for (name, path) in &workload.json {
+        parse::check_json_path(path)
+            .map_err(|message| source.error(&format!("workload.json.{name}"), message))?;
+    }
     for (name, pattern) in &workload.regex {
         parse::check_regex(pattern)
             .map_err(|message| source.error(&format!("workload.regex.{name}"), message))?;
@@ -308,10 +336,10 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
             "must be above 0: nothing is promoted unverified",
         ));
     }
-    if verification.runs == 0 {
+    if verification.runs < 2 {
         return Err(source.error(
             "verification.runs",
-            "must be above 0: nothing is promoted unverified",
+            "at least 2: one fresh run has no interval",
         ));
     }
     if verification.blocks.unwrap_or(evaluation.blocks) < 2 {
@@ -345,6 +373,7 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
 fn check_cpus(
     target: &TargetSpec,
     workload: &WorkloadSpec,
+    blocks: [Option<usize>; 2],
     source: &Source,
     roots: &Roots,
 ) -> Result<Pins, SpecError> {
@@ -375,6 +404,28 @@ fn check_cpus(
             "target.cpus",
             "both sides need the same number of CPUs: they are swapped",
         ));
+    }
+    if let Some([control, experiment]) = &sides
+        && control != experiment
+    {
+        // The sides exchange their CPUs: every second block side by side, every two blocks in turn.
+        let round = if target.pairing == Pairing::Parallel {
+            2
+        } else {
+            4
+        };
+        let lengths = [
+            ("evaluation.blocks", blocks[0]),
+            ("verification.blocks", blocks[1]),
+        ];
+        for (key, length) in lengths {
+            if length.is_some_and(|length| length % round != 0) {
+                return Err(source.error(
+                    key,
+                    format!("must be a multiple of {round}: the sides exchange their CPUs, and each is to have both as often"),
+                ));
+            }
+        }
     }
     let workload = workload
         .cpus

@@ -12,6 +12,7 @@ use super::earlier;
 use super::locate::Source;
 use super::{AcquisitionName, ParameterSpec, ParameterType, Scalar, Scale, Spec, StrategyName};
 use crate::error::SpecError;
+use crate::template::{self, UnknownName, Variables};
 
 /// A parameter that is a kernel knob.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +21,20 @@ pub struct KnobBinding {
     pub knob: Knob,
     /// The template of what is written; the plain value if `None`.
     pub write: Option<String>,
+}
+
+impl KnobBinding {
+    /// What is written for `value`; `variables` has all parameters and variables by name.
+    ///
+    /// # Errors
+    /// The template names something else.
+    pub fn text(&self, value: &Value, variables: &Variables) -> Result<String, UnknownName> {
+        match (&self.write, value) {
+            (Some(template), _) => template::fill(template, variables),
+            (None, Value::Bool(on)) => Ok(u8::from(*on).to_string()),
+            (None, value) => Ok(value.to_string()),
+        }
+    }
 }
 
 /// The space and what belongs to it.

@@ -86,6 +86,9 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError>
             .map_err(|message| source.error(&format!("{key}.template"), message))?;
     }
     known.extend([named("duration_s")]);
+    for (name, text) in &workload.env {
+        check(&format!("workload.env.{name}"), text, &known)?;
+    }
     check_list("workload.command", Some(&workload.command), &known)
 }
 

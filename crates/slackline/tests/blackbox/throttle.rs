@@ -1,0 +1,165 @@
+//! `slackline throttle watch` from outside, on a real control group with a real quota.
+
+use std::process::{Child, Command, Stdio};
+
+use host::{CpuQuota, Journal, Roots};
+use serde_json::Value;
+
+use crate::toy::{Ended, Toy};
+
+/// A group with a fifth of a core, in every hierarchy, made and removed through an undo journal of its own.
+struct Group {
+    name: String,
+    journal: Journal,
+    children: Vec<Child>,
+    _state: tempfile::TempDir,
+}
+
+impl Group {
+    /// `None`, with the reason printed, where this process may not make one.
+    fn new() -> Option<Self> {
+        let roots = Roots::default();
+        let state = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(state.path()).unwrap();
+        let name = format!("slackline-test-{}", std::process::id());
+        let quota = CpuQuota {
+            period_us: 100_000,
+            quota_us: Some(20_000),
+        };
+        let made = journal.make_cgroup(&roots, &name).and_then(|()| {
+            let mut writes = quota.writes(&roots, &name)?.into_iter();
+            writes.try_for_each(|(knob, value)| journal.write(&roots, &knob, &value))
+        });
+        if let Err(error) = made {
+            let _ = journal.restore(&roots, false);
+            assert!(std::env::var_os("SLACKLINE_CI").is_none(), "{error}");
+            println!("SKIP: {error}");
+            return None;
+        }
+        Some(Self {
+            name,
+            journal,
+            children: Vec::new(),
+            _state: state,
+        })
+    }
+
+    /// A shell that spins inside the group.
+    fn spin(&mut self) {
+        let files = host::cgroup::procs_files(&Roots::default(), &self.name).unwrap();
+        let enter: String = files
+            .iter()
+            .map(|file| format!("echo $$ > {}; ", file.display()))
+            .collect();
+        let child = Command::new("sh")
+            .args(["-c", &format!("{enter} while :; do :; done")])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.children.push(child);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = self.journal.restore(&Roots::default(), false);
+    }
+}
+
+#[test]
+fn two_spinners_in_a_fifth_of_a_core_are_throttled() {
+    let Some(mut group) = Group::new() else {
+        return;
+    };
+    group.spin();
+    group.spin();
+    let toy = Toy::new();
+    let arguments = [
+        "throttle",
+        "watch",
+        "--cgroup",
+        &group.name,
+        "--duration-s",
+        "3",
+        "--json",
+        "-",
+    ];
+    let ended = Ended::of(toy.slackline(&arguments)).with_code(0);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(report["limit"]["quota_us"], 20_000);
+    assert_eq!(
+        report["verdict"]["cause"]["cause"], "quota_below_use",
+        "{}",
+        report["verdict"]
+    );
+    assert!(
+        report["counters"]["throttled_periods"].as_u64() > Some(10),
+        "{}",
+        report["counters"]
+    );
+    let used = report["observed"]["cpu_us"].as_f64().unwrap()
+        / report["observed"]["duration_us"].as_f64().unwrap();
+    assert!((0.15..0.3).contains(&used), "{used}");
+    assert_eq!(report["observed"]["names"]["sh"]["threads"], 2);
+    // As text, and by a process instead of the group's name.
+    let pid = group.children[0].id().to_string();
+    let text =
+        Ended::of(toy.slackline(&["throttle", "watch", "--pid", &pid, "--duration-s", "0.5"]));
+    let text = text.with_code(0).stdout;
+    for part in [
+        "The quota is too small",
+        "0.20 cores in periods of 100 ms, no burst",
+        "← quota",
+        "sh ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_group_or_process_that_is_not_there_is_named() {
+    let toy = Toy::new();
+    let ended = Ended::of(toy.slackline(&["throttle", "watch", "--cgroup", "no/such-group"]));
+    ended
+        .with_code(2)
+        .saying(&["no control group", "no/such-group"]);
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let pid = gone.id().to_string();
+    let ended = Ended::of(toy.slackline(&["throttle", "watch", "--pid", &pid]));
+    ended
+        .with_code(2)
+        .saying(&[&format!("process {pid} does not exist")]);
+    let ended = Ended::of(toy.slackline(&["throttle", "watch", "--unit", "no-such.service"]));
+    ended
+        .with_code(2)
+        .saying(&["no-such.service", "is the unit active?"]);
+    let ended = Ended::of(toy.slackline(&["throttle", "watch"]));
+    ended.with_code(2).saying(&["--pid", "--cgroup"]);
+}
+
+#[test]
+fn without_a_quota_there_is_nothing_to_throttle() {
+    let pid = std::process::id();
+    let roots = host::Roots::default();
+    let group = host::group_of(&roots, pid).unwrap();
+    if host::tightest_quota(&roots, &group).unwrap().is_some() {
+        println!("SKIP: the tests themselves run under a quota");
+        return;
+    }
+    let toy = Toy::new();
+    let arguments = [
+        "throttle",
+        "watch",
+        "--pid",
+        &pid.to_string(),
+        "--duration-s",
+        "0.3",
+    ];
+    let text = Ended::of(toy.slackline(&arguments)).with_code(0).stdout;
+    assert!(text.starts_with("Nothing to throttle"), "{text}");
+}

@@ -1,0 +1,137 @@
+//! How a running service is told of its own configuration again, kept on disk while another one is in force.
+//!
+//! The undo journal puts files back; that the service must be reloaded to notice, or that a request had set something, it
+//! does not know. So the `apply` steps with the control's values lie in the state directory from before the first change
+//! until after the restore.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::{Interrupt, Launch};
+use crate::target::{COMMAND_TIMEOUT, agent};
+
+/// The `apply` steps of the control, filled in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reapply {
+    /// Working directory of the commands.
+    pub(crate) dir: PathBuf,
+    /// Environment of the commands.
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    /// A command.
+    Command(Vec<String>),
+    /// An HTTP request.
+    Request {
+        method: String,
+        url: String,
+        body: String,
+    },
+}
+
+impl Step {
+    pub(crate) fn request(method: &str, url: &str, body: &str) -> Result<(), String> {
+        let failed = |error: &dyn std::fmt::Display| format!("{method} {url}: {error}");
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(url)
+            .body(body.to_owned())
+            .map_err(|error| failed(&error))?;
+        agent()
+            .run(request)
+            .map(drop)
+            .map_err(|error| failed(&error))
+    }
+}
+
+fn file(state_dir: &Path) -> PathBuf {
+    state_dir.join("apply.json")
+}
+
+impl Reapply {
+    /// What a run left to be applied again; `None` where there is nothing.
+    ///
+    /// # Errors
+    /// In words, with the file.
+    pub fn left_in(state_dir: &Path) -> Result<Option<Self>, String> {
+        let path = file(state_dir);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|error| format!("{}: {error}", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        }
+    }
+
+    /// Puts it on disk.
+    pub(crate) fn save(&self, state_dir: &Path) -> Result<(), String> {
+        let path = file(state_dir);
+        let write = || -> std::io::Result<()> {
+            let mut next = tempfile_in(state_dir)?;
+            next.1.write_all(&serde_json::to_vec(self)?)?;
+            next.1.sync_all()?;
+            std::fs::rename(&next.0, &path)?;
+            std::fs::File::open(state_dir)?.sync_all()
+        };
+        write().map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Forgets it: the present configuration stays.
+    pub(crate) fn forget(state_dir: &Path) {
+        let _ = std::fs::remove_file(file(state_dir));
+    }
+
+    /// Applies every step, and forgets them where all went well.
+    ///
+    /// # Errors
+    /// In words: the first step that failed; it stays on disk.
+    pub fn run(&self, state_dir: &Path) -> Result<(), String> {
+        for step in &self.steps {
+            match step {
+                Step::Request { method, url, body } => Step::request(method, url, body)?,
+                Step::Command(argv) => {
+                    let launch = Launch {
+                        argv: argv.clone(),
+                        env: self.env.clone(),
+                        dir: self.dir.clone(),
+                        cpus: None,
+                        log: state_dir.join("apply"),
+                        may_outlive_run: true,
+                    };
+                    let ran = launch.run(COMMAND_TIMEOUT, &Interrupt::default(), || Ok(()));
+                    for stream in ["out", "err"] {
+                        let _ = std::fs::remove_file(launch.log_file(stream));
+                    }
+                    ran.map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        Self::forget(state_dir);
+        Ok(())
+    }
+
+    /// What it is, in words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let each = self.steps.iter().map(|step| match step {
+            Step::Command(argv) => argv.join(" "),
+            Step::Request { method, url, .. } => format!("{method} {url}"),
+        });
+        format!("apply: {}", each.collect::<Vec<_>>().join("; "))
+    }
+}
+
+fn tempfile_in(state_dir: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
+    let path = state_dir.join("apply.next");
+    let file = std::fs::File::create(&path)?;
+    Ok((path, file))
+}
