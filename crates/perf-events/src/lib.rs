@@ -2,7 +2,7 @@
 //!
 //! Nothing of the host is changed. Where tracefs is not mounted, a mount that only this process sees gives the formats.
 //!
-//! The unsafe code of this crate is in [`ring`]: a system call, a mapping, and the reads of the ring's indices.
+//! The unsafe code of this crate is in `ring`: a system call, a mapping, and the reads of the ring's indices.
 
 mod format;
 mod record;

@@ -63,7 +63,7 @@ impl<'a> Live<'a> {
         let scratch = scratch_root(state_dir).join(std::process::id().to_string());
         Ok(Self {
             spec,
-            found_clean: journal.is_empty(),
+            found_clean: journal.is_empty() && matches!(Reapply::left_in(state_dir), Ok(None)),
             roots: Roots::default(),
             journal,
             interrupt,
