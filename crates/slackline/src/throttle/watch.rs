@@ -142,6 +142,7 @@ fn limit_of(tightest: &TightestQuota) -> Limit {
 /// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.
 fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
     Counters {
+        cpu_s: (after.cpu.total_s() - before.cpu.total_s()).max(0.0),
         periods: after.periods.saturating_sub(before.periods),
         throttled_periods: after
             .throttled_periods

@@ -102,7 +102,7 @@ fn two_spinners_in_a_fifth_of_a_core_are_throttled() {
         "{}",
         report["counters"]
     );
-    let used = report["observed"]["cpu_us"].as_f64().unwrap()
+    let used = 1e6 * report["counters"]["cpu_s"].as_f64().unwrap()
         / report["observed"]["duration_us"].as_f64().unwrap();
     assert!((0.15..0.3).contains(&used), "{used}");
     assert_eq!(report["observed"]["names"]["sh"]["threads"], 2);
