@@ -486,12 +486,8 @@ fn best_of_draws(
     seed: u32,
 ) -> Vec<f64> {
     let components = values.first().map_or(0, Vec::len);
-    let all_chances = stratified(values.len(), components, seed ^ 0x5eed);
+    let chances = stratified(values.len(), components, seed ^ 0x5eed);
     let draw = |(index, values): (usize, &Vec<f64>)| {
-        let chances: Vec<f64> = all_chances
-            .iter()
-            .map(|component| component[index])
-            .collect();
         let feasible = values
             .iter()
             .zip(&chances)
@@ -499,7 +495,7 @@ fn best_of_draws(
             .filter(|(j, (_, chance))| {
                 // Of a pending point nothing is known but the models; its value counts as if it were feasible.
                 base.get(*j)
-                    .is_none_or(|i| **chance < evaluated.feasible[*i])
+                    .is_none_or(|i| chance[index] < evaluated.feasible[*i])
             });
         let best = feasible
             .map(|(_, (value, _))| *value)

@@ -88,19 +88,15 @@ impl Model {
             Some(first) => Transform::linear(&values, log, first.scale),
             None => Transform::new(&values, log),
         };
+        let objectives: Vec<Measured> = completed.iter().map(|(_, _, y)| *y).collect();
+        let (modelled, variances) = transform.measured(&objectives);
         let mut data = Data {
             points: completed
                 .iter()
                 .flat_map(|(_, told, _)| told.point.iter().copied())
                 .collect(),
-            values: values
-                .iter()
-                .map(|value| transform.forward(*value))
-                .collect(),
-            variances: completed
-                .iter()
-                .map(|(_, _, y)| transform.variance(y.value, y.variance.unwrap_or(0.0)))
-                .collect(),
+            values: modelled,
+            variances,
             weights: completed
                 .iter()
                 .map(|(_, told, _)| told.observation.weight)

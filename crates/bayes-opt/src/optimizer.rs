@@ -149,18 +149,7 @@ impl Optimizer {
         {
             return Ok(point);
         }
-        let model = if alone {
-            Model::fit(
-                &self.told,
-                &[],
-                self.space.encoding(),
-                self.settings.log_objective,
-                &self.memory,
-            )
-            .map(Arc::new)
-        } else {
-            self.model()
-        };
+        let model = if alone { self.fit(&[]) } else { self.model() };
         let Some(model) = model else {
             return self.without_model();
         };
@@ -310,17 +299,14 @@ impl Optimizer {
     /// The model of what has been told; fitted once for every state of knowledge.
     fn model(&mut self) -> Option<Arc<Model>> {
         if self.model.is_none() {
-            let log = self.settings.log_objective;
-            self.model = Model::fit(
-                &self.told,
-                &self.earlier,
-                self.space.encoding(),
-                log,
-                &self.memory,
-            )
-            .map(Arc::new);
+            self.model = self.fit(&self.earlier);
         }
         self.model.clone()
+    }
+
+    fn fit(&self, earlier: &[Earlier]) -> Option<Arc<Model>> {
+        let (encoding, log) = (self.space.encoding(), self.settings.log_objective);
+        Model::fit(&self.told, earlier, encoding, log, &self.memory).map(Arc::new)
     }
 
     /// Takes in what came of a configuration; one that was never asked is welcome too.

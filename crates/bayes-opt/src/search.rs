@@ -247,9 +247,8 @@ impl Search<'_> {
         if !any {
             return;
         }
-        let minimum = self.descend(point, &bounds, scratch);
         // What lies between steps is rounded; what does not makes up for it, with the rest held.
-        let mut rounded = minimum.clone();
+        let mut rounded = self.descend(point, &bounds, scratch);
         encoding.snap(&mut rounded);
         let mut is_mixed = false;
         for column in encoding.columns() {

@@ -1,6 +1,8 @@
 //! From what was measured to what the process models: logarithm, a soft cap on bad outliers, a power that takes the skew
 //! away, mean 0 and deviation 1.
 
+use crate::observation::Measured;
+
 /// Where the cap begins, in interquartile ranges above the upper quartile: Tukey's outer-fence idea, with his 1.5 made 2
 /// because costs are skewed.
 const FENCE: f64 = 2.0;
@@ -140,6 +142,17 @@ impl Transform {
     /// The variance of the modelled value, to first order.
     pub(crate) fn variance(&self, value: f64, variance: f64) -> f64 {
         variance * (self.inverse_slope(self.forward(value))).powi(-2)
+    }
+
+    /// What is modelled of measurements, and its variances; one that is not known counts as 0 beside the fitted noise.
+    pub(crate) fn measured(&self, measured: &[Measured]) -> (Vec<f64>, Vec<f64>) {
+        let both = |y: &Measured| {
+            (
+                self.forward(y.value),
+                self.variance(y.value, y.variance.unwrap_or(0.0)),
+            )
+        };
+        measured.iter().map(both).unzip()
     }
 
     pub(crate) fn inverse(&self, modelled: f64) -> f64 {

@@ -5,7 +5,7 @@
 //! fitted like any other: an earlier experiment that misleads gets a short one, and is then as good as absent.
 
 use crate::gp::{Data, Gp, Hyper};
-use crate::observation::{Observation, Outcome};
+use crate::observation::{Measured, Observation, Outcome};
 use crate::space::Space;
 use crate::transform::Transform;
 
@@ -64,16 +64,12 @@ impl Earlier {
             }
             points.extend(point);
         }
+        let objectives: Vec<Measured> = completed.iter().map(|(_, measured)| *measured).collect();
+        let (modelled, variances) = transform.measured(&objectives);
         let data = Data {
             points,
-            values: values
-                .iter()
-                .map(|value| transform.forward(*value))
-                .collect(),
-            variances: completed
-                .iter()
-                .map(|(_, y)| transform.variance(y.value, y.variance.unwrap_or(0.0)))
-                .collect(),
+            values: modelled,
+            variances,
             weights: completed
                 .iter()
                 .map(|(observation, _)| observation.weight)

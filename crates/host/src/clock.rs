@@ -27,6 +27,12 @@ pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     Some(u64::try_from(time.tv_sec).ok()? * 1_000_000_000 + u64::try_from(time.tv_nsec).ok()?)
 }
 
+/// CPU time of the calling process, all its threads, without its children.
+#[must_use]
+pub fn own_cpu_s() -> f64 {
+    process_cpu_ns(std::process::id()).unwrap_or(0) as f64 / 1e9
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -29,6 +29,7 @@ pub use cgroup_sample::{CgroupReader, CgroupSample};
 pub use cgroup_tree::{
     TightestQuota, group_of, group_of_path, group_of_unit, threads_below, tightest_quota,
 };
+pub use clock::own_cpu_s;
 pub use cpu_time::CpuTimes;
 pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
 pub use error::HostError;

@@ -19,8 +19,14 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let mut journal = Journal::open(state_dir)?;
     let report = journal.restore(&Roots::default(), arguments.dry_run)?;
-    // The journal's own processes are gone by now, or are named by it.
-    let mut orphans = tuner::process::orphans(&tuner::live::scratch_root(state_dir));
+    // We hold the lock, so every run is over: its stray processes and directories may go.
+    let scratch_root = tuner::live::scratch_root(state_dir);
+    let mut orphans = tuner::process::orphans(&scratch_root);
+    if !arguments.dry_run {
+        tuner::process::end_orphans(&orphans);
+        let _ = std::fs::remove_dir_all(scratch_root);
+    }
+    // Those that the journal names are in its report.
     orphans.retain(|pid| {
         !report
             .items
@@ -28,9 +34,6 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             .any(|item| item.subject == format!("process {pid}"))
     });
     let mut is_told = true;
-    if !arguments.dry_run {
-        remove_scratch(state_dir);
-    }
     // The service reads its own configuration only once the files are back.
     let reapply = match tuner::reapply::Reapply::left_in(state_dir) {
         Ok(None) => None,
@@ -88,13 +91,6 @@ struct Printed<'a> {
     orphans: &'a [u32],
     /// What became of the `apply` steps of a service that Slackline did not start.
     reapply: Option<&'a str>,
-}
-
-/// The directories and stray processes of runs that are over: we hold the lock, so all are.
-fn remove_scratch(state_dir: &Path) {
-    let scratch_root = tuner::live::scratch_root(state_dir);
-    tuner::process::end_orphans(&scratch_root);
-    let _ = std::fs::remove_dir_all(scratch_root);
 }
 
 /// One line for each thing that was to be undone.

@@ -589,9 +589,7 @@ impl Bench for Live<'_> {
     }
 
     fn own_cpu_s(&self) -> f64 {
-        // All our threads, without the children: clock_gettime(2), CLOCK_PROCESS_CPUTIME_ID.
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+        host::own_cpu_s()
     }
 }
 

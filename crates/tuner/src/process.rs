@@ -356,15 +356,12 @@ pub fn orphans(scratch_root: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Kills the [`orphans`]; how many there were.
-pub fn end_orphans(scratch_root: &Path) -> usize {
-    let kill = |pid: &u32| {
-        i32::try_from(*pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .is_some_and(|pid| rustix::process::kill_process(pid, Signal::KILL).is_ok())
-    };
-    orphans(scratch_root).iter().filter(|pid| kill(pid)).count()
+/// Kills [`orphans`]; one that has ended by itself is no error.
+pub fn end_orphans(orphans: &[u32]) {
+    let pids = orphans.iter().filter_map(|pid| i32::try_from(*pid).ok());
+    for pid in pids.filter_map(Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
 }
 
 fn last_lines(path: &Path) -> Option<String> {

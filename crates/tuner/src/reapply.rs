@@ -76,10 +76,11 @@ impl Reapply {
     pub(crate) fn save(&self, state_dir: &Path) -> Result<(), String> {
         let path = file(state_dir);
         let write = || -> std::io::Result<()> {
-            let mut next = tempfile_in(state_dir)?;
-            next.1.write_all(&serde_json::to_vec(self)?)?;
-            next.1.sync_all()?;
-            std::fs::rename(&next.0, &path)?;
+            let next = state_dir.join("apply.next");
+            let mut file = std::fs::File::create(&next)?;
+            file.write_all(&serde_json::to_vec(self)?)?;
+            file.sync_all()?;
+            std::fs::rename(&next, &path)?;
             std::fs::File::open(state_dir)?.sync_all()
         };
         write().map_err(|error| format!("{}: {error}", path.display()))
@@ -128,10 +129,4 @@ impl Reapply {
         });
         format!("apply: {}", each.collect::<Vec<_>>().join("; "))
     }
-}
-
-fn tempfile_in(state_dir: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
-    let path = state_dir.join("apply.next");
-    let file = std::fs::File::create(&path)?;
-    Ok((path, file))
 }

@@ -274,19 +274,18 @@ impl Instance {
         step: &ApplySpec,
         interrupt: &Interrupt,
     ) -> Result<(), Fault> {
-        if let Some(command) = &step.command {
-            let mut launch = self.launch(spec, command, "apply")?;
-            launch.may_outlive_run = spec.target.start.is_none();
-            return launch
-                .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
-                .map(drop)
-                .map_err(|error| self.side.run_fault(error));
-        }
         match self.filled(spec, step)? {
+            Step::Command(argv) => Launch {
+                argv,
+                may_outlive_run: spec.target.start.is_none(),
+                ..self.launch(spec, &[], "apply")?
+            }
+            .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
+            .map(drop)
+            .map_err(|error| self.side.run_fault(error)),
             Step::Request { method, url, body } => {
                 Step::request(&method, &url, &body).map_err(|message| self.side.fault(message))
             }
-            Step::Command(_) => Ok(()),
         }
     }
 

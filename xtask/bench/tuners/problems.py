@@ -5,8 +5,8 @@ configuration is a number, or None where it crashes; `excess` of a constraint is
 """
 
 import csv
+import functools
 import hashlib
-import itertools
 import math
 import random
 from dataclasses import dataclass, field
@@ -220,8 +220,9 @@ def _table(path):
     return parameters, truth, [(dict(zip(names, key)), value) for key, value in values.items()]
 
 
+@functools.cache
 def problems(data: Optional[Path]):
-    """All of them, by name."""
+    """All of them, by name; sampling and reading are done once."""
     found = [
         Problem("branin", BRANIN, _branin, 0.1, False, known_best=0.397887),
         Problem("hartmann6", HARTMANN, _hartmann, 0.1, False, known_best=-3.32237),

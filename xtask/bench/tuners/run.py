@@ -22,8 +22,7 @@ import problems  # noqa: E402
 
 
 def run(data, problem_name, tool, seed):
-    problem = problems.problems(data)[problem_name] if (data, problem_name) not in _CACHE else _CACHE[data, problem_name]
-    _CACHE[data, problem_name] = problem
+    problem = problems.problems(data)[problem_name]
     made = peers.PEERS[tool](problem, seed)
     regrets, ask_s, crashed = {}, [], 0
     try:
@@ -42,9 +41,6 @@ def run(data, problem_name, tool, seed):
     return dict(
         problem=problem_name, tool=tool, seed=seed, regrets=regrets, crashed=crashed, ask_median_s=ask_s[len(ask_s) // 2]
     )
-
-
-_CACHE = {}
 
 
 def attempt(data, problem, tool, seed):

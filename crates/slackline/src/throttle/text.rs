@@ -10,7 +10,7 @@ use crate::table::table;
 /// Rows of the histogram.
 const ROWS_MAX: usize = 20;
 /// Length of the longest bar.
-const BAR: f64 = 50.0;
+const BAR: u64 = 50;
 /// Thread names that are listed.
 const NAMES_MAX: usize = 12;
 
@@ -98,11 +98,8 @@ fn histogram(cores: &Cores, quota: Option<f64>) -> String {
         let low = (index * bins_a_row) as f64 * BIN_CORES;
         let width = bins_a_row as f64 * BIN_CORES;
         let share = *count as f64 / cores.windows().max(1) as f64;
-        let bar = "█".repeat(
-            (0..50)
-                .filter(|at| f64::from(*at) < BAR * *count as f64 / most as f64)
-                .count(),
-        );
+        let length = (BAR * count).div_ceil(most);
+        let bar = "█".repeat(usize::try_from(length).unwrap_or(0));
         let is_quota = quota.is_some_and(|quota| {
             quota >= low - BIN_CORES / 2.0 && quota < low + width - BIN_CORES / 2.0
         });

@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         .map_or(group.as_str(), |tightest| tightest.group.as_str());
     let mut counters = CgroupReader::open(&roots, limited_by).ok();
     let mut sample = || counters.as_mut().and_then(|reader| reader.sample().ok());
-    let (own_before, before) = (own_cpu_s(), sample());
+    let (own_before, before) = (host::own_cpu_s(), sample());
     let collected = collect::collect(
         &group,
         Duration::from_secs_f64(arguments.duration_s),
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let cpus = host::online_cpus(&roots)?.len();
     let report = Report {
         verdict: throttle::judge(&collected.observed, limit.as_ref(), counters.as_ref(), cpus),
-        own_cpu_cores: (own_cpu_s() - own_before)
+        own_cpu_cores: (host::own_cpu_s() - own_before)
             / (collected.observed.duration_us / 1e6).max(0.001),
         limited_by: tightest.map(|tightest| tightest.group),
         observed: collected.observed,
@@ -150,9 +150,4 @@ fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
         throttled_s: (after.throttled_s - before.throttled_s).max(0.0),
         burst_s: (after.burst_s - before.burst_s).max(0.0),
     }
-}
-
-fn own_cpu_s() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }

@@ -84,8 +84,7 @@ pub(super) fn check_experiment(
     check_target(&target, source, &dir)?;
     check_workload(&workload, source)?;
     check_numbers(&spec, source)?;
-    let blocks = [Some(spec.evaluation.blocks), spec.verification.blocks];
-    let pins = check_cpus(&target, &workload, blocks, source, roots)?;
+    let pins = check_cpus(&spec, &target, &workload, source, roots)?;
     let mut constraints = Vec::new();
     for (index, text) in spec.constraints.iter().enumerate() {
         let key = format!("constraints[{index}]");
@@ -371,9 +370,9 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
 }
 
 fn check_cpus(
+    spec: &Spec,
     target: &TargetSpec,
     workload: &WorkloadSpec,
-    blocks: [Option<usize>; 2],
     source: &Source,
     roots: &Roots,
 ) -> Result<Pins, SpecError> {
@@ -415,8 +414,8 @@ fn check_cpus(
             4
         };
         let lengths = [
-            ("evaluation.blocks", blocks[0]),
-            ("verification.blocks", blocks[1]),
+            ("evaluation.blocks", Some(spec.evaluation.blocks)),
+            ("verification.blocks", spec.verification.blocks),
         ];
         for (key, length) in lengths {
             if length.is_some_and(|length| length % round != 0) {
