@@ -290,6 +290,9 @@ pub struct CpuQuota {
     pub period_us: u64,
     /// CPU time per period, µs, over all CPUs; at least 1,000.
     pub quota_us: Option<u64>,
+    /// CPU time that may be saved up beyond it, µs, at most `quota_us`; `None` where the kernel has no burst (before
+    /// 5.14), or to leave it as it is.
+    pub burst_us: Option<u64>,
 }
 
 impl CpuQuota {
@@ -299,30 +302,41 @@ impl CpuQuota {
     ///
     /// [`HostError::NoController`].
     pub fn writes(&self, roots: &Roots, group: &str) -> Result<Vec<(Knob, String)>, HostError> {
-        let knob = |file: &str| Knob::Cgroup {
-            group: group.to_owned(),
-            file: file.to_owned(),
-        };
-        let (version, _) = Hierarchies::of(roots)
-            .require("cpu")
-            .map(|(version, _)| (version, ()))?;
-        Ok(match (version, self.quota_us) {
-            (CgroupVersion::V2, None) => vec![(knob("cpu.max"), format!("max {}", self.period_us))],
+        let version = Hierarchies::of(roots).require("cpu")?.0;
+        let burst = burst_knob(version, group);
+        let mut writes = Vec::new();
+        // A burst above the new quota would make the kernel refuse that (kernel/sched/core.c, tg_set_cfs_bandwidth).
+        if self.burst_us.is_some() {
+            writes.push((burst.clone(), "0".to_owned()));
+        }
+        match (version, self.quota_us) {
+            (CgroupVersion::V2, None) => {
+                writes.push((knob(group, "cpu.max"), format!("max {}", self.period_us)));
+            }
             (CgroupVersion::V2, Some(quota_us)) => {
-                vec![(knob("cpu.max"), format!("{quota_us} {}", self.period_us))]
+                let value = format!("{quota_us} {}", self.period_us);
+                writes.push((knob(group, "cpu.max"), value));
             }
             // A shorter period under the old quota could exceed the parent's share (EINVAL), so the quota is lifted
             // before the period changes.
             (CgroupVersion::V1, quota_us) => {
-                let mut writes = vec![
-                    (knob("cpu.cfs_quota_us"), "-1".to_owned()),
-                    (knob("cpu.cfs_period_us"), self.period_us.to_string()),
-                ];
-                writes.extend(
-                    quota_us.map(|quota_us| (knob("cpu.cfs_quota_us"), quota_us.to_string())),
-                );
-                writes
+                let quota = knob(group, "cpu.cfs_quota_us");
+                let period = knob(group, "cpu.cfs_period_us");
+                writes.push((quota.clone(), "-1".to_owned()));
+                writes.push((period, self.period_us.to_string()));
+                writes.extend(quota_us.map(|quota_us| (quota, quota_us.to_string())));
             }
+        }
+        let burst_us = self.burst_us.filter(|burst_us| *burst_us > 0);
+        writes.extend(burst_us.map(|burst_us| (burst, burst_us.to_string())));
+        Ok(writes)
+    }
+
+    /// The limit in cores; infinite without one.
+    #[must_use]
+    pub fn cores(&self) -> f64 {
+        self.quota_us.map_or(f64::INFINITY, |quota_us| {
+            quota_us as f64 / self.period_us.max(1) as f64
         })
     }
 
@@ -332,10 +346,7 @@ impl CpuQuota {
     ///
     /// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist, [`HostError::Parse`].
     pub fn read(roots: &Roots, group: &str) -> Result<Self, HostError> {
-        let knob = |file: &str| Knob::Cgroup {
-            group: group.to_owned(),
-            file: file.to_owned(),
-        };
+        let knob = |file: &str| knob(group, file);
         let text = |knob: &Knob| {
             let absent = || HostError::Absent {
                 knob: knob.to_string(),
@@ -369,8 +380,28 @@ impl CpuQuota {
         Ok(Self {
             period_us: number(&period_knob, &period)?,
             quota_us,
+            burst_us: {
+                let burst = burst_knob(version, group);
+                let text = burst.read(roots)?;
+                text.map(|text| number(&burst, &text)).transpose()?
+            },
         })
     }
+}
+
+fn knob(group: &str, file: &str) -> Knob {
+    Knob::Cgroup {
+        group: group.to_owned(),
+        file: file.to_owned(),
+    }
+}
+
+fn burst_knob(version: CgroupVersion, group: &str) -> Knob {
+    let file = match version {
+        CgroupVersion::V1 => "cpu.cfs_burst_us",
+        CgroupVersion::V2 => "cpu.max.burst",
+    };
+    knob(group, file)
 }
 
 #[cfg(test)]
@@ -461,6 +492,7 @@ pub(crate) mod tests {
         let quota = CpuQuota {
             period_us: 20_000,
             quota_us: Some(30_000),
+            burst_us: None,
         };
         let (_dir, v2) = fake(&[
             ("sys/fs/cgroup/cgroup.controllers", "cpu\n"),
@@ -471,7 +503,8 @@ pub(crate) mod tests {
             CpuQuota::read(&v2, "g").unwrap(),
             CpuQuota {
                 period_us: DEFAULT_PERIOD_US,
-                quota_us: None
+                quota_us: None,
+                burst_us: None,
             }
         );
         assert!(matches!(
@@ -491,7 +524,8 @@ pub(crate) mod tests {
             CpuQuota::read(&v1, "g").unwrap(),
             CpuQuota {
                 period_us: 50_000,
-                quota_us: None
+                quota_us: None,
+                burst_us: None,
             }
         );
         let values: Vec<String> = quota
@@ -501,6 +535,25 @@ pub(crate) mod tests {
             .map(|(_, value)| value)
             .collect();
         assert_eq!(values, ["-1", "20000", "30000"]);
+        let bursting = CpuQuota {
+            burst_us: Some(10_000),
+            ..quota
+        };
+        let values: Vec<(String, String)> = bursting
+            .writes(&v2, "g")
+            .unwrap()
+            .into_iter()
+            .map(|(knob, value)| (knob.to_string(), value))
+            .collect();
+        let wanted = [
+            ("cpu.max.burst", "0"),
+            ("cpu.max", "30000 20000"),
+            ("cpu.max.burst", "10000"),
+        ];
+        for ((knob, value), (file, text)) in values.iter().zip(wanted) {
+            assert!(knob.ends_with(file) && value == text, "{values:?}");
+        }
+        assert_eq!((bursting.cores(), values.len()), (1.5, 3));
         assert!(matches!(
             quota.writes(&Roots::at("/nonexistent"), "g"),
             Err(HostError::NoController { .. })

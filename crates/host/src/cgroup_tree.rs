@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupVersion, CpuQuota, Hierarchies, check_group};
 use crate::error::HostError;
-use crate::knob::Knob;
 use crate::roots::{Roots, read_text};
 
 /// The CPU limit that counts for a group: of itself and its ancestors, the one with the fewest cores.
@@ -17,8 +16,6 @@ pub struct TightestQuota {
     pub group: String,
     /// The quota.
     pub quota: CpuQuota,
-    /// CPU time that it may save up, µs; `None` on kernels without burst (before 5.14).
-    pub burst_us: Option<u64>,
 }
 
 /// The group of a process, as seen by the cpu controller: a path such as `system.slice/nginx.service`, empty for the root.
@@ -94,13 +91,26 @@ pub fn group_of_path(roots: &Roots, path: &str) -> Result<String, HostError> {
 ///
 /// [`HostError::Absent`] where the group does not exist, [`HostError::NoController`], [`HostError::InvalidName`].
 pub fn threads_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError> {
-    check_group(group)?;
-    let hierarchies = Hierarchies::of(roots);
-    let (version, directory) = hierarchies.require("cpu")?;
-    let file = match version {
+    let file = match Hierarchies::of(roots).require("cpu")?.0 {
         CgroupVersion::V1 => "tasks",
         CgroupVersion::V2 => "cgroup.threads",
     };
+    listed_below(roots, group, file)
+}
+
+/// The processes of a group and of all groups below it.
+///
+/// # Errors
+///
+/// As [`threads_below`].
+pub fn processes_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError> {
+    listed_below(roots, group, "cgroup.procs")
+}
+
+fn listed_below(roots: &Roots, group: &str, file: &str) -> Result<Vec<u32>, HostError> {
+    check_group(group)?;
+    let hierarchies = Hierarchies::of(roots);
+    let directory = hierarchies.require("cpu")?.1;
     let top = directory.join(group.trim_matches('/'));
     if !top.is_dir() {
         return Err(HostError::Absent {
@@ -108,18 +118,18 @@ pub fn threads_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError> 
             path: top,
         });
     }
-    let mut threads = Vec::new();
+    let mut listed = Vec::new();
     let mut directories = vec![top];
     while let Some(directory) = directories.pop() {
-        // A group that vanishes meanwhile has no threads.
+        // A group that vanishes meanwhile has no members.
         let text = read_text(&directory.join(file))?.unwrap_or_default();
-        threads.extend(
+        listed.extend(
             text.lines()
                 .filter_map(|line| line.trim().parse::<u32>().ok()),
         );
         directories.extend(below(&directory));
     }
-    Ok(threads)
+    Ok(listed)
 }
 
 fn below(directory: &Path) -> Vec<PathBuf> {
@@ -142,40 +152,16 @@ pub fn tightest_quota(roots: &Roots, group: &str) -> Result<Option<TightestQuota
     // The root group has no quota of its own.
     while !current.is_empty() {
         let quota = CpuQuota::read(roots, current)?;
-        let fewer = |other: &TightestQuota| cores(&quota) < cores(&other.quota);
+        let fewer = |other: &TightestQuota| quota.cores() < other.quota.cores();
         if quota.quota_us.is_some() && tightest.as_ref().is_none_or(fewer) {
             tightest = Some(TightestQuota {
                 group: current.to_owned(),
                 quota,
-                burst_us: burst_us(roots, current)?,
             });
         }
         current = current.rsplit_once('/').map_or("", |(parent, _)| parent);
     }
     Ok(tightest)
-}
-
-fn cores(quota: &CpuQuota) -> f64 {
-    quota.quota_us.map_or(f64::INFINITY, |quota_us| {
-        quota_us as f64 / quota.period_us.max(1) as f64
-    })
-}
-
-fn burst_us(roots: &Roots, group: &str) -> Result<Option<u64>, HostError> {
-    let file = match Hierarchies::of(roots).require("cpu")?.0 {
-        CgroupVersion::V1 => "cpu.cfs_burst_us",
-        CgroupVersion::V2 => "cpu.max.burst",
-    };
-    let knob = Knob::Cgroup {
-        group: group.to_owned(),
-        file: file.to_owned(),
-    };
-    let Some(text) = knob.read(roots)? else {
-        return Ok(None);
-    };
-    text.parse()
-        .map(Some)
-        .map_err(|_| HostError::parse(&knob.path(roots), &text, "it is not a number"))
 }
 
 #[cfg(test)]
@@ -196,7 +182,10 @@ mod tests {
             ("sys/fs/cgroup/free/cpu.max", "max 100000\n"),
         ]);
         let found = tightest_quota(&roots, "a/b").unwrap().unwrap();
-        assert_eq!((found.group.as_str(), found.burst_us), ("a", Some(20_000)));
+        assert_eq!(
+            (found.group.as_str(), found.quota.burst_us),
+            ("a", Some(20_000))
+        );
         assert_eq!(found.quota.quota_us, Some(150_000));
         assert_eq!(tightest_quota(&roots, "free").unwrap(), None);
         assert!(matches!(
@@ -212,7 +201,7 @@ mod tests {
             ("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n"),
         ]);
         let found = tightest_quota(&roots, "/a/").unwrap().unwrap();
-        assert_eq!(found.burst_us, None);
+        assert_eq!(found.quota.burst_us, None);
         assert_eq!(found.quota.quota_us, Some(50_000));
     }
 

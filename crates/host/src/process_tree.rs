@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup_tree::processes_below;
 use crate::clock::process_cpu_ns;
 use crate::cpu_time::{CpuTimes, Split};
 use crate::error::HostError;
@@ -83,11 +84,17 @@ impl Member {
     }
 }
 
-/// A process and its descendants. Reading often catches more of short-lived threads' switches; CPU time is complete at
+#[derive(Clone, Debug)]
+enum Root {
+    Process(u32),
+    Group(String),
+}
+
+/// A process and its descendants, or the processes of a control group. Reading often catches more of short-lived threads' switches; CPU time is complete at
 /// any rate, to within one tick per ended process.
 #[derive(Clone, Debug)]
 pub struct ProcessTree {
-    pid: u32,
+    root: Root,
     members: BTreeMap<u32, Member>,
     /// Of members whose parent was not there any more when they ended.
     orphans: Time,
@@ -100,8 +107,18 @@ impl ProcessTree {
     /// The tree below `pid`; nothing is read yet.
     #[must_use]
     pub fn of(pid: u32) -> Self {
+        Self::below(Root::Process(pid))
+    }
+
+    /// The processes of a control group and of those below it; nothing is read yet.
+    #[must_use]
+    pub fn of_group(group: &str) -> Self {
+        Self::below(Root::Group(group.to_owned()))
+    }
+
+    fn below(root: Root) -> Self {
         Self {
-            pid,
+            root,
             members: BTreeMap::new(),
             orphans: Time::default(),
             ended_voluntary: 0,
@@ -110,19 +127,24 @@ impl ProcessTree {
         }
     }
 
-    /// The root of the tree.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
     /// Reads the counters.
     ///
     /// # Errors
     ///
-    /// [`HostError::NoSuchProcess`] once the process itself is gone, [`HostError::Read`], [`HostError::Parse`].
+    /// [`HostError::NoSuchProcess`] once the process itself is gone, [`HostError::Absent`] once the group is,
+    /// [`HostError::Read`], [`HostError::Parse`].
     pub fn read(&mut self, roots: &Roots) -> Result<ProcessSample, HostError> {
-        let alive = self.find(roots)?;
+        let alive = match &self.root {
+            Root::Process(pid) => self.find(roots, *pid)?,
+            Root::Group(group) => {
+                let mut alive = BTreeMap::new();
+                for pid in processes_below(roots, group)? {
+                    // Processes end while the list is read.
+                    alive.extend(Stat::read(roots, pid)?.map(|stat| (pid, stat)));
+                }
+                alive
+            }
+        };
         let mut vanished = Vec::new();
         self.members.retain(|pid, member| {
             let stays = alive
@@ -159,15 +181,17 @@ impl ProcessTree {
     }
 
     /// The living members: descendants, and known ones whose parent has ended.
-    fn find(&self, roots: &Roots) -> Result<BTreeMap<u32, Stat>, HostError> {
-        let root =
-            Stat::read(roots, self.pid)?.ok_or(HostError::NoSuchProcess { pid: self.pid })?;
+    fn find(&self, roots: &Roots, first: u32) -> Result<BTreeMap<u32, Stat>, HostError> {
+        let gone = HostError::NoSuchProcess { pid: first };
+        let Some(root) = Stat::read(roots, first)? else {
+            return Err(gone);
+        };
         if self
             .members
-            .get(&self.pid)
+            .get(&first)
             .is_some_and(|known| known.start_time != root.start_time)
         {
-            return Err(HostError::NoSuchProcess { pid: self.pid });
+            return Err(gone);
         }
         let mut others = BTreeMap::new();
         for pid in all_pids(roots)? {
@@ -176,8 +200,8 @@ impl ProcessTree {
                 others.insert(pid, stat);
             }
         }
-        let mut found = BTreeMap::from([(self.pid, root)]);
-        others.remove(&self.pid);
+        let mut found = BTreeMap::from([(first, root)]);
+        others.remove(&first);
         loop {
             let is_known = |pid: &u32, stat: &Stat| {
                 self.members

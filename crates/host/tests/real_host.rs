@@ -58,6 +58,11 @@ fn a_group_throttles_a_process_and_is_removed() {
     let quota = CpuQuota {
         period_us: 20_000,
         quota_us: Some(5_000),
+        // Where this kernel has it.
+        burst_us: CpuQuota::read(&roots, &group)
+            .unwrap()
+            .burst_us
+            .map(|_| 1_000),
     };
     for (knob, value) in quota.writes(&roots, &group).unwrap() {
         journal.write(&roots, &knob, &value).unwrap();

@@ -18,21 +18,19 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let mut journal = Journal::open(state_dir)?;
-    let report = journal.restore(&Roots::default(), arguments.dry_run)?;
-    // We hold the lock, so every run is over: its stray processes and directories may go.
+    // We hold the lock, so every run is over: its stray processes and directories may go. Those that the journal names
+    // are in its report; the others go first, since a group can be removed only once it is empty.
     let scratch_root = tuner::live::scratch_root(state_dir);
     let mut orphans = tuner::process::orphans(&scratch_root);
+    let named = journal.describe();
+    orphans.retain(|pid| !named.contains(&format!("process {pid}")));
     if !arguments.dry_run {
-        tuner::process::end_orphans(&orphans);
+        tuner::process::kill_all(&orphans);
+    }
+    let report = journal.restore(&Roots::default(), arguments.dry_run)?;
+    if !arguments.dry_run {
         let _ = std::fs::remove_dir_all(scratch_root);
     }
-    // Those that the journal names are in its report.
-    orphans.retain(|pid| {
-        !report
-            .items
-            .iter()
-            .any(|item| item.subject == format!("process {pid}"))
-    });
     let mut is_told = true;
     // The service reads its own configuration only once the files are back.
     let reapply = match tuner::reapply::Reapply::left_in(state_dir) {

@@ -18,6 +18,7 @@ pub mod live;
 pub mod metrics;
 pub mod parse;
 pub mod process;
+mod quota;
 pub mod reapply;
 pub mod report;
 mod sampler;

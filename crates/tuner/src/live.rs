@@ -190,7 +190,7 @@ impl<'a> Live<'a> {
         let knobs = knob_values(self.spec, of, &instance.variables)?;
         sides.push(ActiveSide {
             instance,
-            sampler: Sampler::Nothing,
+            sampler: Sampler::default(),
             knobs,
         });
         let Some(active) = sides.last_mut() else {
@@ -201,9 +201,9 @@ impl<'a> Live<'a> {
         self.put(&knobs, side)?;
         active
             .instance
-            .start(self.spec, &mut self.journal, &self.interrupt)?;
+            .start(self.spec, &self.roots, &mut self.journal, &self.interrupt)?;
         active.sampler = match active.instance.pid() {
-            Some(pid) => Sampler::of_process(pid, &self.roots),
+            Some(pid) => Sampler::of_process(pid, active.instance.group(), &self.roots)?,
             None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
         };
         if self.spec.target.start.is_some() {
@@ -214,7 +214,8 @@ impl<'a> Live<'a> {
 
     fn stop_sides(&mut self) -> Result<(), TunerError> {
         for mut side in self.sides.take().into_iter().flatten() {
-            side.instance.stop(self.spec, &mut self.journal)?;
+            side.instance
+                .stop(self.spec, &self.roots, &mut self.journal)?;
         }
         Ok(())
     }
@@ -504,7 +505,7 @@ impl Bench for Live<'_> {
         if let Err(fault) = started {
             for mut side in sides {
                 side.instance
-                    .stop(self.spec, &mut self.journal)
+                    .stop(self.spec, &self.roots, &mut self.journal)
                     .map_err(|error| Fault::Harness(error.to_string()))?;
             }
             return Err(fault);

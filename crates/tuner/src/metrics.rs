@@ -7,10 +7,8 @@ use crate::spec::{Spec, TargetSpec, WorkloadSpec};
 /// The metrics of one side of one block, by name.
 pub type SideMetrics = BTreeMap<String, f64>;
 
-/// CPU time.
-pub const CPU: [&str; 3] = ["cpu_s", "cpu_user_s", "cpu_system_s"];
 /// What a target whose processes are known gives: CPU time and context switches. (They are known where Slackline starts it,
-/// or where `target.observe` names a pid.)
+/// or where `target.observe` names it.)
 pub const PROCESS: [&str; 5] = [
     "cpu_s",
     "cpu_user_s",
@@ -18,7 +16,7 @@ pub const PROCESS: [&str; 5] = [
     "context_switches",
     "involuntary_switches",
 ];
-/// What a target whose `target.observe` names a cgroup gives beside [`CPU`].
+/// What a target in a known cgroup gives besides: `target.quota` makes one, `target.observe` may name one.
 pub const CGROUP: [&str; 3] = ["periods", "throttled_periods", "throttled_s"];
 /// What a JVM gives besides, from its `hsperfdata` file.
 pub const JVM: [&str; 3] = ["jvm_gc_cycles", "jvm_gc_time_s", "jvm_allocated_bytes"];
@@ -67,17 +65,17 @@ pub(crate) struct Known(BTreeSet<String>);
 impl Known {
     pub(crate) fn of(spec: &Spec, workload: &WorkloadSpec, target: &TargetSpec) -> Self {
         let observe = target.observe.as_ref();
-        let has_group = observe.is_some_and(|observe| observe.cgroup.is_some());
-        let has_tree = target.start.is_some() || (observe.is_some() && !has_group);
+        let is_group = observe.is_some_and(|observe| observe.cgroup.is_some());
         let mut names: BTreeSet<String> = BTreeSet::new();
         let mut add = |known: &[&str]| names.extend(known.iter().map(|name| (*name).to_owned()));
-        if has_tree {
+        if target.start.is_some() || observe.is_some() {
             add(&PROCESS);
-            add(&JVM);
         }
-        if has_group {
-            add(&CPU);
+        if is_group || target.quota.is_some() {
             add(&CGROUP);
+        }
+        if target.start.is_some() || (observe.is_some() && !is_group) {
+            add(&JVM);
         }
         if workload.parse.is_some() {
             names.extend(WORKLOAD.iter().map(|name| (*name).to_owned()));
@@ -93,9 +91,9 @@ impl Known {
     fn hint(&self, name: &str) -> &'static str {
         let is_of = |group: &[&str]| group.iter().any(|known| name.starts_with(known));
         if is_of(&CGROUP) {
-            "; throttling is counted where target.observe names the service's cgroup"
+            "; throttling is counted where target.quota limits the service, or target.observe names its cgroup"
         } else if is_of(&PROCESS) || is_of(&JVM) {
-            "; processes are counted where target.start starts them, or target.observe names a pid"
+            "; processes are counted where target.start starts them, or target.observe names them"
         } else {
             ""
         }

@@ -356,9 +356,9 @@ pub fn orphans(scratch_root: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Kills [`orphans`]; one that has ended by itself is no error.
-pub fn end_orphans(orphans: &[u32]) {
-    let pids = orphans.iter().filter_map(|pid| i32::try_from(*pid).ok());
+/// Kills processes that are ours, such as [`orphans`]; one that has ended by itself is no error.
+pub fn kill_all(pids: &[u32]) {
+    let pids = pids.iter().filter_map(|pid| i32::try_from(*pid).ok());
     for pid in pids.filter_map(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }

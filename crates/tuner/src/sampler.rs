@@ -8,37 +8,35 @@ use crate::spec::{MetricSpec, ObserveSpec};
 use crate::target::agent;
 
 /// What is counted of one side of the target.
-#[derive(Debug)]
-pub(crate) enum Sampler {
-    /// A process and its descendants, and its JVM counters if it is a JVM.
-    Tree {
-        tree: Box<ProcessTree>,
-        jvm: Option<Box<HsPerf>>,
-    },
-    /// A cgroup.
-    Cgroup(Box<CgroupReader>),
-    /// Nothing: only the workload's metrics.
-    Nothing,
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    processes: Option<ProcessTree>,
+    jvm: Option<HsPerf>,
+    group: Option<CgroupReader>,
 }
 
 impl Sampler {
-    pub(crate) fn of_process(pid: u32, roots: &Roots) -> Self {
-        Self::Tree {
-            tree: Box::new(ProcessTree::of(pid)),
+    /// A process and its descendants; and the group of their own, if they have one.
+    pub(crate) fn of_process(pid: u32, group: Option<&str>, roots: &Roots) -> Result<Self, Fault> {
+        Ok(Self {
+            processes: Some(ProcessTree::of(pid)),
             // Not a JVM, or one without -XX:+UsePerfData: it has no such counters.
-            jvm: HsPerf::open(pid, roots).ok().map(Box::new),
-        }
+            jvm: HsPerf::open(pid, roots).ok(),
+            group: group.map(|group| open_group(roots, group)).transpose()?,
+        })
     }
 
     /// The sampler of a service that was running before.
     pub(crate) fn of_observed(observe: Option<&ObserveSpec>, roots: &Roots) -> Result<Self, Fault> {
         let Some(observe) = observe else {
-            return Ok(Self::Nothing);
+            return Ok(Self::default());
         };
         if let Some(group) = &observe.cgroup {
-            let reader = CgroupReader::open(roots, group)
-                .map_err(|error| Fault::Harness(error.to_string()))?;
-            return Ok(Self::Cgroup(Box::new(reader)));
+            return Ok(Self {
+                processes: Some(ProcessTree::of_group(group)),
+                jvm: None,
+                group: Some(open_group(roots, group)?),
+            });
         }
         let pid = match (&observe.pid, &observe.pid_file) {
             (Some(pid), _) => *pid,
@@ -46,15 +44,15 @@ impl Sampler {
                 .ok()
                 .and_then(|text| text.trim().parse().ok())
                 .ok_or_else(|| Fault::Harness(format!("{} holds no pid", path.display())))?,
-            (None, None) => return Ok(Self::Nothing),
+            (None, None) => return Ok(Self::default()),
         };
-        Ok(Self::of_process(pid, roots))
+        Self::of_process(pid, None, roots)
     }
 
     /// Keeps up with a JVM, whose allocation is only visible between two collections: to be called
     /// a few times a second (see [`host::hsperf`]).
     pub(crate) fn keep_up(&mut self) {
-        if let Self::Tree { jvm: Some(jvm), .. } = self {
+        if let Some(jvm) = &mut self.jvm {
             // A JVM that has just died is found by the next reading.
             let _ = jvm.sample();
         }
@@ -67,37 +65,37 @@ impl Sampler {
         let mut put = |name: &str, value: f64| {
             counters.insert(name.to_owned(), value);
         };
-        match self {
-            Self::Nothing => {}
-            Self::Tree { tree, jvm } => {
-                let sample = tree.read(roots).map_err(harness)?;
-                put("cpu_s", sample.cpu.total_s());
-                put("cpu_user_s", sample.cpu.user_s);
-                put("cpu_system_s", sample.cpu.system_s);
-                put(
-                    "context_switches",
-                    (sample.voluntary_switches + sample.involuntary_switches) as f64,
-                );
-                put("involuntary_switches", sample.involuntary_switches as f64);
-                if let Some(jvm) = jvm {
-                    let sample = jvm.sample().map_err(harness)?;
-                    put("jvm_gc_cycles", sample.gc_cycles as f64);
-                    put("jvm_gc_time_s", sample.gc_time_s);
-                    put("jvm_allocated_bytes", sample.allocated_bytes as f64);
-                }
-            }
-            Self::Cgroup(reader) => {
-                let sample = reader.sample().map_err(harness)?;
-                put("cpu_s", sample.cpu.total_s());
-                put("cpu_user_s", sample.cpu.user_s);
-                put("cpu_system_s", sample.cpu.system_s);
-                put("periods", sample.periods as f64);
-                put("throttled_periods", sample.throttled_periods as f64);
-                put("throttled_s", sample.throttled_s);
-            }
+        if let Some(processes) = &mut self.processes {
+            let sample = processes.read(roots).map_err(harness)?;
+            put("cpu_s", sample.cpu.total_s());
+            put("cpu_user_s", sample.cpu.user_s);
+            put("cpu_system_s", sample.cpu.system_s);
+            let switches = sample.voluntary_switches + sample.involuntary_switches;
+            put("context_switches", switches as f64);
+            put("involuntary_switches", sample.involuntary_switches as f64);
+        }
+        if let Some(jvm) = &mut self.jvm {
+            let sample = jvm.sample().map_err(harness)?;
+            put("jvm_gc_cycles", sample.gc_cycles as f64);
+            put("jvm_gc_time_s", sample.gc_time_s);
+            put("jvm_allocated_bytes", sample.allocated_bytes as f64);
+        }
+        if let Some(group) = &mut self.group {
+            let sample = group.sample().map_err(harness)?;
+            // In place of the processes': it knows those that came and went between two readings.
+            put("cpu_s", sample.cpu.total_s());
+            put("cpu_user_s", sample.cpu.user_s);
+            put("cpu_system_s", sample.cpu.system_s);
+            put("periods", sample.periods as f64);
+            put("throttled_periods", sample.throttled_periods as f64);
+            put("throttled_s", sample.throttled_s);
         }
         Ok(counters)
     }
+}
+
+fn open_group(roots: &Roots, group: &str) -> Result<CgroupReader, Fault> {
+    CgroupReader::open(roots, group).map_err(|error| Fault::Harness(error.to_string()))
 }
 
 /// `after − before`, for every counter that both have.

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use host::{Journal, Roots};
+use host::{HostError, Journal, Roots};
 
 use crate::bench::Arm;
 use crate::error::Fault;
 use crate::process::{self, Interrupt, Launch, RunError};
+use crate::quota::QuotaSpec;
 use crate::reapply::{Reapply, Step};
 use crate::spec::{ApplySpec, CheckedSpec, ReadySpec, Scalar};
 use crate::template::{self, Variables};
@@ -79,6 +80,8 @@ pub(crate) struct Instance {
     pub(crate) variables: Variables,
     child: Option<Child>,
     launch: Launch,
+    /// The control group of its own, where it has a quota.
+    group: Option<String>,
 }
 
 impl Instance {
@@ -125,6 +128,7 @@ impl Instance {
             variables,
             child: None,
             launch: Launch::default(),
+            group: None,
         })
     }
 
@@ -157,6 +161,7 @@ impl Instance {
     pub(crate) fn start(
         &mut self,
         spec: &CheckedSpec,
+        roots: &Roots,
         journal: &mut Journal,
         interrupt: &Interrupt,
     ) -> Result<(), Fault> {
@@ -186,10 +191,13 @@ impl Instance {
             .sides
             .as_ref()
             .map(|sides| sides[self.side.index()].clone());
+        if let Some(quota) = &spec.target.quota {
+            self.enter_group(quota, roots, journal)?;
+        }
         let child = self.launch.spawn().map_err(Fault::Harness)?;
         let pid = child.id();
         self.child = Some(child);
-        let recorded = host::start_time(&Roots::default(), pid)
+        let recorded = host::start_time(roots, pid)
             .map_err(|error| error.to_string())
             .and_then(|start_time| {
                 journal
@@ -203,6 +211,40 @@ impl Instance {
             }
         }
         self.wait_ready(spec, interrupt)
+    }
+
+    /// Makes the side's control group with its quota, and has the service start in it.
+    fn enter_group(
+        &mut self,
+        quota: &QuotaSpec,
+        roots: &Roots,
+        journal: &mut Journal,
+    ) -> Result<(), Fault> {
+        let quota = quota
+            .filled(&self.variables)
+            .map_err(|(key, message)| self.side.fault(format!("target.quota.{key}: {message}")))?;
+        let group = format!("slackline-{}/{}", std::process::id(), self.side.name());
+        let harness = |error: HostError| Fault::Harness(format!("target.quota: {error}"));
+        journal.make_cgroup(roots, &group).map_err(harness)?;
+        for (knob, value) in quota.writes(roots, &group).map_err(harness)? {
+            journal
+                .write(roots, &knob, &value)
+                .map_err(|error| match error {
+                    HostError::Write { .. } => self.side.fault(format!("target.quota: {error}")),
+                    error => harness(error),
+                })?;
+        }
+        let files = host::cgroup::procs_files(roots, &group).map_err(harness)?;
+        let enter = host::cgroup::enter_command(&files);
+        let enter = enter.iter().map(|word| word.to_string_lossy().into_owned());
+        self.launch.argv.splice(0..0, enter);
+        self.group = Some(group);
+        Ok(())
+    }
+
+    /// Its control group, where it has one of its own.
+    pub(crate) fn group(&self) -> Option<&str> {
+        self.group.as_deref()
     }
 
     /// The service's first process.
@@ -389,8 +431,9 @@ impl Instance {
     pub(crate) fn stop(
         &mut self,
         spec: &CheckedSpec,
+        roots: &Roots,
         journal: &mut Journal,
-    ) -> Result<(), host::HostError> {
+    ) -> Result<(), HostError> {
         if let Some(mut child) = self.child.take() {
             let signal = process::signal_of(&spec.target.stop.signal)
                 .unwrap_or(rustix::process::Signal::TERM);
@@ -399,6 +442,10 @@ impl Instance {
                 signal,
                 Duration::from_secs_f64(spec.target.stop.grace_s),
             );
+            if let Some(group) = &self.group {
+                // Also those that left the process group: nobody else was put there.
+                process::kill_all(&host::processes_below(roots, group).unwrap_or_default());
+            }
             journal.forget_process(child.id())?;
         }
         Ok(())

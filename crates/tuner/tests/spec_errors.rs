@@ -383,7 +383,7 @@ fn what_would_not_be_measured_is_an_error() {
         "spec.toml:1: constraints[0]: ",
         &[
             "throttled_periods",
-            "target.observe names the service's cgroup",
+            "target.quota limits the service, or target.observe names its cgroup",
         ],
     );
     expect_named(

@@ -116,9 +116,13 @@ class Optuna:
             extra["constraints_func"] = lambda trial: (trial.user_attrs.get("excess", 1.0),)
         made = getattr(optuna.samplers, sampler)(seed=seed, **extra)
         self.study = optuna.create_study(sampler=made)
-        self.study.enqueue_trial(problem.default())
+        places = {
+            p["name"]: p["values"].index(p["default"]) if p["type"] == "ordinal" else p["default"]
+            for p in problem.parameters
+        }
+        self.study.enqueue_trial(places)
         self.distributions = {p["name"]: self._distribution(p) for p in problem.parameters}
-        self.luckiest = Luckiest()
+        self.worst, self.luckiest = Worst(), Luckiest()
 
     def _distribution(self, parameter):
         distributions = self.optuna.distributions
@@ -142,12 +146,12 @@ class Optuna:
 
     def tell(self, configuration, value, excess):
         self.luckiest.take(configuration, value, excess)
+        if value is not None:
+            self.worst.penalised(value, None)
         if excess is not None:
             self.trial.set_user_attr("excess", excess)
-        if value is None:
-            self.study.tell(self.trial, state=self.optuna.trial.TrialState.FAIL)
-        else:
-            self.study.tell(self.trial, value)
+        # Failed trials are ignored by its samplers.
+        self.study.tell(self.trial, value if value is not None else self.worst.penalised(None, None))
 
     def best(self):
         return self.luckiest.configuration
@@ -326,7 +330,7 @@ class Ax:
         self.client.configure_optimization(
             objective="-value", outcome_constraints=["excess <= 0"] if problem.excess else None
         )
-        self.luckiest = Luckiest()
+        self.worst, self.luckiest = Worst(), Luckiest()
 
     def ask(self):
         if self.first:
@@ -339,10 +343,8 @@ class Ax:
 
     def tell(self, configuration, value, excess):
         self.luckiest.take(configuration, value, excess)
-        if value is None:
-            self.client.mark_trial_failed(self.index)
-            return
-        data = {"value": value}
+        # Failed trials are ignored by its models.
+        data = {"value": self.worst.penalised(value, None)}
         if excess is not None:
             data["excess"] = excess
         self.client.complete_trial(trial_index=self.index, raw_data=data)

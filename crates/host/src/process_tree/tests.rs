@@ -50,6 +50,25 @@ fn a_tree_is_summed_finer_than_ticks() {
 }
 
 #[test]
+fn a_group_is_what_its_files_list() {
+    let (_dir, roots) = fake(&[
+        ("sys/fs/cgroup/cpu/g/cgroup.procs", "10\n"),
+        ("sys/fs/cgroup/cpu/g/below/cgroup.procs", "12\n77\n"),
+    ]);
+    set(&roots, 10, 1, [0, 0, 0, 0], 34_000_000, 5);
+    set(&roots, 11, 10, [0, 0, 0, 0], 16_000_000, 7);
+    set(&roots, 12, 1, [0, 0, 0, 0], 1_000_000, 30);
+    let mut tree = ProcessTree::of_group("g");
+    let sample = tree.read(&roots).unwrap();
+    // 11 is outside, although its parent is in; 77 ended while the list was read.
+    assert_eq!((sample.processes, sample.voluntary_switches), (2, 35));
+    fs::write(roots.sys("fs/cgroup/cpu/g/cgroup.procs"), "").unwrap();
+    assert_eq!(tree.read(&roots).unwrap().voluntary_switches, 35);
+    fs::remove_dir_all(roots.sys("fs/cgroup/cpu/g")).unwrap();
+    assert!(matches!(tree.read(&roots), Err(HostError::Absent { .. })));
+}
+
+#[test]
 fn ended_threads_children_and_orphans_do_not_turn_the_counters_back() {
     let (_dir, roots) = fake(&[]);
     set(&roots, 10, 1, [10, 0, 0, 0], 100_000_000, 5);

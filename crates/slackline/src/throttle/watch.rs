@@ -135,7 +135,7 @@ fn limit_of(tightest: &TightestQuota) -> Limit {
     Limit {
         quota_us: tightest.quota.quota_us,
         period_us: tightest.quota.period_us,
-        burst_us: tightest.burst_us.unwrap_or(0),
+        burst_us: tightest.quota.burst_us.unwrap_or(0),
     }
 }
 

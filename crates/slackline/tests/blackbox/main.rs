@@ -11,6 +11,7 @@ mod ask_tell;
 mod command_line;
 mod faults;
 mod kill;
+mod quota;
 mod signals;
 mod throttle;
 mod toy;

@@ -26,6 +26,7 @@ impl Group {
         let quota = CpuQuota {
             period_us: 100_000,
             quota_us: Some(20_000),
+            burst_us: None,
         };
         let made = journal.make_cgroup(&roots, &name).and_then(|()| {
             let mut writes = quota.writes(&roots, &name)?.into_iter();

@@ -227,6 +227,12 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
             "only for a service that Slackline does not start",
         ));
     }
+    if target.start.is_none() && target.quota.is_some() {
+        return Err(source.error(
+            "target.quota",
+            "only for a service that Slackline starts; a running one's cgroup can be a parameter",
+        ));
+    }
     if let Some(observe) = &target.observe
         && usize::from(observe.pid.is_some())
             + usize::from(observe.pid_file.is_some())

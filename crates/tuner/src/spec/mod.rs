@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SpecError;
 use crate::parse::Format;
+use crate::quota::QuotaSpec;
 
 /// A whole experiment.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -216,6 +217,9 @@ pub struct TargetSpec {
     /// when `parallel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<[String; 2]>,
+    /// A CPU quota for each instance, in a control group of its own: throttling is then counted too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaSpec>,
     /// Where to count the CPU time of a service that Slackline does not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observe: Option<ObserveSpec>,

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use bayes_opt::Value;
+
 use super::check::CheckedParts;
 use crate::error::SpecError;
+use crate::quota::QuotaSpec;
 use crate::template::{self, Variables};
 
 /// What an instance knows, beside parameters and `[variables]`.
@@ -52,6 +55,9 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError>
     for (name, text) in &target.env {
         check(&format!("target.env.{name}"), text, &known)?;
     }
+    if let Some(quota) = &target.quota {
+        check_quota(parts, quota, &known)?;
+    }
     for (index, step) in target.apply.iter().enumerate() {
         let key = format!("target.apply[{index}]");
         check_list(&format!("{key}.command"), step.command.as_ref(), &known)?;
@@ -90,6 +96,28 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError>
         check(&format!("workload.env.{name}"), text, &known)?;
     }
     check_list("workload.command", Some(&workload.command), &known)
+}
+
+/// Names are known, and the control's limit is one that the kernel takes.
+fn check_quota(
+    parts: &CheckedParts<'_>,
+    quota: &QuotaSpec,
+    known: &Variables,
+) -> Result<(), SpecError> {
+    let mut values = known.clone();
+    let variables = parts.spec.variables.iter();
+    values.extend(variables.map(|(name, value)| (name.clone(), Value::from(value).to_string())));
+    let control = parts.space.default_configuration();
+    values.extend(
+        control
+            .0
+            .iter()
+            .map(|(name, value)| (name.clone(), value.to_string())),
+    );
+    quota
+        .filled(&values)
+        .map(drop)
+        .map_err(|(key, message)| parts.source.error(&format!("target.quota.{key}"), message))
 }
 
 fn check_file(path: &Path, known: &Variables) -> Result<(), String> {
