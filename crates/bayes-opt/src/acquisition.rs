@@ -6,6 +6,7 @@
 //! points and D the data, `f(x) | f(B), D` has a mean that is linear and a variance that is quadratic in `k(x, D ∪ B)`,
 //! so all draws share one matrix. Without noise the draws agree, and what is left is expected improvement.
 
+use faer::MatRef;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -24,6 +25,9 @@ const BASE_POINTS_MAX: usize = 24;
 const BASE_DEVIATIONS: f64 = 3.0;
 /// Added to the covariance of the base points, relative to the prior variance, against rounding.
 const BASE_JITTER: f64 = 1e-9;
+
+/// Points that are evaluated at once: enough for matrix products, few enough for a processor's cache.
+const BATCH: usize = 128;
 
 /// The logarithm of an improvement (in standard deviations of the objective) that is no reason to risk a crash: 10⁻⁶.
 /// Below it the logarithm falls ever more slowly, so that the order of points stays, but feasibility decides between them.
@@ -51,6 +55,22 @@ impl Feasibility {
             mean - self.threshold
         };
         margin / deviation
+    }
+
+    /// The logarithm of the probability of being feasible, with caution where it concerns crashes, and its derivatives by mean
+    /// and deviation.
+    fn log_odds(&self, mean: f64, variance: f64) -> (f64, f64, f64) {
+        let total_variance = variance + self.outcome_variance;
+        let deviation = total_variance.sqrt();
+        let z = self.z(mean, deviation);
+        let (mut log, mut slope) = log_cdf(z);
+        if z < 0.0 && !self.below {
+            log = CAUTION * log + (CAUTION - 1.0) * std::f64::consts::LN_2;
+            slope *= CAUTION;
+        }
+        let sign = if self.below { -1.0 } else { 1.0 };
+        let by_deviation = -slope * z * variance.sqrt() / total_variance;
+        (log, sign * slope / deviation, by_deviation)
     }
 
     /// The probability of being feasible where the process has this mean and variance.
@@ -128,6 +148,29 @@ impl Conditional {
             }
         }
         (self.kernel.scale - explained).max(VARIANCE_MIN)
+    }
+
+    /// Calls `take` with the number of each point, its mean in every draw and its variance.
+    fn evaluate_all(&self, points: &[Vec<f64>], mut take: impl FnMut(usize, &[f64], f64)) {
+        let n = self.points.len() / self.kernel.dimension().max(1);
+        let (mut row, mut slopes) = (Vec::new(), Vec::new());
+        let mut rows = Vec::with_capacity(points.len() * n);
+        for point in points {
+            self.kernel.row(point, &self.points, &mut row, &mut slopes);
+            rows.extend_from_slice(&row);
+        }
+        let covariances = MatRef::from_row_major_slice(&rows, points.len(), n);
+        let products = covariances * MatRef::from_row_major_slice(&self.quadratic, n, n);
+        let shifts = covariances * MatRef::from_row_major_slice(&self.weights, n, self.draws);
+        let mut means = vec![0.0; self.draws];
+        for i in 0..points.len() {
+            let explained: f64 = (0..n).map(|j| products[(i, j)] * rows[i * n + j]).sum();
+            for (draw, mean) in means.iter_mut().enumerate() {
+                *mean = self.mean + shifts[(i, draw)];
+            }
+            let variance = (self.kernel.scale - explained).max(VARIANCE_MIN);
+            take(i, &means, variance);
+        }
     }
 
     /// Adds the gradient of a function of means and deviation, given its derivatives by each.
@@ -256,81 +299,119 @@ impl Surface {
         let mut total = 0.0;
         if let Some(conditional) = &self.objective {
             let variance = conditional.evaluate(x, gradient.is_some(), scratch);
-            let deviation = variance.sqrt();
-            let mut by_means = Vec::new();
-            let mut by_deviation = 0.0;
-            match &self.worth {
-                Worth::Improvement { bests } => {
-                    scratch.logs.clear();
-                    scratch.logs.extend(
-                        bests
-                            .iter()
-                            .zip(&scratch.means)
-                            .map(|(best, mean)| log_improvement((best - mean) / deviation)),
-                    );
-                    let top = scratch
-                        .logs
-                        .iter()
-                        .map(|log| log.0)
-                        .fold(f64::NEG_INFINITY, f64::max);
-                    let sum: f64 = scratch.logs.iter().map(|log| (log.0 - top).exp()).sum();
-                    total += deviation.ln() + top + (sum / bests.len() as f64).ln();
-                    if gradient.is_some() {
-                        for log in &scratch.logs {
-                            let share = (log.0 - top).exp() / sum;
-                            by_means.push(-share * log.1 / deviation);
-                            by_deviation += share * log.2 / deviation;
-                        }
-                    }
-                }
-                Worth::Probability { best } => {
-                    let z = (best - scratch.means[0]) / deviation;
-                    let (log, slope) = log_cdf(z);
-                    total += log;
-                    by_means.push(-slope / deviation);
-                    by_deviation = -slope * z / deviation;
-                }
-                Worth::Confidence { root_beta } => {
-                    total += root_beta * deviation - scratch.means[0];
-                    by_means.push(-1.0);
-                    by_deviation = *root_beta;
-                }
-                Worth::Nothing => {}
-            }
-            if !matches!(self.worth, Worth::Confidence { .. }) && total < NEGLIGIBLE {
-                let slope = 1.0 / (1.0 + NEGLIGIBLE - total);
-                total = NEGLIGIBLE + slope.ln();
-                by_means.iter_mut().for_each(|by_mean| *by_mean *= slope);
-                by_deviation *= slope;
-            }
+            let means = std::mem::take(&mut scratch.means);
+            let gain = self
+                .worth
+                .at(&means, variance, &mut scratch.logs, gradient.is_some());
+            scratch.means = means;
+            total += gain.log;
             if let Some(gradient) = gradient.as_deref_mut() {
-                conditional.pull_back(x, &by_means, by_deviation, variance, scratch, gradient);
+                let (by_means, by_deviation) = (&gain.by_means, gain.by_deviation);
+                conditional.pull_back(x, by_means, by_deviation, variance, scratch, gradient);
             }
         }
         for (feasibility, conditional) in &self.feasibilities {
             let variance = conditional.evaluate(x, gradient.is_some(), scratch);
-            let total_variance = variance + feasibility.outcome_variance;
-            let deviation = total_variance.sqrt();
-            let z = feasibility.z(scratch.means[0], deviation);
-            let (mut log, mut slope) = log_cdf(z);
-            if z < 0.0 && !feasibility.below {
-                log = CAUTION * log + (CAUTION - 1.0) * std::f64::consts::LN_2;
-                slope *= CAUTION;
-            }
+            let (log, by_mean, by_deviation) = feasibility.log_odds(scratch.means[0], variance);
             total += log;
             if let Some(gradient) = gradient.as_deref_mut() {
-                let sign = if feasibility.below { -1.0 } else { 1.0 };
-                conditional.pull_back(
-                    x,
-                    &[sign * slope / deviation],
-                    -slope * z * variance.sqrt() / total_variance,
-                    variance,
-                    scratch,
-                    gradient,
-                );
+                conditional.pull_back(x, &[by_mean], by_deviation, variance, scratch, gradient);
             }
         }
         total
+    }
+
+    /// The acquisition at each of `points`.
+    pub(crate) fn evaluate_all(&self, points: &[Vec<f64>]) -> Vec<f64> {
+        let mut logs = Vec::new();
+        let mut totals = Vec::with_capacity(points.len());
+        for batch in points.chunks(BATCH) {
+            let first = totals.len();
+            totals.resize(first + batch.len(), 0.0);
+            let totals = &mut totals[first..];
+            if let Some(conditional) = &self.objective {
+                conditional.evaluate_all(batch, |i, means, variance| {
+                    totals[i] += self.worth.at(means, variance, &mut logs, false).log;
+                });
+            }
+            for (feasibility, conditional) in &self.feasibilities {
+                conditional.evaluate_all(batch, |i, means, variance| {
+                    totals[i] += feasibility.log_odds(means[0], variance).0;
+                });
+            }
+        }
+        totals
+    }
+}
+
+/// The logarithm of what a point is worth, and its derivatives by each draw's mean and by the deviation.
+struct Gain {
+    log: f64,
+    by_means: Vec<f64>,
+    by_deviation: f64,
+}
+
+impl Worth {
+    fn at(
+        &self,
+        means: &[f64],
+        variance: f64,
+        logs: &mut Vec<(f64, f64, f64)>,
+        slope: bool,
+    ) -> Gain {
+        let deviation = variance.sqrt();
+        let mut gain = Gain {
+            log: 0.0,
+            by_means: Vec::new(),
+            by_deviation: 0.0,
+        };
+        match self {
+            Worth::Improvement { bests } => {
+                logs.clear();
+                logs.extend(
+                    bests
+                        .iter()
+                        .zip(means)
+                        .map(|(best, mean)| log_improvement((best - mean) / deviation)),
+                );
+                let top = logs
+                    .iter()
+                    .map(|log| log.0)
+                    .fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = logs.iter().map(|log| (log.0 - top).exp()).sum();
+                gain.log = deviation.ln() + top + (sum / bests.len() as f64).ln();
+                if slope {
+                    for log in logs {
+                        let share = (log.0 - top).exp() / sum;
+                        gain.by_means.push(-share * log.1 / deviation);
+                        gain.by_deviation += share * log.2 / deviation;
+                    }
+                }
+            }
+            Worth::Probability { best } => {
+                let z = (best - means[0]) / deviation;
+                let (log, slope) = log_cdf(z);
+                gain.log = log;
+                gain.by_means.push(-slope / deviation);
+                gain.by_deviation = -slope * z / deviation;
+            }
+            Worth::Confidence { root_beta } => {
+                gain.log = root_beta * deviation - means[0];
+                gain.by_means.push(-1.0);
+                gain.by_deviation = *root_beta;
+                return gain;
+            }
+            Worth::Nothing => {}
+        }
+        if gain.log < NEGLIGIBLE {
+            let slope = 1.0 / (1.0 + NEGLIGIBLE - gain.log);
+            gain.log = NEGLIGIBLE + slope.ln();
+            gain.by_means
+                .iter_mut()
+                .for_each(|by_mean| *by_mean *= slope);
+            gain.by_deviation *= slope;
+        }
+        gain
     }
 }
 
@@ -379,10 +460,18 @@ fn joint(
     let mut rows = Vec::with_capacity(m);
     for (j, point) in chosen.iter().enumerate() {
         gp.kernel.row(point, &points, &mut row, &mut slopes);
-        for i in 0..n {
-            map[j * total + i] = -dot(&gp.inverse[i * n..(i + 1) * n], &row[..n]);
+        if let Some((measured, noise)) = gp.observation_at(point) {
+            // The same, by M⁻¹ k(D, point) = (1 − noise · M⁻¹) of its unit vector: without noise there is nothing left to
+            // draw, and no rounding that would say otherwise.
+            for i in 0..n {
+                map[j * total + i] = noise * gp.inverse[measured * n + i];
+            }
+        } else {
+            for i in 0..n {
+                map[j * total + i] = -dot(&gp.inverse[i * n..(i + 1) * n], &row[..n]);
+            }
+            map[j * total + n + j] = 1.0;
         }
-        map[j * total + n + j] = 1.0;
         rows.push(row.clone());
     }
     let mut covariance = vec![0.0; m * m];
@@ -509,7 +598,7 @@ fn best_of_draws(
 mod tests {
     use super::*;
     use crate::design::sobol;
-    use crate::gp::{Data, Hyper};
+    use crate::gp::{Basis, Data, Hyper};
 
     const CATEGORICAL: [bool; 2] = [false, false];
 
@@ -528,7 +617,7 @@ mod tests {
         };
         let hyper = Hyper {
             ln_noise: f64::NEG_INFINITY,
-            ..Hyper::prior_mode(2)
+            ..Hyper::prior_mode(2, Basis::Variable)
         };
         (Gp::condition(&data, &CATEGORICAL, hyper).unwrap(), points)
     }

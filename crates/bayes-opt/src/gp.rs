@@ -19,6 +19,25 @@ const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
 const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
 const SCALE_BOUNDS: (f64, f64) = (-3.0, 3.0);
 
+/// Whose density the priors of length scales and noise are: the maximum of a posterior depends on it (MacKay 1998, "Choice
+/// of basis for Laplace approximation").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Basis {
+    /// Of the variables themselves, as elsewhere: short length scales and little noise.
+    Variable,
+    /// Of their logarithms: long length scales and more noise.
+    Logarithm,
+}
+
+impl Basis {
+    fn slope(self) -> f64 {
+        match self {
+            Self::Variable => 1.0,
+            Self::Logarithm => 0.0,
+        }
+    }
+}
+
 /// What is fitted, in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
@@ -29,11 +48,11 @@ pub(crate) struct Hyper {
 
 impl Hyper {
     /// The mode of the priors.
-    pub(crate) fn prior_mode(dimension: usize) -> Self {
+    pub(crate) fn prior_mode(dimension: usize, basis: Basis) -> Self {
         let (mean, sd) = length_prior(dimension);
         Hyper {
-            ln_lengths: vec![mean - sd * sd; dimension],
-            ln_noise: NOISE_PRIOR.0 - NOISE_PRIOR.1.powi(2),
+            ln_lengths: vec![mean - basis.slope() * sd * sd; dimension],
+            ln_noise: NOISE_PRIOR.0 - basis.slope() * NOISE_PRIOR.1.powi(2),
             ln_scale: 0.0,
         }
     }
@@ -146,11 +165,12 @@ impl Gp {
     pub(crate) fn fit(
         data: &Data,
         categorical: &[bool],
+        basis: Basis,
         starts: &[Hyper],
         evaluations_max: usize,
     ) -> Option<Gp> {
         let d = categorical.len();
-        let fallback = || Hyper::prior_mode(d);
+        let fallback = || Hyper::prior_mode(d, basis);
         if data.n() < 2 {
             return Gp::condition(data, categorical, fallback());
         }
@@ -165,7 +185,9 @@ impl Gp {
                     &bounds,
                     0.5,
                     evaluations_max,
-                    |vector, gradient| negative_log_posterior(data, &pairs, vector, gradient),
+                    |vector, gradient| {
+                        negative_log_posterior(data, &pairs, basis, vector, gradient)
+                    },
                 )
             })
             .filter(|minimum| minimum.value.is_finite())
@@ -190,6 +212,13 @@ impl Gp {
             self.values[i] - noise * self.alpha[i],
             variance.max(VARIANCE_MIN),
         )
+    }
+
+    /// The first observation of exactly this point, and its noise.
+    pub(crate) fn observation_at(&self, point: &[f64]) -> Option<(usize, f64)> {
+        let mut points = self.points.chunks_exact(self.kernel.dimension().max(1));
+        let row = points.position(|other| other == point)?;
+        Some((row, self.noise[row]))
     }
 
     /// The log density of each of the first `count` values given all other data, summed (Rasmussen & Williams 2006,
@@ -234,7 +263,13 @@ fn mean_and_alpha(factor: &Cholesky, data: &Data) -> (f64, Vec<f64>) {
 }
 
 /// The negative logarithm of likelihood × priors, up to a constant, and its gradient.
-fn negative_log_posterior(data: &Data, pairs: &Pairs, vector: &[f64], gradient: &mut [f64]) -> f64 {
+fn negative_log_posterior(
+    data: &Data,
+    pairs: &Pairs,
+    basis: Basis,
+    vector: &[f64],
+    gradient: &mut [f64],
+) -> f64 {
     let n = data.n();
     let d = vector.len() - 2;
     let hyper = Hyper::from_slice(vector);
@@ -298,12 +333,13 @@ fn negative_log_posterior(data: &Data, pairs: &Pairs, vector: &[f64], gradient: 
 
     let (length_mean, length_sd) = length_prior(d);
     for (g, ln) in gradient.iter_mut().zip(&hyper.ln_lengths) {
-        value += log_normal(*ln, length_mean, length_sd, g);
+        value += log_normal(*ln, length_mean, length_sd, basis, g);
     }
     value += log_normal(
         hyper.ln_noise,
         NOISE_PRIOR.0,
         NOISE_PRIOR.1,
+        basis,
         &mut gradient[d],
     );
     value += 0.5 * (hyper.ln_scale / SCALE_PRIOR_SD).powi(2);
@@ -321,10 +357,10 @@ pub(crate) fn length_penalty(ln_lengths: &[f64]) -> f64 {
 }
 
 /// The negative log density of a log-normal variable at `exp(ln)`; its derivative by `ln` is added to `slope`.
-fn log_normal(ln: f64, mean: f64, sd: f64, slope: &mut f64) -> f64 {
+fn log_normal(ln: f64, mean: f64, sd: f64, basis: Basis, slope: &mut f64) -> f64 {
     let z = (ln - mean) / sd;
-    *slope += z / sd + 1.0;
-    0.5 * z * z + ln
+    *slope += z / sd + basis.slope();
+    0.5 * z * z + basis.slope() * ln
 }
 
 #[cfg(test)]
@@ -360,13 +396,16 @@ mod tests {
         let data = data(15, 0.1);
         let pairs = Pairs::new(&data.points, &CATEGORICAL);
         let at = [-0.9, 0.3, 0.6, -3.0, 0.4];
-        let mut gradient = [0.0; 5];
-        negative_log_posterior(&data, &pairs, &at, &mut gradient);
-        for k in 0..5 {
+        for (basis, k) in [Basis::Variable, Basis::Logarithm]
+            .into_iter()
+            .flat_map(|basis| (0..5).map(move |k| (basis, k)))
+        {
+            let mut gradient = [0.0; 5];
+            negative_log_posterior(&data, &pairs, basis, &at, &mut gradient);
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &pairs, &at, &mut [0.0; 5])
+                negative_log_posterior(&data, &pairs, basis, &at, &mut [0.0; 5])
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(
@@ -386,7 +425,7 @@ mod tests {
         };
         let hyper = Hyper {
             ln_noise: f64::NEG_INFINITY,
-            ..Hyper::prior_mode(3)
+            ..Hyper::prior_mode(3, Basis::Variable)
         };
         let gp = Gp::condition(&data, &CATEGORICAL, hyper).unwrap();
         for (point, value) in data.points.chunks(3).zip(&data.values) {
@@ -401,7 +440,7 @@ mod tests {
     #[test]
     fn the_posterior_at_an_observation_is_the_posterior() {
         let data = data(20, 0.3);
-        let gp = Gp::condition(&data, &CATEGORICAL, Hyper::prior_mode(3)).unwrap();
+        let gp = Gp::condition(&data, &CATEGORICAL, Hyper::prior_mode(3, Basis::Variable)).unwrap();
         for i in 0..20 {
             let (mean, variance) = gp.posterior(&data.points[i * 3..(i + 1) * 3]);
             let (fast_mean, fast_variance) = gp.posterior_at(i);
@@ -415,7 +454,14 @@ mod tests {
         for i in 0..40 {
             data.values[i] = (6.0 * data.points[i * 3]).sin();
         }
-        let gp = Gp::fit(&data, &CATEGORICAL, &[Hyper::prior_mode(3)], 60).unwrap();
+        let gp = Gp::fit(
+            &data,
+            &CATEGORICAL,
+            Basis::Variable,
+            &[Hyper::prior_mode(3, Basis::Variable)],
+            60,
+        )
+        .unwrap();
         assert!(
             gp.hyper.ln_lengths[0] < 0.5 && gp.hyper.ln_lengths[1] > 1.0,
             "{:?}",
@@ -428,17 +474,35 @@ mod tests {
     #[test]
     fn degenerate_data_are_survived() {
         for n in [0_u32, 1, 2] {
-            assert!(Gp::fit(&data(n, 0.1), &CATEGORICAL, &[Hyper::prior_mode(3)], 30).is_some());
+            assert!(
+                Gp::fit(
+                    &data(n, 0.1),
+                    &CATEGORICAL,
+                    Basis::Variable,
+                    &[Hyper::prior_mode(3, Basis::Variable)],
+                    30
+                )
+                .is_some()
+            );
         }
         let mut twice = data(10, 0.0);
         twice.points.copy_within(0..15, 15);
         for k in 0..3 {
             twice.points[27 + k] = twice.points[k] + 1e-13;
         }
-        assert!(Gp::fit(&twice, &CATEGORICAL, &[Hyper::prior_mode(3)], 30).is_some());
+        assert!(
+            Gp::fit(
+                &twice,
+                &CATEGORICAL,
+                Basis::Variable,
+                &[Hyper::prior_mode(3, Basis::Variable)],
+                30
+            )
+            .is_some()
+        );
         let hyper = Hyper {
             ln_noise: f64::NEG_INFINITY,
-            ..Hyper::prior_mode(3)
+            ..Hyper::prior_mode(3, Basis::Variable)
         };
         twice.variances.fill(0.0);
         assert!(Gp::condition(&twice, &CATEGORICAL, hyper).is_some());
@@ -446,6 +510,15 @@ mod tests {
             values: vec![2.0; 10],
             ..data(10, 0.0)
         };
-        assert!(Gp::fit(&constant, &CATEGORICAL, &[Hyper::prior_mode(3)], 30).is_some());
+        assert!(
+            Gp::fit(
+                &constant,
+                &CATEGORICAL,
+                Basis::Variable,
+                &[Hyper::prior_mode(3, Basis::Variable)],
+                30
+            )
+            .is_some()
+        );
     }
 }

@@ -1,12 +1,16 @@
-//! Dense Cholesky factors of covariance matrices, row by row, written so that the inner loops are contiguous.
+//! Dense Cholesky factors of covariance matrices, by faer.
 //!
 //! A plain row-major `Vec<f64>` of n² numbers is the matrix everywhere.
+
+use faer::linalg::solvers::{DenseSolveCore as _, Llt};
+use faer::{MatRef, Side};
 
 /// The lower triangular factor of a positive definite matrix.
 #[derive(Clone, Debug)]
 pub(crate) struct Cholesky {
     n: usize,
     lower: Vec<f64>,
+    llt: Llt<f64>,
 }
 
 /// Added to the diagonal, relative to its mean, when rounding makes a covariance matrix indefinite; tenfold each time.
@@ -14,24 +18,18 @@ const JITTER_FIRST: f64 = 1e-10;
 const JITTER_TRIES: i32 = 9;
 
 impl Cholesky {
-    /// Factors `matrix`; `None` where it is not positive definite, or not finite.
+    /// Factors `matrix`, of which the lower triangle is read; `None` where it is not positive definite, or not finite.
     pub(crate) fn new(matrix: &[f64], n: usize) -> Option<Self> {
+        let llt = Llt::new(MatRef::from_row_major_slice(matrix, n, n), Side::Lower).ok()?;
+        let factor = llt.L();
         let mut lower = vec![0.0; n * n];
         for i in 0..n {
-            let (done, rest) = lower.split_at_mut(i * n);
-            let row = &mut rest[..n];
-            for j in 0..i {
-                let other = &done[j * n..j * n + j + 1];
-                row[j] = (matrix[i * n + j] - dot(&row[..j], &other[..j])) / other[j];
+            for j in 0..=i {
+                lower[i * n + j] = factor[(i, j)];
             }
-            let pivot = matrix[i * n + i] - dot(&row[..i], &row[..i]);
-            // `partial_cmp` in a negated form would hide that NaN fails too.
-            if !(pivot > 0.0 && pivot.is_finite()) {
-                return None;
-            }
-            row[i] = pivot.sqrt();
         }
-        Some(Cholesky { n, lower })
+        let is_sound = (0..n).all(|i| lower[i * n + i] > 0.0 && lower[i * n + i].is_finite());
+        is_sound.then_some(Cholesky { n, lower, llt })
     }
 
     /// Factors `matrix`, adding to its diagonal what rounding needs. `None` for a matrix with NaN or infinity only.
@@ -93,29 +91,12 @@ impl Cholesky {
 
     /// The inverse of the factored matrix.
     pub(crate) fn inverse(&self) -> Vec<f64> {
-        let n = self.n;
-        // Row j holds the j-th column of L⁻¹, zero above the diagonal.
-        let mut columns = vec![0.0; n * n];
-        for j in 0..n {
-            let column = &mut columns[j * n..(j + 1) * n];
-            column[j] = 1.0 / self.lower[j * n + j];
-            for i in j + 1..n {
-                let row = self.row(i);
-                column[i] = -dot(&row[j..i], &column[j..i]) / row[i];
-            }
-        }
-        let mut inverse = vec![0.0; n * n];
-        for a in 0..n {
-            for b in a..n {
-                let value = dot(
-                    &columns[a * n + b..(a + 1) * n],
-                    &columns[b * n + b..(b + 1) * n],
-                );
-                inverse[a * n + b] = value;
-                inverse[b * n + a] = value;
-            }
-        }
+        let inverse = self.llt.inverse();
+        // Symmetric: its columns are its rows.
         inverse
+            .col_iter()
+            .flat_map(|column| column.iter().copied())
+            .collect()
     }
 }
 

@@ -99,16 +99,15 @@ impl Search<'_> {
             .cardinality()
             .is_some_and(|size| size <= LISTED_MAX)
         {
-            let all = encoding
-                .all_points()
+            let mut all = encoding.all_points();
+            all.retain(|point| self.possible(point));
+            let best = self
+                .scores(all)
                 .into_iter()
-                .filter(|point| self.possible(point));
-            let scored = all.map(|point| (self.score(&point, &mut scratch, None), point));
-            return scored
-                .max_by(|a, b| a.0.total_cmp(&b.0))
-                .map(|(_, point)| point);
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            return best.map(|(_, point)| point);
         }
-        let mut starts = self.screen(rng, &mut scratch);
+        let mut starts = self.scores(self.screen(rng));
         starts.sort_by(|a, b| b.0.total_cmp(&a.0));
         starts.truncate(STARTS);
         let climbed = starts
@@ -125,6 +124,19 @@ impl Search<'_> {
 
     fn score(&self, x: &[f64], scratch: &mut Scratch, mut gradient: Option<&mut [f64]>) -> f64 {
         let value = self.surface.evaluate(x, scratch, gradient.as_deref_mut());
+        self.with_belief(value, x, gradient)
+    }
+
+    /// The scores of many points, which takes less time than one by one.
+    fn scores(&self, points: Vec<Vec<f64>>) -> Vec<(f64, Vec<f64>)> {
+        let values = self.surface.evaluate_all(&points).into_iter();
+        values
+            .zip(points)
+            .map(|(value, point)| (self.with_belief(value, &point, None), point))
+            .collect()
+    }
+
+    fn with_belief(&self, value: f64, x: &[f64], gradient: Option<&mut [f64]>) -> f64 {
         let value = if value.is_nan() {
             f64::NEG_INFINITY
         } else {
@@ -133,7 +145,7 @@ impl Search<'_> {
         value + self.belief.evaluate(self.space.encoding(), x, gradient)
     }
 
-    fn screen(&self, rng: &mut ChaCha8Rng, scratch: &mut Scratch) -> Vec<(f64, Vec<f64>)> {
+    fn screen(&self, rng: &mut ChaCha8Rng) -> Vec<Vec<f64>> {
         let encoding = self.space.encoding();
         let columns = encoding.columns();
         let n = self.observations as f64;
@@ -196,9 +208,6 @@ impl Search<'_> {
             points.extend(Some(point).filter(|point| self.possible(point)));
         }
         points
-            .into_iter()
-            .map(|point| (self.score(&point, scratch, None), point))
-            .collect()
     }
 
     fn climb(&self, mut score: f64, mut point: Vec<f64>, scratch: &mut Scratch) -> (f64, Vec<f64>) {

@@ -162,6 +162,7 @@ fn mode(data: &Data, categorical: &[bool], hyper: &Hyper) -> Option<Mode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gp::Basis;
     use crate::normal::cdf;
 
     fn survival(gp: &Gp, x: f64) -> f64 {
@@ -182,7 +183,7 @@ mod tests {
         };
         let start = Hyper {
             ln_lengths: vec![-1.5],
-            ..Hyper::prior_mode(1)
+            ..Hyper::prior_mode(1, Basis::Variable)
         };
         let hyper = choose(&data, &[false], &start).unwrap();
         condition(&data, &[false], &hyper).unwrap()

@@ -4,7 +4,7 @@
 //! model with one correlation; Swersky, Snoek, Adams 2013, "Multi-task Bayesian optimization"). Its length scale is
 //! fitted like any other: an earlier experiment that misleads gets a short one, and is then as good as absent.
 
-use crate::gp::{Data, Gp, Hyper};
+use crate::gp::{Basis, Data, Gp, Hyper};
 use crate::observation::{Measured, Observation, Outcome};
 use crate::space::Space;
 use crate::transform::Transform;
@@ -76,8 +76,14 @@ impl Earlier {
                 .collect(),
             mean_prior: (0.0, 1.0),
         };
-        let start = Hyper::prior_mode(encoding.dimension());
-        let gp = Gp::fit(&data, encoding.categorical(), &[start], FIT_EVALUATIONS)?;
+        let start = Hyper::prior_mode(encoding.dimension(), Basis::Variable);
+        let gp = Gp::fit(
+            &data,
+            encoding.categorical(),
+            Basis::Variable,
+            &[start],
+            FIT_EVALUATIONS,
+        )?;
         Some(Earlier {
             data,
             gp,

@@ -139,7 +139,8 @@ fn noisy_branin_is_beaten() {
 
 #[test]
 fn noisy_hartmann_is_beaten() {
-    let regret = |strategy| mean_regret(strategy, 5, hartmann_space, hartmann, 0.1, 50, -3.322_37);
+    // The regret of one seed varies by its own size: a few seeds would be a matter of luck.
+    let regret = |strategy| mean_regret(strategy, 16, hartmann_space, hartmann, 0.1, 50, -3.322_37);
     let (model, random) = (regret(Strategy::default()), regret(Strategy::Random));
     assert!(model < 0.6 && model < random / 2.0, "{model} {random}");
 }
