@@ -35,6 +35,11 @@ const EDGES: &[Edges] = &[
         reason: "unsafe code of one interface: it must be readable by itself",
     },
     Edges {
+        from: "load",
+        to: &["host"],
+        reason: "threads of its own: nobody else's measurement may share them; host counts its CPU time",
+    },
+    Edges {
         from: "throttle",
         to: &[],
         reason: "pure: observations come in, findings go out",
@@ -50,6 +55,7 @@ const EDGES: &[Edges] = &[
             "bayes-opt",
             "host",
             "latency-stats",
+            "load",
             "perf-events",
             "throttle",
             "tuner",

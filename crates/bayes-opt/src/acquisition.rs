@@ -676,6 +676,15 @@ mod tests {
         for acquisition in all {
             let surface = surface(acquisition, 0.01, &[vec![0.3, 0.6]]);
             let mut scratch = Scratch::default();
+            // More points than are evaluated at once.
+            let points: Vec<Vec<f64>> = (0..300).map(|index| sobol(index, 2, 5)).collect();
+            for (x, value) in points.iter().zip(surface.evaluate_all(&points)) {
+                let alone = surface.evaluate(x, &mut scratch, None);
+                assert!(
+                    (alone - value).abs() < 1e-9,
+                    "{acquisition:?} {alone} {value}"
+                );
+            }
             for index in 50..60 {
                 let x = sobol(index, 2, 4);
                 let mut gradient = vec![0.0; 2];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupVersion, CpuQuota, Hierarchies, check_group};
-use crate::error::HostError;
+use crate::error::{HostError, is_absence};
 use crate::roots::{Roots, read_text};
 
 /// The CPU limit that counts for a group: of itself and its ancestors, the one with the fewest cores.
@@ -121,8 +121,16 @@ fn listed_below(roots: &Roots, group: &str, file: &str) -> Result<Vec<u32>, Host
     let mut listed = Vec::new();
     let mut directories = vec![top];
     while let Some(directory) = directories.pop() {
-        // A group that vanishes meanwhile has no members.
-        let text = read_text(&directory.join(file))?.unwrap_or_default();
+        let path = directory.join(file);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            // A group that vanishes meanwhile has no members, and of a threaded one the group above lists the processes
+            // (Documentation/admin-guide/cgroup-v2.rst, "Threads").
+            Err(error) if is_absence(&error) || error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                String::new()
+            }
+            Err(error) => return Err(HostError::read(&path, &error)),
+        };
         listed.extend(
             text.lines()
                 .filter_map(|line| line.trim().parse::<u32>().ok()),

@@ -1,6 +1,7 @@
 //! The `slackline` command: arguments, output and exit codes. What it does is in the crates below.
 
 mod ask_tell;
+mod load;
 mod progress;
 mod restore;
 mod table;
@@ -8,9 +9,10 @@ mod throttle;
 mod tune;
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 /// Measures the latency slack of Linux services and uses it. Everything it does to a machine can be undone.
@@ -44,6 +46,8 @@ enum Command {
     /// Why a service fails at half its CPU: quota, thread pools, neighbours.
     #[command(subcommand)]
     Throttle(throttle::Command),
+    /// Load an HTTP service at a rate, whether or not it keeps up; latency counts from the scheduled arrival.
+    Load(load::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
     AskTell {
         /// A specification, of which only `parameters` (and `seed`) are needed.
@@ -117,6 +121,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             Ok(Done::Positive)
         }
         Command::Throttle(command) => throttle::run(&command),
+        Command::Load(arguments) => load::run(&arguments),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),
         Command::Doctor { json } => {
@@ -142,6 +147,21 @@ fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// Prints a report as text; `--json FILE` writes it too, and `--json -` prints that instead.
+fn publish(json: Option<&Path>, report: &impl serde::Serialize, text: &str) -> anyhow::Result<()> {
+    let Some(file) = json else {
+        return print(text);
+    };
+    let json = serde_json::to_string_pretty(report)? + "\n";
+    if file.as_os_str() == "-" {
+        return print(&json);
+    }
+    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
+    print(text)?;
+    message(&format!("Everything is in {}.", file.display()));
+    Ok(())
 }
 
 /// Writes a message to standard error, where nobody may be listening.

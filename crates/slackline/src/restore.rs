@@ -18,17 +18,25 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let mut journal = Journal::open(state_dir)?;
-    // We hold the lock, so every run is over: its stray processes and directories may go. Those that the journal names
-    // are in its report; the others go first, since a group can be removed only once it is empty.
+    let roots = Roots::default();
     let scratch_root = tuner::live::scratch_root(state_dir);
-    let mut orphans = tuner::process::orphans(&scratch_root);
     let named = journal.describe();
+    let groups = journal.groups();
+    // First, so that services which the journal names end as they are used to.
+    let mut report = journal.restore(&roots, arguments.dry_run)?;
+    // We hold the lock, so every run is over: its stray processes and directories may go. Those that the journal names
+    // are in its report.
+    let mut orphans = tuner::process::orphans(&scratch_root);
+    orphans.extend(tuner::process::left_in_groups(&roots, &groups));
+    orphans.sort_unstable();
+    orphans.dedup();
     orphans.retain(|pid| !named.contains(&format!("process {pid}")));
     if !arguments.dry_run {
         tuner::process::kill_all(&orphans);
-    }
-    let report = journal.restore(&Roots::default(), arguments.dry_run)?;
-    if !arguments.dry_run {
+        // A group can be removed once it is empty.
+        if !(orphans.is_empty() || report.is_complete()) {
+            report.again(journal.restore(&roots, false)?);
+        }
         let _ = std::fs::remove_dir_all(scratch_root);
     }
     let mut is_told = true;

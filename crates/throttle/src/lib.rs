@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bandwidth;
+pub mod capacity;
 mod histogram;
 mod schedule;
 pub mod simulation;

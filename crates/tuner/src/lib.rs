@@ -14,6 +14,7 @@ pub mod bench;
 pub mod error;
 pub mod evaluation;
 pub mod experiment;
+mod http;
 pub mod live;
 pub mod metrics;
 pub mod parse;

@@ -16,7 +16,7 @@ use crate::process::{Interrupt, Launch, RunError, Running, family};
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, difference, external};
 use crate::spec::{CheckedSpec, Pairing};
-use crate::target::{Instance, Side};
+use crate::target::{Instance, Side, Unmade};
 use crate::template::{self, Variables};
 
 /// How often a JVM's counters are read: more often than it collects.
@@ -199,6 +199,13 @@ impl<'a> Live<'a> {
         // Some knobs are read when a service starts: they are in force before.
         let knobs = active.knobs.clone();
         self.put(&knobs, side)?;
+        active
+            .instance
+            .make_group(self.spec, &self.roots, &mut self.journal)
+            .map_err(|unmade| match unmade {
+                Unmade::Fault(fault) => fault,
+                Unmade::Host(error) => self.refused(error, side),
+            })?;
         active
             .instance
             .start(self.spec, &self.roots, &mut self.journal, &self.interrupt)?;
@@ -578,7 +585,9 @@ impl Bench for Live<'_> {
         if back.is_err() || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
             let report = self.journal.restore(&self.roots, false)?;
             self.in_force.clear();
-            if let Some(item) = report.changed_by_others().next() {
+            // A controller that somebody else has come to use is no change of what is measured.
+            let mut changed = report.changed_by_others();
+            if let Some(item) = changed.find(|item| item.knob.is_some()) {
                 return Err(TunerError::Disturbed(item.subject.clone()));
             }
         }

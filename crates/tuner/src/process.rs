@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use host::Roots;
 use rustix::process::{Pid, Signal};
 
 /// How often a running process is looked at: short beside a block, and 100 looks a second cost
@@ -18,6 +19,9 @@ const POLL: Duration = Duration::from_millis(10);
 /// Marks, in its environment, every process that ends with its run: the value is the instance's directory. So what a
 /// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
 const INSTANCE: &str = "SLACKLINE_INSTANCE";
+
+/// What the control groups of a run's instances are called, before its pid.
+pub(crate) const GROUP: &str = "slackline-";
 
 /// A signal that asked Slackline to stop, seen by everything that waits.
 #[derive(Clone, Debug, Default)]
@@ -356,11 +360,40 @@ pub fn orphans(scratch_root: &Path) -> Vec<u32> {
         .collect()
 }
 
+/// What a run left in the control groups that it made for its instances, `slackline-PID/…`: also processes that have
+/// overwritten their environment. The caller holds the host's lock.
+#[must_use]
+pub fn left_in_groups(roots: &Roots, directories: &[PathBuf]) -> Vec<u32> {
+    let is_ours = |directory: &&PathBuf| {
+        let parent = directory.parent().and_then(Path::file_name);
+        parent.is_some_and(|name| name.to_string_lossy().starts_with(GROUP))
+    };
+    let listed = directories.iter().filter(is_ours).flat_map(|directory| {
+        let path = roots.absolute(directory).join("cgroup.procs");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let pids = text.lines().filter_map(|line| line.parse().ok());
+        pids.collect::<Vec<u32>>()
+    });
+    listed.collect()
+}
+
 /// Kills processes that are ours, such as [`orphans`]; one that has ended by itself is no error.
 pub fn kill_all(pids: &[u32]) {
     let pids = pids.iter().filter_map(|pid| i32::try_from(*pid).ok());
     for pid in pids.filter_map(Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+/// Kills what is in a group of ours, until it is empty: also processes that left the process group.
+pub(crate) fn end_members(roots: &Roots, group: &str) {
+    let end = Instant::now() + KILL_WAIT;
+    while let Ok(members) = host::processes_below(roots, group)
+        && !members.is_empty()
+        && Instant::now() < end
+    {
+        kill_all(&members);
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -35,6 +35,16 @@ fn whole(us: f64) -> u64 {
 }
 
 impl QuotaSpec {
+    /// Its texts, as they were written, by key.
+    pub(crate) fn texts(&self) -> Vec<(&'static str, String)> {
+        let burst = self.burst_us.iter().map(|burst| ("burst_us", burst));
+        let all = [("cores", &self.cores), ("period_us", &self.period_us)];
+        all.into_iter()
+            .chain(burst)
+            .map(|(key, value)| (key, bayes_opt::Value::from(value).to_string()))
+            .collect()
+    }
+
     /// The limit once templates are filled in; an error in words with its key.
     pub(crate) fn filled(&self, variables: &Variables) -> Result<CpuQuota, (&'static str, String)> {
         let text = |key: &'static str, value: &Scalar| {

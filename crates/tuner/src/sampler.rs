@@ -19,7 +19,7 @@ impl Sampler {
     /// A process and its descendants; and the group of their own, if they have one.
     pub(crate) fn of_process(pid: u32, group: Option<&str>, roots: &Roots) -> Result<Self, Fault> {
         Ok(Self {
-            processes: Some(ProcessTree::of(pid)),
+            processes: Some(group.map_or_else(|| ProcessTree::of(pid), ProcessTree::of_group)),
             // Not a JVM, or one without -XX:+UsePerfData: it has no such counters.
             jvm: HsPerf::open(pid, roots).ok(),
             group: group.map(|group| open_group(roots, group)).transpose()?,

@@ -11,7 +11,6 @@ use host::{HostError, Journal, Roots};
 use crate::bench::Arm;
 use crate::error::Fault;
 use crate::process::{self, Interrupt, Launch, RunError};
-use crate::quota::QuotaSpec;
 use crate::reapply::{Reapply, Step};
 use crate::spec::{ApplySpec, CheckedSpec, ReadySpec, Scalar};
 use crate::template::{self, Variables};
@@ -69,6 +68,18 @@ impl Side {
             RunError::Interrupted(signal) => Fault::Interrupted(signal),
             error => self.fault(error.to_string()),
         }
+    }
+}
+
+/// Why a side has no control group.
+pub(crate) enum Unmade {
+    Fault(Fault),
+    Host(HostError),
+}
+
+impl From<HostError> for Unmade {
+    fn from(error: HostError) -> Self {
+        Self::Host(error)
     }
 }
 
@@ -191,8 +202,9 @@ impl Instance {
             .sides
             .as_ref()
             .map(|sides| sides[self.side.index()].clone());
-        if let Some(quota) = &spec.target.quota {
-            self.enter_group(quota, roots, journal)?;
+        if let Some(group) = self.group.clone() {
+            self.enter_group(roots, &group)
+                .map_err(|error| Fault::Harness(format!("target.quota: {error}")))?;
         }
         let child = self.launch.spawn().map_err(Fault::Harness)?;
         let pid = child.id();
@@ -213,32 +225,46 @@ impl Instance {
         self.wait_ready(spec, interrupt)
     }
 
-    /// Makes the side's control group with its quota, and has the service start in it.
-    fn enter_group(
+    /// Makes the side's control group and sets its quota, if it is to have one.
+    pub(crate) fn make_group(
         &mut self,
-        quota: &QuotaSpec,
+        spec: &CheckedSpec,
         roots: &Roots,
         journal: &mut Journal,
-    ) -> Result<(), Fault> {
-        let quota = quota
-            .filled(&self.variables)
-            .map_err(|(key, message)| self.side.fault(format!("target.quota.{key}: {message}")))?;
-        let group = format!("slackline-{}/{}", std::process::id(), self.side.name());
-        let harness = |error: HostError| Fault::Harness(format!("target.quota: {error}"));
-        journal.make_cgroup(roots, &group).map_err(harness)?;
-        for (knob, value) in quota.writes(roots, &group).map_err(harness)? {
-            journal
-                .write(roots, &knob, &value)
-                .map_err(|error| match error {
-                    HostError::Write { .. } => self.side.fault(format!("target.quota: {error}")),
-                    error => harness(error),
-                })?;
+    ) -> Result<(), Unmade> {
+        let Some(quota) = &spec.target.quota else {
+            return Ok(());
+        };
+        let quota = quota.filled(&self.variables).map_err(|(key, message)| {
+            Unmade::Fault(self.side.fault(format!("target.quota.{key}: {message}")))
+        })?;
+        let group = format!(
+            "{}{}/{}",
+            process::GROUP,
+            std::process::id(),
+            self.side.name()
+        );
+        journal.make_cgroup(roots, &group)?;
+        for (knob, value) in quota.writes(roots, &group)? {
+            journal.write(roots, &knob, &value)?;
         }
-        let files = host::cgroup::procs_files(roots, &group).map_err(harness)?;
-        let enter = host::cgroup::enter_command(&files);
-        let enter = enter.iter().map(|word| word.to_string_lossy().into_owned());
-        self.launch.argv.splice(0..0, enter);
         self.group = Some(group);
+        Ok(())
+    }
+
+    /// Has the launched service start in its group. A shell leads there, and a shell passes on no variable that it could not
+    /// have itself.
+    fn enter_group(&mut self, roots: &Roots, group: &str) -> Result<(), HostError> {
+        let files = host::cgroup::procs_files(roots, group)?;
+        let words = host::cgroup::enter_command(&files);
+        let mut enter: Vec<String> = words
+            .iter()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        enter.push("env".to_owned());
+        let variables = self.launch.env.iter();
+        enter.extend(variables.map(|(name, value)| format!("{name}={value}")));
+        self.launch.argv.splice(0..0, enter);
         Ok(())
     }
 
@@ -443,8 +469,7 @@ impl Instance {
                 Duration::from_secs_f64(spec.target.stop.grace_s),
             );
             if let Some(group) = &self.group {
-                // Also those that left the process group: nobody else was put there.
-                process::kill_all(&host::processes_below(roots, group).unwrap_or_default());
+                process::end_members(roots, group);
             }
             journal.forget_process(child.id())?;
         }
@@ -456,6 +481,9 @@ impl Drop for Instance {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             process::end_group(&mut child, rustix::process::Signal::KILL, Duration::ZERO);
+            if let Some(group) = &self.group {
+                process::end_members(&Roots::default(), group);
+            }
         }
     }
 }

@@ -113,6 +113,17 @@ impl Journal {
             .collect()
     }
 
+    /// The control groups that are to be removed.
+    pub fn groups(&self) -> Vec<PathBuf> {
+        let pendings = self.pendings.list.iter();
+        pendings
+            .filter_map(|pending| match &pending.action {
+                Action::Group { directory } => Some(directory.clone()),
+                _ => None,
+            })
+            .collect()
+    }
+
     /// Writes a knob: first its old value goes to the journal and to disk, then the knob is written and read back.
     ///
     /// # Errors

@@ -87,6 +87,13 @@ impl RestoreReport {
             .any(|item| matches!(item.outcome, RestoreOutcome::Failed { .. }))
     }
 
+    /// Takes in a later attempt: what had failed has its outcome.
+    pub fn again(&mut self, later: Self) {
+        self.items
+            .retain(|item| !matches!(item.outcome, RestoreOutcome::Failed { .. }));
+        self.items.extend(later.items);
+    }
+
     /// The items that were changed by somebody else and left alone.
     pub fn changed_by_others(&self) -> impl Iterator<Item = &RestoredItem> {
         self.items
@@ -303,6 +310,9 @@ fn undo_group(directory: &Path, dry_run: bool) -> Result<RestoreOutcome, i32> {
         return Ok(RestoreOutcome::Vanished);
     }
     let deadline = Instant::now() + GROUP_EMPTY_WAIT;
+    if !dry_run {
+        remove_below(directory);
+    }
     loop {
         if dry_run {
             return Ok(RestoreOutcome::Restored);
@@ -316,6 +326,17 @@ fn undo_group(directory: &Path, dry_run: bool) -> Result<RestoreOutcome, i32> {
                 sleep(Duration::from_millis(20));
             }
             Err(error) => return Err(errno_of(&error)),
+        }
+    }
+}
+
+/// Groups that a process in a group of ours made, container runtimes for instance, go with it. One that is not empty stays,
+/// and then so does ours.
+fn remove_below(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_below(&entry.path());
+            let _ = fs::remove_dir(entry.path());
         }
     }
 }

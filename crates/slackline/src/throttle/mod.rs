@@ -1,6 +1,7 @@
 //! `slackline throttle`: why a service fails at half its CPU.
 
 mod collect;
+mod loadtest;
 mod text;
 mod watch;
 
@@ -10,10 +11,13 @@ use crate::Done;
 pub(crate) enum Command {
     /// Watch a service: cores in use at 10 ms, threads that want to run, throttling, and what causes it.
     Watch(watch::Arguments),
+    /// Find how much load a service takes within its objective, before and after a change.
+    Loadtest(Box<loadtest::Arguments>),
 }
 
 pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
     match command {
         Command::Watch(arguments) => watch::run(arguments),
+        Command::Loadtest(arguments) => loadtest::run(arguments),
     }
 }

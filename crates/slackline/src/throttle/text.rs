@@ -84,6 +84,50 @@ pub(super) fn report(report: &Report) -> String {
     text
 }
 
+/// A watch in short: cores in use with the quota marked, and what was throttled.
+pub(super) fn watched(name: &str, report: &Report) -> String {
+    let quota = report.limit.and_then(|limit| limit.in_cores());
+    let throttled = report.counters.as_ref().map_or_else(
+        || "throttling is not counted here".to_owned(),
+        |counters| {
+            let (throttled, periods) = (counters.throttled_periods, counters.periods);
+            format!("{throttled} of {periods} periods throttled")
+        },
+    );
+    format!(
+        "{name}\ncores in use, windows of 10 ms\n{}{throttled}\n{:.2} threads want to run, {} at most\n",
+        histogram(&report.observed.cores, quota),
+        report.observed.runnable_mean,
+        report.observed.runnable_max,
+    )
+}
+
+/// Texts in columns.
+pub(super) fn side_by_side(columns: &[String]) -> String {
+    let width = |column: &String| {
+        column
+            .lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let rows = columns
+        .iter()
+        .map(|column| column.lines().count())
+        .max()
+        .unwrap_or(0);
+    let mut text = String::new();
+    for row in 0..rows {
+        let mut line = String::new();
+        for column in columns {
+            let cell = column.lines().nth(row).unwrap_or("");
+            let _ = write!(line, "{cell:<width$}   ", width = width(column));
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
 /// One row for some bins; the row in which the quota lies says so.
 fn histogram(cores: &Cores, quota: Option<f64>) -> String {
     let bins_a_row = cores.bins.len().div_ceil(ROWS_MAX).max(1);

@@ -7,14 +7,15 @@ use anyhow::Context as _;
 use host::{CgroupReader, CgroupSample, Roots, TightestQuota};
 use serde::Serialize;
 use throttle::{Counters, Limit, Observed, Verdict};
+use tuner::process::Interrupt;
 
 use super::{collect, text};
-use crate::{Done, message, print};
+use crate::Done;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    target: Target,
+    watched: Watched,
     /// How long to watch, in seconds.
     #[arg(long, default_value_t = 10.0, value_name = "S")]
     duration_s: f64,
@@ -23,9 +24,10 @@ pub(crate) struct Arguments {
     json: Option<PathBuf>,
 }
 
+/// Whom to watch.
 #[derive(clap::Args)]
-#[group(required = true, multiple = false)]
-struct Target {
+#[group(multiple = false)]
+pub(super) struct Watched {
     /// The control group that this process is in.
     #[arg(long)]
     pid: Option<u32>,
@@ -58,28 +60,40 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         arguments.duration_s >= 0.1 && arguments.duration_s <= 86_400.0,
         "--duration-s must be between 0.1 and 86400"
     );
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let report = observe(&arguments.watched, arguments.duration_s, &interrupt)?;
+    crate::publish(arguments.json.as_deref(), &report, &text::report(&report))?;
+    Ok(match interrupt.signal() {
+        Some(signal) => Done::Signal(signal),
+        None => Done::Positive,
+    })
+}
+
+/// Watches for so many seconds, or until a signal comes.
+pub(super) fn observe(
+    watched: &Watched,
+    duration_s: f64,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Report> {
     let roots = Roots::default();
-    let group = group_of(&roots, &arguments.target)?;
+    let group = group_of(&roots, watched)?;
     let tightest = host::tightest_quota(&roots, &group)?;
-    let interrupt = tuner::process::Interrupt::on_signals().context("signals cannot be caught")?;
     let limited_by = tightest
         .as_ref()
         .map_or(group.as_str(), |tightest| tightest.group.as_str());
     let mut counters = CgroupReader::open(&roots, limited_by).ok();
     let mut sample = || counters.as_mut().and_then(|reader| reader.sample().ok());
     let (own_before, before) = (host::own_cpu_s(), sample());
-    let collected = collect::collect(
-        &group,
-        Duration::from_secs_f64(arguments.duration_s),
-        &|| interrupt.signal().is_some(),
-    )?;
+    let collected = collect::collect(&group, Duration::from_secs_f64(duration_s), &|| {
+        interrupt.signal().is_some()
+    })?;
     let after = sample();
     let limit = tightest.as_ref().map(limit_of);
     let counters = before
         .zip(after)
         .map(|(before, after)| difference(&before, &after));
     let cpus = host::online_cpus(&roots)?.len();
-    let report = Report {
+    Ok(Report {
         verdict: throttle::judge(&collected.observed, limit.as_ref(), counters.as_ref(), cpus),
         own_cpu_cores: (host::own_cpu_s() - own_before)
             / (collected.observed.duration_us / 1e6).max(0.001),
@@ -90,29 +104,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         cpus,
         limit,
         counters,
-    };
-    publish(arguments, &report)?;
-    Ok(match interrupt.signal() {
-        Some(signal) => Done::Signal(signal),
-        None => Done::Positive,
     })
 }
 
-fn publish(arguments: &Arguments, report: &Report) -> anyhow::Result<()> {
-    let Some(file) = &arguments.json else {
-        return print(&text::report(report));
-    };
-    let json = serde_json::to_string_pretty(report)? + "\n";
-    if file.as_os_str() == "-" {
-        return print(&json);
-    }
-    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
-    print(&text::report(report))?;
-    message(&format!("Everything is in {}.", file.display()));
-    Ok(())
-}
-
-fn group_of(roots: &Roots, target: &Target) -> anyhow::Result<String> {
+fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String> {
     if let Some(pid) = target.pid {
         return Ok(host::group_of(roots, pid)?);
     }
@@ -121,7 +116,10 @@ fn group_of(roots: &Roots, target: &Target) -> anyhow::Result<String> {
             format!("no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?")
         });
     }
-    let path = target.cgroup.as_deref().unwrap_or_default();
+    let path = target
+        .cgroup
+        .as_deref()
+        .context("give one of --pid, --cgroup and --unit")?;
     host::group_of_path(roots, path).map_err(|error| match error {
         host::HostError::Absent { path, .. } => anyhow::anyhow!(
             "there is no control group {}: is the service running, and in this hierarchy?",

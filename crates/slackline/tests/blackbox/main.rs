@@ -11,6 +11,7 @@ mod ask_tell;
 mod command_line;
 mod faults;
 mod kill;
+mod load;
 mod quota;
 mod signals;
 mod throttle;

@@ -25,8 +25,26 @@ fn group_of(run: u32) -> PathBuf {
     base.join(format!("slackline-{run}"))
 }
 
+/// Whether control groups can be made here; says why not.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
+fn can_make_groups() -> bool {
+    let state = tempfile::tempdir().unwrap();
+    let name = state.path().file_name().unwrap().to_str().unwrap();
+    let mut journal = host::Journal::open(state.path()).unwrap();
+    let made = journal.make_cgroup(&Roots::default(), name);
+    let _ = journal.restore(&Roots::default(), false);
+    if let Err(error) = &made {
+        assert!(std::env::var_os("SLACKLINE_CI").is_none(), "{error}");
+        println!("SKIP: {error}");
+    }
+    made.is_ok()
+}
+
 #[test]
 fn each_side_has_its_quota_and_counts_what_it_throttled() {
+    if !can_make_groups() {
+        return;
+    }
     let mut toy = greedy();
     toy.spec["evaluation"]["block_s"] = json!(0.5);
     toy.spec["budget"]["evaluations"] = json!(2);
@@ -66,7 +84,14 @@ fn each_side_has_its_quota_and_counts_what_it_throttled() {
 
 #[test]
 fn a_killed_run_leaves_no_group_after_a_restore() {
+    if !can_make_groups() {
+        return;
+    }
     let mut toy = greedy();
+    // One that leaves the process group, forgets its environment, and makes a group of its own below.
+    let escape = "for d in $(sed -n 's/^[0-9]*:cpu[^:]*:/\\/sys\\/fs\\/cgroup\\/cpu/p' /proc/self/cgroup); do mkdir $d/own; done; \
+                  setsid env -i sleep 999 & while :; do :; done";
+    toy.spec["target"]["start"] = json!(["sh", "-c", escape]);
     toy.load_after(HANG_ON_EXPERIMENT);
     let mut tune = toy.tune_in_background();
     let group = group_of(tune.id());
@@ -106,4 +131,48 @@ fn a_quota_that_the_kernel_would_refuse_is_an_error_of_the_specification() {
             .saying(&[&place, words]);
         toy.spec["target"]["quota"] = sound;
     }
+}
+
+#[test]
+fn a_group_is_used_again_and_its_service_keeps_its_environment() {
+    if !can_make_groups() {
+        return;
+    }
+    let mut toy = greedy();
+    // No knob: nothing is restored between two evaluations, and the quota shrinks below the burst of the one before.
+    toy.spec["parameters"] = json!([
+        { "name": "cores", "type": "float", "low": 0.05, "high": 0.5, "default": 0.4 },
+        { "name": "period", "type": "ordinal", "values": [20_000, 50_000, 100_000], "default": 50_000 },
+    ]);
+    toy.spec["initial"] =
+        json!([{ "cores": 0.05, "period": 100_000 }, { "cores": 0.1, "period": 20_000 }]);
+    toy.spec["target"]["quota"] =
+        json!({ "cores": "{cores}", "period_us": "{period}", "burst_us": 1000 });
+    toy.spec["target"]["env"] = json!({ "a.b": "kept", "C": "x y" });
+    let seen = toy.path("seen");
+    let start = format!(
+        "tr '\\0' '\\n' < /proc/$$/environ > {}; setsid sleep 998 & exec sleep 997",
+        seen.display()
+    );
+    toy.spec["target"]["start"] = json!(["sh", "-c", start]);
+    toy.spec["target"]["ready"] = json!({ "command": ["test", "-s", seen], "timeout_s": 5 });
+    toy.spec["budget"]["evaluations"] = json!(3);
+    toy.load_with(r#"echo '{"requests": 1000, "latency_p99_us": 1000}'"#);
+    let run = toy
+        .tune(&["--json", "-"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let group = group_of(run.id());
+    let ended = Ended::from(run.wait_with_output().unwrap());
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    for evaluation in report["evaluations"].as_array().unwrap() {
+        assert_eq!(evaluation["outcome"], "completed", "{evaluation}");
+    }
+    let environment = std::fs::read_to_string(seen).unwrap();
+    for line in ["a.b=kept\n", "C=x y\n"] {
+        assert!(environment.contains(line), "{environment}");
+    }
+    toy.assert_clean("after a tune without knobs");
+    assert!(!group.exists(), "{}", group.display());
 }

@@ -12,6 +12,7 @@ use super::parameters::{KnobBinding, RESERVED, arm_configuration, check_space, i
 use super::templates::check_templates;
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
 use crate::error::SpecError;
+use crate::http;
 use crate::metrics;
 use crate::parse;
 
@@ -79,9 +80,10 @@ pub(super) fn check_experiment(
         .unwrap_or_default();
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
-    let workload = spec.workload.clone().ok_or_else(|| missing("workload"))?;
+    let mut workload = spec.workload.clone().ok_or_else(|| missing("workload"))?;
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir)?;
+    resolve_http(&mut workload, source)?;
     check_workload(&workload, source)?;
     check_numbers(&spec, source)?;
     let pins = check_cpus(&spec, &target, &workload, source, roots)?;
@@ -280,6 +282,28 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
     }) {
         return Err(source.error("target.ports", "must be two different ports above 0"));
     }
+    Ok(())
+}
+
+/// Slackline's own load generator is a command like any other.
+fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), SpecError> {
+    let Some(http) = workload.http.take() else {
+        return Ok(());
+    };
+    if !(workload.command.is_empty()
+        && workload.parse.is_none()
+        && workload.json.is_empty()
+        && workload.regex.is_empty())
+    {
+        return Err(source.error(
+            "workload.http",
+            "is itself the load generator: leave out command, parse, json and regex",
+        ));
+    }
+    workload.command = http
+        .command()
+        .map_err(|(key, message)| source.error(&format!("workload.http.{key}"), message))?;
+    workload.json = http::metrics();
     Ok(())
 }
 

@@ -22,6 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SpecError;
+use crate::http::HttpSpec;
 use crate::parse::Format;
 use crate::quota::QuotaSpec;
 
@@ -334,7 +335,11 @@ pub struct ObserveSpec {
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
     /// The command; `{port}`, `{dir}` and `{duration_s}` are filled in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Slackline's own load generator, in place of a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpSpec>,
     /// How its output is read; exactly one of `parse`, `json`, `regex`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parse: Option<Format>,

@@ -56,6 +56,9 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError>
         check(&format!("target.env.{name}"), text, &known)?;
     }
     if let Some(quota) = &target.quota {
+        for (key, value) in quota.texts() {
+            check(&format!("target.quota.{key}"), &value, &known)?;
+        }
         check_quota(parts, quota, &known)?;
     }
     for (index, step) in target.apply.iter().enumerate() {

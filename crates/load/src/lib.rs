@@ -1,0 +1,52 @@
+//! An open-loop HTTP load generator.
+//!
+//! Arrivals follow a schedule, whether or not the service keeps up, and a request's latency counts from its scheduled
+//! arrival: a service that stops for a second is charged with every request that was due meanwhile, not with one
+//! ("coordinated omission"; Tene, "How not to measure latency"). One thread for each connection; requests are replayed in
+//! the order of a list, so that two sides can be given the same.
+//!
+//! The generator measures itself: how late its idle connections woke for an arrival. Where that is not small beside what it
+//! measured of the service, [`Report::bottleneck`] says so, and the numbers are not to be believed.
+#![forbid(unsafe_code)]
+
+mod arrivals;
+mod generator;
+mod report;
+mod requests;
+
+pub use arrivals::Arrivals;
+pub use generator::{Plan, run};
+pub use report::{Bottleneck, Latency, Report};
+pub use requests::Request;
+
+/// Why no load could be generated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// A line of a file makes no sense.
+    #[error("{path}:{line}: {reason}")]
+    Line {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A number makes no sense.
+    #[error("{what}: {reason}")]
+    Number {
+        /// Which.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+}

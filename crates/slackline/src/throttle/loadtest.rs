@@ -1,0 +1,393 @@
+//! `slackline throttle loadtest`: how much load a service takes, before and after a change.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+use latency_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
+use serde::Serialize;
+use throttle::capacity::{Search, Trial};
+use tuner::parse::Format;
+use tuner::process::Interrupt;
+
+use super::watch::{self, Watched};
+use crate::{Done, load, message};
+
+/// Of every interval.
+const CONFIDENCE: f64 = 0.95;
+/// The share of the lower capacity at which both sides are watched: both hold there, one only just.
+const WATCH_AT: f64 = 0.9;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    source: Option<load::Source>,
+    /// The objective: the 99th percentile of latency, in milliseconds.
+    #[arg(long, value_name = "MS")]
+    slo_p99_ms: f64,
+    /// The objective: at most this share of the requests fails.
+    #[arg(long, default_value_t = 0.001, value_name = "SHARE")]
+    errors_max: f64,
+    /// The rate to start from, in requests a second.
+    #[arg(long, default_value_t = 100.0, value_name = "N")]
+    start: f64,
+    /// Length of one run at one rate, in seconds.
+    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    step_s: f64,
+    /// How close the capacity is found, relatively.
+    #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
+    tolerance: f64,
+    /// Independent searches, of each side.
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    runs: usize,
+    /// Shell command that puts the service into its first state; run again at the end.
+    #[arg(long, value_name = "COMMAND", requires = "after")]
+    before: Option<String>,
+    /// Shell command that makes the change.
+    #[arg(long, value_name = "COMMAND", requires = "before")]
+    after: Option<String>,
+    #[command(flatten)]
+    watched: Option<Watched>,
+    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Load {
+    /// A load generator of another kind: a shell command in which {rate} and {duration_s} are filled in.
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        requires = "parse",
+        conflicts_with = "url",
+        required_unless_present = "url"
+    )]
+    command: Option<String>,
+    /// How its output is read: sysbench, pgbench, memtier, oha, hey, wrk, …
+    #[arg(long, value_name = "FORMAT", value_parser = format_of)]
+    parse: Option<Format>,
+}
+
+fn format_of(text: &str) -> Result<Format, String> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned()))
+        .map_err(|error| error.to_string())
+}
+
+/// What one side took.
+#[derive(Serialize)]
+struct Side {
+    name: &'static str,
+    /// One for each search.
+    capacities_per_s: Vec<f64>,
+    /// Of the searches' mean.
+    capacity_per_s: Option<Interval>,
+    trials: Vec<Trial>,
+    /// Under the same load as the other side.
+    watch: Option<watch::Report>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    slo_p99_ms: f64,
+    errors_max: f64,
+    step_s: f64,
+    tolerance: f64,
+    sides: Vec<Side>,
+    /// Capacity after the change over that before.
+    ratio: Option<Interval>,
+    /// The load under which the sides were watched.
+    watched_at_per_s: Option<f64>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    let positive = |name: &str, value: f64| {
+        ensure!(
+            value > 0.0 && value.is_finite(),
+            "{name} must be above 0, not {value}"
+        );
+        Ok(())
+    };
+    positive("--slo-p99-ms", arguments.slo_p99_ms)?;
+    positive("--start", arguments.start)?;
+    positive("--step-s", arguments.step_s)?;
+    positive("--tolerance", arguments.tolerance)?;
+    ensure!(
+        arguments.runs >= 2,
+        "--runs must be at least 2: one search has no interval"
+    );
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let report = measure(arguments, &interrupt);
+    // Also after an error or a signal: the service is left as it was found.
+    if let Some(before) = &arguments.before {
+        shell(before).context("--before, at the end")?;
+    }
+    let report = match (report, interrupt.signal()) {
+        (_, Some(signal)) => return Ok(Done::Signal(signal)),
+        (report, None) => report?,
+    };
+    let text = text(&report);
+    crate::publish(arguments.json.as_deref(), &report, &text)?;
+    let is_worse = report
+        .ratio
+        .is_some_and(|ratio| !(ratio.excludes(1.0) && ratio.estimate > 1.0));
+    Ok(if is_worse {
+        Done::Negative
+    } else {
+        Done::Positive
+    })
+}
+
+fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Report> {
+    let mut sides = vec![Side::new("before")];
+    if arguments.after.is_some() {
+        sides.push(Side::new("after"));
+    } else {
+        sides[0].name = "service";
+    }
+    for run in 0..arguments.runs {
+        let mut order: Vec<usize> = (0..sides.len()).collect();
+        // A B, B A, …: what drifts favours nobody.
+        if run % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            put(arguments, index)?;
+            let side = &mut sides[index];
+            // Each search has a grid of rates of its own, so that what the grid rounds off varies like any other error.
+            let offset = 2_f64.powf(run as f64 / arguments.runs as f64);
+            let mut search = Search::new(arguments.start * offset, arguments.tolerance);
+            while let Some(per_s) = search.next() {
+                let outcome = trial(arguments, per_s, search.trials().len(), interrupt)?;
+                let held = outcome.p99_ms <= arguments.slo_p99_ms
+                    && outcome.error_share <= arguments.errors_max;
+                message(&format!(
+                    "{}, search {}/{}: {per_s:.1}/s {} (p99 {:.1} ms, {:.2} % errors)",
+                    side.name,
+                    run + 1,
+                    arguments.runs,
+                    if held { "holds" } else { "fails" },
+                    outcome.p99_ms,
+                    100.0 * outcome.error_share,
+                ));
+                if let (false, Some(complaint)) = (held, outcome.complaint) {
+                    bail!("at {per_s:.1}/s {complaint}");
+                }
+                search.take(held);
+            }
+            side.trials.extend_from_slice(search.trials());
+            let Some(capacity) = search.capacity() else {
+                let last = search.trials().last().map_or(0.0, |trial| trial.per_s);
+                bail!(
+                    "{}: no rate down or up to {last:.3}/s divides holding from failing: is --slo-p99-ms right?",
+                    side.name
+                );
+            };
+            side.capacities_per_s.push(capacity);
+        }
+    }
+    for side in &mut sides {
+        let interval = interval_of(&side.capacities_per_s)?;
+        side.capacity_per_s = Some(widened(interval, arguments.tolerance / 2.0));
+    }
+    let ratio = match sides.as_slice() {
+        [before, after] => Some(widened(ratio_of(before, after)?, arguments.tolerance)),
+        _ => None,
+    };
+    let mut watched_at_per_s = None;
+    if let Some(watched) = &arguments.watched {
+        let estimate = |side: &Side| {
+            side.capacity_per_s
+                .map_or(f64::INFINITY, |capacity| capacity.estimate)
+        };
+        let per_s = WATCH_AT * sides.iter().map(estimate).fold(f64::INFINITY, f64::min);
+        watched_at_per_s = Some(per_s);
+        for (index, side) in sides.iter_mut().enumerate() {
+            put(arguments, index)?;
+            let seen = std::thread::scope(|scope| {
+                let loading = scope.spawn(|| trial(arguments, per_s, 0, interrupt));
+                let seen = watch::observe(watched, arguments.step_s, interrupt);
+                loading
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("the load generator panicked"))??;
+                seen
+            })?;
+            side.watch = Some(seen);
+        }
+    }
+    Ok(Report {
+        slo_p99_ms: arguments.slo_p99_ms,
+        errors_max: arguments.errors_max,
+        step_s: arguments.step_s,
+        tolerance: arguments.tolerance,
+        sides,
+        ratio,
+        watched_at_per_s,
+    })
+}
+
+/// Puts the service into the state of a side.
+fn put(arguments: &Arguments, side: usize) -> anyhow::Result<()> {
+    let command = if side == 0 {
+        &arguments.before
+    } else {
+        &arguments.after
+    };
+    let option = if side == 0 { "--before" } else { "--after" };
+    command
+        .as_deref()
+        .map_or(Ok(()), |command| shell(command).map(drop).context(option))
+}
+
+struct Outcome {
+    p99_ms: f64,
+    error_share: f64,
+    complaint: Option<String>,
+}
+
+/// One run at one rate; each of a search has arrivals of its own.
+fn trial(
+    arguments: &Arguments,
+    per_s: f64,
+    number: usize,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Outcome> {
+    let stopped = || match interrupt.signal() {
+        Some(signal) => bail!("stopped by signal {signal}"),
+        None => Ok(()),
+    };
+    if let Some(source) = &arguments.source {
+        let plan = source.at_rate(per_s, arguments.step_s, number as u64)?;
+        let report = ::load::run(&plan, &|| interrupt.signal().is_some())?;
+        stopped()?;
+        return Ok(Outcome {
+            p99_ms: report.latency.latency_p99_us / 1000.0,
+            error_share: report.errors as f64 / report.due.max(1) as f64,
+            complaint: report.complaint(),
+        });
+    }
+    let (Some(command), Some(format)) = (&arguments.load.command, &arguments.load.parse) else {
+        bail!("give either --url, or --command and --parse");
+    };
+    let filled = command
+        .replace("{rate}", &format!("{per_s:.3}"))
+        .replace("{duration_s}", &format!("{}", arguments.step_s));
+    let output = shell(&filled).context("--command")?;
+    stopped()?;
+    let metrics = tuner::parse::parse(format, &output).context("--command")?;
+    let p99_us = metrics.get("latency_p99_us").with_context(|| {
+        "the load generator's output has no 99th percentile: sysbench needs --percentile=99, wrk --latency"
+    })?;
+    let requests = metrics.get("requests").copied().unwrap_or(0.0);
+    let errors = metrics.get("errors").copied().unwrap_or(0.0);
+    Ok(Outcome {
+        p99_ms: p99_us / 1000.0,
+        error_share: errors / (requests + errors).max(1.0),
+        complaint: None,
+    })
+}
+
+/// Runs a command of the user's to its end; its standard output.
+fn shell(command: &str) -> anyhow::Result<String> {
+    let output = Command::new("sh").args(["-c", command]).output()?;
+    ensure!(
+        output.status.success(),
+        "{command:?} ended with {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A capacity is a scale: its interval is that of the logarithms.
+fn interval_of(capacities_per_s: &[f64]) -> Result<Interval, StatsError> {
+    let logarithms: Vec<f64> = capacities_per_s
+        .iter()
+        .map(|capacity| capacity.ln())
+        .collect();
+    let interval = mean_interval(&logarithms, CONFIDENCE)?;
+    Ok(Interval {
+        low: interval.low.exp(),
+        estimate: interval.estimate.exp(),
+        high: interval.high.exp(),
+        confidence: interval.confidence,
+    })
+}
+
+/// With what a search leaves open, for when all searches agree by chance.
+fn widened(interval: Interval, open: f64) -> Interval {
+    Interval {
+        low: interval.low / (1.0 + open),
+        high: interval.high * (1.0 + open),
+        ..interval
+    }
+}
+
+/// Searches of the same number ran one after the other: they are pairs.
+fn ratio_of(before: &Side, after: &Side) -> Result<Interval, StatsError> {
+    let pairs: Vec<Pair> = before
+        .capacities_per_s
+        .iter()
+        .zip(&after.capacities_per_s)
+        .map(|(control, experiment)| Pair {
+            control: *control,
+            experiment: *experiment,
+        })
+        .collect();
+    ratio_interval(&pairs, CONFIDENCE)
+}
+
+impl Side {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            capacities_per_s: Vec::new(),
+            capacity_per_s: None,
+            trials: Vec::new(),
+            watch: None,
+        }
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut lines = Vec::new();
+    for side in &report.sides {
+        if let Some(capacity) = side.capacity_per_s {
+            lines.push(format!(
+                "{}: {:.1}/s [{:.1}, {:.1}] with p99 at most {} ms ({} searches, 95 % confidence)",
+                side.name,
+                capacity.estimate,
+                capacity.low,
+                capacity.high,
+                report.slo_p99_ms,
+                side.capacities_per_s.len()
+            ));
+        }
+    }
+    if let Some(ratio) = report.ratio {
+        let change = |factor: f64| format!("{:+.1}", 100.0 * (factor - 1.0)).replace('-', "−");
+        let finding = if ratio.excludes(1.0) {
+            "Shown"
+        } else {
+            "No difference shown"
+        };
+        lines.push(format!(
+            "{finding}: {} % [{}, {}] load within the objective, after against before.",
+            change(ratio.estimate),
+            change(ratio.low),
+            change(ratio.high)
+        ));
+    }
+    if let Some(per_s) = report.watched_at_per_s {
+        lines.push(format!("\nAt {per_s:.1}/s:\n"));
+        let columns: Vec<String> = report
+            .sides
+            .iter()
+            .filter_map(|side| Some(super::text::watched(side.name, side.watch.as_ref()?)))
+            .collect();
+        lines.push(super::text::side_by_side(&columns));
+    }
+    lines.join("\n") + "\n"
+}

@@ -1,0 +1,269 @@
+//! `slackline load`, `throttle loadtest` and `workload.http` against a server of a few lines.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::toy::{Ended, Toy};
+
+/// Answers one request after the other, each after as many microseconds as a file says; `/bad` with status 500.
+struct Server {
+    address: SocketAddr,
+    paths: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    fn start(service_us: &Path) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Self {
+            address: listener.local_addr().unwrap(),
+            paths: Arc::default(),
+        };
+        let (paths, turn) = (Arc::clone(&server.paths), Arc::new(Mutex::new(())));
+        let service_us = service_us.to_owned();
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (paths, turn) = (Arc::clone(&paths), Arc::clone(&turn));
+                let service_us = service_us.clone();
+                std::thread::spawn(move || {
+                    let mut reader = BufReader::new(stream.try_clone().unwrap());
+                    let mut stream = stream;
+                    let (mut path, mut body) = (String::new(), 0);
+                    let mut line = String::new();
+                    while reader.read_line(&mut line).is_ok_and(|length| length > 0) {
+                        let words: Vec<&str> = line.split_whitespace().collect();
+                        match words.as_slice() {
+                            [_, target, "HTTP/1.1"] => path = (*target).to_owned(),
+                            [name, length] if name.eq_ignore_ascii_case("content-length:") => {
+                                body = length.parse().unwrap();
+                            }
+                            _ => {}
+                        }
+                        let is_end = words.is_empty();
+                        line.clear();
+                        if !is_end {
+                            continue;
+                        }
+                        reader.read_exact(&mut vec![0; body]).unwrap();
+                        body = 0;
+                        paths.lock().unwrap().push(path.clone());
+                        {
+                            let _turn = turn.lock().unwrap();
+                            let us = std::fs::read_to_string(&service_us).unwrap();
+                            // A knob may be empty for a moment, while it is written.
+                            let us = us.trim().parse().unwrap_or(0);
+                            std::thread::sleep(Duration::from_micros(us));
+                        }
+                        let status = if path == "/bad" { "500 Bad" } else { "200 OK" };
+                        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
+                        if stream.write_all(answer.as_bytes()).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        server
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+fn service_file(toy: &Toy, us: u64) -> PathBuf {
+    let file = toy.path("service_us");
+    std::fs::write(&file, us.to_string()).unwrap();
+    file
+}
+
+fn load(toy: &Toy, server: &Server, arguments: &[&str]) -> Value {
+    let mut command = toy.slackline(&["load", "--url", &server.url()]);
+    command.args(arguments);
+    let ended = Ended::of(command);
+    serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr))
+}
+
+#[test]
+fn latency_counts_from_the_scheduled_arrival() {
+    let toy = Toy::new();
+    // Ten requests in a second, one after the other, each of which takes 300 ms: a generator that waits for its answers
+    // would measure 300 ms, ten times.
+    let server = Server::start(&service_file(&toy, 300_000));
+    let rate = [
+        "--rate",
+        "10",
+        "--duration-s",
+        "1",
+        "--constant",
+        "--connections",
+        "20",
+    ];
+    let report = load(&toy, &server, &rate);
+    assert_eq!((&report["due"], &report["errors"]), (&json!(10), &json!(0)));
+    let us = |name: &str| report[name].as_f64().unwrap();
+    // The n-th is due at n · 100 ms and answered at (n + 1) · 300 ms.
+    assert!(us("latency_max_us") > 2_000_000.0, "{report}");
+    assert!(
+        (1_100_000.0..2_000_000.0).contains(&us("latency_p50_us")),
+        "{report}"
+    );
+    // With one connection the wait for it counts just the same.
+    let one = load(&toy, &server, &[&rate[..6], &["1"]].concat());
+    assert!(
+        one["latency_max_us"].as_f64().unwrap() > 2_000_000.0,
+        "{one}"
+    );
+    assert!(one["waited_share"].as_f64().unwrap() > 0.8, "{one}");
+}
+
+#[test]
+fn a_list_is_replayed_in_order_and_bad_answers_are_errors() {
+    let toy = Toy::new();
+    let server = Server::start(&service_file(&toy, 0));
+    let list = toy.path("requests");
+    std::fs::write(&list, "GET /a\nPOST /b x y\nGET /bad\n").unwrap();
+    let list = list.to_str().unwrap();
+    let report = load(
+        &toy,
+        &server,
+        &[
+            "--requests",
+            list,
+            "--rate",
+            "60",
+            "--duration-s",
+            "0.1",
+            "--constant",
+            "--connections",
+            "1",
+        ],
+    );
+    assert_eq!(report["due"], 6, "{report}");
+    assert_eq!(report["error_kinds"], json!({ "status 500": 2 }));
+    let asked = server.paths.lock().unwrap();
+    assert_eq!(*asked, ["/a", "/b", "/bad", "/a", "/b", "/bad"]);
+}
+
+#[test]
+fn the_capacity_before_and_after_a_change() {
+    let toy = Toy::new();
+    let file = service_file(&toy, 8000);
+    let server = Server::start(&file);
+    let set = |us: u64| format!("echo {us} > {}", file.display());
+    let report = toy.path("report.json");
+    let mut command = toy.slackline(&["throttle", "loadtest", "--url", &server.url()]);
+    command.args([
+        "--slo-p99-ms",
+        "200",
+        "--step-s",
+        "0.5",
+        "--start",
+        "40",
+        "--tolerance",
+        "0.5",
+    ]);
+    command.args(["--runs", "2", "--timeout-s", "1", "--connections", "32"]);
+    command.args(["--before", &set(8000), "--after", &set(1500)]);
+    command.args(["--json", report.to_str().unwrap()]);
+    let ended = Ended::of(command);
+    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    // One at a time, 8 ms each: 125 a second, and 667 with 1.5 ms.
+    let estimate = |index: usize| {
+        report["sides"][index]["capacity_per_s"]["estimate"]
+            .as_f64()
+            .unwrap()
+    };
+    assert!((50.0..170.0).contains(&estimate(0)), "{}", ended.stderr);
+    assert!((200.0..900.0).contains(&estimate(1)), "{}", ended.stderr);
+    let ratio = &report["ratio"];
+    assert!(ratio["estimate"].as_f64().unwrap() > 2.0, "{ratio}");
+    assert!(
+        ended.stdout.contains("after against before"),
+        "{}",
+        ended.stdout
+    );
+    // Left as --before makes it.
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "8000\n");
+}
+
+#[test]
+fn a_tune_can_use_the_generator() {
+    let mut toy = Toy::attached();
+    let server = Server::start(&toy.path("service"));
+    // The knob's first value is 50: the service is slow whatever it says, so that a busy machine does not matter.
+    std::fs::write(toy.path("service"), "30000").unwrap();
+    toy.spec["parameters"][0]["high"] = json!(90);
+    toy.spec["workload"] = json!({ "http": { "url": server.url(), "rate": 20, "connections": 8 } });
+    toy.spec["objective"] = json!({ "metric": "latency_p50_us" });
+    toy.spec["evaluation"]["block_s"] = json!(0.3);
+    toy.spec["budget"]["evaluations"] = json!(2);
+    toy.spec["verification"]["runs"] = json!(2);
+    let ended = Ended::of(toy.tune(&["--json", "-"]));
+    let report: Value =
+        serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr));
+    for evaluation in report["evaluations"].as_array().unwrap() {
+        assert_eq!(evaluation["outcome"], "completed", "{evaluation}");
+        for block in evaluation["blocks"].as_array().unwrap() {
+            // The same arrivals for both sides.
+            assert_eq!(
+                block["control"]["requests"],
+                block["experiment"]["requests"]
+            );
+            assert_eq!(block["control"]["errors"], 0.0);
+        }
+    }
+    toy.spec["workload"]["http"]["schedule"] = json!("recorded");
+    Ended::of(toy.tune(&[]))
+        .with_code(2)
+        .saying(&["workload.http.rate: give exactly one of rate and schedule"]);
+    toy.spec["workload"]["parse"] = json!("wrk");
+    Ended::of(toy.tune(&[]))
+        .with_code(2)
+        .saying(&["workload.http: is itself the load generator"]);
+}
+
+#[test]
+fn what_cannot_be_loaded_is_an_error() {
+    let toy = Toy::new();
+    let file = toy.path("list");
+    std::fs::write(&file, "GET a\n").unwrap();
+    let list = file.to_str().unwrap();
+    let url = ["load", "--url", "http://127.0.0.1:1"];
+    for (arguments, words) in [
+        (vec!["--rate", "0"], "rate: must be above 0"),
+        (
+            vec!["--rate", "1", "--connections", "0"],
+            "connections: must be 1 to 4096",
+        ),
+        (
+            vec!["--rate", "1", "--requests", list],
+            "list:1: \"GET a\" is not METHOD /PATH",
+        ),
+        (
+            vec!["--schedule", "/nonexistent"],
+            "/nonexistent: No such file",
+        ),
+        (vec![], "--rate"),
+    ] {
+        let mut command = toy.slackline(&url);
+        command.args(arguments);
+        Ended::of(command).with_code(2).saying(&[words]);
+    }
+    // Nobody listens: every request is an error, and said to be one.
+    let mut command = toy.slackline(&url);
+    command.args(["--rate", "20", "--duration-s", "0.2", "--constant"]);
+    let ended = Ended::of(command);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(report["error_kinds"], json!({ "connection refused": 4 }));
+    let mut command = toy.slackline(&["throttle", "loadtest", "--url", "http://127.0.0.1:1"]);
+    command.args(["--slo-p99-ms", "10", "--runs", "1"]);
+    Ended::of(command)
+        .with_code(2)
+        .saying(&["--runs must be at least 2"]);
+}
