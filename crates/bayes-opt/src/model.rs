@@ -23,8 +23,12 @@ const ZERO_MARGIN: f64 = 0.5;
 /// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
 const FIT_WORK: f64 = 6.0e6;
 
-/// How probable it is at least that a configuration which completed survives again.
-const SURVIVED: f64 = 0.9;
+/// How probable it is at least that a configuration which completed survives again, and that one which violated a
+/// constraint does so again.
+const SEEN: f64 = 0.9;
+/// A mean that is so many of its standard errors above 0 has violated: 95 %, one-sided. Where no error is known it has any
+/// way.
+const VIOLATED_ERRORS: f64 = 1.645;
 
 /// Hyper-parameters are fitted again when the observations have grown by one part in so many: every time up to 25, every
 /// twelfth time at 300, where they no longer move much.
@@ -159,16 +163,20 @@ impl Model {
             model.points.push(told.point.clone());
             model.first.push(*index);
             model.posteriors.push(model.objective.posterior_at(row));
+            let measured = constraints.values().map(Some).chain([None]);
             let feasible = model
                 .feasibilities
                 .iter()
-                .map(|f| {
+                .zip(measured)
+                .map(|(f, measured)| {
                     let probability = f.probability(f.gp.posterior(&told.point));
-                    // It has survived: whatever the model says of its neighbourhood.
-                    if f.below {
-                        probability
-                    } else {
-                        probability.max(SURVIVED)
+                    // What was seen of it counts, whatever the model says of its neighbourhood.
+                    match measured {
+                        None => probability.max(SEEN),
+                        Some(measured) if has_violated(measured, &told.point) => {
+                            probability.min(1.0 - SEEN)
+                        }
+                        Some(_) => probability,
                     }
                 })
                 .product();
@@ -202,6 +210,21 @@ impl Model {
     pub(crate) fn any_feasible(&self) -> bool {
         self.feasible.iter().any(|probability| *probability >= 0.5)
     }
+}
+
+/// Whether the measurements of a constraint at a point say that it is violated there.
+fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
+    let here = measured
+        .iter()
+        .filter(|(told, _)| same_point(&told.point, point));
+    let (mut count, mut sum, mut variance) = (0.0, 0.0, 0.0);
+    for (_, measured) in here {
+        count += 1.0;
+        sum += measured.value;
+        variance += measured.variance.unwrap_or(0.0);
+    }
+    // Of the sum as of the mean: both are divided by the count.
+    count > 0.0 && sum > VIOLATED_ERRORS * f64::sqrt(variance)
 }
 
 /// Adds what an earlier experiment measured, shifted so that its expectation and what was measured here (the first `own`

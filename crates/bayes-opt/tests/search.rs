@@ -413,6 +413,42 @@ fn crashes_are_learned_and_never_repeated() {
 }
 
 #[test]
+fn a_measured_violation_is_not_recommended() {
+    // x = 0.501 is better than 0.5 and misses the limit by a thousandth of what is seen elsewhere.
+    let best = |variance| {
+        let space = Space::new(vec![float("x", 0.0, 1.0)], vec![]).unwrap();
+        let mut optimizer = Optimizer::new(space, Settings::default()).unwrap();
+        for (x, excess) in [
+            (0.0, -5.0),
+            (0.2, -3.0),
+            (0.5, -0.5),
+            (0.501, 0.001),
+            (0.9, 4.0),
+        ] {
+            let excess = Measured {
+                value: excess,
+                variance,
+            };
+            let outcome = Outcome::Completed {
+                objective: Measured {
+                    value: 10.0 - x,
+                    variance: Some(1e-9),
+                },
+                constraints: BTreeMap::from([("limit".to_owned(), excess)]),
+            };
+            let configuration = Configuration(BTreeMap::from([("x".to_owned(), x.into())]));
+            optimizer
+                .tell(Observation::now(configuration, outcome))
+                .unwrap();
+        }
+        number(&optimizer.best().unwrap().configuration, "x")
+    };
+    assert_eq!(best(None), 0.5);
+    // A measurement that may as well lie on the other side does not exclude.
+    assert_eq!(best(Some(1.0)), 0.501);
+}
+
+#[test]
 fn constraints_bound_the_search() {
     for strict in [false, true] {
         let mut optimizer =
