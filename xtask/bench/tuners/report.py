@@ -13,6 +13,8 @@ from pathlib import Path
 
 PACKAGES = ["optuna", "smac", "ax-platform", "botorch", "torch", "bayesian-optimization", "egobox", "scikit-learn", "numpy"]
 RESAMPLES = 4000
+# A mean of fewer runs says nothing.
+SEEDS_MIN = 5
 
 
 def mean(values):
@@ -47,7 +49,9 @@ def main():
         asks[line["tool"]].append(line["ask_median_s"])
         crashes[key].append(line["crashed"])
     problems = list(dict.fromkeys(problem for problem, _ in runs))
-    tools = list(dict.fromkeys(tool for _, tool in runs))
+    known = dict.fromkeys(tool for _, tool in runs)
+    tools = [tool for tool in known if any(len(of) >= SEEDS_MIN for (_, name), of in runs.items() if name == tool)]
+    waiting = [tool for tool in known if tool not in tools]
     rows, cells = [], []
     for problem in problems:
         ours = runs.get((problem, "slackline"), {})
@@ -56,7 +60,7 @@ def main():
             for tool in tools:
                 seeds = runs.get((problem, tool), {})
                 values = [seeds[seed][at] for seed in sorted(seeds)]
-                if not values:
+                if len(values) < SEEDS_MIN:
                     continue
                 low, high = interval(values)
                 cell = dict(problem=problem, evaluations=at, tool=tool, seeds=len(values), regret=mean(values), low=low, high=high)
@@ -100,9 +104,11 @@ def main():
             shown.append((f"**{number}**" if cell["regret"] == lowest else number) + mark)
         text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
     text += ["", "Median time of an ask: " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
-    seeds = sorted({len(run) for run in runs.values()})
+    seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= SEEDS_MIN})
     text += ["", f"{seeds[0]} to {seeds[-1]} seeds. Linux {machine['kernel']}, Python {machine['python']}, "
              + ", ".join(f"{name} {number}" for name, number in machine["packages"].items()) + "."]
+    if waiting:
+        text.append(f"Not yet run on {SEEDS_MIN} seeds, and left out: {', '.join(waiting)}.")
     for (problem, tool), count in errors.items():
         text.append(f"{tool} failed {count} times on {problem}; those runs are left out.")
     crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
