@@ -292,11 +292,16 @@ fn trial(
 /// Runs a command of the user's to its end; its standard output.
 fn shell(command: &str) -> anyhow::Result<String> {
     let output = Command::new("sh").args(["-c", command]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
         "{command:?} ended with {}: {}",
         output.status,
-        String::from_utf8_lossy(&output.stderr).trim()
+        if said.trim().is_empty() {
+            "it said nothing"
+        } else {
+            said.trim()
+        }
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

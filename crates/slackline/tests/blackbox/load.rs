@@ -193,6 +193,45 @@ fn the_capacity_before_and_after_a_change() {
 }
 
 #[test]
+fn another_generator_finds_the_same_capacity_in_every_search() {
+    let toy = Toy::new();
+    // A service that takes 300 a second, without disturbance, as oha would report it.
+    let generator = r#"awk -v rate={rate} 'BEGIN { p = rate < 300 ? 0.005 : 0.5;
+        printf "{\"summary\":{\"successRate\":1.0,\"total\":{duration_s},\"requestsPerSec\":%f,\"sizePerSec\":1.0},", rate;
+        printf "\"latencyPercentiles\":{\"p50\":0.001,\"p99\":%f},", p;
+        print "\"statusCodeDistribution\":{\"200\":1000},\"errorDistribution\":{}}" }'"#;
+    let loadtest = |command: &str| {
+        let mut loadtest = toy.slackline(&["throttle", "loadtest", "--command", command]);
+        loadtest.args([
+            "--parse",
+            "oha",
+            "--slo-p99-ms",
+            "50",
+            "--step-s",
+            "1",
+            "--json",
+            "-",
+        ]);
+        Ended::of(loadtest)
+    };
+    let ended = loadtest(generator).with_code(0);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let side = &report["sides"][0];
+    for capacity in side["capacities_per_s"].as_array().unwrap() {
+        let capacity = capacity.as_f64().unwrap();
+        assert!((capacity / 300.0 - 1.0).abs() < 0.05, "{capacity}");
+    }
+    let of = |bound: &str| side["capacity_per_s"][bound].as_f64().unwrap();
+    assert!(of("low") < 300.0 && of("high") > 300.0, "{side}");
+    loadtest("exit 3")
+        .with_code(2)
+        .saying(&["--command: \"exit 3\" ended with exit status: 3: it said nothing"]);
+    loadtest("echo nothing")
+        .with_code(2)
+        .saying(&["--command: "]);
+}
+
+#[test]
 fn a_tune_can_use_the_generator() {
     let mut toy = Toy::attached();
     let server = Server::start(&toy.path("service"));
