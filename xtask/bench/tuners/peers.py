@@ -305,13 +305,17 @@ class Ax:
         logging.disable(logging.CRITICAL)
         torch.set_num_threads(1)
         torch.manual_seed(seed)
-        self.problem, self.first = problem, True
+        self.problem, self.first, self.floats = problem, True, set()
         self.client = Client(random_seed=seed)
         parameters = []
         for p in problem.parameters:
             if "values" in p:
                 kinds = {type(value) for value in p["values"]}
                 kind = "str" if str in kinds else "float" if float in kinds else "int"
+                # One type for all values of a list; in Python 1.0 is the 1 of the table.
+                if kind == "float":
+                    self.floats.add(p["name"])
+                    p = dict(p, values=[float(value) for value in p["values"]])
                 parameters.append(
                     ChoiceParameterConfig(
                         name=p["name"], values=p["values"], parameter_type=kind, is_ordered=p["type"] == "ordinal"
@@ -335,7 +339,9 @@ class Ax:
     def ask(self):
         if self.first:
             self.first = False
-            configuration = self.problem.default()
+            configuration = {
+                name: float(value) if name in self.floats else value for name, value in self.problem.default().items()
+            }
             self.index = self.client.attach_trial(parameters=configuration)
             return configuration
         ((self.index, configuration),) = self.client.get_next_trials(max_trials=1).items()
