@@ -33,7 +33,8 @@ const BATCH: usize = 128;
 /// Below it the logarithm falls ever more slowly, so that the order of points stays, but feasibility decides between them.
 const NEGLIGIBLE: f64 = -13.8;
 
-/// Below even odds of survival, the odds count so many times: of 400 late evaluations 51 crashed with it, 62 with 3, and 132 of random ones (the simulation of the `tuner` crate). A crash costs more than the evaluation: a restart, and on a
+/// Below even odds of survival, the odds count so many times: of 400 late evaluations 51 crashed with it, 62 with 3, and
+/// 132 of random ones (the simulation of the `tuner` crate). A crash costs more than the evaluation: a restart, and on a
 /// live service its users. A choice of this crate.
 const CAUTION: f64 = 6.0;
 

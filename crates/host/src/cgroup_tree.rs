@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupVersion, CpuQuota, Hierarchies, check_group};
-use crate::error::{HostError, is_absence};
+use crate::error::HostError;
 use crate::roots::{Roots, read_text};
 
 /// The CPU limit that counts for a group: of itself and its ancestors, the one with the fewest cores.
@@ -107,6 +107,15 @@ pub fn processes_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError
     listed_below(roots, group, "cgroup.procs")
 }
 
+/// The processes of the group with this directory and of all groups below it; none where it does not exist.
+///
+/// # Errors
+///
+/// [`HostError::Read`].
+pub fn processes_in(directory: &Path) -> Result<Vec<u32>, HostError> {
+    listed_in(directory.to_owned(), "cgroup.procs")
+}
+
 fn listed_below(roots: &Roots, group: &str, file: &str) -> Result<Vec<u32>, HostError> {
     check_group(group)?;
     let hierarchies = Hierarchies::of(roots);
@@ -118,19 +127,20 @@ fn listed_below(roots: &Roots, group: &str, file: &str) -> Result<Vec<u32>, Host
             path: top,
         });
     }
+    listed_in(top, file)
+}
+
+fn listed_in(top: PathBuf, file: &str) -> Result<Vec<u32>, HostError> {
     let mut listed = Vec::new();
     let mut directories = vec![top];
     while let Some(directory) = directories.pop() {
-        let path = directory.join(file);
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            // A group that vanishes meanwhile has no members, and of a threaded one the group above lists the processes
-            // (Documentation/admin-guide/cgroup-v2.rst, "Threads").
-            Err(error) if is_absence(&error) || error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                String::new()
-            }
-            Err(error) => return Err(HostError::read(&path, &error)),
+        let text = match read_text(&directory.join(file)) {
+            // Of a threaded group the one above lists the processes (Documentation/admin-guide/cgroup-v2.rst, "Threads").
+            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => None,
+            text => text?,
         };
+        // A group that vanishes meanwhile has no members.
+        let text = text.unwrap_or_default();
         listed.extend(
             text.lines()
                 .filter_map(|line| line.trim().parse::<u32>().ok()),
@@ -140,7 +150,8 @@ fn listed_below(roots: &Roots, group: &str, file: &str) -> Result<Vec<u32>, Host
     Ok(listed)
 }
 
-fn below(directory: &Path) -> Vec<PathBuf> {
+/// The groups directly below a group, by their directories.
+pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

@@ -90,8 +90,8 @@ enum Root {
     Group(String),
 }
 
-/// A process and its descendants, or the processes of a control group. Reading often catches more of short-lived threads' switches; CPU time is complete at
-/// any rate, to within one tick per ended process.
+/// A process and its descendants, or the processes of a control group. Reading often catches more of short-lived threads'
+/// switches; CPU time is complete at any rate, to within one tick per ended process.
 #[derive(Clone, Debug)]
 pub struct ProcessTree {
     root: Root,

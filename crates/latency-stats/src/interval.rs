@@ -32,7 +32,9 @@ impl Interval {
         x < self.low || self.high < x
     }
 
-    pub(crate) fn exp(self) -> Self {
+    /// The interval of a positive quantity, from that of its logarithm.
+    #[must_use]
+    pub fn exp(self) -> Self {
         Self {
             low: self.low.exp(),
             estimate: self.estimate.exp(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use crate::Error;
+use crate::{Error, read};
 
 /// No run has more arrivals than this: 80 MB of schedule.
 const ARRIVALS_MAX: f64 = 10_000_000.0;
@@ -40,21 +40,13 @@ impl Arrivals {
     ///
     /// [`Error::File`], [`Error::Line`].
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
-            path: path.to_owned(),
-            source,
-        })?;
         let mut at_s: Vec<f64> = Vec::new();
-        for (index, line) in text.lines().enumerate() {
+        for (index, line) in read(path)?.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let error = |reason: String| Error::Line {
-                path: path.to_owned(),
-                line: index + 1,
-                reason,
-            };
+            let error = |reason: String| Error::in_line(path, index + 1, reason);
             let time: f64 = line
                 .parse()
                 .ok()
@@ -66,11 +58,8 @@ impl Arrivals {
             at_s.push(time);
         }
         let Some(first) = at_s.first().copied() else {
-            return Err(Error::Line {
-                path: path.to_owned(),
-                line: 1,
-                reason: "there are no arrivals".to_owned(),
-            });
+            let reason = "there are no arrivals".to_owned();
+            return Err(Error::in_line(path, 1, reason));
         };
         at_s.iter_mut().for_each(|time| *time -= first);
         Ok(Self::Recorded { at_s })

@@ -14,6 +14,8 @@ mod generator;
 mod report;
 mod requests;
 
+use std::path::{Path, PathBuf};
+
 pub use arrivals::Arrivals;
 pub use generator::{Plan, run};
 pub use report::{Bottleneck, Latency, Report};
@@ -27,7 +29,7 @@ pub enum Error {
     #[error("{path}: {source}")]
     File {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// The reason.
         source: std::io::Error,
     },
@@ -35,7 +37,7 @@ pub enum Error {
     #[error("{path}:{line}: {reason}")]
     Line {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Line, from 1.
         line: usize,
         /// What is wrong.
@@ -49,4 +51,22 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+}
+
+impl Error {
+    fn in_line(path: &Path, line: usize, reason: String) -> Self {
+        Self::Line {
+            path: path.to_owned(),
+            line,
+            reason,
+        }
+    }
+}
+
+/// A file's text.
+fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|source| Error::File {
+        path: path.to_owned(),
+        source,
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::Error;
+use crate::{Error, read};
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,17 +32,8 @@ impl Request {
     ///
     /// [`Error::File`], [`Error::Line`].
     pub fn read_list(path: &Path, base: &str) -> Result<Vec<Self>, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
-            path: path.to_owned(),
-            source,
-        })?;
-        let error = |line: usize, reason: String| Error::Line {
-            path: path.to_owned(),
-            line,
-            reason,
-        };
         let mut requests = Vec::new();
-        for (index, line) in text.lines().enumerate() {
+        for (index, line) in read(path)?.lines().enumerate() {
             if line.trim().is_empty() || line.starts_with('#') {
                 continue;
             }
@@ -52,7 +43,7 @@ impl Request {
                 !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
             if !(is_method && target.starts_with('/')) {
                 let reason = format!("{line:?} is not METHOD /PATH [BODY]");
-                return Err(error(index + 1, reason));
+                return Err(Error::in_line(path, index + 1, reason));
             }
             requests.push(Self {
                 method: method.to_owned(),
@@ -61,7 +52,8 @@ impl Request {
             });
         }
         if requests.is_empty() {
-            return Err(error(1, "there are no requests".to_owned()));
+            let reason = "there are no requests".to_owned();
+            return Err(Error::in_line(path, 1, reason));
         }
         Ok(requests)
     }

@@ -149,8 +149,13 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a report as text; `--json FILE` writes it too, and `--json -` prints that instead.
-fn publish(json: Option<&Path>, report: &impl serde::Serialize, text: &str) -> anyhow::Result<()> {
+/// Prints a report as text; `--json FILE` writes it too and says that `what` is there, and `--json -` prints it instead.
+fn publish(
+    json: Option<&Path>,
+    report: &impl serde::Serialize,
+    text: &str,
+    what: &str,
+) -> anyhow::Result<()> {
     let Some(file) = json else {
         return print(text);
     };
@@ -158,9 +163,10 @@ fn publish(json: Option<&Path>, report: &impl serde::Serialize, text: &str) -> a
     if file.as_os_str() == "-" {
         return print(&json);
     }
-    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
+    // The text first: it is not lost where the file cannot be written.
     print(text)?;
-    message(&format!("Everything is in {}.", file.display()));
+    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
+    message(&format!("{what} is in {}.", file.display()));
     Ok(())
 }
 

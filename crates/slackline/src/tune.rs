@@ -10,7 +10,7 @@ use tuner::process::Interrupt;
 use tuner::report::{Finding, Report};
 
 use crate::progress::Progress;
-use crate::{Done, message, print, restore, table};
+use crate::{Done, message, restore, table};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -80,7 +80,12 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     } else {
         Ok(())
     };
-    publish(arguments, &report)?;
+    crate::publish(
+        arguments.json.as_deref(),
+        &report,
+        &table::results(&report),
+        "The whole report",
+    )?;
     if !is_restored {
         if let Err(error) = restored {
             message(&format!("slackline: {error}"));
@@ -127,19 +132,5 @@ fn promote(
         }
         _ => message("Not promoted: an improvement was not shown."),
     }
-    Ok(())
-}
-
-fn publish(arguments: &Arguments, report: &Report) -> anyhow::Result<()> {
-    let Some(file) = &arguments.json else {
-        return print(&table::results(report));
-    };
-    let json = serde_json::to_string_pretty(report)? + "\n";
-    if file.as_os_str() == "-" {
-        return print(&json);
-    }
-    print(&table::results(report))?;
-    std::fs::write(file, json).with_context(|| format!("{}", file.display()))?;
-    message(&format!("The whole report is in {}.", file.display()));
     Ok(())
 }

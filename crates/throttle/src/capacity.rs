@@ -42,11 +42,7 @@ pub struct Search {
 
 impl Search {
     /// A search that starts at a rate, and ends once the lowest that failed is at most so much, relatively, above the highest
-    /// that held.
-    ///
-    /// # Panics
-    ///
-    /// Never; a start or tolerance that is not above 0 ends the search at once.
+    /// that held; where start or tolerance is not above 0, at once.
     #[must_use]
     pub fn new(start_per_s: f64, tolerance: f64) -> Self {
         Self {

@@ -12,7 +12,7 @@ use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
 use crate::report::{ArmResult, EvaluationRecord, Finding, Recommended, Report, judge};
 use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
-use crate::template::Variables;
+use crate::template;
 
 /// So many evaluations may fail in a row before the experiment gives up: a control that cannot be
 /// measured three times running will not be measured the fourth time.
@@ -573,16 +573,7 @@ fn summarise(spec: &CheckedSpec, mut result: ArmResult, confidence: f64) -> ArmR
 
 /// The settings of a configuration, as one would type them into a shell.
 pub fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec<String> {
-    let scalars = spec.spec.variables.iter();
-    let mut variables: Variables = scalars
-        .map(|(name, value)| (name.clone(), bayes_opt::Value::from(value).to_string()))
-        .collect();
-    variables.extend(
-        configuration
-            .0
-            .iter()
-            .map(|(name, value)| (name.clone(), value.to_string())),
-    );
+    let variables = template::variables(&spec.spec.variables, configuration);
     let line = |(name, value): (&String, &bayes_opt::Value)| {
         let Some(binding) = spec.knobs.get(name) else {
             return format!("{name} = {value}");

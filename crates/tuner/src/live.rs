@@ -16,7 +16,7 @@ use crate::process::{Interrupt, Launch, RunError, Running, family};
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, difference, external};
 use crate::spec::{CheckedSpec, Pairing};
-use crate::target::{Instance, Side, Unmade};
+use crate::target::{Instance, Side};
 use crate::template::{self, Variables};
 
 /// How often a JVM's counters are read: more often than it collects.
@@ -199,13 +199,12 @@ impl<'a> Live<'a> {
         // Some knobs are read when a service starts: they are in force before.
         let knobs = active.knobs.clone();
         self.put(&knobs, side)?;
-        active
-            .instance
-            .make_group(self.spec, &self.roots, &mut self.journal)
-            .map_err(|unmade| match unmade {
-                Unmade::Fault(fault) => fault,
-                Unmade::Host(error) => self.refused(error, side),
-            })?;
+        if let Some(quota) = active.instance.quota(self.spec)? {
+            active
+                .instance
+                .make_group(&quota, &self.roots, &mut self.journal)
+                .map_err(|error| self.refused(error, side))?;
+        }
         active
             .instance
             .start(self.spec, &self.roots, &mut self.journal, &self.interrupt)?;

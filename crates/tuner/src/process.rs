@@ -368,13 +368,11 @@ pub fn left_in_groups(roots: &Roots, directories: &[PathBuf]) -> Vec<u32> {
         let parent = directory.parent().and_then(Path::file_name);
         parent.is_some_and(|name| name.to_string_lossy().starts_with(GROUP))
     };
-    let listed = directories.iter().filter(is_ours).flat_map(|directory| {
-        let path = roots.absolute(directory).join("cgroup.procs");
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let pids = text.lines().filter_map(|line| line.parse().ok());
-        pids.collect::<Vec<u32>>()
-    });
-    listed.collect()
+    let members = directories
+        .iter()
+        .filter(is_ours)
+        .flat_map(|directory| host::processes_in(&roots.absolute(directory)));
+    members.flatten().collect()
 }
 
 /// Kills processes that are ours, such as [`orphans`]; one that has ended by itself is no error.

@@ -65,11 +65,10 @@ impl Sampler {
         let mut put = |name: &str, value: f64| {
             counters.insert(name.to_owned(), value);
         };
+        let mut cpu = None;
         if let Some(processes) = &mut self.processes {
             let sample = processes.read(roots).map_err(harness)?;
-            put("cpu_s", sample.cpu.total_s());
-            put("cpu_user_s", sample.cpu.user_s);
-            put("cpu_system_s", sample.cpu.system_s);
+            cpu = Some(sample.cpu);
             let switches = sample.voluntary_switches + sample.involuntary_switches;
             put("context_switches", switches as f64);
             put("involuntary_switches", sample.involuntary_switches as f64);
@@ -83,12 +82,15 @@ impl Sampler {
         if let Some(group) = &mut self.group {
             let sample = group.sample().map_err(harness)?;
             // In place of the processes': it knows those that came and went between two readings.
-            put("cpu_s", sample.cpu.total_s());
-            put("cpu_user_s", sample.cpu.user_s);
-            put("cpu_system_s", sample.cpu.system_s);
+            cpu = Some(sample.cpu);
             put("periods", sample.periods as f64);
             put("throttled_periods", sample.throttled_periods as f64);
             put("throttled_s", sample.throttled_s);
+        }
+        if let Some(cpu) = cpu {
+            put("cpu_s", cpu.total_s());
+            put("cpu_user_s", cpu.user_s);
+            put("cpu_system_s", cpu.system_s);
         }
         Ok(counters)
     }

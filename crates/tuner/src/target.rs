@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use host::{HostError, Journal, Roots};
+use host::{CpuQuota, HostError, Journal, Roots};
 
 use crate::bench::Arm;
 use crate::error::Fault;
 use crate::process::{self, Interrupt, Launch, RunError};
 use crate::reapply::{Reapply, Step};
-use crate::spec::{ApplySpec, CheckedSpec, ReadySpec, Scalar};
+use crate::spec::{ApplySpec, CheckedSpec, ReadySpec};
 use crate::template::{self, Variables};
 
 /// Readiness probes and `apply` requests are local; longer than this is a refusal.
@@ -71,18 +71,6 @@ impl Side {
     }
 }
 
-/// Why a side has no control group.
-pub(crate) enum Unmade {
-    Fault(Fault),
-    Host(HostError),
-}
-
-impl From<HostError> for Unmade {
-    fn from(error: HostError) -> Self {
-        Self::Host(error)
-    }
-}
-
 /// One side of the target, as it is now.
 #[derive(Debug)]
 pub(crate) struct Instance {
@@ -122,13 +110,8 @@ impl Instance {
             ..Arm::default()
         };
         let of = if side == Side::Control { &control } else { arm };
-        let mut variables = Variables::new();
-        for (name, value) in spec.spec.variables.iter().chain(&of.variables) {
-            variables.insert(name.clone(), plain(value));
-        }
-        for (name, value) in &of.configuration.0 {
-            variables.insert(name.clone(), value.to_string());
-        }
+        let scalars = spec.spec.variables.iter().chain(&of.variables);
+        let mut variables = template::variables(scalars, &of.configuration);
         variables.insert("port".into(), port.to_string());
         variables.insert("dir".into(), dir.display().to_string());
         variables.insert("side".into(), side.name().into());
@@ -225,19 +208,22 @@ impl Instance {
         self.wait_ready(spec, interrupt)
     }
 
-    /// Makes the side's control group and sets its quota, if it is to have one.
+    /// The side's quota, if it is to have one.
+    pub(crate) fn quota(&self, spec: &CheckedSpec) -> Result<Option<CpuQuota>, Fault> {
+        let quota = spec.target.quota.as_ref();
+        quota
+            .map(|quota| quota.filled(&self.variables))
+            .transpose()
+            .map_err(|(key, message)| self.side.fault(format!("target.quota.{key}: {message}")))
+    }
+
+    /// Makes the side's control group and sets its quota.
     pub(crate) fn make_group(
         &mut self,
-        spec: &CheckedSpec,
+        quota: &CpuQuota,
         roots: &Roots,
         journal: &mut Journal,
-    ) -> Result<(), Unmade> {
-        let Some(quota) = &spec.target.quota else {
-            return Ok(());
-        };
-        let quota = quota.filled(&self.variables).map_err(|(key, message)| {
-            Unmade::Fault(self.side.fault(format!("target.quota.{key}: {message}")))
-        })?;
+    ) -> Result<(), HostError> {
         let group = format!(
             "{}{}/{}",
             process::GROUP,
@@ -493,10 +479,6 @@ pub(crate) fn agent() -> ureq::Agent {
         .timeout_global(Some(REQUEST_TIMEOUT))
         .build()
         .into()
-}
-
-fn plain(value: &Scalar) -> String {
-    bayes_opt::Value::from(value).to_string()
 }
 
 fn free_port() -> std::io::Result<u16> {

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use bayes_opt::{Configuration, Value};
 use regex::Regex;
+
+use crate::spec::Scalar;
 
 /// The values that templates may name.
 pub type Variables = BTreeMap<String, String>;
@@ -20,6 +23,20 @@ pub struct UnknownName {
     pub name: String,
     /// What there is.
     pub known: String,
+}
+
+/// Variables of a specification, and a configuration's parameters, by name.
+pub(crate) fn variables<'a>(
+    scalars: impl IntoIterator<Item = (&'a String, &'a Scalar)>,
+    configuration: &Configuration,
+) -> Variables {
+    let scalars = scalars
+        .into_iter()
+        .map(|(name, value)| (name.clone(), Value::from(value).to_string()));
+    let parameters = configuration.0.iter();
+    scalars
+        .chain(parameters.map(|(name, value)| (name.clone(), value.to_string())))
+        .collect()
 }
 
 /// Replaces every `{name}` by its value. `{{name}}` stands for the text `{name}`; a brace that does

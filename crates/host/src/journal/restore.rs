@@ -13,6 +13,7 @@ use super::Journal;
 use super::file::{fnv, replace, temporary};
 use super::group::{ControllerUse, controller_use, disable_controller};
 use super::record::{Action, Pending};
+use crate::cgroup_tree::below;
 use crate::error::{HostError, errno_of, is_absence};
 use crate::knob::{Knob, is_taken_as};
 use crate::process::{End, end_process};
@@ -333,11 +334,9 @@ fn undo_group(directory: &Path, dry_run: bool) -> Result<RestoreOutcome, i32> {
 /// Groups that a process in a group of ours made, container runtimes for instance, go with it. One that is not empty stays,
 /// and then so does ours.
 fn remove_below(directory: &Path) {
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_below(&entry.path());
-            let _ = fs::remove_dir(entry.path());
-        }
+    for child in below(directory) {
+        remove_below(&child);
+        let _ = fs::remove_dir(child);
     }
 }
 

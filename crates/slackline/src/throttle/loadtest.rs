@@ -128,8 +128,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         (_, Some(signal)) => return Ok(Done::Signal(signal)),
         (report, None) => report?,
     };
-    let text = text(&report);
-    crate::publish(arguments.json.as_deref(), &report, &text)?;
+    crate::publish(
+        arguments.json.as_deref(),
+        &report,
+        &text(&report),
+        "Everything",
+    )?;
     let is_worse = report
         .ratio
         .is_some_and(|ratio| !(ratio.excludes(1.0) && ratio.estimate > 1.0));
@@ -312,13 +316,7 @@ fn interval_of(capacities_per_s: &[f64]) -> Result<Interval, StatsError> {
         .iter()
         .map(|capacity| capacity.ln())
         .collect();
-    let interval = mean_interval(&logarithms, CONFIDENCE)?;
-    Ok(Interval {
-        low: interval.low.exp(),
-        estimate: interval.estimate.exp(),
-        high: interval.high.exp(),
-        confidence: interval.confidence,
-    })
+    Ok(mean_interval(&logarithms, CONFIDENCE)?.exp())
 }
 
 /// With what a search leaves open, for when all searches agree by chance.
@@ -372,17 +370,14 @@ fn text(report: &Report) -> String {
         }
     }
     if let Some(ratio) = report.ratio {
-        let change = |factor: f64| format!("{:+.1}", 100.0 * (factor - 1.0)).replace('-', "−");
         let finding = if ratio.excludes(1.0) {
             "Shown"
         } else {
             "No difference shown"
         };
         lines.push(format!(
-            "{finding}: {} % [{}, {}] load within the objective, after against before.",
-            change(ratio.estimate),
-            change(ratio.low),
-            change(ratio.high)
+            "{finding}: {} load within the objective, after against before.",
+            tuner::report::change(&ratio)
         ));
     }
     if let Some(per_s) = report.watched_at_per_s {

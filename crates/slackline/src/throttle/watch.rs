@@ -62,7 +62,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     );
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let report = observe(&arguments.watched, arguments.duration_s, &interrupt)?;
-    crate::publish(arguments.json.as_deref(), &report, &text::report(&report))?;
+    crate::publish(
+        arguments.json.as_deref(),
+        &report,
+        &text::report(&report),
+        "Everything",
+    )?;
     Ok(match interrupt.signal() {
         Some(signal) => Done::Signal(signal),
         None => Done::Positive,

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use bayes_opt::Value;
-
 use super::check::CheckedParts;
 use crate::error::SpecError;
 use crate::quota::QuotaSpec;
@@ -108,15 +106,8 @@ fn check_quota(
     known: &Variables,
 ) -> Result<(), SpecError> {
     let mut values = known.clone();
-    let variables = parts.spec.variables.iter();
-    values.extend(variables.map(|(name, value)| (name.clone(), Value::from(value).to_string())));
     let control = parts.space.default_configuration();
-    values.extend(
-        control
-            .0
-            .iter()
-            .map(|(name, value)| (name.clone(), value.to_string())),
-    );
+    values.extend(template::variables(&parts.spec.variables, &control));
     quota
         .filled(&values)
         .map(drop)
