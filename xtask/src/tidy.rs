@@ -41,8 +41,8 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "throttle",
-        to: &[],
-        reason: "pure: observations come in, findings go out",
+        to: &["latency-stats"],
+        reason: "pure: observations come in, findings go out, with intervals",
     },
     Edges {
         from: "tuner",

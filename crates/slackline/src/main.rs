@@ -120,7 +120,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             print(&table::check(&spec))?;
             Ok(Done::Positive)
         }
-        Command::Throttle(command) => throttle::run(&command),
+        Command::Throttle(command) => throttle::run(&command, &arguments.state_dir),
         Command::Load(arguments) => load::run(&arguments),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),

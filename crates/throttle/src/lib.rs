@@ -3,17 +3,20 @@
 //! Pure: observations come in, findings go out. No clock, no I/O.
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod bandwidth;
 pub mod capacity;
 mod histogram;
+mod runtime;
 mod schedule;
 pub mod simulation;
 mod verdict;
 
 pub use bandwidth::Limit;
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
-pub use schedule::{ByName, Event, NAMES_MAX, Observed, Schedule};
-pub use simulation::{Burst, Demand, Host, Outcome, Requests, Service, simulate};
+pub use runtime::{RuntimePool, Sizing, ignores_quota};
+pub use schedule::{ByName, Event, JOBS_MAX, NAMES_MAX, Observed, Recording, Schedule};
+pub use simulation::{Burst, Demand, Host, Job, Outcome, Pool, Service, Work, simulate};
 pub use verdict::{Cause, Counters, Verdict, judge};
 
 /// The nearest whole number; negative and NaN are 0.

@@ -1,4 +1,4 @@
-//! A service under a CPU limit, event by event: CPUs with their run queues and ticks, pools of threads, requests that arrive
+//! A service under a CPU limit, event by event: CPUs with their run queues and ticks, pools of threads, jobs that arrive
 //! whether or not the service keeps up, and bursts in which many threads wake at once (garbage collection).
 //!
 //! What it leaves out, on purpose: neighbours, wake-up costs, caches, and weights within the group. Its error against real
@@ -52,11 +52,6 @@ pub enum Demand {
         /// Its mean.
         mean_us: f64,
     },
-    /// Drawn from what was recorded.
-    Recorded {
-        /// CPU times.
-        cpu_us: Vec<f64>,
-    },
 }
 
 impl Demand {
@@ -64,10 +59,8 @@ impl Demand {
         let us = match self {
             Self::Fixed { cpu_us } => *cpu_us,
             Self::Exponential { mean_us } => exponential(rng, *mean_us),
-            Self::Recorded { cpu_us } if cpu_us.is_empty() => 0.0,
-            Self::Recorded { cpu_us } => cpu_us[rng.random_range(0..cpu_us.len())],
         };
-        crate::rounded(us * 1000.0).max(1)
+        us_to_ns(us).max(1)
     }
 
     /// Its mean, in microseconds.
@@ -76,20 +69,58 @@ impl Demand {
         match self {
             Self::Fixed { cpu_us } => *cpu_us,
             Self::Exponential { mean_us } => *mean_us,
-            Self::Recorded { cpu_us } => cpu_us.iter().sum::<f64>() / cpu_us.len().max(1) as f64,
         }
     }
 }
 
-/// Requests that arrive at random (Poisson) and are served by a pool of threads, first come first served.
+/// A pool of threads and its jobs, first come first served. A job is what a thread does from waking to sleeping again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Requests {
-    /// Arrivals a second.
-    pub per_s: f64,
-    /// CPU time of one.
-    pub demand: Demand,
-    /// Threads that serve them.
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    /// What its threads are called.
+    pub name: String,
+    /// How many there are.
     pub threads: usize,
+    /// Their jobs.
+    pub work: Work,
+}
+
+/// Where a pool's jobs come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Work {
+    /// They arrive at random (Poisson).
+    Random {
+        /// Arrivals a second.
+        per_s: f64,
+        /// CPU time of one.
+        demand: Demand,
+    },
+    /// They were recorded.
+    Recorded(Vec<Job>),
+}
+
+impl Work {
+    /// Mean CPU use over `duration_s`, in cores.
+    #[must_use]
+    pub fn mean_cores(&self, duration_s: f64) -> f64 {
+        match self {
+            Self::Random { per_s, demand } => per_s * demand.mean_us() / 1e6,
+            Self::Recorded(jobs) => {
+                jobs.iter().map(|job| job.cpu_us).sum::<f64>() / (1e6 * duration_s)
+            }
+        }
+    }
+}
+
+/// A recorded job.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// When a thread was woken for it, since the beginning.
+    pub at_us: f64,
+    /// CPU time that it took.
+    pub cpu_us: f64,
 }
 
 /// Threads that all wake at once, now and then: a garbage collection, a flush.
@@ -106,36 +137,19 @@ pub struct Burst {
 /// A service: what runs in the group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Service {
-    /// Pools of threads and their requests.
-    pub requests: Vec<Requests>,
+    /// Pools of threads and their jobs.
+    pub pools: Vec<Pool>,
     /// Bursts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bursts: Vec<Burst>,
-}
-
-impl Service {
-    /// Mean CPU use, in cores.
-    #[must_use]
-    pub fn mean_cores(&self) -> f64 {
-        let requests: f64 = self
-            .requests
-            .iter()
-            .map(|r| r.per_s * r.demand.mean_us() / 1e6)
-            .sum();
-        let bursts: f64 = self
-            .bursts
-            .iter()
-            .map(|b| b.threads as f64 * b.demand.mean_us() / b.every_us)
-            .sum();
-        requests + bursts
-    }
 }
 
 /// What became of a simulated run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Time from arrival to the end of each request, in order of their end.
-    pub latencies_us: Vec<f64>,
-    /// Requests that had not ended when the run did.
+    /// For each pool, the time from arrival to end of each job, in order of their end.
+    pub latencies_us: Vec<Vec<f64>>,
+    /// Jobs that had not ended when the run did.
     pub unfinished: usize,
     /// Quota periods, and those in which some CPU was throttled.
     pub periods: u64,
@@ -150,34 +164,25 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A latency quantile by the nearest rank; `None` without requests.
+    /// A quantile of a pool's latencies; `None` where none of its jobs ended.
     #[must_use]
-    pub fn latency_us(&self, quantile: f64) -> Option<f64> {
-        let mut sorted = self.latencies_us.clone();
-        sorted.sort_by(f64::total_cmp);
-        let rank = crate::rounded((quantile * sorted.len() as f64).ceil()).max(1) - 1;
-        sorted
-            .get(
-                usize::try_from(rank)
-                    .ok()?
-                    .min(sorted.len().checked_sub(1)?),
-            )
-            .copied()
+    pub fn latency_us(&self, pool: usize, quantile: f64) -> Option<f64> {
+        latency_stats::quantile(self.latencies_us.get(pool)?, quantile)
     }
 }
 
 /// Runs `service` under `limit` for `duration_s` of simulated time; the first tenth counts for nothing.
 ///
 /// ```
-/// use throttle::{Demand, Host, Limit, Requests, Service, simulate};
-/// let demand = Demand::Fixed { cpu_us: 5000.0 };
-/// let requests = vec![Requests { per_s: 100.0, demand, threads: 8 }];
-/// let service = Service { requests, bursts: vec![] };
+/// use throttle::{Demand, Host, Limit, Pool, Service, Work, simulate};
+/// let work = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 5000.0 } };
+/// let pools = vec![Pool { name: "worker".into(), threads: 8, work }];
+/// let service = Service { pools, bursts: vec![] };
 /// let free = simulate(&service, &Host::new(4), &Limit::cores(4.0), 20.0, 1);
 /// let tight = simulate(&service, &Host::new(4), &Limit::cores(0.6), 20.0, 1);
 /// assert_eq!(free.throttled_periods, 0);
 /// assert!(tight.throttled_periods > 0);
-/// assert!(tight.latency_us(0.99) > free.latency_us(0.99));
+/// assert!(tight.latency_us(0, 0.99) > free.latency_us(0, 0.99));
 /// ```
 #[must_use]
 pub fn simulate(
@@ -205,7 +210,7 @@ enum Event {
 
 #[derive(Clone, Copy, Debug)]
 struct Thread {
-    /// The pool of requests, or `None` for a thread of a burst.
+    /// Its pool, or `None` for a thread of a burst.
     pool: Option<usize>,
     remaining_ns: u64,
     arrived_ns: u64,
@@ -232,7 +237,10 @@ struct Run<'a> {
     cpus: Vec<Cpu>,
     locals_ns: Vec<i64>,
     idle_threads: Vec<usize>,
-    waiting: Vec<VecDeque<u64>>,
+    /// Jobs for which no thread was idle: arrival and CPU time.
+    waiting: Vec<VecDeque<(u64, u64)>>,
+    /// Of recorded work, how many jobs have arrived.
+    arrived: Vec<usize>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
     now_ns: u64,
@@ -259,12 +267,9 @@ impl<'a> Run<'a> {
             period_ns: limit.period_us * 1000,
             cpus: vec![Cpu::default(); host.cpus],
             locals_ns: vec![0; host.cpus],
-            idle_threads: service
-                .requests
-                .iter()
-                .map(|requests| requests.threads)
-                .collect(),
-            waiting: vec![VecDeque::new(); service.requests.len()],
+            idle_threads: service.pools.iter().map(|pool| pool.threads).collect(),
+            waiting: vec![VecDeque::new(); service.pools.len()],
+            arrived: vec![0; service.pools.len()],
             events: BinaryHeap::new(),
             sequence: 0,
             now_ns: 0,
@@ -272,14 +277,15 @@ impl<'a> Run<'a> {
             warm_ns: end_ns / 10,
             slack_is_due: false,
             rng: ChaCha8Rng::seed_from_u64(seed),
-            outcome: Outcome::default(),
+            outcome: Outcome {
+                latencies_us: vec![Vec::new(); service.pools.len()],
+                ..Outcome::default()
+            },
         };
-        for (pool, requests) in service.requests.iter().enumerate() {
-            run.next_arrival(pool, requests.per_s);
-        }
+        (0..service.pools.len()).for_each(|pool| run.next_arrival(pool));
         for (index, burst) in service.bursts.iter().enumerate() {
             let first_us = burst.every_us * run.rng.random::<f64>();
-            run.at(crate::rounded(first_us * 1000.0), Event::Burst(index));
+            run.at(us_to_ns(first_us), Event::Burst(index));
         }
         run.at(run.period_ns, Event::Refill);
         run
@@ -291,10 +297,29 @@ impl<'a> Run<'a> {
             .push(Reverse((self.now_ns + after_ns, self.sequence, event)));
     }
 
-    fn next_arrival(&mut self, pool: usize, per_s: f64) {
-        if per_s > 0.0 {
-            let gap_us = exponential(&mut self.rng, 1e6 / per_s);
-            self.at(crate::rounded(gap_us * 1000.0), Event::Arrival(pool));
+    fn next_arrival(&mut self, pool: usize) {
+        let after_ns = match &self.service.pools[pool].work {
+            Work::Random { per_s, .. } if *per_s > 0.0 => {
+                us_to_ns(exponential(&mut self.rng, 1e6 / per_s))
+            }
+            Work::Random { .. } => return,
+            Work::Recorded(jobs) => match jobs.get(self.arrived[pool]) {
+                Some(job) => us_to_ns(job.at_us).saturating_sub(self.now_ns),
+                None => return,
+            },
+        };
+        self.at(after_ns, Event::Arrival(pool));
+    }
+
+    /// The CPU time of the job that arrives now.
+    fn demand_ns(&mut self, pool: usize) -> u64 {
+        match &self.service.pools[pool].work {
+            Work::Random { demand, .. } => demand.draw_ns(&mut self.rng),
+            Work::Recorded(jobs) => {
+                let job = jobs.get(self.arrived[pool]);
+                self.arrived[pool] += 1;
+                job.map_or(1, |job| us_to_ns(job.cpu_us).max(1))
+            }
         }
     }
 
@@ -308,13 +333,14 @@ impl<'a> Run<'a> {
         self.now_ns = time_ns;
         match event {
             Event::Arrival(pool) => {
-                self.next_arrival(pool, self.service.requests[pool].per_s);
-                self.waiting[pool].push_back(self.now_ns);
+                let demand_ns = self.demand_ns(pool);
+                self.next_arrival(pool);
+                self.waiting[pool].push_back((self.now_ns, demand_ns));
                 self.serve(pool);
             }
             Event::Burst(index) => {
                 let burst = &self.service.bursts[index];
-                self.at(crate::rounded(burst.every_us * 1000.0), Event::Burst(index));
+                self.at(us_to_ns(burst.every_us), Event::Burst(index));
                 for _ in 0..burst.threads {
                     let remaining_ns = burst.demand.draw_ns(&mut self.rng);
                     self.wake(Thread {
@@ -346,13 +372,12 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Gives a waiting request to an idle thread.
+    /// Gives a waiting job to an idle thread.
     fn serve(&mut self, pool: usize) {
         while self.idle_threads[pool] > 0
-            && let Some(arrived_ns) = self.waiting[pool].pop_front()
+            && let Some((arrived_ns, remaining_ns)) = self.waiting[pool].pop_front()
         {
             self.idle_threads[pool] -= 1;
-            let remaining_ns = self.service.requests[pool].demand.draw_ns(&mut self.rng);
             self.wake(Thread {
                 pool: Some(pool),
                 remaining_ns,
@@ -467,15 +492,13 @@ impl<'a> Run<'a> {
             && let Some(pool) = thread.pool
         {
             if thread.arrived_ns >= self.warm_ns {
-                self.outcome
-                    .latencies_us
+                self.outcome.latencies_us[pool]
                     .push((self.now_ns - thread.arrived_ns) as f64 / 1000.0);
             }
             self.idle_threads[pool] += 1;
-            // The same thread goes on with the next request, on the CPU where it is.
-            if let Some(arrived_ns) = self.waiting[pool].pop_front() {
+            // The same thread goes on with the next job, on the CPU where it is.
+            if let Some((arrived_ns, remaining_ns)) = self.waiting[pool].pop_front() {
                 self.idle_threads[pool] -= 1;
-                let remaining_ns = self.service.requests[pool].demand.draw_ns(&mut self.rng);
                 self.cpus[cpu].queue.push_front(Thread {
                     pool: Some(pool),
                     remaining_ns,
@@ -509,6 +532,10 @@ impl<'a> Run<'a> {
         self.outcome.cores.close(self.end_ns - self.warm_ns);
         self.outcome
     }
+}
+
+fn us_to_ns(us: f64) -> u64 {
+    crate::rounded(us * 1000.0)
 }
 
 fn exponential(rng: &mut ChaCha8Rng, mean: f64) -> f64 {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
+use crate::runtime::RuntimePool;
 use crate::schedule::{ByName, Observed};
 
 /// Mean use from this share of the quota on is "too small a quota", not bursts: with random arrivals a queue at 90 % is ten
@@ -138,13 +139,16 @@ pub fn judge(
     }
     let runnable = by_name.runnable_max;
     let quota_text = format!("{quota:.2} cores of quota, {burst}");
-    let (cause, who) = match runtime_of(&name) {
-        Some(runtime) => (
+    let (cause, who) = match RuntimePool::of(&name) {
+        Some(pool) => (
             Cause::RuntimeThreads {
                 name: name.clone(),
                 runnable,
             },
-            format!("{runnable} threads named {name} ({runtime}) want to run at once"),
+            format!(
+                "{runnable} threads named {name} ({}; {} sets their number) want to run at once",
+                pool.what, pool.flag
+            ),
         ),
         None => (
             Cause::PoolWakesAtOnce {
@@ -228,49 +232,6 @@ fn time(us: f64) -> String {
     } else {
         format!("{:.1} ms", us / 1000.0)
     }
-}
-
-/// What a thread name says about its runtime, where the threads are the runtime's own: HotSpot's (src/hotspot/share/gc and
-/// compiler, names cut to 15 bytes by the kernel).
-fn runtime_of(name: &str) -> Option<&'static str> {
-    const KNOWN: [(&str, &str); 8] = [
-        (
-            "GC Thread",
-            "the JVM's garbage collector; -XX:ParallelGCThreads sets their number",
-        ),
-        (
-            "G1 ",
-            "the JVM's G1 collector; -XX:ConcGCThreads sets their number",
-        ),
-        (
-            "ParGC",
-            "the JVM's garbage collector; -XX:ParallelGCThreads sets their number",
-        ),
-        (
-            "ZWorker",
-            "the JVM's ZGC; -XX:ConcGCThreads sets their number",
-        ),
-        (
-            "Shenandoah",
-            "the JVM's Shenandoah collector; -XX:ConcGCThreads sets their number",
-        ),
-        (
-            "C2 Compiler",
-            "the JVM's compiler; -XX:CICompilerCount sets their number",
-        ),
-        (
-            "C1 Compiler",
-            "the JVM's compiler; -XX:CICompilerCount sets their number",
-        ),
-        (
-            "JVMCI",
-            "the JVM's Graal compiler; -XX:JVMCIThreads sets their number",
-        ),
-    ];
-    KNOWN
-        .iter()
-        .find(|(prefix, _)| name.starts_with(prefix))
-        .map(|(_, what)| *what)
 }
 
 #[cfg(test)]

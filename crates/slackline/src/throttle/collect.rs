@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use host::Roots;
 use perf_events::{Field, Format, Record, Ring, Sample, Tracefs};
-use throttle::{Event, Observed, Schedule};
+use throttle::{Event, Schedule};
 
 /// Pages of each CPU's buffer, as a power of two: 1 MiB holds about 10,000 switches.
 const PAGES_LOG2: u32 = 8;
@@ -19,7 +19,9 @@ const NOT_RUNNABLE: u64 = 0xff;
 
 /// What was seen, and what was missed.
 pub(crate) struct Collected {
-    pub(crate) observed: Observed,
+    pub(crate) schedule: Schedule,
+    /// The end of the watch, on the schedule's clock.
+    pub(crate) end_ns: u64,
     /// Events that the kernel had no room for.
     pub(crate) lost: u64,
 }
@@ -91,11 +93,19 @@ impl Layout {
     }
 }
 
-/// Watches the group for `duration`, or until `stop` says so.
+/// What is kept of each job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Jobs {
+    Summed,
+    Recorded,
+}
+
+/// Watches the group for `duration`, or until `goes_on`, which sees everything so far every [`DRAIN_EVERY`], says no.
 pub(crate) fn collect(
     group: &str,
     duration: Duration,
-    stop: &dyn Fn() -> bool,
+    jobs: Jobs,
+    goes_on: &mut dyn FnMut(&Collected) -> anyhow::Result<bool>,
 ) -> anyhow::Result<Collected> {
     let roots = Roots::default();
     let layout = Layout::read()?;
@@ -110,45 +120,48 @@ pub(crate) fn collect(
         .iter()
         .map(|cpu| Ring::open(*cpu, &tracepoints, PAGES_LOG2))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut schedule = Schedule::new(monotonic_ns());
-    look(&roots, group, &mut schedule)?;
+    let start_ns = monotonic_ns();
+    let mut seen = Collected {
+        schedule: match jobs {
+            Jobs::Summed => Schedule::new(start_ns),
+            Jobs::Recorded => Schedule::recorder(start_ns),
+        },
+        end_ns: start_ns,
+        lost: 0,
+    };
+    look(&roots, group, &mut seen.schedule)?;
     let (start, mut looked) = (Instant::now(), Instant::now());
     let mut waiting: Vec<(u64, Event)> = Vec::new();
-    let mut lost = 0;
-    let mut end_ns = 0;
-    while start.elapsed() < duration && !stop() {
+    while start.elapsed() < duration && goes_on(&seen)? {
         std::thread::sleep(DRAIN_EVERY.min(duration.saturating_sub(start.elapsed())));
         if looked.elapsed() > LOOK_EVERY {
-            look(&roots, group, &mut schedule)?;
+            look(&roots, group, &mut seen.schedule)?;
             looked = Instant::now();
         }
         // Whatever happened before now is in the rings; what comes while they are emptied waits for the next time.
-        end_ns = monotonic_ns();
+        seen.end_ns = monotonic_ns();
         for ring in &mut rings {
             ring.drain(|record| match record {
                 Record::Sample(sample) => {
                     waiting.extend(layout.event(&sample).map(|event| (sample.time_ns, event)));
                 }
-                Record::Lost(count) => lost += count,
+                Record::Lost(count) => seen.lost += count,
                 Record::Other => {}
             });
         }
         waiting.sort_by_key(|(time_ns, _)| *time_ns);
-        let due = waiting.partition_point(|(time_ns, _)| *time_ns <= end_ns);
+        let due = waiting.partition_point(|(time_ns, _)| *time_ns <= seen.end_ns);
         for (time_ns, event) in waiting.drain(..due) {
-            schedule.take(time_ns, event);
+            seen.schedule.take(time_ns, event);
         }
     }
-    Ok(Collected {
-        observed: schedule.finish(end_ns),
-        lost,
-    })
+    Ok(seen)
 }
 
 /// Takes in the threads that are in the group now.
 fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> anyhow::Result<()> {
     for thread in host::threads_below(roots, group).with_context(|| format!("cgroup {group}"))? {
-        if !schedule.has(thread) {
+        if !schedule.is_named(thread) {
             let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
             schedule.add(thread, name.trim());
         }

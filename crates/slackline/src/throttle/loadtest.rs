@@ -1,7 +1,6 @@
 //! `slackline throttle loadtest`: how much load a service takes, before and after a change.
 
 use std::path::PathBuf;
-use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 use latency_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
@@ -10,6 +9,7 @@ use throttle::capacity::{Search, Trial};
 use tuner::parse::Format;
 use tuner::process::Interrupt;
 
+use super::shell;
 use super::watch::{self, Watched};
 use crate::{Done, load, message};
 
@@ -291,23 +291,6 @@ fn trial(
         error_share: errors / (requests + errors).max(1.0),
         complaint: None,
     })
-}
-
-/// Runs a command of the user's to its end; its standard output.
-fn shell(command: &str) -> anyhow::Result<String> {
-    let output = Command::new("sh").args(["-c", command]).output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{command:?} ended with {}: {}",
-        output.status,
-        if said.trim().is_empty() {
-            "it said nothing"
-        } else {
-            said.trim()
-        }
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A capacity is a scale: its interval is that of the logarithms.

@@ -1,9 +1,17 @@
-//! `slackline throttle`: why a service fails at half its CPU.
+//! `slackline throttle`: why a service fails at half its CPU, and what to set.
 
+mod advise;
+mod apply;
 mod collect;
+mod experiment;
 mod loadtest;
+mod runtimes;
 mod text;
 mod watch;
+
+use std::path::Path;
+
+use anyhow::ensure;
 
 use crate::Done;
 
@@ -11,13 +19,38 @@ use crate::Done;
 pub(crate) enum Command {
     /// Watch a service: cores in use at 10 ms, threads that want to run, throttling, and what causes it.
     Watch(watch::Arguments),
+    /// What pool sizes, quota, burst and period to set: a service's own jobs, recorded, simulated under others.
+    Advise(Box<advise::Arguments>),
+    /// Try another limit on a running service, and keep it only if it is shown to be better.
+    Apply(apply::Arguments),
     /// Find how much load a service takes within its objective, before and after a change.
     Loadtest(Box<loadtest::Arguments>),
 }
 
-pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
+pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
     match command {
         Command::Watch(arguments) => watch::run(arguments),
+        Command::Advise(arguments) => advise::run(arguments),
+        Command::Apply(arguments) => apply::run(arguments, state_dir),
         Command::Loadtest(arguments) => loadtest::run(arguments),
     }
+}
+
+/// Runs a command of the user's to its end; its standard output.
+fn shell(command: &str) -> anyhow::Result<String> {
+    let output = std::process::Command::new("sh")
+        .args(["-c", command])
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{command:?} ended with {}: {}",
+        output.status,
+        if said.trim().is_empty() {
+            "it said nothing"
+        } else {
+            said.trim()
+        }
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

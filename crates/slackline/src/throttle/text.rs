@@ -16,11 +16,10 @@ const NAMES_MAX: usize = 12;
 
 pub(super) fn report(report: &Report) -> String {
     let mut text = format!("{}\n\n", report.verdict.sentence);
-    let group = if report.group.is_empty() {
-        "the root group"
-    } else {
-        &report.group
-    };
+    for note in &report.runtimes {
+        let _ = writeln!(text, "Note: {note}.\n");
+    }
+    let group = super::watch::named(&report.group);
     let limit = match (&report.limit, &report.limited_by) {
         (Some(limit), Some(by)) => {
             let of = if *by == report.group {

@@ -9,7 +9,8 @@ use serde::Serialize;
 use throttle::{Counters, Limit, Observed, Verdict};
 use tuner::process::Interrupt;
 
-use super::{collect, text};
+use super::collect::{self, Collected, Jobs};
+use super::{runtimes, text};
 use crate::Done;
 
 #[derive(clap::Args)]
@@ -53,6 +54,8 @@ pub(super) struct Report {
     /// Slackline's own CPU time over the time of the watch.
     pub(super) own_cpu_cores: f64,
     pub(super) verdict: Verdict,
+    /// A sentence for each runtime that runs more threads at once than the quota has cores.
+    pub(super) runtimes: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
@@ -80,8 +83,19 @@ pub(super) fn observe(
     duration_s: f64,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Report> {
+    let group = group_of(&Roots::default(), watched)?;
+    let mut goes_on = |_: &Collected| Ok(interrupt.signal().is_none());
+    Ok(observe_group(group, duration_s, Jobs::Summed, &mut goes_on)?.0)
+}
+
+/// Watches a group, and hands over what was collected beside what is said of it.
+pub(super) fn observe_group(
+    group: String,
+    duration_s: f64,
+    jobs: Jobs,
+    goes_on: &mut dyn FnMut(&Collected) -> anyhow::Result<bool>,
+) -> anyhow::Result<(Report, Collected)> {
     let roots = Roots::default();
-    let group = group_of(&roots, watched)?;
     let tightest = host::tightest_quota(&roots, &group)?;
     let limited_by = tightest
         .as_ref()
@@ -89,30 +103,43 @@ pub(super) fn observe(
     let mut counters = CgroupReader::open(&roots, limited_by).ok();
     let mut sample = || counters.as_mut().and_then(|reader| reader.sample().ok());
     let (own_before, before) = (host::own_cpu_s(), sample());
-    let collected = collect::collect(&group, Duration::from_secs_f64(duration_s), &|| {
-        interrupt.signal().is_some()
-    })?;
+    let duration = Duration::from_secs_f64(duration_s);
+    let collected = collect::collect(&group, duration, jobs, goes_on)?;
     let after = sample();
+    let observed = collected.schedule.clone().finish(collected.end_ns);
     let limit = tightest.as_ref().map(limit_of);
     let counters = before
         .zip(after)
         .map(|(before, after)| difference(&before, &after));
     let cpus = host::online_cpus(&roots)?.len();
-    Ok(Report {
-        verdict: throttle::judge(&collected.observed, limit.as_ref(), counters.as_ref(), cpus),
-        own_cpu_cores: (host::own_cpu_s() - own_before)
-            / (collected.observed.duration_us / 1e6).max(0.001),
+    let quota = limit.and_then(|limit| limit.in_cores());
+    let report = Report {
+        runtimes: quota.map_or_else(Vec::new, |cores| {
+            runtimes::ignoring(&roots, &group, &observed, cores, cpus)
+        }),
+        verdict: throttle::judge(&observed, limit.as_ref(), counters.as_ref(), cpus),
+        own_cpu_cores: (host::own_cpu_s() - own_before) / (observed.duration_us / 1e6).max(0.001),
         limited_by: tightest.map(|tightest| tightest.group),
-        observed: collected.observed,
+        observed,
         lost_events: collected.lost,
         group,
         cpus,
         limit,
         counters,
-    })
+    };
+    Ok((report, collected))
 }
 
-fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String> {
+/// A group's name for people.
+pub(super) fn named(group: &str) -> &str {
+    if group.is_empty() {
+        "the root group"
+    } else {
+        group
+    }
+}
+
+pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String> {
     if let Some(pid) = target.pid {
         return Ok(host::group_of(roots, pid)?);
     }

@@ -1,0 +1,338 @@
+//! `slackline throttle advise`: what to set, by simulation of a service's own jobs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use host::Roots;
+use serde::{Deserialize, Serialize};
+use throttle::advice::{self, Advice, Prediction, Question};
+use throttle::{Host, Limit, Recording};
+use tuner::process::Interrupt;
+
+use super::collect::{Collected, Jobs};
+use super::experiment;
+use super::watch::{self, Watched};
+use crate::table::table;
+use crate::{Done, message};
+
+/// A recording that lost more than this share of its switches says little about demands.
+const MISSED_SHARE: f64 = 0.05;
+/// Beyond this, up or down, the model does not describe the service.
+const MODEL_ERROR_MAX: f64 = 1.5;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    watched: Option<Watched>,
+    /// A service that was recorded by --save, or is described in the same form, in place of a running one.
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "Watched",
+        required_unless_present = "Watched"
+    )]
+    service: Option<PathBuf>,
+    /// How long to record, in seconds, under the load that matters.
+    #[arg(long, default_value_t = 30.0, value_name = "S")]
+    duration_s: f64,
+    /// The pool whose jobs are timed, by thread name; without it, the one of several threads that does most jobs.
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// An objective for the 99th percentile of a job, in milliseconds: then the load within it is predicted, too.
+    #[arg(long, value_name = "MS")]
+    slo_p99_ms: Option<f64>,
+    /// Keep the recording in this file, for --service.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write a specification for `slackline tune` that searches the pool sizes under the quota, with the load of --url.
+    #[arg(long, value_name = "FILE", conflicts_with = "service", requires_all = ["url", "rate"])]
+    experiment: Option<PathBuf>,
+    /// The URL that the experiment loads.
+    #[arg(long, requires = "experiment")]
+    url: Option<String>,
+    /// The requests a second that the experiment sends.
+    #[arg(long, requires = "experiment", value_name = "N")]
+    rate: Option<f64>,
+    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A service with its limit and host, recorded or described.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Known {
+    pub(super) host: Host,
+    pub(super) limit: Limit,
+    #[serde(flatten)]
+    pub(super) recording: Recording,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    ensure!(
+        arguments.duration_s >= 1.0 && arguments.duration_s <= 3600.0,
+        "--duration-s must be between 1 and 3600"
+    );
+    ensure!(
+        arguments
+            .slo_p99_ms
+            .is_none_or(|ms| ms > 0.0 && ms.is_finite()),
+        "--slo-p99-ms must be above 0"
+    );
+    let (known, group) = match (&arguments.service, &arguments.watched) {
+        (Some(path), _) => (read(path)?, None),
+        (None, Some(watched)) => {
+            let group = watch::group_of(&Roots::default(), watched)?;
+            match record(arguments, &group)? {
+                Ok(known) => (known, Some(group)),
+                Err(done) => return Ok(done),
+            }
+        }
+        (None, None) => anyhow::bail!("give one of --pid, --cgroup, --unit and --service"),
+    };
+    if let Some(path) = &arguments.save {
+        let json = serde_json::to_string(&known)? + "\n";
+        std::fs::write(path, json).with_context(|| format!("{}", path.display()))?;
+        message(&format!("The recording is in {}.", path.display()));
+    }
+    let question = known.question(arguments.pool.as_deref(), arguments.slo_p99_ms)?;
+    let advice = advice::advise(&question)
+        .context("there is no CPU quota: nothing is throttled, and there is nothing to advise")?;
+    crate::publish(
+        arguments.json.as_deref(),
+        &advice,
+        &text(&advice, &question),
+        "Everything",
+    )?;
+    if let (Some(path), Some(group), Some(url), Some(rate)) = (
+        &arguments.experiment,
+        &group,
+        &arguments.url,
+        arguments.rate,
+    ) {
+        experiment::write(
+            path,
+            group,
+            &advice,
+            &question,
+            &experiment::Load { url, rate },
+        )?;
+    }
+    Ok(
+        if advice.recommended.is_some() || advice.give_back.is_some() {
+            Done::Positive
+        } else {
+            Done::Negative
+        },
+    )
+}
+
+fn read(path: &Path) -> anyhow::Result<Known> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    let known: Known =
+        serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
+    known
+        .check()
+        .with_context(|| format!("{}", path.display()))?;
+    Ok(known)
+}
+
+/// Records the group; a signal ends everything.
+fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Done>> {
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let mut goes_on = |_: &Collected| Ok(interrupt.signal().is_none());
+    let seconds = arguments.duration_s;
+    message(&format!(
+        "Recording {seconds} s of {}…",
+        watch::named(group)
+    ));
+    let (report, collected) =
+        watch::observe_group(group.to_owned(), seconds, Jobs::Recorded, &mut goes_on)?;
+    if let Some(signal) = interrupt.signal() {
+        return Ok(Err(Done::Signal(signal)));
+    }
+    message(&report.verdict.sentence);
+    let recording = collected.schedule.recording(collected.end_ns);
+    let switches: u64 = report.observed.names.values().map(|by| by.waits).sum();
+    let missed = report.observed.gaps + report.lost_events;
+    if missed as f64 > MISSED_SHARE * switches as f64 {
+        message(&format!(
+            "{missed} of about {switches} switches were not seen: the jobs' CPU times are blurred."
+        ));
+    }
+    let limit = report.limit.with_context(|| {
+        format!(
+            "{} has no CPU quota, nor has a group above it: nothing is throttled",
+            watch::named(group)
+        )
+    })?;
+    Ok(Ok(Known {
+        host: Host::new(report.cpus),
+        limit,
+        recording,
+    }))
+}
+
+impl Known {
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!(
+            (1..=4096).contains(&self.host.cpus),
+            "host.cpus must be between 1 and 4096"
+        );
+        ensure!(
+            self.host.tick_us > 0 && self.host.turn_us > 0,
+            "host.tick_us and host.turn_us must be above 0"
+        );
+        ensure!(
+            (1000..=1_000_000).contains(&self.limit.period_us),
+            "limit.period_us must be between 1000 and 1000000, as the kernel has it"
+        );
+        let quota_us = self.limit.quota_us.unwrap_or(0);
+        ensure!(
+            self.limit.burst_us <= quota_us,
+            "limit.burst_us may not be above limit.quota_us"
+        );
+        for (index, pool) in self.recording.service.pools.iter().enumerate() {
+            let at = || format!("service.pools[{index}] ({})", pool.name);
+            ensure!(pool.threads > 0, "{}: threads must be above 0", at());
+            if let throttle::Work::Recorded(jobs) = &pool.work {
+                ensure!(
+                    jobs.is_sorted_by(|a, b| a.at_us <= b.at_us),
+                    "{}: the jobs must be in order of at_us",
+                    at()
+                );
+                ensure!(
+                    self.recording.duration_us > 0.0,
+                    "{}: recorded jobs need duration_us",
+                    at()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn question(
+        &self,
+        pool: Option<&str>,
+        objective_ms: Option<f64>,
+    ) -> anyhow::Result<Question<'_>> {
+        let pools = &self.recording.service.pools;
+        let names = || {
+            let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+            names.join(", ")
+        };
+        let jobs = |index: &usize| match &pools[*index].work {
+            throttle::Work::Recorded(jobs) => jobs.len() as f64,
+            throttle::Work::Random { per_s, .. } => *per_s,
+        };
+        let is_runtimes = |pool: &throttle::Pool| throttle::RuntimePool::of(&pool.name).is_some();
+        let index = match pool {
+            Some(name) => pools
+                .iter()
+                .position(|pool| pool.name == name)
+                .with_context(|| format!("no pool is named {name:?}; there are {}", names()))?,
+            // Requests are what the threads of a pool do most often; a single thread hands them out.
+            None => (0..pools.len())
+                .max_by(|a, b| {
+                    let key =
+                        |index: &usize| pools[*index].threads > 1 && !is_runtimes(&pools[*index]);
+                    key(a).cmp(&key(b)).then(jobs(a).total_cmp(&jobs(b)))
+                })
+                .context("no thread of the group did anything: is it under load?")?,
+        };
+        Ok(Question {
+            service: &self.recording.service,
+            duration_us: self.recording.duration_us,
+            latencies_us: self
+                .recording
+                .latencies_us
+                .get(index)
+                .map_or(&[], Vec::as_slice),
+            host: self.host,
+            limit: self.limit,
+            pool: index,
+            objective_us: objective_ms.map(|ms| 1000.0 * ms),
+        })
+    }
+}
+
+fn text(advice: &Advice, question: &Question<'_>) -> String {
+    let mut lines = Vec::new();
+    let name = &advice.pool;
+    match &advice.recommended {
+        Some(best) => lines.push(format!(
+            "Recommended: {}; 99 % of all jobs of {name} end within {} then, {} now: {} (simulated).",
+            best.setting.changes(question),
+            time(best.p99_us),
+            time(advice.today.p99_us),
+            change(best),
+        )),
+        None => lines.push(format!(
+            "No change at the same quota is shown to make {name} faster (simulated)."
+        )),
+    }
+    if let Some(lower) = &advice.give_back {
+        lines.push(format!(
+            "Could be given back: {} is no slower than today in the model ({} of the 99th percentile).",
+            lower.setting.changes(question),
+            change(lower),
+        ));
+    }
+    match advice.model_error {
+        Some(error) => {
+            let is_off = !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate);
+            lines.push(format!(
+                "The model is off by {} today{}.",
+                tuner::report::change(&error),
+                if is_off {
+                    ": it does not describe this service, so believe nothing of it before a test under load"
+                } else {
+                    ""
+                }
+            ));
+        }
+        None => lines.push("Nothing was recorded to hold the model against.".to_owned()),
+    }
+    let mut rows = table(&[
+        "setting",
+        "p99 of a job",
+        "of today's",
+        "periods throttled",
+        "load within the objective",
+    ]);
+    let row = |prediction: &Prediction| {
+        [
+            prediction.setting.changes(question),
+            time(prediction.p99_us),
+            change(prediction),
+            format!("{:.0} %", 100.0 * prediction.throttled_share),
+            prediction
+                .load_within_objective
+                .map_or("–".to_owned(), |load| format!("{load:.2} × today's")),
+        ]
+    };
+    let first = std::iter::once(&advice.today)
+        .chain(&advice.recommended)
+        .chain(&advice.give_back);
+    for prediction in first.chain(&advice.tried) {
+        rows.add_row(row(prediction));
+    }
+    format!(
+        "{}\n\n{rows}\n\nConfirm it under load: slackline throttle apply, or throttle loadtest --before … --after ….\n",
+        lines.join("\n")
+    )
+}
+
+fn change(prediction: &Prediction) -> String {
+    prediction
+        .ratio
+        .as_ref()
+        .map_or("–".to_owned(), tuner::report::change)
+}
+
+pub(super) fn time(us: f64) -> String {
+    if us.is_infinite() {
+        "no end".to_owned()
+    } else {
+        format!("{:.2} ms", us / 1000.0)
+    }
+}

@@ -1,0 +1,379 @@
+//! `slackline throttle apply`: another limit on a running service, kept only if it is shown to be better.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use host::{CpuQuota, Journal, Knob, Roots};
+use latency_stats::{Interval, Pair, ratio_interval};
+use serde::Serialize;
+use tuner::process::Interrupt;
+
+use super::collect::{Collected, Jobs};
+use super::watch::{self, Watched};
+use crate::{Done, message};
+
+const CONFIDENCE: f64 = 0.95;
+/// After a change of the limit, so long is not counted: what queued up under the other one drains.
+const SETTLE_S: f64 = 1.0;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    watched: Watched,
+    /// The quota to try, in cores.
+    #[arg(long, value_name = "CORES")]
+    quota: Option<f64>,
+    /// The period to try, in milliseconds.
+    #[arg(long, value_name = "MS")]
+    period_ms: Option<f64>,
+    /// The burst to try, in milliseconds of CPU time.
+    #[arg(long, value_name = "MS")]
+    burst_ms: Option<f64>,
+    /// Shell command that prints what is to become smaller, a number, of the time since it last ran; without it, the 99th
+    /// percentile of the time from waking to sleeping of the threads of --pool.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "pool")]
+    metric: Option<String>,
+    /// The pool whose jobs are timed, by thread name; without it, the one that does most jobs.
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// Pairs of blocks, one under the present limit and one under the other.
+    #[arg(long, default_value_t = 6, value_name = "N")]
+    pairs: usize,
+    /// Length of a block, in seconds.
+    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    block_s: f64,
+    /// Keep the new limit if the metric is shown to be below this multiple of the present one: 1.05 to give CPU back.
+    #[arg(long, default_value_t = 1.0, value_name = "RATIO")]
+    below: f64,
+    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// One block.
+#[derive(Serialize)]
+struct Block {
+    is_new: bool,
+    value: f64,
+    throttled_periods: u64,
+    periods: u64,
+}
+
+#[derive(Serialize)]
+struct Report {
+    group: String,
+    before: CpuQuota,
+    tried: CpuQuota,
+    metric: String,
+    blocks: Vec<Block>,
+    /// The metric under the new limit over that under the old one.
+    ratio: Interval,
+    is_kept: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    ensure!(
+        arguments.pairs >= 2,
+        "--pairs must be at least 2: one has no interval"
+    );
+    ensure!(
+        arguments.block_s >= 1.0 && arguments.block_s <= 3600.0,
+        "--block-s must be between 1 and 3600"
+    );
+    ensure!(
+        arguments.below > 0.0 && arguments.below.is_finite(),
+        "--below must be above 0"
+    );
+    let roots = Roots::default();
+    let group = watch::group_of(&roots, &arguments.watched)?;
+    let tightest = host::tightest_quota(&roots, &group)?;
+    if let Some(tightest) = tightest.filter(|tightest| tightest.group != group) {
+        bail!(
+            "what limits {} is {}, {:.2} cores: to change that one, give --cgroup {}",
+            watch::named(&group),
+            watch::named(&tightest.group),
+            tightest.quota.cores(),
+            tightest.group
+        );
+    }
+    let before = CpuQuota::read(&roots, &group)?;
+    let tried = tried(arguments, &before)?;
+    ensure!(
+        tried != before,
+        "that is the present limit: give another --quota, --period-ms or --burst-ms"
+    );
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let mut journal = Journal::open(state_dir)?;
+    ensure!(
+        journal.is_empty(),
+        "an earlier run left something to undo: slackline restore first"
+    );
+    let mut trial = Trial {
+        roots,
+        group,
+        before,
+        tried,
+        arguments,
+        interrupt: &interrupt,
+        journal: &mut journal,
+    };
+    let measured = trial.measure();
+    let (roots, group) = (trial.roots.clone(), trial.group.clone());
+    let report = measured.map(|(metric, blocks, ratio)| {
+        let is_kept = ratio.high < arguments.below;
+        Report {
+            group,
+            before,
+            tried,
+            metric,
+            blocks,
+            ratio,
+            is_kept,
+        }
+    });
+    if let Ok(report) = &report
+        && report.is_kept
+        && interrupt.signal().is_none()
+    {
+        set(&mut journal, &roots, &report.group, &tried)?;
+        let knobs: Vec<Knob> = tried
+            .writes(&roots, &report.group)?
+            .into_iter()
+            .map(|write| write.0)
+            .collect();
+        journal.promote(&knobs)?;
+    }
+    if !journal.restore(&roots, false)?.is_complete() {
+        message("The limit could not be put back: slackline restore says what is left.");
+        return Ok(Done::RestoreFailed);
+    }
+    if let Some(signal) = interrupt.signal() {
+        return Ok(Done::Signal(signal));
+    }
+    let report = report?;
+    crate::publish(
+        arguments.json.as_deref(),
+        &report,
+        &text(&report, arguments),
+        "Everything",
+    )?;
+    Ok(if report.is_kept {
+        Done::Positive
+    } else {
+        Done::Negative
+    })
+}
+
+/// The limit that is asked for; what is not named stays.
+fn tried(arguments: &Arguments, before: &CpuQuota) -> anyhow::Result<CpuQuota> {
+    let microseconds = |name: &str, ms: f64| {
+        let us = (ms * 1000.0).round();
+        ensure!(
+            (0.0..=1e12).contains(&us),
+            "{name} must be between 0 and a million seconds, not {ms} ms"
+        );
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "checked above"
+        )]
+        Ok(us as u64)
+    };
+    let period_us = arguments
+        .period_ms
+        .map_or(Ok(before.period_us), |ms| microseconds("--period-ms", ms))?;
+    ensure!(
+        (1000..=1_000_000).contains(&period_us),
+        "--period-ms must be between 1 and 1000, as the kernel has it"
+    );
+    let cores = arguments.quota.unwrap_or_else(|| before.cores());
+    ensure!(cores > 0.0, "--quota must be above 0");
+    let quota_us = if cores.is_infinite() {
+        None
+    } else {
+        Some(microseconds("--quota", cores * period_us as f64 / 1000.0)?)
+    };
+    ensure!(
+        quota_us.is_none_or(|us| us >= 1000),
+        "a quota below 1 ms a period is refused by the kernel"
+    );
+    let burst_us = match arguments.burst_ms {
+        Some(ms) => Some(microseconds("--burst-ms", ms)?),
+        None => before.burst_us.map(|us| us.min(quota_us.unwrap_or(0))),
+    };
+    ensure!(
+        burst_us.unwrap_or(0) <= quota_us.unwrap_or(0),
+        "--burst-ms must be at most the quota, {} ms a period: the kernel refuses more",
+        quota_us.unwrap_or(0) as f64 / 1000.0
+    );
+    Ok(CpuQuota {
+        period_us,
+        quota_us,
+        burst_us,
+    })
+}
+
+/// Writes a limit through the journal.
+fn set(
+    journal: &mut Journal,
+    roots: &Roots,
+    group: &str,
+    quota: &CpuQuota,
+) -> Result<(), host::HostError> {
+    for (knob, value) in quota.writes(roots, group)? {
+        journal.write(roots, &knob, &value)?;
+    }
+    Ok(())
+}
+
+struct Trial<'a> {
+    roots: Roots,
+    group: String,
+    before: CpuQuota,
+    tried: CpuQuota,
+    arguments: &'a Arguments,
+    interrupt: &'a Interrupt,
+    journal: &'a mut Journal,
+}
+
+impl Trial<'_> {
+    /// Old and new in turns, A B B A.
+    fn measure(&mut self) -> anyhow::Result<(String, Vec<Block>, Interval)> {
+        let mut blocks = Vec::new();
+        let mut pairs = Vec::new();
+        let mut pool = self.arguments.pool.clone();
+        for pair in 0..self.arguments.pairs {
+            let order = if pair % 2 == 0 {
+                [false, true]
+            } else {
+                [true, false]
+            };
+            for is_new in order {
+                let quota = if is_new { self.tried } else { self.before };
+                set(self.journal, &self.roots, &self.group, &quota)?;
+                let block = self.block(is_new, &mut pool)?;
+                message(&format!(
+                    "pair {}/{}, {} limit: {:.3}, {} of {} periods throttled",
+                    pair + 1,
+                    self.arguments.pairs,
+                    if is_new { "new" } else { "present" },
+                    block.value,
+                    block.throttled_periods,
+                    block.periods
+                ));
+                blocks.push(block);
+            }
+            let [.., first, second] = blocks.as_slice() else {
+                bail!("two blocks make a pair");
+            };
+            let (control, experiment) = if first.is_new {
+                (second, first)
+            } else {
+                (first, second)
+            };
+            pairs.push(Pair {
+                control: control.value,
+                experiment: experiment.value,
+            });
+        }
+        let metric = match &self.arguments.metric {
+            Some(command) => command.clone(),
+            None => format!("p99 of a job of {}, ms", pool.unwrap_or_default()),
+        };
+        let ratio = ratio_interval(&pairs, CONFIDENCE).context("the metric has no ratio")?;
+        Ok((metric, blocks, ratio))
+    }
+
+    fn block(&self, is_new: bool, pool: &mut Option<String>) -> anyhow::Result<Block> {
+        if let Err(signal) = self.interrupt.sleep(Duration::from_secs_f64(SETTLE_S)) {
+            bail!("stopped by signal {signal}");
+        }
+        if let Some(command) = &self.arguments.metric {
+            // What it counted until now is not this block's.
+            super::shell(command).context("--metric")?;
+        }
+        let mut goes_on = |_: &Collected| Ok(self.interrupt.signal().is_none());
+        let seconds = self.arguments.block_s;
+        let (report, collected) =
+            watch::observe_group(self.group.clone(), seconds, Jobs::Recorded, &mut goes_on)?;
+        if let Some(signal) = self.interrupt.signal() {
+            bail!("stopped by signal {signal}");
+        }
+        let value = match &self.arguments.metric {
+            Some(command) => {
+                let output = super::shell(command).context("--metric")?;
+                output.trim().parse().with_context(|| {
+                    format!("--metric printed {:?} in place of a number", output.trim())
+                })?
+            }
+            None => job_p99_ms(&collected, pool)?,
+        };
+        let counters = report.counters.unwrap_or_default();
+        Ok(Block {
+            is_new,
+            value,
+            throttled_periods: counters.throttled_periods,
+            periods: counters.periods,
+        })
+    }
+}
+
+/// The first block chooses the pool, where the user did not.
+fn job_p99_ms(collected: &Collected, pool: &mut Option<String>) -> anyhow::Result<f64> {
+    let recording = collected.schedule.clone().recording(collected.end_ns);
+    let pools = recording.service.pools.iter().zip(&recording.latencies_us);
+    let chosen = match pool {
+        Some(name) => pools.clone().find(|(pool, _)| pool.name == *name),
+        None => pools.clone().max_by_key(|(_, latencies)| latencies.len()),
+    };
+    let (chosen, latencies_us) = chosen.with_context(|| {
+        let names: Vec<&str> = pools.map(|(pool, _)| pool.name.as_str()).collect();
+        format!(
+            "no thread named {} did a job; there are {}",
+            pool.as_deref().unwrap_or("anything"),
+            names.join(", ")
+        )
+    })?;
+    *pool = Some(chosen.name.clone());
+    let p99_us = latency_stats::quantile(latencies_us, throttle::advice::QUANTILE)
+        .with_context(|| format!("no job of {} ended within a block", chosen.name))?;
+    Ok(p99_us / 1000.0)
+}
+
+fn text(report: &Report, arguments: &Arguments) -> String {
+    let change = tuner::report::change(&report.ratio);
+    let finding = if report.is_kept {
+        format!(
+            "Kept: {change} of {}, {} pairs of blocks.",
+            report.metric, arguments.pairs
+        )
+    } else {
+        format!(
+            "Rolled back: {change} of {}, {} pairs of blocks, which is not shown to be below {:+.0} %.",
+            report.metric,
+            arguments.pairs,
+            100.0 * (arguments.below - 1.0)
+        )
+    };
+    let stays = if report.is_kept {
+        "\nIt holds until the group is made anew; to keep it for good, write it where the group is configured (systemd: \
+         CPUQuota=, CPUQuotaPeriodSec=).\n"
+    } else {
+        "\n"
+    };
+    format!(
+        "{finding}\n{} → {}{stays}",
+        quota_text(&report.before),
+        quota_text(&report.tried)
+    )
+}
+
+fn quota_text(quota: &CpuQuota) -> String {
+    format!(
+        "{:.2} cores, period {} ms, burst {} ms",
+        quota.cores(),
+        quota.period_us as f64 / 1000.0,
+        quota.burst_us.unwrap_or(0) as f64 / 1000.0
+    )
+}

@@ -1,0 +1,226 @@
+//! Pool sizes that only the service's own configuration can change, as an experiment for `slackline tune`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+use host::Roots;
+use throttle::advice::{Advice, Question};
+use throttle::{Pool, RuntimePool};
+
+use super::runtimes::words;
+use crate::message;
+
+/// Pools whose sizes are searched: those that use most CPU time.
+const POOLS_MAX: usize = 3;
+
+/// A load for the experiment.
+pub(super) struct Load<'a> {
+    pub(super) url: &'a str,
+    pub(super) rate: f64,
+}
+
+/// A pool's size as a parameter.
+struct Size<'a> {
+    parameter: String,
+    pool: &'a Pool,
+    /// Where the command says it, if it does.
+    is_in_command: bool,
+}
+
+/// Writes the specification, and says what is left to fill in.
+pub(super) fn write(
+    path: &Path,
+    group: &str,
+    advice: &Advice,
+    question: &Question<'_>,
+    load: &Load<'_>,
+) -> anyhow::Result<()> {
+    let roots = Roots::default();
+    let pid = busiest(&roots, group)?;
+    let read = |file: &str| std::fs::read(roots.proc(format!("{pid}/{file}"))).unwrap_or_default();
+    let mut command = words(&read("cmdline"));
+    let port = port_of(load.url);
+    let mut sizes = Vec::new();
+    for pool in question
+        .service
+        .pools
+        .iter()
+        .filter(|pool| pool.threads > 1)
+        .take(POOLS_MAX)
+    {
+        let parameter = format!("{}_threads", identifier(&pool.name));
+        let is_in_command = put(&mut command, pool, &parameter);
+        sizes.push(Size {
+            parameter,
+            pool,
+            is_in_command,
+        });
+    }
+    let mut is_port_in_command = false;
+    if let Some(port) = port {
+        for word in &mut command {
+            is_port_in_command |= replace_number(word, &port.to_string(), "{port}");
+        }
+    }
+    let directory = std::fs::read_link(roots.proc(format!("{pid}/cwd"))).unwrap_or_default();
+    let text = text(
+        group, advice, question, load, &sizes, &command, &directory, port,
+    );
+    std::fs::write(path, text).with_context(|| format!("{}", path.display()))?;
+    message(&format!(
+        "The experiment is in {}: slackline check it, then slackline tune.",
+        path.display()
+    ));
+    for size in sizes.iter().filter(|size| !size.is_in_command) {
+        message(&format!(
+            "Its command does not say how many {} threads there are: put {{{}}} where the service reads it.",
+            size.pool.name, size.parameter
+        ));
+    }
+    if !is_port_in_command {
+        message(
+            "Its command names no port of the URL: both sides would use the same one. Put {port} where it reads it.",
+        );
+    }
+    Ok(())
+}
+
+/// The process of the group that has most threads.
+fn busiest(roots: &Roots, group: &str) -> anyhow::Result<u32> {
+    let threads =
+        |pid: &u32| std::fs::read_dir(roots.proc(format!("{pid}/task"))).map_or(0, Iterator::count);
+    host::processes_below(roots, group)?
+        .into_iter()
+        .max_by_key(threads)
+        .with_context(|| format!("no process is left in {group}"))
+}
+
+/// Puts the parameter where the command says the pool's size: a runtime's flag, or a word that is that number or sets it.
+fn put(command: &mut Vec<String>, pool: &Pool, parameter: &str) -> bool {
+    if let Some(runtime) = RuntimePool::of(&pool.name) {
+        let set = format!("{}={{{parameter}}}", runtime.flag);
+        let is_flag = |word: &&mut String| word.starts_with(&format!("{}=", runtime.flag));
+        match command.iter_mut().find(is_flag) {
+            Some(word) => *word = set,
+            None => command.insert(1.min(command.len()), set),
+        }
+        return true;
+    }
+    let number = pool.threads.to_string();
+    command
+        .iter_mut()
+        .skip(1)
+        .any(|word| replace_number(word, &number, &format!("{{{parameter}}}")))
+}
+
+/// Replaces a number that is the whole word, or all that follows `=` or `:` in it; whether it was there.
+fn replace_number(word: &mut String, number: &str, by: &str) -> bool {
+    let is_it = word
+        .strip_suffix(number)
+        .is_some_and(|before| before.is_empty() || before.ends_with(['=', ':']));
+    if is_it {
+        word.replace_range(word.len() - number.len().., by);
+    }
+    is_it
+}
+
+/// The port of an HTTP URL.
+fn port_of(url: &str) -> Option<u16> {
+    let authority = url.split_once("://")?.1.split('/').next()?;
+    authority
+        .rsplit_once(':')
+        .map_or(Some(80), |(_, port)| port.parse().ok())
+}
+
+/// A thread name as a parameter's name.
+fn identifier(name: &str) -> String {
+    let letters: String = name
+        .chars()
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() {
+                letter.to_ascii_lowercase()
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    let trimmed = letters.trim_matches('_');
+    if trimmed.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        trimmed.to_owned()
+    } else {
+        format!("pool_{trimmed}")
+    }
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a template and all that is filled in"
+)]
+fn text(
+    group: &str,
+    advice: &Advice,
+    question: &Question<'_>,
+    load: &Load<'_>,
+    sizes: &[Size<'_>],
+    command: &[String],
+    directory: &Path,
+    port: Option<u16>,
+) -> String {
+    let quote = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let mut text = format!(
+        "# Pool sizes of {group} under its CPU quota, by slackline throttle advise.\n\
+         # Each side is an instance of its own in a control group of its own.\n\n\
+         name = \"pools\"\nconstraints = [\"errors = 0\"]\n"
+    );
+    for size in sizes {
+        let advised = advice
+            .recommended
+            .as_ref()
+            .and_then(|p| p.setting.threads.get(&size.pool.name));
+        let prior = advised.map_or(String::new(), |threads| {
+            format!("prior = {{ best_guess = {threads}, confidence = 0.3 }}   # simulated\n")
+        });
+        let _ = write!(
+            text,
+            "\n[[parameters]]\nname = {}\ntype = \"int\"\nlow = 1\nhigh = {}\nscale = \"log\"\ndefault = {}\n{prior}",
+            quote(&size.parameter),
+            2 * size.pool.threads,
+            size.pool.threads,
+        );
+    }
+    let words: Vec<String> = command
+        .iter()
+        .map(|word| format!("    {},\n", quote(word)))
+        .collect();
+    let in_directory = quote(&format!(
+        "cd {} && exec \"$@\"",
+        shell_quote(&directory.display().to_string())
+    ));
+    let quota = question.limit.in_cores().unwrap_or(1.0);
+    let url = port.map_or(load.url.to_owned(), |port| {
+        load.url.replacen(&format!(":{port}"), ":{port}", 1)
+    });
+    let _ = write!(
+        text,
+        "\n[target]\npairing = \"alternating\"\nstart = [\n    \"sh\", \"-c\", {in_directory}, \"sh\",\n{}]\n\
+         ready = {{ port = \"{{port}}\", timeout_s = 60 }}\n\
+         quota = {{ cores = {quota}, period_us = {}, burst_us = {} }}\n\n\
+         [workload]\nhttp = {{ url = {}, rate = {} }}\n\n\
+         [objective]\nmetric = \"latency_p99_us\"\ngoal = \"minimise\"\n\n\
+         [evaluation]\nwarm_up_s = 5\nblock_s = 5\nblocks = 4\nearly_abort = true\n\n\
+         [budget]\nevaluations = 20\n\n\
+         [verification]\nruns = 3\nblocks = 4\nreport = [\"throttled_periods\", \"throttled_s\", \"cpu_s_per_request\"]\n",
+        words.concat(),
+        question.limit.period_us,
+        question.limit.burst_us,
+        quote(&url),
+        load.rate,
+    );
+    text
+}
+
+/// A word for `sh`.
+fn shell_quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}

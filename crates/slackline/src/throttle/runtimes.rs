@@ -1,0 +1,110 @@
+//! Runtimes in a group that run more threads at once than their quota has cores.
+
+use std::io::Read as _;
+
+use host::Roots;
+use throttle::{Observed, Sizing, ignores_quota};
+
+/// Programs larger than this are not searched for Go's build information.
+const PROGRAM_BYTES_MAX: u64 = 256 << 20;
+/// What Go's linker writes before the version (runtime/debug, buildInfo), and where the version's length follows.
+const GO_MAGIC: &[u8] = b"\xff Go buildinf:";
+const GO_VERSION_AT: usize = 32;
+/// The first version that goes by the quota.
+const GO_WITH_QUOTA: u32 = 25;
+/// Flags by which a JVM's view of the CPUs, or its collector's threads, are set by hand.
+const JVM_FLAGS: [&str; 4] = [
+    "-XX:ParallelGCThreads=",
+    "-XX:ConcGCThreads=",
+    "-XX:ActiveProcessorCount=",
+    "-XX:-UseContainerSupport",
+];
+
+/// A sentence for each runtime in the group that goes by something else than a quota of so many cores.
+pub(super) fn ignoring(
+    roots: &Roots,
+    group: &str,
+    observed: &Observed,
+    cores: f64,
+    cpus: usize,
+) -> Vec<String> {
+    let pids = host::processes_below(roots, group).unwrap_or_default();
+    let is_nginx = |pid: &&u32| read(roots, **pid, "comm").is_some_and(|comm| comm == b"nginx\n");
+    // One of them is the master, which serves nobody.
+    let workers = pids.iter().filter(is_nginx).count().saturating_sub(1);
+    let mut sentences = Vec::new();
+    sentences.extend(ignores_quota(Sizing::Nginx, workers, cores, &[]));
+    for pid in pids {
+        let found = jvm(roots, pid, observed, cores).or_else(|| go(roots, pid, cores, cpus));
+        sentences.extend(found.filter(|sentence| !sentences.contains(sentence)));
+    }
+    sentences
+}
+
+fn jvm(roots: &Roots, pid: u32, observed: &Observed, cores: f64) -> Option<String> {
+    let command = words(&read(roots, pid, "cmdline")?);
+    if !command.first()?.ends_with("java") {
+        return None;
+    }
+    let collector = |(name, by): (&String, &throttle::ByName)| {
+        (name.starts_with("GC Thread") || name.starts_with("ParGC")).then_some(by.threads)
+    };
+    let threads = observed.names.iter().filter_map(collector).max()?;
+    let told = |word: &String| JVM_FLAGS.iter().any(|flag| word.starts_with(flag));
+    let flags: Vec<String> = command.into_iter().filter(told).collect();
+    ignores_quota(Sizing::Jvm, threads, cores, &flags)
+}
+
+fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
+    let minor = go_minor_version(roots, pid)?;
+    let environment = words(&read(roots, pid, "environ").unwrap_or_default());
+    let told = environment
+        .into_iter()
+        .find(|word| word.starts_with("GOMAXPROCS="));
+    let number = |word: &String| word.split_once('=')?.1.parse::<usize>().ok();
+    let threads = told.as_ref().and_then(number).unwrap_or_else(|| {
+        if minor < GO_WITH_QUOTA {
+            return cpus;
+        }
+        // As the runtime does it: never below 2, never above the CPUs.
+        let whole = (1..cpus)
+            .find(|whole| *whole as f64 >= cores)
+            .unwrap_or(cpus);
+        whole.max(2).min(cpus)
+    });
+    let flags: Vec<String> = told.into_iter().collect();
+    ignores_quota(Sizing::Go, threads, cores, &flags)
+}
+
+/// The 26 of `go1.26.8`, from the program's own build information.
+fn go_minor_version(roots: &Roots, pid: u32) -> Option<u32> {
+    let mut file = std::fs::File::open(roots.proc(format!("{pid}/exe"))).ok()?;
+    if file.metadata().ok()?.len() > PROGRAM_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let found = memchr::memmem::find(&bytes, GO_MAGIC)?;
+    let version = bytes.get(found + GO_VERSION_AT..)?;
+    let length = usize::from(*version.first()?);
+    let version = std::str::from_utf8(version.get(1..=length)?).ok()?;
+    version
+        .strip_prefix("go1.")?
+        .split('.')
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn read(roots: &Roots, pid: u32, file: &str) -> Option<Vec<u8>> {
+    std::fs::read(roots.proc(format!("{pid}/{file}"))).ok()
+}
+
+/// The words of `/proc/PID/cmdline` or `environ`.
+pub(super) fn words(bytes: &[u8]) -> Vec<String> {
+    bytes
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect()
+}

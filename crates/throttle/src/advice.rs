@@ -1,0 +1,501 @@
+//! What to set: a service's jobs, recorded or described, simulated under other limits and pool sizes.
+//!
+//! A model's word only. It knows the CPU, not what threads wait for besides, and takes each job as due when it was due in the
+//! recording. So it says how far it is off today, and what it recommends is to be confirmed by load.
+
+use std::collections::BTreeMap;
+
+use latency_stats::{Interval, Pair, ratio_interval};
+use serde::{Deserialize, Serialize};
+
+use crate::bandwidth::Limit;
+use crate::capacity::Search;
+use crate::simulation::{Host, Job, Outcome, Pool, Service, Work, simulate};
+
+/// The quantile that is predicted and compared.
+pub const QUANTILE: f64 = 0.99;
+/// Parts of a recording, or seeds of a description, that are simulated apart; intervals are over them.
+const RUNS: usize = 5;
+const CONFIDENCE: f64 = 0.95;
+/// Simulated time of a run of a described service, in seconds.
+const RUN_S: f64 = 20.0;
+/// A change that is this much worse than the best one, and smaller, is preferred.
+const AS_GOOD: f64 = 1.1;
+/// CPU is given back as long as the quantile is shown to be at most so much above today's.
+const NOT_WORSE: f64 = 1.05;
+/// How close the load is found that a setting takes.
+const LOAD_TOLERANCE: f64 = 0.05;
+/// The most load that is tried, as a multiple of today's.
+const LOAD_MAX: f64 = 32.0;
+
+/// Pools of which other sizes are tried: those that use most CPU time.
+const POOLS_MAX: usize = 3;
+
+/// Limit, pool sizes and load under which a service is simulated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    /// The limit.
+    pub limit: Limit,
+    /// Threads of the pools that are not as they are today, by name.
+    pub threads: BTreeMap<String, usize>,
+    /// Load, as a multiple of today's.
+    pub load: f64,
+}
+
+/// What the model says of a setting.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The setting.
+    pub setting: Setting,
+    /// The 99th percentile of a job's time from waking to sleeping, over all runs.
+    pub p99_us: f64,
+    /// The same as a multiple of today's in the model; `None` where some run has no jobs.
+    pub ratio: Option<Interval>,
+    /// Share of the quota periods in which the group is throttled.
+    pub throttled_share: f64,
+    /// Load within the objective, as a multiple of today's, where an objective was given and some load keeps it.
+    pub load_within_objective: Option<f64>,
+}
+
+/// What to set, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    /// The pool whose jobs are timed.
+    pub pool: String,
+    /// As things are.
+    pub today: Prediction,
+    /// The model's 99th percentile over the recorded one: what the model is off by, today.
+    pub model_error: Option<Interval>,
+    /// Everything that was tried under today's load, best first.
+    pub tried: Vec<Prediction>,
+    /// The smallest change that is shown, in the model, to be better and about as good as the best one.
+    pub recommended: Option<Prediction>,
+    /// The smallest quota, with the recommended change, under which the model is no slower than today.
+    pub give_back: Option<Prediction>,
+}
+
+/// A service with what is known of it.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// Its jobs.
+    pub service: &'a Service,
+    /// How long they were recorded, for recorded ones.
+    pub duration_us: f64,
+    /// How long each of the timed pool's recorded jobs took in truth.
+    pub latencies_us: &'a [f64],
+    /// Where it runs.
+    pub host: Host,
+    /// Its limit today.
+    pub limit: Limit,
+    /// The pool whose jobs are timed: an index into the service's pools.
+    pub pool: usize,
+    /// The objective for the 99th percentile of its jobs.
+    pub objective_us: Option<f64>,
+}
+
+impl Setting {
+    /// What it changes, in words, with today's values.
+    #[must_use]
+    pub fn changes(&self, question: &Question<'_>) -> String {
+        let mut parts = Vec::new();
+        for (name, threads) in &self.threads {
+            let now = question
+                .service
+                .pools
+                .iter()
+                .find(|pool| pool.name == *name);
+            let now = now.map_or(0, |pool| pool.threads);
+            parts.push(format!("{threads} {name} threads (now {now})"));
+        }
+        let (limit, now) = (&self.limit, &question.limit);
+        if let (Some(cores), Some(before)) = (limit.in_cores(), now.in_cores())
+            && (cores - before).abs() > 1e-9
+        {
+            parts.push(format!("quota {cores:.2} cores (now {before:.2})"));
+        }
+        let milliseconds = |us: u64| us as f64 / 1000.0;
+        if limit.period_us != now.period_us {
+            let (period, before) = (milliseconds(limit.period_us), milliseconds(now.period_us));
+            parts.push(format!("period {period} ms (now {before})"));
+        }
+        if limit.burst_us != now.burst_us {
+            let (burst, before) = (milliseconds(limit.burst_us), milliseconds(now.burst_us));
+            parts.push(format!("burst {burst} ms (now {before})"));
+        }
+        if parts.is_empty() {
+            "as it is".to_owned()
+        } else {
+            parts.join(", ")
+        }
+    }
+
+    /// How many things it changes.
+    fn size(&self, today: &Self) -> usize {
+        self.threads.len()
+            + usize::from(self.limit.quota_us != today.limit.quota_us)
+            + usize::from(self.limit.period_us != today.limit.period_us)
+            + usize::from(self.limit.burst_us != today.limit.burst_us)
+    }
+}
+
+/// Simulates the service as it is and under each change that may help.
+///
+/// Without a quota there is nothing to advise: `None`.
+///
+/// ```
+/// use throttle::{Burst, Demand, Host, Limit, Pool, Service, Work, advice};
+/// let work = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 500.0 } };
+/// let service = Service {
+///     pools: vec![Pool { name: "worker".into(), threads: 8, work }],
+///     bursts: vec![Burst { every_us: 1e6, threads: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } }],
+/// };
+/// let question = advice::Question {
+///     service: &service,
+///     duration_us: 0.0,
+///     latencies_us: &[],
+///     host: Host::new(4),
+///     limit: Limit::cores(1.0),
+///     pool: 0,
+///     objective_us: None,
+/// };
+/// let advice = advice::advise(&question).unwrap();
+/// assert!(advice.today.throttled_share > 0.0);
+/// assert!(advice.recommended.is_some());
+/// ```
+#[must_use]
+pub fn advise(question: &Question<'_>) -> Option<Advice> {
+    question.limit.in_cores()?;
+    let parts = parts(question);
+    let setting = Setting {
+        limit: question.limit,
+        threads: BTreeMap::new(),
+        load: 1.0,
+    };
+    let outcomes = run(question, &parts, &setting);
+    let today = prediction(question, setting.clone(), &outcomes, &outcomes);
+    let predict = |setting: Setting| {
+        let tried = run(question, &parts, &setting);
+        prediction(question, setting, &tried, &outcomes)
+    };
+    let mut tried: Vec<Prediction> = changes(question, &setting)
+        .into_iter()
+        .map(predict)
+        .collect();
+    let by_p99 = |a: &Prediction, b: &Prediction| a.p99_us.total_cmp(&b.p99_us);
+    tried.sort_by(by_p99);
+    // The best pool sizes together with the best limit at the same quota.
+    let best = |with_threads: bool| {
+        tried.iter().find(|p| {
+            p.setting.threads.is_empty() != with_threads
+                && p.setting.limit.in_cores() == question.limit.in_cores()
+        })
+    };
+    if let (Some(pools), Some(limit)) = (best(true), best(false)) {
+        tried.push(predict(Setting {
+            threads: pools.setting.threads.clone(),
+            ..limit.setting.clone()
+        }));
+        tried.sort_by(by_p99);
+    }
+    let recommended = recommended(question, &tried, &setting);
+    let from = recommended.as_ref().map_or(&setting, |p| &p.setting);
+    let give_back = [0.5, 0.6, 0.7, 0.8, 0.9].into_iter().find_map(|share| {
+        let limit = with_quota(&from.limit, share)?;
+        let prediction = predict(Setting {
+            limit,
+            ..from.clone()
+        });
+        let ratio = prediction.ratio?;
+        (ratio.high <= NOT_WORSE).then_some(prediction)
+    });
+    let with_load = |mut prediction: Prediction| {
+        prediction.load_within_objective = load_within(question, &parts, &prediction.setting);
+        prediction
+    };
+    Some(Advice {
+        pool: question.service.pools.get(question.pool)?.name.clone(),
+        today: with_load(today),
+        model_error: model_error(question, &outcomes),
+        tried,
+        recommended: recommended.map(with_load),
+        give_back: give_back.map(with_load),
+    })
+}
+
+fn recommended(
+    question: &Question<'_>,
+    tried: &[Prediction],
+    today: &Setting,
+) -> Option<Prediction> {
+    let is_better = |p: &&Prediction| {
+        p.setting.limit.in_cores() == question.limit.in_cores()
+            && p.ratio.is_some_and(|ratio| ratio.high < 1.0)
+    };
+    let best = tried.iter().find(is_better)?;
+    tried
+        .iter()
+        .filter(is_better)
+        .take_while(|p| p.p99_us <= best.p99_us * AS_GOOD)
+        .min_by_key(|p| p.setting.size(today))
+        .cloned()
+}
+
+/// Every change that is tried by itself.
+fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    let mut limited = |limit: Option<Limit>| {
+        if let Some(limit) = limit.filter(|limit| *limit != today.limit) {
+            settings.push(Setting {
+                limit,
+                ..today.clone()
+            });
+        }
+    };
+    let now = question.limit;
+    let quota_us = now.quota_us.unwrap_or(0);
+    for share in [0.25, 0.5, 1.0] {
+        // A burst may not exceed the quota (kernel/sched/core.c, tg_set_cfs_bandwidth).
+        let burst_us = crate::rounded(quota_us as f64 * share);
+        limited(Some(Limit { burst_us, ..now }));
+    }
+    for share in [0.5, 0.75, 1.25, 1.5, 2.0] {
+        limited(with_quota(&now, share));
+    }
+    for period_us in [10_000, 50_000, 200_000] {
+        limited(with_period(&now, period_us));
+    }
+    let cores = crate::rounded(now.in_cores().unwrap_or(1.0).ceil()).max(1);
+    let cores = usize::try_from(cores).unwrap_or(usize::MAX);
+    let mut pools: Vec<(f64, &Pool)> = question
+        .service
+        .pools
+        .iter()
+        .map(|pool| (pool.work.mean_cores(question.duration_us / 1e6), pool))
+        .collect();
+    pools.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for (_, pool) in pools.into_iter().take(POOLS_MAX) {
+        let mut sizes: Vec<usize> = [cores, 2 * cores, 4 * cores, pool.threads / 2]
+            .into_iter()
+            .filter(|size| *size >= 1 && *size < pool.threads)
+            .collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        settings.extend(sizes.into_iter().map(|size| Setting {
+            threads: [(pool.name.clone(), size)].into(),
+            ..today.clone()
+        }));
+    }
+    settings
+}
+
+/// The limit with another quota, as far as the kernel takes it (1 ms at least); the burst stays within it.
+fn with_quota(limit: &Limit, share: f64) -> Option<Limit> {
+    let quota_us = crate::rounded(limit.quota_us? as f64 * share);
+    (quota_us >= 1000).then(|| Limit {
+        quota_us: Some(quota_us),
+        burst_us: limit.burst_us.min(quota_us),
+        ..*limit
+    })
+}
+
+/// The same cores in another period.
+fn with_period(limit: &Limit, period_us: u64) -> Option<Limit> {
+    let share = period_us as f64 / limit.period_us as f64;
+    let quota_us = crate::rounded(limit.quota_us? as f64 * share);
+    (quota_us >= 1000).then_some(Limit {
+        quota_us: Some(quota_us),
+        period_us,
+        burst_us: limit.burst_us.min(quota_us),
+    })
+}
+
+/// The service in parts that are simulated apart, each with its length in seconds.
+fn parts(question: &Question<'_>) -> Vec<(Service, f64)> {
+    let is_recorded = |pool: &Pool| matches!(pool.work, Work::Recorded(_));
+    if !question.service.pools.iter().any(is_recorded) {
+        return vec![(question.service.clone(), RUN_S); RUNS];
+    }
+    let length_us = question.duration_us / RUNS as f64;
+    (0..RUNS)
+        .map(|part| {
+            let from_us = part as f64 * length_us;
+            let service = with_jobs(question.service, |jobs| {
+                let within = |job: &&Job| (from_us..from_us + length_us).contains(&job.at_us);
+                let shifted = |job: &Job| Job {
+                    at_us: job.at_us - from_us,
+                    ..*job
+                };
+                jobs.iter().filter(within).map(shifted).collect()
+            });
+            (service, length_us / 1e6)
+        })
+        .collect()
+}
+
+fn with_jobs(service: &Service, of: impl Fn(&[Job]) -> Vec<Job>) -> Service {
+    let mut service = service.clone();
+    for pool in &mut service.pools {
+        if let Work::Recorded(jobs) = &mut pool.work {
+            *jobs = of(jobs);
+        }
+    }
+    service
+}
+
+fn run(question: &Question<'_>, parts: &[(Service, f64)], setting: &Setting) -> Vec<Outcome> {
+    parts
+        .iter()
+        .enumerate()
+        .map(|(part, (service, length_s))| {
+            let mut service = loaded(service, setting.load, 1e6 * length_s);
+            for pool in &mut service.pools {
+                pool.threads = setting
+                    .threads
+                    .get(&pool.name)
+                    .copied()
+                    .unwrap_or(pool.threads);
+            }
+            simulate(
+                &service,
+                &question.host,
+                &setting.limit,
+                *length_s,
+                part as u64,
+            )
+        })
+        .collect()
+}
+
+/// The service under a multiple of its load: of recorded jobs, copies that come a part of the recording later.
+fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
+    if load == 1.0 {
+        return service.clone();
+    }
+    let mut service = with_jobs(service, |jobs| {
+        let mut more = Vec::new();
+        let mut left = load;
+        while left > 0.0 {
+            // Golden-ratio shifts spread the copies evenly, however many there are (Weyl's sequence).
+            let shift_us = length_us * ((load - left) * 0.618_033_988_75).fract();
+            let mut kept = 0.0;
+            for job in jobs {
+                kept += left.min(1.0);
+                if kept >= 1.0 {
+                    kept -= 1.0;
+                    more.push(Job {
+                        at_us: (job.at_us + shift_us) % length_us,
+                        ..*job
+                    });
+                }
+            }
+            left -= 1.0;
+        }
+        more.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
+        more
+    });
+    for pool in &mut service.pools {
+        if let Work::Random { per_s, .. } = &mut pool.work {
+            *per_s *= load;
+        }
+    }
+    service
+}
+
+fn prediction(
+    question: &Question<'_>,
+    setting: Setting,
+    outcomes: &[Outcome],
+    today: &[Outcome],
+) -> Prediction {
+    let (throttled, periods) = outcomes
+        .iter()
+        .fold((0, 0), |(throttled, periods), outcome| {
+            (
+                throttled + outcome.throttled_periods,
+                periods + outcome.periods,
+            )
+        });
+    Prediction {
+        setting,
+        p99_us: p99_us(question, outcomes),
+        ratio: ratio(question, outcomes, today),
+        throttled_share: throttled as f64 / periods.max(1) as f64,
+        load_within_objective: None,
+    }
+}
+
+fn p99_us(question: &Question<'_>, outcomes: &[Outcome]) -> f64 {
+    let all: Vec<f64> = outcomes
+        .iter()
+        .filter_map(|outcome| outcome.latencies_us.get(question.pool))
+        .flatten()
+        .copied()
+        .collect();
+    // No job ended at all: nothing is worse.
+    latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
+}
+
+fn ratio(question: &Question<'_>, outcomes: &[Outcome], today: &[Outcome]) -> Option<Interval> {
+    let pairs: Option<Vec<Pair>> = outcomes
+        .iter()
+        .zip(today)
+        .map(|(outcome, today)| {
+            Some(Pair {
+                control: today.latency_us(question.pool, QUANTILE)?,
+                experiment: outcome.latency_us(question.pool, QUANTILE)?,
+            })
+        })
+        .collect();
+    ratio_interval(&pairs?, CONFIDENCE).ok()
+}
+
+/// The model's quantile over the recorded one; the recorded jobs are those of the whole time, so the interval is that of the
+/// model's parts.
+fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<Interval> {
+    let recorded = latency_stats::quantile(question.latencies_us, QUANTILE)?;
+    let pairs: Option<Vec<Pair>> = today
+        .iter()
+        .map(|outcome| {
+            Some(Pair {
+                control: recorded,
+                experiment: outcome.latency_us(question.pool, QUANTILE)?,
+            })
+        })
+        .collect();
+    let interval = ratio_interval(&pairs?, CONFIDENCE).ok()?;
+    Some(Interval {
+        estimate: p99_us(question, today) / recorded,
+        ..interval
+    })
+}
+
+fn load_within(
+    question: &Question<'_>,
+    parts: &[(Service, f64)],
+    setting: &Setting,
+) -> Option<f64> {
+    let objective_us = question.objective_us?;
+    let mut search = Search::new(1.0, LOAD_TOLERANCE);
+    while let Some(load) = search.next().filter(|load| *load <= LOAD_MAX) {
+        let outcomes = run(
+            question,
+            parts,
+            &Setting {
+                load,
+                ..setting.clone()
+            },
+        );
+        let unfinished: usize = outcomes.iter().map(|outcome| outcome.unfinished).sum();
+        let ended: usize = outcomes
+            .iter()
+            .filter_map(|outcome| outcome.latencies_us.get(question.pool))
+            .map(Vec::len)
+            .sum();
+        let is_overloaded = unfinished as f64 > (1.0 - QUANTILE) * ended as f64;
+        let held = p99_us(question, &outcomes) <= objective_us && !is_overloaded;
+        // A simulation needs no second opinion.
+        search.take(held);
+        search.take(held);
+    }
+    search.capacity()
+}
