@@ -2,6 +2,7 @@
 
 mod ask_tell;
 mod load;
+mod page;
 mod progress;
 mod restore;
 mod table;

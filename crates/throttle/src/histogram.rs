@@ -51,6 +51,18 @@ impl Cores {
         }
     }
 
+    /// Cores in use in the last `count` whole windows before `end_ns`, oldest first; before [`Cores::close`].
+    #[must_use]
+    pub fn recent(&self, end_ns: u64, count: usize) -> Vec<f64> {
+        let end = usize::try_from(end_ns / WINDOW_NS).unwrap_or(usize::MAX);
+        (end.saturating_sub(count)..end)
+            .map(|window| {
+                let busy_ns = self.windows_ns.get(window).copied().unwrap_or(0);
+                busy_ns as f64 / WINDOW_NS as f64
+            })
+            .collect()
+    }
+
     /// How many windows there are.
     #[must_use]
     pub fn windows(&self) -> u64 {
@@ -93,6 +105,7 @@ mod tests {
         // Two CPUs: one busy for 15 ms, one for the second window.
         cores.add(0, 15_000_000);
         cores.add(10_000_000, 20_000_000);
+        assert_eq!(cores.recent(25_000_000, 9), [1.0, 1.5]);
         cores.close(40_000_000);
         assert_eq!(cores.windows(), 4);
         assert_eq!(cores.bins[0], 2);

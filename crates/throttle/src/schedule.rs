@@ -385,6 +385,13 @@ impl Schedule {
             .add(from_ns - self.start_ns, to_ns - self.start_ns);
     }
 
+    /// Cores in use in the last `count` windows before `end_ns`, oldest first; what still runs is not in it yet.
+    #[must_use]
+    pub fn recent_cores(&self, end_ns: u64, count: usize) -> Vec<f64> {
+        self.cores
+            .recent(end_ns.saturating_sub(self.start_ns), count)
+    }
+
     /// What still runs is counted up to `end_ns`.
     fn close(&mut self, end_ns: u64) {
         let end_ns = end_ns.max(self.now_ns);

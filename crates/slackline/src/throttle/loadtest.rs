@@ -9,8 +9,8 @@ use throttle::capacity::{Search, Trial};
 use tuner::parse::Format;
 use tuner::process::Interrupt;
 
-use super::shell;
 use super::watch::{self, Watched};
+use super::{page, shell};
 use crate::{Done, load, message};
 
 /// Of every interval.
@@ -53,6 +53,9 @@ pub(crate) struct Arguments {
     /// Write everything as JSON to this file; `-` prints it instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write it as one HTML file, with the two histograms side by side.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -134,6 +137,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         &text(&report),
         "Everything",
     )?;
+    if let Some(file) = &arguments.html {
+        page::write(file, "Load within the objective", &html(&report))?;
+    }
     let is_worse = report
         .ratio
         .is_some_and(|ratio| !(ratio.excludes(1.0) && ratio.estimate > 1.0));
@@ -338,6 +344,38 @@ impl Side {
 }
 
 fn text(report: &Report) -> String {
+    let mut lines = findings(report);
+    if let Some(per_s) = report.watched_at_per_s {
+        lines.push(format!("\nAt {per_s:.1}/s:\n"));
+        let columns: Vec<String> = watched(report)
+            .map(|(name, watch)| super::text::watched(name, watch))
+            .collect();
+        lines.push(super::text::side_by_side(&columns));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn html(report: &Report) -> String {
+    let mut html = page::paragraphs(&findings(report));
+    if let Some(per_s) = report.watched_at_per_s {
+        let watched: Vec<_> = watched(report).collect();
+        html.push_str(&format!(
+            "<h2>Cores in use at {per_s:.1}/s, windows of 10 ms</h2>\n"
+        ));
+        html.push_str(&page::side_by_side(&watched));
+    }
+    html
+}
+
+fn watched(report: &Report) -> impl Iterator<Item = (&str, &watch::Report)> {
+    report
+        .sides
+        .iter()
+        .filter_map(|side| Some((side.name, side.watch.as_ref()?)))
+}
+
+/// Both capacities, and how they compare.
+fn findings(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for side in &report.sides {
         if let Some(capacity) = side.capacity_per_s {
@@ -363,14 +401,5 @@ fn text(report: &Report) -> String {
             tuner::report::change(&ratio)
         ));
     }
-    if let Some(per_s) = report.watched_at_per_s {
-        lines.push(format!("\nAt {per_s:.1}/s:\n"));
-        let columns: Vec<String> = report
-            .sides
-            .iter()
-            .filter_map(|side| Some(super::text::watched(side.name, side.watch.as_ref()?)))
-            .collect();
-        lines.push(super::text::side_by_side(&columns));
-    }
-    lines.join("\n") + "\n"
+    lines
 }

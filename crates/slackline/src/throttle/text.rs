@@ -10,7 +10,7 @@ use crate::table::table;
 /// Rows of the histogram.
 const ROWS_MAX: usize = 20;
 /// Length of the longest bar.
-const BAR: u64 = 50;
+const BAR: f64 = 50.0;
 /// Thread names that are listed.
 const NAMES_MAX: usize = 12;
 
@@ -50,54 +50,55 @@ pub(super) fn report(report: &Report) -> String {
         report.lost_events,
         report.observed.gaps
     );
-    match &report.counters {
-        Some(counters) => {
-            let _ = writeln!(
-                text,
-                "throttled  {} of {} periods, {:.3} s; burst used {:.3} s",
-                counters.throttled_periods,
-                counters.periods,
-                counters.throttled_s,
-                counters.burst_s
-            );
-        }
-        None => text.push_str("throttled  the group's counters cannot be read\n"),
-    }
-    let quota = report.limit.and_then(|limit| limit.in_cores());
-    let per_core = quota.unwrap_or(report.cpus as f64);
-    let _ = writeln!(
-        text,
-        "runnable   {:.2} threads on average, {} at most: {:.2} per core of {}",
-        report.observed.runnable_mean,
-        report.observed.runnable_max,
-        report.observed.runnable_mean / per_core,
-        if quota.is_some() { "quota" } else { "the host" }
-    );
+    let _ = writeln!(text, "throttled  {}", throttled(report));
+    let _ = writeln!(text, "runnable   {}", runnable(report));
     let _ = writeln!(
         text,
         "\nCores in use, windows of 10 ms ({:.2} on average):",
         report.observed.cores.mean()
     );
+    let quota = report.limit.and_then(|limit| limit.in_cores());
     text.push_str(&histogram(&report.observed.cores, quota));
     text.push_str(&names(report));
     text
 }
 
+/// What was throttled, in words.
+pub(super) fn throttled(report: &Report) -> String {
+    report.counters.as_ref().map_or_else(
+        || "the group's counters cannot be read".to_owned(),
+        |counters| {
+            format!(
+                "{} of {} periods, {:.3} s; burst used {:.3} s",
+                counters.throttled_periods,
+                counters.periods,
+                counters.throttled_s,
+                counters.burst_s
+            )
+        },
+    )
+}
+
+/// Threads that want to run, in words.
+pub(super) fn runnable(report: &Report) -> String {
+    let quota = report.limit.and_then(|limit| limit.in_cores());
+    format!(
+        "{:.2} threads on average, {} at most: {:.2} per core of {}",
+        report.observed.runnable_mean,
+        report.observed.runnable_max,
+        report.observed.runnable_mean / quota.unwrap_or(report.cpus as f64),
+        if quota.is_some() { "quota" } else { "the host" }
+    )
+}
+
 /// A watch in short: cores in use with the quota marked, and what was throttled.
 pub(super) fn watched(name: &str, report: &Report) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
-    let throttled = report.counters.as_ref().map_or_else(
-        || "throttling is not counted here".to_owned(),
-        |counters| {
-            let (throttled, periods) = (counters.throttled_periods, counters.periods);
-            format!("{throttled} of {periods} periods throttled")
-        },
-    );
     format!(
-        "{name}\ncores in use, windows of 10 ms\n{}{throttled}\n{:.2} threads want to run, {} at most\n",
+        "{name}\ncores in use, windows of 10 ms\n{}throttled {}\n{}\n",
         histogram(&report.observed.cores, quota),
-        report.observed.runnable_mean,
-        report.observed.runnable_max,
+        throttled(report),
+        runnable(report),
     )
 }
 
@@ -127,22 +128,44 @@ pub(super) fn side_by_side(columns: &[String]) -> String {
     text
 }
 
-/// One row for some bins; the row in which the quota lies says so.
-fn histogram(cores: &Cores, quota: Option<f64>) -> String {
+/// Some bins of a histogram together.
+pub(super) struct Row {
+    /// Cores in use at the lowest of them, and how many cores they span.
+    pub(super) low: f64,
+    width: f64,
+    /// Of all windows.
+    pub(super) share: f64,
+}
+
+/// The histogram in at most [`ROWS_MAX`] rows.
+pub(super) fn rows(cores: &Cores) -> Vec<Row> {
     let bins_a_row = cores.bins.len().div_ceil(ROWS_MAX).max(1);
-    let rows: Vec<u64> = cores
+    let windows = cores.windows().max(1) as f64;
+    cores
         .bins
         .chunks(bins_a_row)
-        .map(|bins| bins.iter().sum())
-        .collect();
-    let most = rows.iter().copied().max().unwrap_or(0).max(1);
+        .enumerate()
+        .map(|(index, bins)| Row {
+            low: (index * bins_a_row) as f64 * BIN_CORES,
+            width: bins_a_row as f64 * BIN_CORES,
+            share: bins.iter().sum::<u64>() as f64 / windows,
+        })
+        .collect()
+}
+
+/// One line for each row; the one in which the quota lies says so.
+fn histogram(cores: &Cores, quota: Option<f64>) -> String {
+    let rows = rows(cores);
+    let most = rows.iter().map(|row| row.share).fold(0.0, f64::max);
     let mut text = String::new();
-    for (index, count) in rows.iter().enumerate() {
-        let low = (index * bins_a_row) as f64 * BIN_CORES;
-        let width = bins_a_row as f64 * BIN_CORES;
-        let share = *count as f64 / cores.windows().max(1) as f64;
-        let length = (BAR * count).div_ceil(most);
-        let bar = "█".repeat(usize::try_from(length).unwrap_or(0));
+    for Row { low, width, share } in rows {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 to BAR"
+        )]
+        let length = (BAR * share / most.max(1e-9)).ceil() as usize;
+        let bar = "█".repeat(length);
         let is_quota = quota.is_some_and(|quota| {
             quota >= low - BIN_CORES / 2.0 && quota < low + width - BIN_CORES / 2.0
         });
@@ -160,6 +183,26 @@ fn histogram(cores: &Cores, quota: Option<f64>) -> String {
 }
 
 fn names(report: &Report) -> String {
+    let rows = name_rows(report);
+    let Some((head, body)) = rows.split_first().filter(|(_, body)| !body.is_empty()) else {
+        return "\nNo thread of the group ran.\n".to_owned();
+    };
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let mut listed = table(&head);
+    for row in body.iter().take(NAMES_MAX) {
+        listed.add_row(row);
+    }
+    let more = body.len().saturating_sub(NAMES_MAX);
+    let rest = if more > 0 {
+        format!("and {more} more names\n")
+    } else {
+        String::new()
+    };
+    format!("\n{listed}\n{rest}")
+}
+
+/// What the threads of each name did, below the columns' names; those that used most CPU time first.
+pub(super) fn name_rows(report: &Report) -> Vec<Vec<String>> {
     let mut names: Vec<_> = report
         .observed
         .names
@@ -167,10 +210,7 @@ fn names(report: &Report) -> String {
         .filter(|(_, by)| by.waits > 0 || by.cpu_us > 0.0)
         .collect();
     names.sort_by(|a, b| b.1.cpu_us.total_cmp(&a.1.cpu_us).then(a.0.cmp(b.0)));
-    if names.is_empty() {
-        return "\nNo thread of the group ran.\n".to_owned();
-    }
-    let mut rows = table(&[
+    let head = [
         "threads named",
         "threads",
         "cores",
@@ -178,24 +218,20 @@ fn names(report: &Report) -> String {
         "woken in 10 ms",
         "mean wait",
         "longest wait",
-    ]);
+    ];
     let milliseconds = |us: f64| format!("{:.2} ms", us / 1000.0);
-    for (name, by) in names.iter().take(NAMES_MAX) {
-        rows.add_row([
-            (*name).clone(),
+    let row = |(name, by): (&String, &throttle::ByName)| {
+        vec![
+            name.clone(),
             by.threads.to_string(),
             format!("{:.3}", by.cpu_us / report.observed.duration_us.max(1.0)),
             by.runnable_max.to_string(),
             by.woken_at_once_max.to_string(),
             milliseconds(by.waited_us / by.waits.max(1) as f64),
             milliseconds(by.waited_max_us),
-        ]);
-    }
-    let more = names.len().saturating_sub(NAMES_MAX);
-    let rest = if more > 0 {
-        format!("and {more} more names\n")
-    } else {
-        String::new()
+        ]
     };
-    format!("\n{rows}\n{rest}")
+    std::iter::once(head.map(str::to_owned).to_vec())
+        .chain(names.into_iter().map(row))
+        .collect()
 }

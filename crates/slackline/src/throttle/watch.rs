@@ -10,19 +10,28 @@ use throttle::{Counters, Limit, Observed, Verdict};
 use tuner::process::Interrupt;
 
 use super::collect::{self, Collected, Jobs};
-use super::{runtimes, text};
+use super::{live, page, runtimes, text};
 use crate::Done;
+
+/// A day.
+const LONGEST_S: f64 = 86_400.0;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     watched: Watched,
-    /// How long to watch, in seconds.
-    #[arg(long, default_value_t = 10.0, value_name = "S")]
-    duration_s: f64,
+    /// How long to watch, in seconds; 10, or with --live until q.
+    #[arg(long, value_name = "S")]
+    duration_s: Option<f64>,
+    /// Show it in the terminal while it is watched; r counts from zero again, q ends it.
+    #[arg(long, conflicts_with = "json")]
+    live: bool,
     /// Write everything as JSON to this file; `-` prints it instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write it as one HTML file with its pictures inside.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Whom to watch.
@@ -59,18 +68,25 @@ pub(super) struct Report {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    let otherwise_s = if arguments.live { LONGEST_S } else { 10.0 };
+    let duration_s = arguments.duration_s.unwrap_or(otherwise_s);
     anyhow::ensure!(
-        arguments.duration_s >= 0.1 && arguments.duration_s <= 86_400.0,
+        (0.1..=LONGEST_S).contains(&duration_s),
         "--duration-s must be between 0.1 and 86400"
     );
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
-    let report = observe(&arguments.watched, arguments.duration_s, &interrupt)?;
-    crate::publish(
-        arguments.json.as_deref(),
-        &report,
-        &text::report(&report),
-        "Everything",
-    )?;
+    let report = if arguments.live {
+        let group = group_of(&Roots::default(), &arguments.watched)?;
+        live::run(&group, duration_s, &interrupt)?
+    } else {
+        observe(&arguments.watched, duration_s, &interrupt)?
+    };
+    let text = text::report(&report);
+    crate::publish(arguments.json.as_deref(), &report, &text, "Everything")?;
+    if let Some(file) = &arguments.html {
+        let title = format!("CPU throttling of {}", named(&report.group));
+        page::write(file, &title, &page::watch(&report))?;
+    }
     Ok(match interrupt.signal() {
         Some(signal) => Done::Signal(signal),
         None => Done::Positive,
@@ -95,39 +111,76 @@ pub(super) fn observe_group(
     jobs: Jobs,
     goes_on: &mut dyn FnMut(&Collected) -> anyhow::Result<bool>,
 ) -> anyhow::Result<(Report, Collected)> {
-    let roots = Roots::default();
-    let tightest = host::tightest_quota(&roots, &group)?;
-    let limited_by = tightest
-        .as_ref()
-        .map_or(group.as_str(), |tightest| tightest.group.as_str());
-    let mut counters = CgroupReader::open(&roots, limited_by).ok();
-    let mut sample = || counters.as_mut().and_then(|reader| reader.sample().ok());
-    let (own_before, before) = (host::own_cpu_s(), sample());
+    let mut watch = Watch::begin(group)?;
     let duration = Duration::from_secs_f64(duration_s);
-    let collected = collect::collect(&group, duration, jobs, goes_on)?;
-    let after = sample();
-    let observed = collected.schedule.clone().finish(collected.end_ns);
-    let limit = tightest.as_ref().map(limit_of);
-    let counters = before
-        .zip(after)
-        .map(|(before, after)| difference(&before, &after));
-    let cpus = host::online_cpus(&roots)?.len();
-    let quota = limit.and_then(|limit| limit.in_cores());
-    let report = Report {
-        runtimes: quota.map_or_else(Vec::new, |cores| {
-            runtimes::ignoring(&roots, &group, &observed, cores, cpus)
-        }),
-        verdict: throttle::judge(&observed, limit.as_ref(), counters.as_ref(), cpus),
-        own_cpu_cores: (host::own_cpu_s() - own_before) / (observed.duration_us / 1e6).max(0.001),
-        limited_by: tightest.map(|tightest| tightest.group),
-        observed,
-        lost_events: collected.lost,
-        group,
-        cpus,
-        limit,
-        counters,
-    };
-    Ok((report, collected))
+    let collected = collect::collect(&watch.group, duration, jobs, goes_on)?;
+    Ok((watch.report(&collected), collected))
+}
+
+/// A watch that has begun: what does not come from the tracepoints.
+pub(super) struct Watch {
+    roots: Roots,
+    pub(super) group: String,
+    tightest: Option<TightestQuota>,
+    counters: Option<CgroupReader>,
+    before: Option<CgroupSample>,
+    own_before_s: f64,
+    cpus: usize,
+}
+
+impl Watch {
+    pub(super) fn begin(group: String) -> anyhow::Result<Self> {
+        let roots = Roots::default();
+        let tightest = host::tightest_quota(&roots, &group)?;
+        let limited_by = tightest
+            .as_ref()
+            .map_or(group.as_str(), |tightest| tightest.group.as_str());
+        let mut counters = CgroupReader::open(&roots, limited_by).ok();
+        Ok(Self {
+            before: counters.as_mut().and_then(|reader| reader.sample().ok()),
+            own_before_s: host::own_cpu_s(),
+            cpus: host::online_cpus(&roots)?.len(),
+            roots,
+            group,
+            tightest,
+            counters,
+        })
+    }
+
+    /// What is to be said by now.
+    pub(super) fn report(&mut self, collected: &Collected) -> Report {
+        let after = self
+            .counters
+            .as_mut()
+            .and_then(|reader| reader.sample().ok());
+        let counters = self
+            .before
+            .as_ref()
+            .zip(after)
+            .map(|(before, after)| difference(before, &after));
+        let observed = collected.schedule.clone().finish(collected.end_ns);
+        let limit = self.tightest.as_ref().map(limit_of);
+        let quota = limit.and_then(|limit| limit.in_cores());
+        let (group, cpus) = (self.group.clone(), self.cpus);
+        Report {
+            runtimes: quota.map_or_else(Vec::new, |cores| {
+                runtimes::ignoring(&self.roots, &group, &observed, cores, cpus)
+            }),
+            verdict: throttle::judge(&observed, limit.as_ref(), counters.as_ref(), cpus),
+            own_cpu_cores: (host::own_cpu_s() - self.own_before_s)
+                / (observed.duration_us / 1e6).max(0.001),
+            limited_by: self
+                .tightest
+                .as_ref()
+                .map(|tightest| tightest.group.clone()),
+            observed,
+            lost_events: collected.lost,
+            group,
+            cpus,
+            limit,
+            counters,
+        }
+    }
 }
 
 /// A group's name for people.

@@ -1,0 +1,136 @@
+//! Reports as one HTML file with their pictures inside: nothing is loaded from elsewhere.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+use crate::message;
+
+/// Width of a picture, in its own units: about the CSS pixels of a small phone.
+pub(crate) const WIDTH: f64 = 340.0;
+/// Below this width of a column, every other label is left out, so that they do not touch.
+const LABEL_WIDTH: f64 = 26.0;
+
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #d5dae0; --bar: #4878a8; --over: #c2502e }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7eb; --paper: #16191d; --faint: #3c434b; --bar: #6f9fd0; --over: #e57a52 }
+}
+body { margin: 0 auto; padding: 12px; max-width: 720px; background: var(--paper); color: var(--ink);
+  font: 16px/1.45 system-ui, sans-serif }
+h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem } h3 { font-size: 1rem; margin-bottom: 0 }
+svg { display: block; width: 100%; height: auto } svg text { fill: var(--ink); font: 11px system-ui, sans-serif }
+.bar { fill: var(--bar) } .over { fill: var(--over) } .axis { stroke: var(--faint) }
+.limit { stroke: var(--over); stroke-dasharray: 4 3 }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 16px }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem; white-space: nowrap }
+th, td { padding: 3px 8px; text-align: right; border-bottom: 1px solid var(--faint) }
+th:first-child, td:first-child { text-align: left }
+";
+
+/// A whole page; `body` is HTML.
+pub(crate) fn document(title: &str, body: &str) -> String {
+    let title = escaped(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+         <style>{STYLE}</style>\n<h1>{title}</h1>\n{body}</html>\n"
+    )
+}
+
+/// Writes a page, and says where it is.
+pub(crate) fn write(file: &Path, title: &str, body: &str) -> anyhow::Result<()> {
+    std::fs::write(file, document(title, body)).with_context(|| format!("{}", file.display()))?;
+    message(&format!("The page is in {}.", file.display()));
+    Ok(())
+}
+
+/// One column of [`columns`].
+pub(crate) struct Column {
+    pub(crate) label: String,
+    pub(crate) value: f64,
+    /// Beyond the limit.
+    pub(crate) is_over: bool,
+}
+
+/// Upright columns, with a dashed line before the one of number `limit_at`.
+pub(crate) fn columns(columns: &[Column], limit_at: Option<usize>, title: &str) -> String {
+    let (height, base) = (130.0, 108.0);
+    let step = WIDTH / columns.len().max(1) as f64;
+    let values = || columns.iter().map(|column| column.value);
+    let most = values().fold(0.0, f64::max).max(1e-9);
+    let all = values().sum::<f64>().max(1e-9);
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let title = escaped(title);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\
+         <title>{title}</title>\n"
+    );
+    let every = if step < LABEL_WIDTH { 2 } else { 1 };
+    for (index, column) in columns.iter().enumerate() {
+        let (x, tall) = (index as f64 * step, 88.0 * column.value / most);
+        let class = if column.is_over { "over" } else { "bar" };
+        let label = escaped(&column.label);
+        let _ = writeln!(
+            svg,
+            "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\"><title>{label}: {}</title></rect>",
+            x + 1.0,
+            base - tall,
+            step - 2.0,
+            percent(column.value / all)
+        );
+        if index.is_multiple_of(every) {
+            let _ = writeln!(
+                svg,
+                "<text x=\"{:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{label}</text>",
+                x + step / 2.0,
+                base + 14.0,
+            );
+        }
+    }
+    if let Some(limit_at) = limit_at {
+        let x = limit_at as f64 * step;
+        let _ = writeln!(
+            svg,
+            "<line class=\"limit\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{base}\"/>"
+        );
+    }
+    let _ = writeln!(
+        svg,
+        "<line class=\"axis\" x1=\"0\" x2=\"{WIDTH}\" y1=\"{base}\" y2=\"{base}\"/>\n\
+         <text x=\"{WIDTH}\" y=\"11\" text-anchor=\"end\">largest: {}</text>\n</svg>",
+        percent(most / all)
+    );
+    svg
+}
+
+/// A paragraph for each text.
+pub(crate) fn paragraphs(texts: &[String]) -> String {
+    texts
+        .iter()
+        .map(|text| format!("<p>{}</p>\n", escaped(text)))
+        .collect()
+}
+
+/// A table; the first row is its head.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let mut html = "<div class=\"wide\"><table>\n".to_owned();
+    for (index, row) in rows.iter().enumerate() {
+        let cell = if index == 0 { "th" } else { "td" };
+        html.push_str("<tr>");
+        for text in row {
+            let _ = write!(html, "<{cell}>{}</{cell}>", escaped(text));
+        }
+        html.push_str("</tr>\n");
+    }
+    html + "</table></div>\n"
+}
+
+/// Text as HTML.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}

@@ -1,0 +1,72 @@
+//! What `watch`, `advise` and `loadtest` found, as HTML.
+
+use std::fmt::Write as _;
+
+use throttle::{BIN_CORES, Cores};
+
+use super::text::Row;
+use super::watch::Report;
+use crate::page::{Column, columns, escaped, table};
+
+pub(super) use crate::page::{paragraphs, write};
+
+/// A watch: the verdict, the histogram, the pools.
+pub(super) fn watch(report: &Report) -> String {
+    let notes = report.runtimes.iter().map(|note| format!("Note: {note}."));
+    let said: Vec<String> = std::iter::once(report.verdict.sentence.clone())
+        .chain(notes)
+        .collect();
+    let mut html = paragraphs(&said);
+    html.push_str("<h2>Cores in use, windows of 10 ms</h2>\n");
+    html.push_str(&histogram(report));
+    html.push_str("<h2>Threads</h2>\n");
+    html + &table(&super::text::name_rows(report))
+}
+
+/// Watches side by side, each with a heading.
+pub(super) fn side_by_side(sides: &[(&str, &Report)]) -> String {
+    let mut html = "<div class=\"beside\">\n".to_owned();
+    for (name, report) in sides {
+        let _ = writeln!(
+            html,
+            "<div><h3>{}</h3>\n{}</div>",
+            escaped(name),
+            histogram(report)
+        );
+    }
+    html + "</div>\n"
+}
+
+fn histogram(report: &Report) -> String {
+    let quota = report.limit.and_then(|limit| limit.in_cores());
+    let throttled = super::text::throttled(report);
+    let runnable = super::text::runnable(report);
+    format!(
+        "{}<p>{}<br>{}</p>\n",
+        cores(&report.observed.cores, quota),
+        escaped(&throttled),
+        escaped(&runnable)
+    )
+}
+
+/// The histogram of cores in use, with the quota marked.
+pub(super) fn cores(cores: &Cores, quota: Option<f64>) -> String {
+    let rows = super::text::rows(cores);
+    let is_over = |row: &Row| quota.is_some_and(|quota| row.low > quota + BIN_CORES / 2.0);
+    let limit_at = quota.map(|_| rows.iter().take_while(|row| !is_over(row)).count());
+    let bars: Vec<Column> = rows
+        .iter()
+        .map(|row| Column {
+            label: format!("{:.1}", row.low),
+            value: row.share,
+            is_over: is_over(row),
+        })
+        .collect();
+    let title = match quota {
+        Some(quota) => {
+            format!("Windows of 10 ms by cores in use; the dashed line is the quota, {quota:.2}")
+        }
+        None => "Windows of 10 ms by cores in use".to_owned(),
+    };
+    columns(&bars, limit_at, &title)
+}

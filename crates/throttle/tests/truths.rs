@@ -1,0 +1,158 @@
+//! What was seen of throttled services on a machine of two CPUs, said by the simulator too.
+
+#![expect(clippy::unwrap_used, reason = "a test")]
+
+use throttle::advice::{Question, advise};
+use throttle::{Demand, Host, Job, Limit, Pool, Service, Work, simulate};
+
+const SHORT_PERIOD: Limit = Limit {
+    quota_us: Some(10_000),
+    period_us: 10_000,
+    burst_us: 0,
+};
+
+fn with_burst() -> Limit {
+    Limit {
+        burst_us: 100_000,
+        ..Limit::cores(1.0)
+    }
+}
+
+/// Requests of 5 ms at 81 % of the quota.
+fn single_class(threads: usize) -> Service {
+    let work = Work::Random {
+        per_s: 162.0,
+        demand: Demand::Fixed { cpu_us: 5000.0 },
+    };
+    let pool = Pool {
+        name: "worker".into(),
+        threads,
+        work,
+    };
+    Service {
+        pools: vec![pool],
+        bursts: vec![],
+    }
+}
+
+/// Short requests beside a collector that does eight jobs of 15 ms, twice a second.
+fn collected(threads: usize, duration_s: f64) -> Service {
+    let requests = Work::Random {
+        per_s: 400.0,
+        demand: Demand::Fixed { cpu_us: 200.0 },
+    };
+    let times = (0..).map(|number| f64::from(number) * 500_000.0);
+    let jobs = times
+        .take_while(|at_us| *at_us < 1e6 * duration_s)
+        .flat_map(|at_us| {
+            [Job {
+                at_us,
+                cpu_us: 15_000.0,
+            }; 8]
+        });
+    let pool = |name: &str, threads, work| Pool {
+        name: name.into(),
+        threads,
+        work,
+    };
+    Service {
+        pools: vec![
+            pool("worker", 8, requests),
+            pool("collector", threads, Work::Recorded(jobs.collect())),
+        ],
+        bursts: vec![],
+    }
+}
+
+fn p99_ms(service: &Service, limit: &Limit) -> f64 {
+    let outcome = simulate(service, &Host::new(2), limit, 120.0, 1);
+    outcome.latency_us(0, 0.99).unwrap() / 1000.0
+}
+
+#[test]
+fn a_pool_as_large_as_the_quota_is_not_safe_for_a_single_class() {
+    let (one, eight) = (
+        p99_ms(&single_class(1), &Limit::cores(1.0)),
+        p99_ms(&single_class(8), &Limit::cores(1.0)),
+    );
+    // Seen: 52.1 and 35.7 ms.
+    assert!((one / 52.1 - 1.0).abs() < 0.1, "{one}");
+    assert!((eight / 35.7 - 1.0).abs() < 0.35, "{eight}");
+}
+
+#[test]
+fn with_bursts_of_a_collector_it_is() {
+    let (eight, one) = (
+        p99_ms(&collected(8, 120.0), &Limit::cores(1.0)),
+        p99_ms(&collected(1, 120.0), &Limit::cores(1.0)),
+    );
+    // Seen: 39.4 and 0.66 ms.
+    assert!(eight > 30.0 && one < 1.0, "{eight} {one}");
+}
+
+#[test]
+fn a_burst_helps_and_a_short_period_harms() {
+    let service = single_class(8);
+    let [now, burst, short] =
+        [Limit::cores(1.0), with_burst(), SHORT_PERIOD].map(|limit| p99_ms(&service, &limit));
+    assert!(
+        burst < 0.6 * now && short > 1.5 * now,
+        "{burst} {now} {short}"
+    );
+}
+
+#[test]
+fn advice_finds_the_collectors_pool_and_never_a_burst_above_the_quota() {
+    let service = collected(8, 60.0);
+    let question = Question {
+        service: &service,
+        duration_us: 60e6,
+        latencies_us: &[],
+        host: Host::new(2),
+        limit: Limit::cores(1.0),
+        pool: 0,
+        objective_us: Some(5000.0),
+    };
+    let advice = advise(&question).unwrap();
+    let recommended = advice.recommended.unwrap();
+    assert_eq!(
+        recommended.setting.threads.get("collector"),
+        Some(&1),
+        "{recommended:?}"
+    );
+    assert!(recommended.ratio.unwrap().high < 0.1);
+    let today = advice.today.load_within_objective.unwrap();
+    assert!(today < 1.0 && recommended.load_within_objective.unwrap() > 2.0 * today);
+    for tried in &advice.tried {
+        assert!(tried.setting.limit.burst_us <= tried.setting.limit.quota_us.unwrap());
+    }
+    // The same question, the same answer.
+    assert_eq!(advise(&question).unwrap().tried, advice.tried);
+}
+
+#[test]
+fn nothing_is_recommended_to_a_service_that_is_not_throttled() {
+    let mut service = single_class(8);
+    if let Work::Random { per_s, .. } = &mut service.pools[0].work {
+        *per_s = 20.0;
+    }
+    let question = Question {
+        service: &service,
+        duration_us: 0.0,
+        latencies_us: &[],
+        host: Host::new(2),
+        limit: Limit::cores(2.0),
+        pool: 0,
+        objective_us: None,
+    };
+    let advice = advise(&question).unwrap();
+    assert_eq!(advice.recommended, None);
+    let lower = advice.give_back.unwrap();
+    assert!(lower.setting.limit.in_cores().unwrap() < 2.0);
+    // No quota, nothing to advise.
+    let limit = Limit {
+        quota_us: None,
+        ..Limit::cores(1.0)
+    };
+    assert_eq!(advise(&Question { limit, ..question }), None);
+}
