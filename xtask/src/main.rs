@@ -50,7 +50,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
-        ["install"] => install::install(install::TEST).map(|()| ExitCode::SUCCESS),
+        ["install"] => run(&["install", "test"]),
         ["install", set] => {
             let needs = match *set {
                 "test" => install::TEST,
@@ -58,7 +58,11 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
                 "examples" => install::EXAMPLES,
                 _ => bail!("no set {set:?} to install; there are test, demo and examples"),
             };
-            install::install(needs).map(|()| ExitCode::SUCCESS)
+            install::install(needs)?;
+            if *set == "test" {
+                install::guest_kernel(&root)?;
+            }
+            Ok(ExitCode::SUCCESS)
         }
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -10,6 +10,7 @@
 mod ask_tell;
 mod command_line;
 mod faults;
+mod guest;
 mod kill;
 mod load;
 mod quota;
