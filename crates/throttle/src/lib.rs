@@ -5,12 +5,15 @@
 
 pub mod bandwidth;
 pub mod capacity;
+pub mod fleet;
+mod groups;
 mod histogram;
 mod schedule;
 pub mod simulation;
 mod verdict;
 
 pub use bandwidth::Limit;
+pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
 pub use schedule::{ByName, Event, NAMES_MAX, Observed, Schedule};
 pub use simulation::{Burst, Demand, Host, Outcome, Requests, Service, simulate};

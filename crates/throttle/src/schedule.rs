@@ -286,14 +286,29 @@ impl Schedule {
             .add(from_ns - self.start_ns, to_ns - self.start_ns);
     }
 
+    /// Counts what runs and waits up to `end_ns`.
+    fn settle(&mut self, end_ns: u64) {
+        self.runnable_integral_ns += self.runnable as f64 * (end_ns - self.now_ns) as f64;
+        self.now_ns = end_ns;
+        for running in std::mem::take(&mut self.cpus).into_values() {
+            self.ran(running.thread, running.since_ns, end_ns);
+        }
+    }
+
+    /// As [`Schedule::finish`], with the cores in use in each whole window.
+    #[must_use]
+    pub fn finish_with_windows(mut self, end_ns: u64) -> (Observed, Vec<f64>) {
+        let end_ns = end_ns.max(self.now_ns);
+        self.settle(end_ns);
+        let windows = self.cores.windows_until(end_ns - self.start_ns).collect();
+        (self.finish(end_ns), windows)
+    }
+
     /// Ends the watch: what still runs is counted up to `end_ns`.
     #[must_use]
     pub fn finish(mut self, end_ns: u64) -> Observed {
         let end_ns = end_ns.max(self.now_ns);
-        self.runnable_integral_ns += self.runnable as f64 * (end_ns - self.now_ns) as f64;
-        for running in std::mem::take(&mut self.cpus).into_values() {
-            self.ran(running.thread, running.since_ns, end_ns);
-        }
+        self.settle(end_ns);
         let duration_ns = end_ns - self.start_ns;
         self.cores.close(duration_ns);
         let mut names = HashMap::new();
