@@ -16,6 +16,7 @@ const HEADER_BYTES: usize = 8;
 /// The events of some tracepoints on one CPU.
 #[derive(Debug)]
 pub struct Ring {
+    cpu: usize,
     /// The first owns the buffer; the others write into it.
     events: Vec<OwnedFd>,
     map: *mut u8,
@@ -60,6 +61,7 @@ impl Ring {
         };
         let map = map.map_err(|errno| failed(errno.into()))?.cast::<u8>();
         let ring = Self {
+            cpu,
             events,
             map,
             map_bytes,
@@ -77,6 +79,30 @@ impl Ring {
             }
         }
         Ok(ring)
+    }
+
+    /// Stops the events, or lets them come again; from [`Ring::open`] on they come.
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn set_enabled(&self, enabled: bool) -> Result<(), Error> {
+        let request = if enabled {
+            sys::bindings::ENABLE
+        } else {
+            sys::bindings::DISABLE
+        };
+        for event in &self.events {
+            let raw = std::os::fd::AsRawFd::as_raw_fd(event);
+            // SAFETY: an open perf event; the argument 0 means this event alone.
+            let code = unsafe { libc::ioctl(raw, request.into(), 0) };
+            if code < 0 {
+                return Err(Error::Open {
+                    cpu: self.cpu,
+                    source: io::Error::last_os_error(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Readable when a quarter of the buffer is full.

@@ -61,6 +61,8 @@ pub struct Group {
 pub struct Groups {
     start_ns: u64,
     of_thread: HashMap<u32, usize>,
+    /// Who runs on each CPU, since when.
+    on_cpu: HashMap<usize, (u32, u64)>,
     schedules: Vec<Option<Schedule>>,
 }
 
@@ -71,6 +73,7 @@ impl Groups {
         Self {
             start_ns,
             of_thread: HashMap::new(),
+            on_cpu: HashMap::new(),
             schedules: vec![None; count],
         }
     }
@@ -85,8 +88,21 @@ impl Groups {
     /// Takes in an event. Events come in order of time.
     pub fn take(&mut self, time_ns: u64, event: Event) {
         match event {
-            Event::Switch { previous, next, .. } => {
+            Event::Switch {
+                cpu,
+                previous,
+                next,
+                ..
+            } => {
                 let groups = [previous, next].map(|thread| self.of_thread.get(&thread).copied());
+                let before = self.on_cpu.insert(cpu, (next, time_ns));
+                for group in groups.into_iter().flatten() {
+                    if let (Some(schedule), Some((thread, since_ns))) =
+                        (&mut self.schedules[group], before)
+                    {
+                        schedule.set_on_cpu(cpu, thread, since_ns);
+                    }
+                }
                 self.give(time_ns, event, groups[0], &[previous, next]);
                 if groups[1] != groups[0] {
                     self.give(time_ns, event, groups[1], &[next]);
@@ -180,6 +196,19 @@ mod tests {
         assert_eq!((seen[0].waits, seen[0].waited_us), (1, 10_000.0));
         assert!((seen[0].runnable_mean - 0.4).abs() < 1e-9);
         assert_eq!(seen[2], Group::default());
+    }
+
+    #[test]
+    fn a_switch_that_was_not_seen_costs_no_more_than_the_time_since_the_last() {
+        let mut groups = Groups::new(0, 1);
+        groups.add(1, 0);
+        groups.take(0, switch(0, 0, 1));
+        groups.take(10 * MS, switch(0, 1, 0));
+        // Strangers use the CPU; that 1 got it is not seen.
+        groups.take(40 * MS, switch(0, 0, 7));
+        groups.take(50 * MS, switch(0, 1, 0));
+        let seen = groups.finish(100 * MS);
+        assert_eq!(seen[0].cpu_us, 20_000.0);
     }
 
     #[test]

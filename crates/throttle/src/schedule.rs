@@ -219,6 +219,12 @@ impl Schedule {
         self.runnable_max = self.runnable_max.max(self.runnable);
     }
 
+    /// Says who runs on a CPU, to one who is not given the switches between strangers.
+    pub(crate) fn set_on_cpu(&mut self, cpu: usize, thread: u32, since_ns: u64) {
+        let since_ns = since_ns.max(self.start_ns);
+        self.cpus.insert(cpu, Running { thread, since_ns });
+    }
+
     fn wake(&mut self, id: u32) {
         let window = self.now_ns / crate::WINDOW_NS;
         let Some(thread) = self.threads.get_mut(&id) else {

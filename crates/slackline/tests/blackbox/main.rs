@@ -7,6 +7,7 @@
     reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
 )]
 
+mod agent;
 mod ask_tell;
 mod command_line;
 mod faults;

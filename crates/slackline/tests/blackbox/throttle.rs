@@ -1,6 +1,7 @@
 //! `slackline throttle watch` from outside, on a real control group with a real quota.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use host::{CpuQuota, Journal, Roots};
 use serde_json::Value;
@@ -8,8 +9,8 @@ use serde_json::Value;
 use crate::toy::{Ended, Toy, skip};
 
 /// A group with a fifth of a core, in every hierarchy, made and removed through an undo journal of its own.
-struct Group {
-    name: String,
+pub(crate) struct Group {
+    pub(crate) name: String,
     journal: Journal,
     children: Vec<Child>,
     _state: tempfile::TempDir,
@@ -17,11 +18,13 @@ struct Group {
 
 impl Group {
     /// `None`, with the reason printed, where this process may not make one.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let roots = Roots::default();
         let state = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(state.path()).unwrap();
-        let name = format!("slackline-test-{}", std::process::id());
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("slackline-test-{}-{number}", std::process::id());
         let quota = CpuQuota {
             period_us: 100_000,
             quota_us: Some(20_000),
@@ -45,7 +48,7 @@ impl Group {
     }
 
     /// A shell that spins inside the group.
-    fn spin(&mut self) {
+    pub(crate) fn spin(&mut self) {
         let files = host::cgroup::procs_files(&Roots::default(), &self.name).unwrap();
         let enter: String = files
             .iter()
