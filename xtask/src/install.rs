@@ -94,6 +94,8 @@ pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK, QEMU, BUSYBOX, PROMETHEUS];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
+/// What `cargo xtask bench fleet` needs.
+pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 

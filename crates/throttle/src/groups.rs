@@ -96,21 +96,15 @@ impl Groups {
             } => {
                 let groups = [previous, next].map(|thread| self.of_thread.get(&thread).copied());
                 let before = self.on_cpu.insert(cpu, (next, time_ns));
-                for group in groups.into_iter().flatten() {
-                    if let (Some(schedule), Some((thread, since_ns))) =
-                        (&mut self.schedules[group], before)
-                    {
-                        schedule.set_on_cpu(cpu, thread, since_ns);
-                    }
-                }
-                self.give(time_ns, event, groups[0], &[previous, next]);
+                let before = before.map(|(thread, since_ns)| (cpu, thread, since_ns));
+                self.give(time_ns, event, groups[0], &[previous, next], before);
                 if groups[1] != groups[0] {
-                    self.give(time_ns, event, groups[1], &[next]);
+                    self.give(time_ns, event, groups[1], &[next], before);
                 }
             }
             Event::Wakeup { thread } => {
                 let group = self.of_thread.get(&thread).copied();
-                self.give(time_ns, event, group, &[thread]);
+                self.give(time_ns, event, group, &[thread], None);
             }
             Event::Fork { parent, child } => {
                 if let Some(group) = self.of_thread.get(&parent).copied() {
@@ -120,7 +114,15 @@ impl Groups {
         }
     }
 
-    fn give(&mut self, time_ns: u64, event: Event, group: Option<usize>, threads: &[u32]) {
+    /// `before`: which thread had which CPU since when.
+    fn give(
+        &mut self,
+        time_ns: u64,
+        event: Event,
+        group: Option<usize>,
+        threads: &[u32],
+        before: Option<(usize, u32, u64)>,
+    ) {
         let Some(group) = group else {
             return;
         };
@@ -129,6 +131,9 @@ impl Groups {
             if !schedule.has(*thread) && self.of_thread.get(thread) == Some(&group) {
                 schedule.add(*thread, "");
             }
+        }
+        if let Some((cpu, thread, since_ns)) = before {
+            schedule.set_on_cpu(cpu, thread, since_ns);
         }
         schedule.take(time_ns, event);
     }

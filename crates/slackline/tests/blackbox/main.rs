@@ -11,6 +11,7 @@ mod agent;
 mod ask_tell;
 mod command_line;
 mod faults;
+mod fleet;
 mod guest;
 mod kill;
 mod load;
