@@ -205,3 +205,53 @@ fn open_event(cpu: usize, id: u16) -> io::Result<OwnedFd> {
     // SAFETY: a descriptor that was just opened and that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tracefs;
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_a_stopped_ring_stays_empty() {
+        let opened = Tracefs::open().and_then(|tracefs| {
+            let switch = tracefs.format("sched", "sched_switch")?;
+            // One page: about forty switches.
+            (0..2)
+                .map(|cpu| Ring::open(cpu, &[&switch], 0))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mut rings = match opened {
+            Ok(rings) => rings,
+            Err(error) => {
+                assert!(std::env::var_os("SLACKLINE_CI").is_none(), "{error}");
+                println!("SKIP: {error}");
+                return;
+            }
+        };
+        let nap = || std::thread::sleep(std::time::Duration::from_micros(50));
+        let mut drain = |rings: &mut Vec<Ring>| {
+            let (mut seen, mut lost) = (0, 0);
+            for ring in rings {
+                ring.drain(|record| match record {
+                    Record::Sample(_) => seen += 1,
+                    Record::Lost(count) => lost += count,
+                    Record::Other => {}
+                });
+            }
+            (seen, lost)
+        };
+        (0..1000).for_each(|_| nap());
+        let (seen, _) = drain(&mut rings);
+        assert!((1..200).contains(&seen), "{seen}");
+        // The kernel says so with the next event that fits.
+        (0..100).for_each(|_| nap());
+        let (_, lost) = drain(&mut rings);
+        assert!(lost > 500, "{lost}");
+        rings
+            .iter()
+            .for_each(|ring| ring.set_enabled(false).unwrap());
+        drain(&mut rings);
+        (0..100).for_each(|_| nap());
+        assert_eq!(drain(&mut rings), (0, 0));
+    }
+}

@@ -422,6 +422,21 @@ mod tests {
     }
 
     #[test]
+    fn ten_thousand_threads_share_a_bounded_number_of_names() {
+        let mut schedule = Schedule::new(0);
+        for thread in 1..=10_000 {
+            schedule.add(thread, &format!("worker-{thread}"));
+        }
+        for thread in 1..=10_000 {
+            schedule.take(MS, Event::Wakeup { thread });
+        }
+        let observed = schedule.finish(2 * MS);
+        assert_eq!(observed.runnable_max, 10_000);
+        assert_eq!(observed.names.len(), NAMES_MAX + 1);
+        assert_eq!(observed.names["(other)"].threads, 10_000 - NAMES_MAX);
+    }
+
+    #[test]
     fn what_ran_before_the_watch_counts_from_its_start() {
         let mut schedule = Schedule::new(100 * MS);
         schedule.add(1, "a");

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use host::Roots;
+use host::{HostError, Roots};
 use throttle::{Observed, Schedule};
 
 use super::tracepoints::{Tracepoints, monotonic_ns};
@@ -14,6 +13,7 @@ const PAGES_LOG2: u32 = 8;
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often threads that entered the group without being forked in it are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// What was seen, and what was missed.
 pub(crate) struct Collected {
     pub(crate) observed: Observed,
@@ -36,7 +36,17 @@ pub(crate) fn collect(
     while start.elapsed() < duration && !stop() {
         std::thread::sleep(DRAIN_EVERY.min(duration.saturating_sub(start.elapsed())));
         if looked.elapsed() > LOOK_EVERY {
-            look(&roots, group, &mut schedule)?;
+            match look(&roots, group, &mut schedule) {
+                Err(HostError::Absent { .. }) => {
+                    crate::message(&format!(
+                        "The control group {group} vanished after {:.1} s; what was seen until then:",
+                        start.elapsed().as_secs_f64()
+                    ));
+                    end_ns = tracepoints.drain(|time_ns, event| schedule.take(time_ns, event));
+                    break;
+                }
+                looked => looked?,
+            }
             looked = Instant::now();
         }
         end_ns = tracepoints.drain(|time_ns, event| schedule.take(time_ns, event));
@@ -48,8 +58,8 @@ pub(crate) fn collect(
 }
 
 /// Takes in the threads that are in the group now.
-fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> anyhow::Result<()> {
-    for thread in host::threads_below(roots, group).with_context(|| format!("cgroup {group}"))? {
+fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<(), HostError> {
+    for thread in host::threads_below(roots, group)? {
         if !schedule.has(thread) {
             let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
             schedule.add(thread, name.trim());

@@ -82,6 +82,8 @@ pub(super) fn observe(
 ) -> anyhow::Result<Report> {
     let roots = Roots::default();
     let group = group_of(&roots, watched)?;
+    let started = |pid| host::start_time(&roots, pid).ok();
+    let began = watched.pid.map(started);
     let tightest = host::tightest_quota(&roots, &group)?;
     let limited_by = tightest
         .as_ref()
@@ -93,6 +95,13 @@ pub(super) fn observe(
         interrupt.signal().is_some()
     })?;
     let after = sample();
+    if let (Some(pid), Some(began)) = (watched.pid, began)
+        && started(pid) != began
+    {
+        crate::message(&format!(
+            "Process {pid} ended meanwhile, and its number may be another's by now; what follows is of its control group."
+        ));
+    }
     let limit = tightest.as_ref().map(limit_of);
     let counters = before
         .zip(after)
@@ -152,5 +161,26 @@ fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
             .saturating_sub(before.throttled_periods),
         throttled_s: (after.throttled_s - before.throttled_s).max(0.0),
         burst_s: (after.burst_s - before.burst_s).max(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_went_backwards_count_as_not_having_moved() {
+        let sample = |periods, throttled_s| CgroupSample {
+            periods,
+            throttled_periods: periods / 2,
+            throttled_s,
+            ..CgroupSample::default()
+        };
+        let found = difference(&sample(10, 1.0), &sample(30, 1.5));
+        assert_eq!((found.periods, found.throttled_periods), (20, 10));
+        assert_eq!(
+            difference(&sample(30, 1.5), &sample(10, 1.0)),
+            Counters::default()
+        );
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &Finding> {
 pub(super) fn text(report: &Report, top: usize) -> String {
     let mut text = summary(report).join("\n") + "\n";
     let mut rows = table(&[
-        "latency to be won",
+        "service",
         "shards",
         "cores",
         "in use",
@@ -102,19 +102,12 @@ pub(super) fn text(report: &Report, top: usize) -> String {
         ]);
     }
     if throttled(report).next().is_some() {
-        let _ = writeln!(text, "\n{rows}");
+        let _ = writeln!(text, "\nLatency to be won\n{rows}");
         text.push_str(
             "On the worst shard, `slackline throttle watch` says why. In use above 90 %: only more quota helps.\n",
         );
     }
-    let mut rows = table(&[
-        "CPU to be given back",
-        "shards",
-        "cores",
-        "in use",
-        "peak",
-        "give back",
-    ]);
+    let mut rows = table(&["service", "shards", "cores", "in use", "peak", "give back"]);
     for finding in giving(report).into_iter().take(top) {
         rows.add_row([
             finding.service.name.clone(),
@@ -126,7 +119,7 @@ pub(super) fn text(report: &Report, top: usize) -> String {
         ]);
     }
     if report.fleet.in_state(State::Roomy).next().is_some() {
-        let _ = writeln!(text, "\n{rows}");
+        let _ = writeln!(text, "\nCPU to be given back\n{rows}");
     }
     text
 }
