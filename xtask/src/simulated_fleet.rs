@@ -22,34 +22,20 @@ const USED: [&str; 9] = [
 /// What one real service did.
 pub(crate) struct Shape {
     pub(crate) name: String,
-    series: Vec<Recorded>,
+    pub(crate) series: Vec<Recorded>,
 }
 
-struct Recorded {
-    metric: String,
+pub(crate) struct Recorded {
+    pub(crate) metric: String,
     /// The upper bound of a histogram's class.
     bound: Option<String>,
     /// At the end.
-    value: f64,
-    per_s: f64,
+    pub(crate) value: f64,
+    pub(crate) per_s: f64,
 }
 
-impl Shape {
-    /// What a series of it advanced by each second; of a gauge, its value.
-    #[cfg(test)]
-    pub(crate) fn rate(&self, metric: &str) -> f64 {
-        let mut found = self.series.iter().filter(|series| series.metric == metric);
-        found.next().map_or(0.0, |series| {
-            if is_gauge(metric) {
-                series.value
-            } else {
-                series.per_s
-            }
-        })
-    }
-}
-
-fn is_gauge(metric: &str) -> bool {
+/// Whether a metric is a value of now, and no counter.
+pub(crate) fn is_gauge(metric: &str) -> bool {
     metric.ends_with("_cores")
 }
 

@@ -229,7 +229,7 @@ mod tests {
             }
         };
         let nap = || std::thread::sleep(std::time::Duration::from_micros(50));
-        let mut drain = |rings: &mut Vec<Ring>| {
+        let drain = |rings: &mut Vec<Ring>| {
             let (mut seen, mut lost) = (0, 0);
             for ring in rings {
                 ring.drain(|record| match record {

@@ -89,6 +89,17 @@ impl Drop for Prometheus {
     }
 }
 
+/// What the first series of a metric advanced by each second; of a gauge, its value.
+fn rate(shape: &simulated_fleet::Shape, metric: &str) -> f64 {
+    let mut found = shape.series.iter().filter(|series| series.metric == metric);
+    let series = found.next().unwrap();
+    if simulated_fleet::is_gauge(metric) {
+        series.value
+    } else {
+        series.per_s
+    }
+}
+
 fn option(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
@@ -132,14 +143,14 @@ fn a_fleet_is_ranked_as_its_shapes_are() {
         };
         close(
             "limit_cores",
-            size * shape.rate("slackline_cpu_limit_cores"),
+            size * rate(shape, "slackline_cpu_limit_cores"),
         );
         close(
             "used_cores",
-            size * shape.rate("slackline_cpu_usage_seconds_total"),
+            size * rate(shape, "slackline_cpu_usage_seconds_total"),
         );
-        let runnable = shape.rate("slackline_runnable_thread_seconds_total")
-            / shape.rate("slackline_traced_seconds_total");
+        let runnable = rate(shape, "slackline_runnable_thread_seconds_total")
+            / rate(shape, "slackline_traced_seconds_total");
         close("runnable", size * runnable);
         limits += service["limit_cores"].as_f64().unwrap();
         let state = service["state"].as_str().unwrap();
