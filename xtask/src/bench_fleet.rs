@@ -79,7 +79,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
             .find_map(|line| line.trim().strip_prefix("\"queries\": "));
         let _ = writeln!(
             rows,
-            "| {} | {:.1} s | {} | {:.1} s | {:.0} million | {:.0} MiB |",
+            "| {} | {:.1} s | {} | {:.1} s | {:.0} MiB |",
             [
                 "first, nothing in the page cache of the server",
                 "second",
@@ -88,7 +88,6 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
             took.as_secs_f64(),
             queries.unwrap_or("?").trim_end_matches(','),
             after.cpu_s - before.cpu_s,
-            (after.samples - before.samples) / 1e6,
             after.resident_bytes / 1_048_576.0
         );
     }
@@ -99,9 +98,9 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
          `cargo xtask bench fleet {services} {shards}`: {services} services in {shards} shards each, {series} series of six recorded \
          shapes (`crates/slackline/tests/blackbox/fleet/shapes.txt`: real groups with real loads, followed by `slackline agent` \
          for 30 s) at four sizes, a sample every {STEP_S} s for {} s. Simulated is that there are so many of them. {}\n\n\
-         | run of `slackline throttle fleet` | took | queries | CPU time of the server | samples read | its memory after it |\n\
-         |---|---|---|---|---|---|\n{rows}\n\
-         The samples read grow with the window over the scrape interval. No query reads more than about 20,000 series' worth of \
+         | run of `slackline throttle fleet` | took | queries | CPU time of the server | its memory after it |\n\
+         |---|---|---|---|---|\n{rows}\n\
+         What is read grows with the window over the scrape interval. No query reads more than about 20,000 series' worth of \
          histograms; the others read one series a shard, or two. [The page that it writes](fleet.html).\n",
         STEPS * STEP_S,
         machine()
@@ -128,7 +127,6 @@ struct Server {
 struct Figures {
     cpu_s: f64,
     resident_bytes: f64,
-    samples: f64,
 }
 
 impl Server {
@@ -181,7 +179,6 @@ impl Server {
         Ok(Figures {
             cpu_s: value("process_cpu_seconds_total")?,
             resident_bytes: value("process_resident_memory_bytes")?,
-            samples: value("prometheus_engine_query_samples_total")?,
         })
     }
 }
