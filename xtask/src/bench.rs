@@ -19,7 +19,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         print!("{USAGE}");
         return Ok(ExitCode::from(2));
     };
-    install::install(install::BENCH)?;
+    install::install(install::BENCH_TUNERS)?;
     let scripts = root.join("xtask/bench/tuners");
     let work = root.join("target/bench");
     std::fs::create_dir_all(&work)?;

@@ -56,6 +56,22 @@ const MAVEN: Need = Need {
     purpose: "builds the Graal example's service",
 };
 
+const QEMU: Need = Need {
+    present: Present::Program("qemu-system-x86_64"),
+    package: "qemu-system-x86",
+    purpose: "emulates the guest with control groups v2",
+};
+const BUSYBOX: Need = Need {
+    present: Present::Program("busybox"),
+    package: "busybox-static",
+    purpose: "the guest's programs",
+};
+const PROMETHEUS: Need = Need {
+    present: Present::Program("promtool"),
+    package: "prometheus",
+    purpose: "the metrics of a fleet",
+};
+
 const SWIG: Need = Need {
     present: Present::Program("swig"),
     package: "swig",
@@ -75,9 +91,11 @@ const PYTHON: Need = Need {
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.
-pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK];
+pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK, QEMU, BUSYBOX, PROMETHEUS];
 /// What `cargo xtask bench tuners` needs.
-pub(crate) const BENCH: &[Need] = &[PYTHON, SWIG, CXX];
+pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
+/// What `cargo xtask bench fleet` needs.
+pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 
@@ -114,6 +132,85 @@ pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// The package on which the kernel of Debian's cloud images depends.
+const KERNEL: &str = "linux-image-cloud-amd64";
+
+/// Unpacks the guest's kernel into `target/guest`, where the tests look for it. It is not installed: this machine's own boot
+/// stays as it is.
+///
+/// # Errors
+/// The package cannot be found, fetched or unpacked.
+pub(crate) fn guest_kernel(root: &Path) -> anyhow::Result<()> {
+    let directory = root.join("target/guest");
+    let has_kernel = std::fs::read_dir(directory.join("boot")).is_ok_and(|files| {
+        let mut names = files.flatten().map(|file| file.file_name());
+        names.any(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+    });
+    if has_kernel {
+        return Ok(());
+    }
+    println!(
+        "==> install: the kernel of {KERNEL} is unpacked into {}, not installed",
+        directory.display()
+    );
+    std::fs::create_dir_all(&directory)?;
+    let package = match kernel_package()? {
+        Some(package) => package,
+        // Lists of packages that were never fetched.
+        None => {
+            output_of(as_root("apt-get")?.args(["--quiet", "update"]))?;
+            kernel_package()?.with_context(|| format!("{KERNEL} is in no package list"))?
+        }
+    };
+    output_of(
+        Command::new("apt-get")
+            .args(["--quiet", "download", &package])
+            .current_dir(&directory),
+    )?;
+    for entry in std::fs::read_dir(&directory)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            let unpack = "dpkg-deb --fsys-tarfile \"$1\" | tar --extract ./boot";
+            output_of(
+                Command::new("sh")
+                    .args(["-c", unpack, "sh"])
+                    .arg(&file)
+                    .current_dir(&directory),
+            )?;
+            std::fs::remove_file(&file)?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's own package, which `KERNEL` depends on.
+fn kernel_package() -> anyhow::Result<Option<String>> {
+    let output = Command::new("apt-cache")
+        .args(["depends", KERNEL])
+        .output()
+        .context("apt-cache cannot be run; is this a Debian machine?")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut names = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "));
+    Ok(names
+        .find(|name| name.starts_with("linux-image-"))
+        .map(str::to_owned))
+}
+
+fn output_of(command: &mut Command) -> anyhow::Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("{command:?} cannot be run"))?;
+    if !output.status.success() {
+        bail!(
+            "{command:?}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn apt_install(packages: &[&str]) -> anyhow::Result<()> {

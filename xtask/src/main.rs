@@ -8,8 +8,10 @@
 )]
 
 mod bench;
+mod bench_fleet;
 mod demo;
 mod install;
+mod simulated_fleet;
 mod step;
 mod test;
 mod tidy;
@@ -27,6 +29,7 @@ usage: cargo xtask VERB
   demo              install nginx and wrk, build, and tune nginx for about five minutes
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
+  bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   install [SET]     only install: test (the default), demo or examples
 ";
 
@@ -49,8 +52,9 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["tidy"] => tidy::run(&root),
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
+        ["bench", "fleet", options @ ..] => bench_fleet::run(&root, options),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
-        ["install"] => install::install(install::TEST).map(|()| ExitCode::SUCCESS),
+        ["install"] => run(&["install", "test"]),
         ["install", set] => {
             let needs = match *set {
                 "test" => install::TEST,
@@ -58,7 +62,11 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
                 "examples" => install::EXAMPLES,
                 _ => bail!("no set {set:?} to install; there are test, demo and examples"),
             };
-            install::install(needs).map(|()| ExitCode::SUCCESS)
+            install::install(needs)?;
+            if *set == "test" {
+                install::guest_kernel(&root)?;
+            }
+            Ok(ExitCode::SUCCESS)
         }
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
-use crate::knob::{Knob, check_relative};
+use crate::knob::{Knob, check_relative, normalise};
 use crate::roots::{Roots, read_text, write_text};
 
 /// Controllers of v1 (Documentation/admin-guide/cgroup-v1); other mount options of a v1 hierarchy are no controllers.
@@ -179,6 +179,18 @@ impl Hierarchies {
         }
     }
 
+    /// The path of a group's file. The file's prefix names the controller; `cgroup.*` files, and those of unknown controllers,
+    /// are looked for where the cpu controller is. `None` where nothing is mounted.
+    pub(crate) fn file(&self, group: &str, file: &str) -> Option<PathBuf> {
+        let controller = file.split('.').next().unwrap_or(file);
+        let directory = self
+            .controller(controller)
+            .or_else(|| self.controller("cpu"))
+            .map(|(_, directory)| directory)
+            .or(self.v2.as_deref())?;
+        Some(directory.join(group.trim_matches('/')).join(file))
+    }
+
     pub(crate) fn v1(&self, controller: &str) -> Option<&Path> {
         self.v1.get(controller).map(PathBuf::as_path)
     }
@@ -197,18 +209,12 @@ impl Hierarchies {
     }
 }
 
-/// The path of a group's file. The file's prefix names the controller; `cgroup.*` files, and those of unknown
-/// controllers, are looked for where the cpu controller is.
+/// As [`Hierarchies::file`], below the usual mount point where nothing is mounted.
 pub(crate) fn file_path(roots: &Roots, group: &str, file: &str) -> PathBuf {
-    let hierarchies = Hierarchies::of(roots);
-    let controller = file.split('.').next().unwrap_or(file);
-    let directory = hierarchies
-        .controller(controller)
-        .or_else(|| hierarchies.controller("cpu"))
-        .map(|(_, directory)| directory.to_owned())
-        .or_else(|| hierarchies.v2.clone())
-        .unwrap_or_else(|| roots.sys("fs/cgroup"));
-    directory.join(group.trim_matches('/')).join(file)
+    Hierarchies::of(roots).file(group, file).unwrap_or_else(|| {
+        let base = roots.sys("fs/cgroup");
+        base.join(group.trim_matches('/')).join(file)
+    })
 }
 
 /// A group's path may be empty or `/` (the root group), and may not leave the hierarchy.
@@ -303,7 +309,7 @@ impl CpuQuota {
     /// [`HostError::NoController`].
     pub fn writes(&self, roots: &Roots, group: &str) -> Result<Vec<(Knob, String)>, HostError> {
         let version = Hierarchies::of(roots).require("cpu")?.0;
-        let burst = burst_knob(version, group);
+        let burst = knob(group, burst_file(version));
         let mut writes = Vec::new();
         // A burst above the new quota would make the kernel refuse that (kernel/sched/core.c, tg_set_cfs_bandwidth).
         if self.burst_us.is_some() {
@@ -346,45 +352,56 @@ impl CpuQuota {
     ///
     /// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist, [`HostError::Parse`].
     pub fn read(roots: &Roots, group: &str) -> Result<Self, HostError> {
-        let knob = |file: &str| knob(group, file);
-        let text = |knob: &Knob| {
-            let absent = || HostError::Absent {
-                knob: knob.to_string(),
-                path: knob.path(roots),
-            };
-            knob.read(roots)?.ok_or_else(absent)
+        Self::read_in(&Hierarchies::of(roots), group)
+    }
+
+    /// As [`CpuQuota::read`], for one who reads many groups.
+    ///
+    /// # Errors
+    ///
+    /// As [`CpuQuota::read`].
+    pub fn read_in(hierarchies: &Hierarchies, group: &str) -> Result<Self, HostError> {
+        check_group(group)?;
+        let (version, top) = hierarchies.require("cpu")?;
+        let directory = top.join(group.trim_matches('/'));
+        let line = |file: &str| {
+            let path = directory.join(file);
+            let text = read_text(&path)?.map(|text| normalise(&text));
+            Ok((path, text))
         };
-        let number = |knob: &Knob, word: &str| {
+        let required = |file: &str| match line(file)? {
+            (path, Some(text)) => Ok((path, text)),
+            (path, None) => Err(HostError::Absent {
+                knob: knob(group, file).to_string(),
+                path,
+            }),
+        };
+        let number = |path: &Path, word: &str| {
             word.parse::<u64>()
-                .map_err(|error| HostError::parse(&knob.path(roots), word, error.to_string()))
+                .map_err(|error| HostError::parse(path, word, error.to_string()))
         };
-        let version = Hierarchies::of(roots).require("cpu")?.0;
-        let (quota_knob, quota, period_knob, period) = match version {
+        let ((quota_path, quota), (period_path, period)) = match version {
             CgroupVersion::V2 => {
-                let knob = knob("cpu.max");
-                let text = text(&knob)?;
+                let (path, text) = required("cpu.max")?;
                 let (quota, period) = text.split_once(' ').unwrap_or((&text, ""));
-                (knob.clone(), quota.to_owned(), knob, period.to_owned())
+                let period = period.to_owned();
+                ((path.clone(), quota.to_owned()), (path, period))
             }
-            CgroupVersion::V1 => {
-                let (quota, period) = (knob("cpu.cfs_quota_us"), knob("cpu.cfs_period_us"));
-                let texts = (text(&quota)?, text(&period)?);
-                (quota, texts.0, period, texts.1)
-            }
+            CgroupVersion::V1 => (
+                required("cpu.cfs_quota_us")?,
+                required("cpu.cfs_period_us")?,
+            ),
         };
         let quota_us = if quota == "max" || quota == "-1" {
             None
         } else {
-            Some(number(&quota_knob, &quota)?)
+            Some(number(&quota_path, &quota)?)
         };
+        let (burst_path, burst) = line(burst_file(version))?;
         Ok(Self {
-            period_us: number(&period_knob, &period)?,
+            period_us: number(&period_path, &period)?,
             quota_us,
-            burst_us: {
-                let burst = burst_knob(version, group);
-                let text = burst.read(roots)?;
-                text.map(|text| number(&burst, &text)).transpose()?
-            },
+            burst_us: burst.map(|text| number(&burst_path, &text)).transpose()?,
         })
     }
 }
@@ -396,12 +413,11 @@ fn knob(group: &str, file: &str) -> Knob {
     }
 }
 
-fn burst_knob(version: CgroupVersion, group: &str) -> Knob {
-    let file = match version {
+fn burst_file(version: CgroupVersion) -> &'static str {
+    match version {
         CgroupVersion::V1 => "cpu.cfs_burst_us",
         CgroupVersion::V2 => "cpu.max.burst",
-    };
-    knob(group, file)
+    }
 }
 
 #[cfg(test)]

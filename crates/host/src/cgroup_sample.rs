@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::{CgroupVersion, Hierarchies, check_group, file_path};
+use crate::cgroup::{CgroupVersion, Hierarchies, check_group};
 use crate::cpu_time::{CpuTimes, Split, seconds};
 use crate::error::HostError;
 use crate::process_tree::TICK_NS;
@@ -49,9 +49,22 @@ impl CgroupReader {
     /// [`HostError::NoController`] without a cpu controller, [`HostError::Absent`] without such a group,
     /// [`HostError::InvalidName`].
     pub fn open(roots: &Roots, group: &str) -> Result<Self, HostError> {
+        Self::open_in(&Hierarchies::of(roots), group)
+    }
+
+    /// As [`CgroupReader::open`], for one who opens many.
+    ///
+    /// # Errors
+    ///
+    /// As [`CgroupReader::open`].
+    pub fn open_in(hierarchies: &Hierarchies, group: &str) -> Result<Self, HostError> {
         check_group(group)?;
-        let version = Hierarchies::of(roots).require("cpu")?.0;
-        let file = |name: &str| file_path(roots, group, name);
+        let (version, directory) = hierarchies.require("cpu")?;
+        let file = |name: &str| {
+            hierarchies
+                .file(group, name)
+                .unwrap_or_else(|| directory.join(group).join(name))
+        };
         let memory = match version {
             CgroupVersion::V1 => "memory.usage_in_bytes",
             CgroupVersion::V2 => "memory.current",

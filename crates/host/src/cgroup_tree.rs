@@ -91,11 +91,14 @@ pub fn group_of_path(roots: &Roots, path: &str) -> Result<String, HostError> {
 ///
 /// [`HostError::Absent`] where the group does not exist, [`HostError::NoController`], [`HostError::InvalidName`].
 pub fn threads_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError> {
-    let file = match Hierarchies::of(roots).require("cpu")?.0 {
+    listed_below(roots, group, threads_file(&Hierarchies::of(roots))?)
+}
+
+fn threads_file(hierarchies: &Hierarchies) -> Result<&'static str, HostError> {
+    Ok(match hierarchies.require("cpu")?.0 {
         CgroupVersion::V1 => "tasks",
         CgroupVersion::V2 => "cgroup.threads",
-    };
-    listed_below(roots, group, file)
+    })
 }
 
 /// The processes of a group and of all groups below it.
@@ -116,6 +119,63 @@ pub fn processes_in(directory: &Path) -> Result<Vec<u32>, HostError> {
     listed_in(directory.to_owned(), "cgroup.procs")
 }
 
+/// A group that somebody calls a service, with all groups below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceGroup {
+    /// Its name.
+    pub service: String,
+    /// The group's path.
+    pub group: String,
+    /// The directories of the group and of those below it.
+    pub directories: Vec<PathBuf>,
+}
+
+impl ServiceGroup {
+    /// Its threads; none of a group that has vanished.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Read`].
+    pub fn threads(&self, hierarchies: &Hierarchies) -> Result<Vec<u32>, HostError> {
+        let file = threads_file(hierarchies)?;
+        let mut threads = Vec::new();
+        for directory in &self.directories {
+            threads.extend(listed(directory, file)?);
+        }
+        Ok(threads)
+    }
+}
+
+/// All groups for which `name_of`, asked with a group's path, has a name; groups below one of them belong to it. In order of
+/// their paths.
+///
+/// # Errors
+///
+/// [`HostError::NoController`].
+pub fn service_groups(
+    hierarchies: &Hierarchies,
+    name_of: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<ServiceGroup>, HostError> {
+    let top = hierarchies.require("cpu")?.1;
+    let mut services = Vec::new();
+    let mut directories = vec![top.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for child in below(&directory) {
+            let group = child.strip_prefix(top).unwrap_or(&child).to_string_lossy();
+            match name_of(&group) {
+                Some(service) => services.push(ServiceGroup {
+                    service,
+                    group: group.into_owned(),
+                    directories: tree(child),
+                }),
+                None => directories.push(child),
+            }
+        }
+    }
+    services.sort_by(|a, b| a.group.cmp(&b.group));
+    Ok(services)
+}
+
 fn listed_below(roots: &Roots, group: &str, file: &str) -> Result<Vec<u32>, HostError> {
     check_group(group)?;
     let hierarchies = Hierarchies::of(roots);
@@ -131,23 +191,34 @@ fn listed_below(roots: &Roots, group: &str, file: &str) -> Result<Vec<u32>, Host
 }
 
 fn listed_in(top: PathBuf, file: &str) -> Result<Vec<u32>, HostError> {
-    let mut listed = Vec::new();
+    let mut all = Vec::new();
+    for directory in tree(top) {
+        all.extend(listed(&directory, file)?);
+    }
+    Ok(all)
+}
+
+fn listed(directory: &Path, file: &str) -> Result<Vec<u32>, HostError> {
+    let text = match read_text(&directory.join(file)) {
+        // Of a threaded group the one above lists the processes (Documentation/admin-guide/cgroup-v2.rst, "Threads").
+        Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => None,
+        text => text?,
+    };
+    // A group that vanishes meanwhile has no members.
+    let text = text.unwrap_or_default();
+    let numbers = text.lines().filter_map(|line| line.trim().parse().ok());
+    Ok(numbers.collect())
+}
+
+/// A group's directory and those of all groups below it.
+fn tree(top: PathBuf) -> Vec<PathBuf> {
+    let mut found = Vec::new();
     let mut directories = vec![top];
     while let Some(directory) = directories.pop() {
-        let text = match read_text(&directory.join(file)) {
-            // Of a threaded group the one above lists the processes (Documentation/admin-guide/cgroup-v2.rst, "Threads").
-            Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => None,
-            text => text?,
-        };
-        // A group that vanishes meanwhile has no members.
-        let text = text.unwrap_or_default();
-        listed.extend(
-            text.lines()
-                .filter_map(|line| line.trim().parse::<u32>().ok()),
-        );
         directories.extend(below(&directory));
+        found.push(directory);
     }
-    Ok(listed)
+    found
 }
 
 /// The groups directly below a group, by their directories.
@@ -165,12 +236,24 @@ pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
 ///
 /// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist, [`HostError::Parse`].
 pub fn tightest_quota(roots: &Roots, group: &str) -> Result<Option<TightestQuota>, HostError> {
+    tightest_quota_in(&Hierarchies::of(roots), group)
+}
+
+/// As [`tightest_quota`], for one who asks for many groups.
+///
+/// # Errors
+///
+/// As [`tightest_quota`].
+pub fn tightest_quota_in(
+    hierarchies: &Hierarchies,
+    group: &str,
+) -> Result<Option<TightestQuota>, HostError> {
     check_group(group)?;
     let mut tightest: Option<TightestQuota> = None;
     let mut current = group.trim_matches('/');
     // The root group has no quota of its own.
     while !current.is_empty() {
-        let quota = CpuQuota::read(roots, current)?;
+        let quota = CpuQuota::read_in(hierarchies, current)?;
         let fewer = |other: &TightestQuota| quota.cores() < other.quota.cores();
         if quota.quota_us.is_some() && tightest.as_ref().is_none_or(fewer) {
             tightest = Some(TightestQuota {
@@ -222,6 +305,41 @@ mod tests {
         let found = tightest_quota(&roots, "/a/").unwrap().unwrap();
         assert_eq!(found.quota.burst_us, None);
         assert_eq!(found.quota.quota_us, Some(50_000));
+    }
+
+    #[test]
+    fn services_are_found_by_name_with_all_that_is_below_them() {
+        let (_dir, roots) = fake(&[
+            (V2, "cpu\n"),
+            (
+                "sys/fs/cgroup/system.slice/b.service/cgroup.threads",
+                "1\n2\n",
+            ),
+            (
+                "sys/fs/cgroup/system.slice/b.service/own/cgroup.threads",
+                "3\n",
+            ),
+            ("sys/fs/cgroup/system.slice/a.service/cgroup.threads", ""),
+            ("sys/fs/cgroup/other/cgroup.threads", "4\n"),
+        ]);
+        let hierarchies = Hierarchies::of(&roots);
+        let name_of = |group: &str| {
+            let name = group.rsplit('/').next()?;
+            name.ends_with(".service").then(|| name.to_owned())
+        };
+        let services = service_groups(&hierarchies, &name_of).unwrap();
+        let groups: Vec<&str> = services.iter().map(|found| found.group.as_str()).collect();
+        assert_eq!(groups, ["system.slice/a.service", "system.slice/b.service"]);
+        let mut threads = services[1].threads(&hierarchies).unwrap();
+        threads.sort_unstable();
+        assert_eq!(threads, [1, 2, 3]);
+        std::fs::remove_dir_all(roots.sys("fs/cgroup/system.slice")).unwrap();
+        assert!(services[1].threads(&hierarchies).unwrap().is_empty());
+        let nothing = Hierarchies::of(&Roots::at("/nonexistent"));
+        assert!(matches!(
+            service_groups(&nothing, &name_of),
+            Err(HostError::NoController { .. })
+        ));
     }
 
     #[test]

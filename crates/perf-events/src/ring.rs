@@ -16,6 +16,7 @@ const HEADER_BYTES: usize = 8;
 /// The events of some tracepoints on one CPU.
 #[derive(Debug)]
 pub struct Ring {
+    cpu: usize,
     /// The first owns the buffer; the others write into it.
     events: Vec<OwnedFd>,
     map: *mut u8,
@@ -60,6 +61,7 @@ impl Ring {
         };
         let map = map.map_err(|errno| failed(errno.into()))?.cast::<u8>();
         let ring = Self {
+            cpu,
             events,
             map,
             map_bytes,
@@ -77,6 +79,30 @@ impl Ring {
             }
         }
         Ok(ring)
+    }
+
+    /// Stops the events, or lets them come again; from [`Ring::open`] on they come.
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn set_enabled(&self, enabled: bool) -> Result<(), Error> {
+        let request = if enabled {
+            sys::bindings::ENABLE
+        } else {
+            sys::bindings::DISABLE
+        };
+        for event in &self.events {
+            let raw = std::os::fd::AsRawFd::as_raw_fd(event);
+            // SAFETY: an open perf event; the argument 0 means this event alone.
+            let code = unsafe { libc::ioctl(raw, request.into(), 0) };
+            if code < 0 {
+                return Err(Error::Open {
+                    cpu: self.cpu,
+                    source: io::Error::last_os_error(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Readable when a quarter of the buffer is full.
@@ -178,4 +204,54 @@ fn open_event(cpu: usize, id: u16) -> io::Result<OwnedFd> {
     }
     // SAFETY: a descriptor that was just opened and that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tracefs;
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_a_stopped_ring_stays_empty() {
+        let opened = Tracefs::open().and_then(|tracefs| {
+            let switch = tracefs.format("sched", "sched_switch")?;
+            // One page: about forty switches.
+            (0..2)
+                .map(|cpu| Ring::open(cpu, &[&switch], 0))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mut rings = match opened {
+            Ok(rings) => rings,
+            Err(error) => {
+                assert!(std::env::var_os("SLACKLINE_CI").is_none(), "{error}");
+                println!("SKIP: {error}");
+                return;
+            }
+        };
+        let nap = || std::thread::sleep(std::time::Duration::from_micros(50));
+        let drain = |rings: &mut Vec<Ring>| {
+            let (mut seen, mut lost) = (0, 0);
+            for ring in rings {
+                ring.drain(|record| match record {
+                    Record::Sample(_) => seen += 1,
+                    Record::Lost(count) => lost += count,
+                    Record::Other => {}
+                });
+            }
+            (seen, lost)
+        };
+        (0..1000).for_each(|_| nap());
+        let (seen, _) = drain(&mut rings);
+        assert!((1..200).contains(&seen), "{seen}");
+        // The kernel says so with the next event that fits.
+        (0..100).for_each(|_| nap());
+        let (_, lost) = drain(&mut rings);
+        assert!(lost > 500, "{lost}");
+        rings
+            .iter()
+            .for_each(|ring| ring.set_enabled(false).unwrap());
+        drain(&mut rings);
+        (0..100).for_each(|_| nap());
+        assert_eq!(drain(&mut rings), (0, 0));
+    }
 }

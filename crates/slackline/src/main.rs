@@ -1,5 +1,6 @@
 //! The `slackline` command: arguments, output and exit codes. What it does is in the crates below.
 
+mod agent;
 mod ask_tell;
 mod load;
 mod page;
@@ -47,6 +48,8 @@ enum Command {
     /// Why a service fails at half its CPU: quota, thread pools, neighbours.
     #[command(subcommand)]
     Throttle(throttle::Command),
+    /// Serve throttling metrics of every service of this host to Prometheus.
+    Agent(agent::Arguments),
     /// Load an HTTP service at a rate, whether or not it keeps up; latency counts from the scheduled arrival.
     Load(load::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
@@ -122,6 +125,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             Ok(Done::Positive)
         }
         Command::Throttle(command) => throttle::run(&command, &arguments.state_dir),
+        Command::Agent(arguments) => agent::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),

@@ -113,16 +113,16 @@ pub(crate) fn paragraphs(texts: &[String]) -> String {
         .collect()
 }
 
-/// A table; the first row is its head.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
-    let mut html = "<div class=\"wide\"><table>\n".to_owned();
-    for (index, row) in rows.iter().enumerate() {
-        let cell = if index == 0 { "th" } else { "td" };
-        html.push_str("<tr>");
-        for text in row {
-            let _ = write!(html, "<{cell}>{}</{cell}>", escaped(text));
-        }
-        html.push_str("</tr>\n");
+/// A table.
+pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut html = "<div class=\"wide\"><table>\n<tr>".to_owned();
+    for cell in head {
+        let _ = write!(html, "<th>{}</th>", escaped(cell));
+    }
+    html.push_str("</tr>\n");
+    for row in rows {
+        let cells = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell)));
+        let _ = writeln!(html, "<tr>{}</tr>", cells.collect::<String>());
     }
     html + "</table></div>\n"
 }

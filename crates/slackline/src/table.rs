@@ -25,7 +25,8 @@ pub(crate) fn table(header: &[&str]) -> Table {
         table.remove_style(between_rows);
     }
     table.set_content_arrangement(ContentArrangement::Dynamic);
-    if !std::io::stdout().is_terminal() {
+    // A serial console is a terminal of no width.
+    if !std::io::stdout().is_terminal() || table.width() == Some(0) {
         table.set_width(PIPE_WIDTH);
     }
     table.set_header(header);

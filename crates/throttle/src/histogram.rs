@@ -37,30 +37,23 @@ impl Cores {
         }
     }
 
+    /// Cores in use in each whole window up to `end_ns`, idle ones too.
+    pub fn windows_until(&self, end_ns: u64) -> impl Iterator<Item = f64> {
+        let count = usize::try_from(end_ns / WINDOW_NS).unwrap_or(usize::MAX);
+        let busy_ns = self.windows_ns.iter().copied().chain(std::iter::repeat(0));
+        busy_ns.take(count).map(|ns| ns as f64 / WINDOW_NS as f64)
+    }
+
     /// Counts all whole windows up to `end_ns`, idle ones too.
     pub fn close(&mut self, end_ns: u64) {
-        let windows = usize::try_from(end_ns / WINDOW_NS).unwrap_or(usize::MAX);
-        self.windows_ns.resize(windows, 0);
-        for busy_ns in std::mem::take(&mut self.windows_ns) {
-            let cores = busy_ns as f64 / WINDOW_NS as f64;
+        for cores in self.windows_until(end_ns).collect::<Vec<_>>() {
             let bin = usize::try_from(crate::rounded(cores / BIN_CORES)).unwrap_or(usize::MAX);
             if self.bins.len() <= bin {
                 self.bins.resize(bin + 1, 0);
             }
             self.bins[bin] += 1;
         }
-    }
-
-    /// Cores in use in the last `count` whole windows before `end_ns`, oldest first; before [`Cores::close`].
-    #[must_use]
-    pub fn recent(&self, end_ns: u64, count: usize) -> Vec<f64> {
-        let end = usize::try_from(end_ns / WINDOW_NS).unwrap_or(usize::MAX);
-        (end.saturating_sub(count)..end)
-            .map(|window| {
-                let busy_ns = self.windows_ns.get(window).copied().unwrap_or(0);
-                busy_ns as f64 / WINDOW_NS as f64
-            })
-            .collect()
+        self.windows_ns.clear();
     }
 
     /// How many windows there are.
@@ -105,7 +98,6 @@ mod tests {
         // Two CPUs: one busy for 15 ms, one for the second window.
         cores.add(0, 15_000_000);
         cores.add(10_000_000, 20_000_000);
-        assert_eq!(cores.recent(25_000_000, 9), [1.0, 1.5]);
         cores.close(40_000_000);
         assert_eq!(cores.windows(), 4);
         assert_eq!(cores.bins[0], 2);

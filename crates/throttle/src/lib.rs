@@ -6,6 +6,8 @@
 pub mod advice;
 pub mod bandwidth;
 pub mod capacity;
+pub mod fleet;
+mod groups;
 mod histogram;
 mod runtime;
 mod schedule;
@@ -13,6 +15,7 @@ pub mod simulation;
 mod verdict;
 
 pub use bandwidth::Limit;
+pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
 pub use runtime::{RuntimePool, Sizing, ignores_quota};
 pub use schedule::{ByName, Event, JOBS_MAX, NAMES_MAX, Observed, Recording, Schedule};

@@ -290,6 +290,12 @@ impl Schedule {
         }
     }
 
+    /// Says who runs on a CPU, to one who is not given the switches between strangers.
+    pub(crate) fn set_on_cpu(&mut self, cpu: usize, thread: u32, since_ns: u64) {
+        let since_ns = since_ns.max(self.start_ns);
+        self.cpus.insert(cpu, Running { thread, since_ns });
+    }
+
     fn wake(&mut self, id: u32) {
         let window = self.now_ns / crate::WINDOW_NS;
         let Some(thread) = self.threads.get_mut(&id) else {
@@ -385,11 +391,24 @@ impl Schedule {
             .add(from_ns - self.start_ns, to_ns - self.start_ns);
     }
 
+    /// As [`Schedule::finish`], with the cores in use in each whole window.
+    #[must_use]
+    pub fn finish_with_windows(mut self, end_ns: u64) -> (Observed, Vec<f64>) {
+        self.close(end_ns);
+        let windows = self
+            .cores
+            .windows_until(self.now_ns - self.start_ns)
+            .collect();
+        let end_ns = self.now_ns;
+        (self.finish(end_ns), windows)
+    }
+
     /// Cores in use in the last `count` windows before `end_ns`, oldest first; what still runs is not in it yet.
     #[must_use]
     pub fn recent_cores(&self, end_ns: u64, count: usize) -> Vec<f64> {
-        self.cores
-            .recent(end_ns.saturating_sub(self.start_ns), count)
+        let until_ns = end_ns.saturating_sub(self.start_ns);
+        let all: Vec<f64> = self.cores.windows_until(until_ns).collect();
+        all[all.len().saturating_sub(count)..].to_vec()
     }
 
     /// What still runs is counted up to `end_ns`.
@@ -607,6 +626,21 @@ mod tests {
         schedule.take(8 * MS, switch(1, false, 0));
         let observed = schedule.finish(9 * MS);
         assert_eq!((observed.cpu_us, observed.gaps), (3000.0, 1));
+    }
+
+    #[test]
+    fn ten_thousand_threads_share_a_bounded_number_of_names() {
+        let mut schedule = Schedule::new(0);
+        for thread in 1..=10_000 {
+            schedule.add(thread, &format!("worker-{thread}-of-many"));
+        }
+        for thread in 1..=10_000 {
+            schedule.take(MS, Event::Wakeup { thread });
+        }
+        let observed = schedule.finish(2 * MS);
+        assert_eq!(observed.runnable_max, 10_000);
+        assert_eq!(observed.names.len(), NAMES_MAX + 1);
+        assert_eq!(observed.names["(other)"].threads, 10_000 - NAMES_MAX);
     }
 
     #[test]

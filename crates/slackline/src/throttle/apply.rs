@@ -121,7 +121,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let measured = trial.measure();
     let (roots, group) = (trial.roots.clone(), trial.group.clone());
     let report = measured.map(|(metric, blocks, ratio)| {
-        let is_kept = ratio.high < arguments.below;
+        // Where nothing is throttled, whatever became better is not the limit's doing: the service warms up, the load changes.
+        let throttled = |block: &&Block| !block.is_new && block.throttled_periods > 0;
+        let can_help = arguments.below > 1.0 || blocks.iter().any(|block| throttled(&block));
+        let is_kept = can_help && ratio.high < arguments.below;
         Report {
             group,
             before,
@@ -343,7 +346,13 @@ fn job_p99_ms(collected: &Collected, pool: &mut Option<String>) -> anyhow::Resul
 
 fn text(report: &Report, arguments: &Arguments) -> String {
     let change = tuner::report::change(&report.ratio);
-    let finding = if report.is_kept {
+    let throttled = |is_new: bool| -> u64 {
+        let blocks = report.blocks.iter().filter(|block| block.is_new == is_new);
+        blocks.map(|block| block.throttled_periods).sum()
+    };
+    let finding = if arguments.below <= 1.0 && throttled(false) == 0 {
+        "Rolled back: nothing was throttled under the present limit, so no other one can make it faster.".to_owned()
+    } else if report.is_kept {
         format!(
             "Kept: {change} of {}, {} pairs of blocks.",
             report.metric, arguments.pairs
@@ -363,9 +372,11 @@ fn text(report: &Report, arguments: &Arguments) -> String {
         "\n"
     };
     format!(
-        "{finding}\n{} → {}{stays}",
+        "{finding}\n{} → {}; {} and {} periods throttled{stays}",
         quota_text(&report.before),
-        quota_text(&report.tried)
+        quota_text(&report.tried),
+        throttled(false),
+        throttled(true)
     )
 }
 

@@ -1,11 +1,11 @@
-//! The scheduler's tracepoints, CPU by CPU, put in order of time and given to [`throttle::Schedule`].
+//! A watch of one group: the scheduler's tracepoints, given to [`throttle::Schedule`].
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use host::Roots;
-use perf_events::{Field, Format, Record, Ring, Sample, Tracefs};
-use throttle::{Event, Schedule};
+use host::{HostError, Roots};
+use throttle::Schedule;
+
+use super::tracepoints::{Tracepoints, monotonic_ns};
 
 /// Pages of each CPU's buffer, as a power of two: 1 MiB holds about 10,000 switches.
 const PAGES_LOG2: u32 = 8;
@@ -13,9 +13,6 @@ const PAGES_LOG2: u32 = 8;
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often threads that entered the group without being forked in it are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// States of `prev_state` below TASK_REPORT_MAX; none of them means that the thread still wants to run
-/// (include/linux/sched.h).
-const NOT_RUNNABLE: u64 = 0xff;
 
 /// What was seen, and what was missed.
 pub(crate) struct Collected {
@@ -24,73 +21,6 @@ pub(crate) struct Collected {
     pub(crate) end_ns: u64,
     /// Events that the kernel had no room for.
     pub(crate) lost: u64,
-}
-
-struct Layout {
-    switch: Format,
-    previous: Field,
-    state: Field,
-    next: Field,
-    wakeup: Format,
-    woken: Field,
-    wakeup_new: Format,
-    woken_new: Field,
-    fork: Format,
-    parent: Field,
-    child: Field,
-}
-
-impl Layout {
-    fn read() -> Result<Self, perf_events::Error> {
-        let tracefs = Tracefs::open()?;
-        let switch = tracefs.format("sched", "sched_switch")?;
-        let wakeup = tracefs.format("sched", "sched_wakeup")?;
-        let wakeup_new = tracefs.format("sched", "sched_wakeup_new")?;
-        let fork = tracefs.format("sched", "sched_process_fork")?;
-        Ok(Self {
-            previous: switch.field("prev_pid")?,
-            state: switch.field("prev_state")?,
-            next: switch.field("next_pid")?,
-            woken: wakeup.field("pid")?,
-            woken_new: wakeup_new.field("pid")?,
-            parent: fork.field("parent_pid")?,
-            child: fork.field("child_pid")?,
-            switch,
-            wakeup,
-            wakeup_new,
-            fork,
-        })
-    }
-
-    fn event(&self, sample: &Sample<'_>) -> Option<Event> {
-        let id = sample.id()?;
-        let thread = |field: &Field| u32::try_from(field.unsigned(sample.raw)?).ok();
-        if id == self.switch.id {
-            return Some(Event::Switch {
-                cpu: usize::try_from(sample.cpu).ok()?,
-                previous: thread(&self.previous)?,
-                previous_is_runnable: self.state.unsigned(sample.raw)? & NOT_RUNNABLE == 0,
-                next: thread(&self.next)?,
-            });
-        }
-        if id == self.wakeup.id {
-            return Some(Event::Wakeup {
-                thread: thread(&self.woken)?,
-            });
-        }
-        if id == self.wakeup_new.id {
-            return Some(Event::Wakeup {
-                thread: thread(&self.woken_new)?,
-            });
-        }
-        if id == self.fork.id {
-            return Some(Event::Fork {
-                parent: thread(&self.parent)?,
-                child: thread(&self.child)?,
-            });
-        }
-        None
-    }
 }
 
 /// What is kept of each job.
@@ -108,18 +38,7 @@ pub(crate) fn collect(
     goes_on: &mut dyn FnMut(&Collected) -> anyhow::Result<bool>,
 ) -> anyhow::Result<Collected> {
     let roots = Roots::default();
-    let layout = Layout::read()?;
-    let tracepoints = [
-        &layout.switch,
-        &layout.wakeup,
-        &layout.wakeup_new,
-        &layout.fork,
-    ];
-    let cpus = host::online_cpus(&roots)?;
-    let mut rings = cpus
-        .iter()
-        .map(|cpu| Ring::open(*cpu, &tracepoints, PAGES_LOG2))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut tracepoints = Tracepoints::open(&roots, PAGES_LOG2)?;
     let start_ns = monotonic_ns();
     let mut seen = Collected {
         schedule: match jobs {
@@ -131,46 +50,35 @@ pub(crate) fn collect(
     };
     look(&roots, group, &mut seen.schedule)?;
     let (start, mut looked) = (Instant::now(), Instant::now());
-    let mut waiting: Vec<(u64, Event)> = Vec::new();
-    while start.elapsed() < duration && goes_on(&seen)? {
+    let mut is_there = true;
+    while is_there && start.elapsed() < duration && goes_on(&seen)? {
         std::thread::sleep(DRAIN_EVERY.min(duration.saturating_sub(start.elapsed())));
         if looked.elapsed() > LOOK_EVERY {
-            look(&roots, group, &mut seen.schedule)?;
+            match look(&roots, group, &mut seen.schedule) {
+                Err(HostError::Absent { .. }) => {
+                    crate::message(&format!(
+                        "The control group {group} vanished after {:.1} s; what was seen until then:",
+                        start.elapsed().as_secs_f64()
+                    ));
+                    is_there = false;
+                }
+                looked => looked?,
+            }
             looked = Instant::now();
         }
-        // Whatever happened before now is in the rings; what comes while they are emptied waits for the next time.
-        seen.end_ns = monotonic_ns();
-        for ring in &mut rings {
-            ring.drain(|record| match record {
-                Record::Sample(sample) => {
-                    waiting.extend(layout.event(&sample).map(|event| (sample.time_ns, event)));
-                }
-                Record::Lost(count) => seen.lost += count,
-                Record::Other => {}
-            });
-        }
-        waiting.sort_by_key(|(time_ns, _)| *time_ns);
-        let due = waiting.partition_point(|(time_ns, _)| *time_ns <= seen.end_ns);
-        for (time_ns, event) in waiting.drain(..due) {
-            seen.schedule.take(time_ns, event);
-        }
+        seen.end_ns = tracepoints.drain(|time_ns, event| seen.schedule.take(time_ns, event));
+        seen.lost = tracepoints.lost();
     }
     Ok(seen)
 }
 
 /// Takes in the threads that are in the group now.
-fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> anyhow::Result<()> {
-    for thread in host::threads_below(roots, group).with_context(|| format!("cgroup {group}"))? {
+fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<(), HostError> {
+    for thread in host::threads_below(roots, group)? {
         if !schedule.is_named(thread) {
             let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
             schedule.add(thread, name.trim());
         }
     }
     Ok(())
-}
-
-fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let number = |value: i64| u64::try_from(value).unwrap_or(0);
-    number(now.tv_sec) * 1_000_000_000 + number(now.tv_nsec)
 }

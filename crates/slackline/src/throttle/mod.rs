@@ -4,11 +4,13 @@ mod advise;
 mod apply;
 mod collect;
 mod experiment;
+mod fleet;
 mod live;
 mod loadtest;
 mod page;
 mod runtimes;
 mod text;
+pub(crate) mod tracepoints;
 mod watch;
 
 use std::path::Path;
@@ -27,6 +29,8 @@ pub(crate) enum Command {
     Apply(apply::Arguments),
     /// Find how much load a service takes within its objective, before and after a change.
     Loadtest(Box<loadtest::Arguments>),
+    /// Rank the services of a fleet by CPU that could be given back and latency that could be won.
+    Fleet(fleet::Arguments),
 }
 
 pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
@@ -35,6 +39,7 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Advise(arguments) => advise::run(arguments),
         Command::Apply(arguments) => apply::run(arguments, state_dir),
         Command::Loadtest(arguments) => loadtest::run(arguments),
+        Command::Fleet(arguments) => fleet::run(arguments),
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn watch(report: &Report) -> String {
     html.push_str("<h2>Cores in use, windows of 10 ms</h2>\n");
     html.push_str(&histogram(report));
     html.push_str("<h2>Threads</h2>\n");
-    html + &table(&super::text::name_rows(report))
+    html + &table(&super::text::NAME_HEAD, super::text::name_rows(report))
 }
 
 /// Watches side by side, each with a heading.

@@ -183,16 +183,15 @@ fn histogram(cores: &Cores, quota: Option<f64>) -> String {
 }
 
 fn names(report: &Report) -> String {
-    let rows = name_rows(report);
-    let Some((head, body)) = rows.split_first().filter(|(_, body)| !body.is_empty()) else {
+    let rows: Vec<_> = name_rows(report).collect();
+    if rows.is_empty() {
         return "\nNo thread of the group ran.\n".to_owned();
-    };
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    let mut listed = table(&head);
-    for row in body.iter().take(NAMES_MAX) {
+    }
+    let mut listed = table(&NAME_HEAD);
+    for row in rows.iter().take(NAMES_MAX) {
         listed.add_row(row);
     }
-    let more = body.len().saturating_sub(NAMES_MAX);
+    let more = rows.len().saturating_sub(NAMES_MAX);
     let rest = if more > 0 {
         format!("and {more} more names\n")
     } else {
@@ -201,8 +200,19 @@ fn names(report: &Report) -> String {
     format!("\n{listed}\n{rest}")
 }
 
-/// What the threads of each name did, below the columns' names; those that used most CPU time first.
-pub(super) fn name_rows(report: &Report) -> Vec<Vec<String>> {
+/// The columns of [`name_rows`].
+pub(super) const NAME_HEAD: [&str; 7] = [
+    "threads named",
+    "threads",
+    "cores",
+    "wanting at once",
+    "woken in 10 ms",
+    "mean wait",
+    "longest wait",
+];
+
+/// What the threads of each name did; those that used most CPU time first.
+pub(super) fn name_rows(report: &Report) -> impl Iterator<Item = Vec<String>> {
     let mut names: Vec<_> = report
         .observed
         .names
@@ -210,17 +220,8 @@ pub(super) fn name_rows(report: &Report) -> Vec<Vec<String>> {
         .filter(|(_, by)| by.waits > 0 || by.cpu_us > 0.0)
         .collect();
     names.sort_by(|a, b| b.1.cpu_us.total_cmp(&a.1.cpu_us).then(a.0.cmp(b.0)));
-    let head = [
-        "threads named",
-        "threads",
-        "cores",
-        "wanting at once",
-        "woken in 10 ms",
-        "mean wait",
-        "longest wait",
-    ];
     let milliseconds = |us: f64| format!("{:.2} ms", us / 1000.0);
-    let row = |(name, by): (&String, &throttle::ByName)| {
+    names.into_iter().map(move |(name, by)| {
         vec![
             name.clone(),
             by.threads.to_string(),
@@ -230,8 +231,5 @@ pub(super) fn name_rows(report: &Report) -> Vec<Vec<String>> {
             milliseconds(by.waited_us / by.waits.max(1) as f64),
             milliseconds(by.waited_max_us),
         ]
-    };
-    std::iter::once(head.map(str::to_owned).to_vec())
-        .chain(names.into_iter().map(row))
-        .collect()
+    })
 }

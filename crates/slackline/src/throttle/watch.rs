@@ -99,9 +99,20 @@ pub(super) fn observe(
     duration_s: f64,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Report> {
-    let group = group_of(&Roots::default(), watched)?;
+    let roots = Roots::default();
+    let group = group_of(&roots, watched)?;
+    let started = |pid| host::start_time(&roots, pid).ok();
+    let began = watched.pid.map(started);
     let mut goes_on = |_: &Collected| Ok(interrupt.signal().is_none());
-    Ok(observe_group(group, duration_s, Jobs::Summed, &mut goes_on)?.0)
+    let (report, _) = observe_group(group, duration_s, Jobs::Summed, &mut goes_on)?;
+    if let (Some(pid), Some(began)) = (watched.pid, began)
+        && started(pid) != began
+    {
+        crate::message(&format!(
+            "Process {pid} ended meanwhile, and its number may be another's by now; what follows is of its control group."
+        ));
+    }
+    Ok(report)
 }
 
 /// Watches a group, and hands over what was collected beside what is said of it.
@@ -232,5 +243,26 @@ fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
             .saturating_sub(before.throttled_periods),
         throttled_s: (after.throttled_s - before.throttled_s).max(0.0),
         burst_s: (after.burst_s - before.burst_s).max(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_went_backwards_count_as_not_having_moved() {
+        let sample = |periods, throttled_s| CgroupSample {
+            periods,
+            throttled_periods: periods / 2,
+            throttled_s,
+            ..CgroupSample::default()
+        };
+        let found = difference(&sample(10, 1.0), &sample(30, 1.5));
+        assert_eq!((found.periods, found.throttled_periods), (20, 10));
+        assert_eq!(
+            difference(&sample(30, 1.5), &sample(10, 1.0)),
+            Counters::default()
+        );
     }
 }

@@ -7,9 +7,13 @@
     reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
 )]
 
+mod advise;
+mod agent;
 mod ask_tell;
 mod command_line;
 mod faults;
+mod fleet;
+mod guest;
 mod kill;
 mod load;
 mod quota;

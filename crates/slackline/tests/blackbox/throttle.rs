@@ -1,6 +1,7 @@
 //! `slackline throttle watch` from outside, on a real control group with a real quota.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use host::{CpuQuota, Journal, Roots};
 use serde_json::Value;
@@ -8,8 +9,8 @@ use serde_json::Value;
 use crate::toy::{Ended, Toy, skip};
 
 /// A group with a fifth of a core, in every hierarchy, made and removed through an undo journal of its own.
-struct Group {
-    name: String,
+pub(crate) struct Group {
+    pub(crate) name: String,
     journal: Journal,
     children: Vec<Child>,
     _state: tempfile::TempDir,
@@ -17,11 +18,13 @@ struct Group {
 
 impl Group {
     /// `None`, with the reason printed, where this process may not make one.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let roots = Roots::default();
         let state = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(state.path()).unwrap();
-        let name = format!("slackline-test-{}", std::process::id());
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("slackline-test-{}-{number}", std::process::id());
         let quota = CpuQuota {
             period_us: 100_000,
             quota_us: Some(20_000),
@@ -45,14 +48,19 @@ impl Group {
     }
 
     /// A shell that spins inside the group.
-    fn spin(&mut self) {
+    pub(crate) fn spin(&mut self) {
+        self.run("while :; do :; done");
+    }
+
+    /// A shell script inside the group.
+    pub(crate) fn run(&mut self, script: &str) {
         let files = host::cgroup::procs_files(&Roots::default(), &self.name).unwrap();
         let enter: String = files
             .iter()
             .map(|file| format!("echo $$ > {}; ", file.display()))
             .collect();
         let child = Command::new("sh")
-            .args(["-c", &format!("{enter} while :; do :; done")])
+            .args(["-c", &format!("{enter} {script}")])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -162,4 +170,96 @@ fn without_a_quota_there_is_nothing_to_throttle() {
     ];
     let text = Ended::of(toy.slackline(&arguments)).with_code(0).stdout;
     assert!(text.starts_with("Nothing to throttle"), "{text}");
+}
+
+#[test]
+fn a_group_or_process_that_goes_while_it_is_watched_is_said_to_be_gone() {
+    let Some(mut group) = Group::new() else {
+        return;
+    };
+    group.spin();
+    let toy = Toy::new();
+    let pid = group.children[0].id().to_string();
+    let mut watches = [["--cgroup", &group.name], ["--pid", &pid]].map(|whom| {
+        let mut command = toy.slackline(&["throttle", "watch", "--duration-s", "4"]);
+        command
+            .args(whom)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Some(command.spawn().unwrap())
+    });
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let name = group.name.clone();
+    drop(group);
+    let mut ended = |which: usize| {
+        let child = watches[which].take().unwrap();
+        Ended::from(child.wait_with_output().unwrap()).with_code(0)
+    };
+    let by_name = ended(0).saying(&[&format!("control group {name} vanished after")]);
+    assert!(by_name.stdout.contains("sh "), "{}", by_name.stdout);
+    ended(1).saying(&["vanished after", &format!("Process {pid} ended meanwhile")]);
+}
+
+#[test]
+fn without_the_privilege_it_is_named() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    if !rustix::process::geteuid().is_root() {
+        skip(&"only root can become somebody else");
+        return;
+    }
+    // Where nobody can reach it.
+    let open = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(open.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let binary = open.path().join("slackline");
+    std::fs::copy(assert_cmd::cargo::cargo_bin!("slackline"), &binary).unwrap();
+    let mut command = Command::new(binary);
+    command
+        .args(["throttle", "watch", "--pid", "1", "--duration-s", "0.2"])
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534);
+    Ended::of(command).with_code(3).saying(&["CAP_SYS_ADMIN"]);
+}
+
+#[test]
+#[ignore = "so many wake-ups disturb the tests that run beside it: cargo test -p slackline -- --ignored"]
+fn ten_thousand_threads_are_watched() {
+    const THREADS: usize = 10_000;
+    let gate = std::sync::Arc::new(std::sync::Barrier::new(THREADS + 1));
+    let mut threads = Vec::new();
+    for _ in 0..THREADS {
+        let gate = std::sync::Arc::clone(&gate);
+        let builder = std::thread::Builder::new()
+            .name("many".into())
+            .stack_size(16 << 10);
+        match builder.spawn(move || gate.wait()) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                // The rest of the threads wait for ever, until the tests end.
+                skip(&format!("{} threads, and no more: {error}", threads.len()));
+                return;
+            }
+        }
+    }
+    let toy = Toy::new();
+    let pid = std::process::id().to_string();
+    let arguments = [
+        "throttle",
+        "watch",
+        "--pid",
+        &pid,
+        "--duration-s",
+        "0.5",
+        "--json",
+        "-",
+    ];
+    let ended = Ended::of(toy.slackline(&arguments)).with_code(0);
+    gate.wait();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let many = report["observed"]["names"]["many"]["threads"].as_u64();
+    assert!(many >= Some(THREADS as u64), "{many:?}");
 }

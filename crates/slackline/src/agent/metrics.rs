@@ -1,0 +1,370 @@
+//! The agent's metrics in Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4).
+
+use std::fmt::Write as _;
+
+use throttle::SHARE_BOUNDS;
+
+use super::services::{Counted, Service, Services};
+
+/// Series of one service at most: the histogram has a class without bound, a sum and a count.
+pub(super) const SERIES_PER_SERVICE: usize = COUNTED.len() + TRACED.len() + SHARE_BOUNDS.len() + 3;
+
+/// Series of the agent itself.
+pub(super) const SERIES_OF_AGENT: usize = 7;
+
+/// The agent itself.
+pub(super) struct Agent {
+    /// Whether the tracepoints can be used.
+    pub(super) traces: bool,
+    /// How long they were followed.
+    pub(super) traced_s: f64,
+    pub(super) lost_events: u64,
+}
+
+/// A service with what its counters say now.
+struct Row<'a> {
+    labels: String,
+    service: &'a Service,
+    counted: Counted,
+}
+
+/// The value of a metric for one service; `None` where it has none.
+type Value = fn(&Row) -> Option<f64>;
+
+/// Name, type, meaning.
+type Family = (&'static str, &'static str, &'static str, Value);
+
+/// What the counters of a service say, and its limit.
+const COUNTED: [Family; 8] = [
+    (
+        "slackline_cpu_usage_seconds_total",
+        "counter",
+        "CPU time of the service.",
+        |row| Some(row.counted.usage.cpu.total_s()),
+    ),
+    (
+        "slackline_cpu_limit_cores",
+        "gauge",
+        "The tightest CPU limit of the group and its ancestors; absent without one.",
+        |row| Some(row.service.limit.as_ref()?.quota.cores()),
+    ),
+    (
+        "slackline_cpu_limit_period_seconds",
+        "gauge",
+        "The period of that limit.",
+        |row| Some(row.service.limit.as_ref()?.quota.period_us as f64 / 1e6),
+    ),
+    (
+        "slackline_cpu_limit_burst_seconds",
+        "gauge",
+        "CPU time that may be saved up beyond that limit.",
+        |row| Some(row.service.limit.as_ref()?.quota.burst_us? as f64 / 1e6),
+    ),
+    (
+        "slackline_cpu_periods_total",
+        "counter",
+        "Periods in which the group that has the limit wanted CPU time.",
+        |row| Some(row.counted.limited?.periods as f64),
+    ),
+    (
+        "slackline_cpu_throttled_periods_total",
+        "counter",
+        "Those in which it was throttled.",
+        |row| Some(row.counted.limited?.throttled_periods as f64),
+    ),
+    (
+        "slackline_cpu_throttled_seconds_total",
+        "counter",
+        "Time for which it was throttled, summed over CPUs.",
+        |row| Some(row.counted.limited?.throttled_s),
+    ),
+    (
+        "slackline_cpu_burst_seconds_total",
+        "counter",
+        "CPU time that it used beyond the quota of a period.",
+        |row| Some(row.counted.limited?.burst_s),
+    ),
+];
+
+/// What the tracepoints saw of it, but for the histogram.
+const TRACED: [Family; 6] = [
+    (
+        "slackline_traced_seconds_total",
+        "counter",
+        "Time for which the scheduler's tracepoints were followed: what the next metrics and the histogram speak of.",
+        |row| Some(row.service.traced.seconds),
+    ),
+    (
+        "slackline_runnable_thread_seconds_total",
+        "counter",
+        "Threads that ran or wanted to, times the time for which they did.",
+        |row| Some(row.service.traced.runnable_s),
+    ),
+    (
+        "slackline_run_queue_wait_seconds_total",
+        "counter",
+        "Time that threads waited for a CPU.",
+        |row| Some(row.service.traced.waited_s),
+    ),
+    (
+        "slackline_run_queue_waits_total",
+        "counter",
+        "Times that a thread got a CPU after waiting for one.",
+        |row| Some(row.service.traced.waits as f64),
+    ),
+    (
+        "slackline_runnable_threads_per_core",
+        "gauge",
+        "Threads that ran or wanted to, for each core that the service may use; of the last trace.",
+        |row| Some(row.service.traced.runnable_per_core),
+    ),
+    (
+        "slackline_threads",
+        "gauge",
+        "Threads of the service, at the last trace.",
+        |row| Some(row.service.traced.threads as f64),
+    ),
+];
+
+/// Reads every counter and writes everything down.
+pub(super) fn exposition(services: &mut Services, agent: &Agent) -> String {
+    let cpus = services.cpus;
+    let (count, left_out) = (services.all.len(), services.left_out);
+    let rows: Vec<Row> = services
+        .all
+        .iter_mut()
+        .filter_map(|service| {
+            let counted = service.count()?;
+            Some(Row {
+                labels: format!(
+                    "service=\"{}\",group=\"{}\"",
+                    escaped(&service.found.service),
+                    escaped(&service.found.group)
+                ),
+                counted,
+                service,
+            })
+        })
+        .collect();
+    let mut text = String::with_capacity(4096 + rows.len() * SERIES_PER_SERVICE * 96);
+    families(&mut text, &COUNTED, &rows);
+    if agent.traces {
+        families(&mut text, &TRACED, &rows);
+        histogram(&mut text, &rows);
+    }
+    for (name, kind, help, value) in [
+        (
+            "slackline_host_cpus",
+            "gauge",
+            "CPUs of this host.",
+            cpus as f64,
+        ),
+        (
+            "slackline_agent_services",
+            "gauge",
+            "Services that are followed.",
+            count as f64,
+        ),
+        (
+            "slackline_agent_services_left_out",
+            "gauge",
+            "Services beyond --max-services.",
+            left_out as f64,
+        ),
+        (
+            "slackline_agent_traces",
+            "gauge",
+            "Whether the scheduler's tracepoints can be used.",
+            f64::from(u8::from(agent.traces)),
+        ),
+        (
+            "slackline_agent_traced_seconds_total",
+            "counter",
+            "Time for which they were followed.",
+            agent.traced_s,
+        ),
+        (
+            "slackline_agent_lost_events_total",
+            "counter",
+            "Scheduler events that the kernel had no room for.",
+            agent.lost_events as f64,
+        ),
+        (
+            "process_cpu_seconds_total",
+            "counter",
+            "CPU time of the agent itself.",
+            host::own_cpu_s(),
+        ),
+    ] {
+        head(&mut text, name, kind, help);
+        let _ = writeln!(text, "{name} {value}");
+    }
+    text
+}
+
+fn families(text: &mut String, families: &[Family], rows: &[Row]) {
+    for (name, kind, help, value) in families {
+        head(text, name, kind, help);
+        for row in rows {
+            if let Some(value) = value(row) {
+                let _ = writeln!(text, "{name}{{{}}} {value}", row.labels);
+            }
+        }
+    }
+}
+
+fn histogram(text: &mut String, rows: &[Row]) {
+    let name = "slackline_cpu_use_of_limit";
+    let help = "Windows of 10 ms by cores in use, as a share of the limit, or of the host's CPUs without one.";
+    head(text, name, "histogram", help);
+    for Row {
+        labels, service, ..
+    } in rows
+    {
+        let shares = &service.traced.shares;
+        let mut below = 0;
+        for (bound, count) in SHARE_BOUNDS.iter().zip(shares.counts) {
+            below += count;
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
+        }
+        let windows = shares.windows();
+        let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {windows}");
+        let _ = writeln!(text, "{name}_sum{{{labels}}} {}", shares.sum);
+        let _ = writeln!(text, "{name}_count{{{labels}}} {windows}");
+    }
+}
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::time::Instant;
+
+    use host::Roots;
+
+    use super::*;
+    use crate::agent::names::Names;
+
+    const STAT: &str = "usage_usec 4000000\nuser_usec 3000000\nsystem_usec 1000000\nnr_periods 50\nnr_throttled 5\n\
+                        throttled_usec 250000\n";
+
+    /// A fake host of v2 with so many services, each limited by its slice.
+    fn host_of(root: &Path, services: usize) -> Roots {
+        let top = root.join("sys/fs/cgroup");
+        let slice = top.join("system.slice");
+        fs::create_dir_all(root.join("sys/devices/system/cpu")).unwrap();
+        fs::write(root.join("sys/devices/system/cpu/online"), "0-3\n").unwrap();
+        for number in 0..services {
+            let group = slice.join(format!("s{number:04}.service"));
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join("cpu.stat"), STAT).unwrap();
+            fs::write(group.join("cpu.max"), "max 100000\n").unwrap();
+            fs::write(group.join("cgroup.threads"), "1\n").unwrap();
+        }
+        fs::write(top.join("cgroup.controllers"), "cpu\n").unwrap();
+        fs::write(
+            slice.join("cpu.stat"),
+            STAT.replace("nr_periods 50", "nr_periods 500"),
+        )
+        .unwrap();
+        fs::write(slice.join("cpu.max"), "150000 100000\n").unwrap();
+        fs::write(slice.join("cpu.max.burst"), "1000\n").unwrap();
+        Roots::at(root)
+    }
+
+    const AGENT: Agent = Agent {
+        traces: true,
+        traced_s: 1.0,
+        lost_events: 0,
+    };
+
+    fn series(text: &str) -> usize {
+        text.lines().filter(|line| !line.starts_with('#')).count()
+    }
+
+    #[test]
+    fn a_thousand_groups_stay_within_the_stated_bound() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = host_of(directory.path(), 1000);
+        let names = || Names::parse(&[]).unwrap();
+        let mut services = Services::find(roots.clone(), names(), 1000).unwrap();
+        let start = Instant::now();
+        let text = exposition(&mut services, &AGENT);
+        eprintln!(
+            "1,000 groups: {} bytes in {:?}",
+            text.len(),
+            start.elapsed()
+        );
+        assert_eq!(series(&text), 1000 * SERIES_PER_SERVICE + SERIES_OF_AGENT);
+        for line in [
+            "slackline_cpu_usage_seconds_total{service=\"s0007.service\",group=\"system.slice/s0007.service\"} 4\n",
+            "slackline_cpu_limit_cores{service=\"s0007.service\",group=\"system.slice/s0007.service\"} 1.5\n",
+            "slackline_cpu_periods_total{service=\"s0007.service\",group=\"system.slice/s0007.service\"} 500\n",
+        ] {
+            assert!(text.contains(line), "{line}");
+        }
+        let mut few = Services::find(roots, names(), 10).unwrap();
+        let text = exposition(&mut few, &AGENT);
+        assert_eq!(series(&text), 10 * SERIES_PER_SERVICE + SERIES_OF_AGENT);
+        assert!(text.contains("slackline_agent_services_left_out 990\n"));
+    }
+
+    #[test]
+    fn a_group_that_vanishes_or_starts_anew_harms_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = host_of(directory.path(), 3);
+        let group = |name: &str| roots.sys(format!("fs/cgroup/system.slice/{name}"));
+        let mut services = Services::find(roots.clone(), Names::parse(&[]).unwrap(), 2).unwrap();
+        services.all[1].traced.waits = 7;
+        fs::remove_dir_all(group("s0000.service")).unwrap();
+        // Counters that went backwards are given as they are: Prometheus takes them for a new start.
+        fs::write(
+            group("s0001.service/cpu.stat"),
+            STAT.replace("4000000", "4"),
+        )
+        .unwrap();
+        let text = exposition(&mut services, &AGENT);
+        assert!(!text.contains("s0000"), "{text}");
+        assert!(
+            text.contains("group=\"system.slice/s0001.service\"} 0.000004\n"),
+            "{text}"
+        );
+        services.look_again().unwrap();
+        let groups: Vec<&str> = services
+            .all
+            .iter()
+            .map(|one| one.found.service.as_str())
+            .collect();
+        assert_eq!(groups, ["s0001.service", "s0002.service"]);
+        assert_eq!((services.all[0].traced.waits, services.left_out), (7, 0));
+        let mut threads = 0;
+        services.threads(|_, _| threads += 1);
+        assert_eq!(threads, 2);
+        assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\n");
+    }
+
+    #[test]
+    fn without_tracepoints_there_are_the_counters_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = host_of(directory.path(), 1);
+        let mut services = Services::find(roots, Names::parse(&[]).unwrap(), 10).unwrap();
+        let agent = Agent {
+            traces: false,
+            ..AGENT
+        };
+        let text = exposition(&mut services, &agent);
+        assert_eq!(series(&text), COUNTED.len() + SERIES_OF_AGENT);
+        assert!(text.contains("slackline_agent_traces 0\n"));
+    }
+}

@@ -1,0 +1,345 @@
+//! `slackline throttle fleet`: which services could give CPU back, and where latency can be won, from what the agents export.
+//!
+//! Every query sums over a service's shards in the server; the histograms come in batches, so that no query looks at more
+//! samples than a server allows however large the fleet is.
+
+mod page;
+mod prometheus;
+mod text;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+use throttle::fleet::{Fleet, Service, State};
+
+use self::prometheus::Prometheus;
+use crate::{Done, message};
+
+/// Series that one query for histograms looks at.
+const BUCKETS_AT_ONCE: f64 = 20_000.0;
+/// Services of which the worst shard is looked up.
+const WORST_OF: usize = 50;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The base URL of a Prometheus server that scrapes the agents, or of a store with the same interface.
+    #[arg(long, value_name = "URL")]
+    prometheus: String,
+    /// Over how long to judge, in seconds.
+    #[arg(long, default_value_t = 1800, value_name = "S")]
+    window_s: u32,
+    /// As of then instead of now: seconds since 1970, or RFC 3339.
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
+    /// Only series with these labels, such as 'cluster="a",env=~"prod.*"'.
+    #[arg(long = "match", default_value = "", value_name = "MATCHERS")]
+    matchers: String,
+    /// Services that each table lists.
+    #[arg(long, default_value_t = 15, value_name = "N")]
+    top: usize,
+    /// Write everything as JSON to this file; `-` prints it instead of the text.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page with pictures to this file; it needs nothing else.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// Everything that was found.
+#[derive(Serialize)]
+struct Report {
+    prometheus: String,
+    window_s: u32,
+    at: Option<String>,
+    #[serde(flatten)]
+    fleet: Fleet,
+    /// Of throttled services: the shard that is throttled most.
+    worst: BTreeMap<String, Shard>,
+    /// Metrics of which there is nothing, and what is therefore not judged.
+    missing: Vec<&'static str>,
+    queries: usize,
+    queries_took_s: f64,
+}
+
+/// Where to look.
+#[derive(Serialize)]
+struct Shard {
+    instance: String,
+    group: String,
+    throttled_share: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    anyhow::ensure!(
+        (1..=2_592_000).contains(&arguments.window_s),
+        "--window-s must be between 1 and 2592000 (30 days)"
+    );
+    let mut server = Prometheus::new(&arguments.prometheus, arguments.at.as_deref())?;
+    let report = report(arguments, &mut server)?;
+    for warning in &server.warnings {
+        message(&format!("Prometheus: {warning}"));
+    }
+    if !report.missing.is_empty() {
+        message(&format!(
+            "Not judged by what is missing: {}. Do the agents trace (slackline_agent_traces)?",
+            report.missing.join(", ")
+        ));
+    }
+    if let Some(file) = &arguments.html {
+        std::fs::write(file, page::html(&report, arguments.top))
+            .with_context(|| format!("{}", file.display()))?;
+    }
+    crate::publish(
+        arguments.json.as_deref(),
+        &report,
+        &text::text(&report, arguments.top),
+        "Everything",
+    )?;
+    Ok(Done::Positive)
+}
+
+fn report(arguments: &Arguments, server: &mut Prometheus) -> anyhow::Result<Report> {
+    let selector = Selector {
+        matchers: arguments.matchers.trim_matches(',').to_owned(),
+        window_s: arguments.window_s,
+    };
+    let mut services = summed(&selector, server)?;
+    if services.is_empty() {
+        bail!(
+            "there is no series slackline_cpu_usage_seconds_total with two samples within {} s{}: does this Prometheus scrape \
+             the agents, at an interval well below --window-s?",
+            arguments.window_s,
+            if selector.matchers.is_empty() {
+                String::new()
+            } else {
+                format!(" and {{{}}}", selector.matchers)
+            }
+        );
+    }
+    shares(&selector, server, &mut services)?;
+    let services: Vec<Service> = services.into_values().collect();
+    let none = |of: fn(&Service) -> bool| !services.iter().any(of);
+    let missing = [
+        (
+            "slackline_cpu_limit_cores",
+            none(|one| one.limited_shards > 0.0),
+        ),
+        (
+            "slackline_cpu_periods_total",
+            none(|one| one.periods_per_s.is_some()),
+        ),
+        (
+            "slackline_runnable_thread_seconds_total",
+            none(|one| one.runnable.is_some()),
+        ),
+        (
+            "slackline_run_queue_wait_seconds_total",
+            none(|one| one.waiting.is_some()),
+        ),
+        (
+            "slackline_cpu_use_of_limit_bucket",
+            none(|one| !one.shares.is_empty()),
+        ),
+    ];
+    let missing = missing.into_iter().filter(|(_, none)| *none);
+    let missing = missing.map(|(name, _)| name).collect();
+    let fleet = Fleet::of(services);
+    let worst = worst(&selector, server, &fleet)?;
+    Ok(Report {
+        prometheus: arguments.prometheus.clone(),
+        window_s: arguments.window_s,
+        at: arguments.at.clone(),
+        fleet,
+        worst,
+        missing,
+        queries: server.queries,
+        queries_took_s: server.took.as_secs_f64(),
+    })
+}
+
+/// Which series, over how long.
+struct Selector {
+    matchers: String,
+    window_s: u32,
+}
+
+impl Selector {
+    /// The latest values of a metric.
+    fn latest(&self, metric: &str) -> String {
+        format!("slackline_{metric}{{{}}}", self.matchers)
+    }
+
+    /// What a counter advanced by each second; the server sees to counters that start anew.
+    fn rate(&self, metric: &str) -> String {
+        format!("rate({}[{}s])", self.latest(metric), self.window_s)
+    }
+
+    /// The same, of some services only.
+    fn of(&self, services: &[&str]) -> Self {
+        let names: Vec<String> = services.iter().map(|name| regex::escape(name)).collect();
+        let pattern = names.join("|").replace('\\', "\\\\").replace('"', "\\\"");
+        let comma = if self.matchers.is_empty() { "" } else { "," };
+        Self {
+            matchers: format!("{}{comma}service=~\"{pattern}\"", self.matchers),
+            ..*self
+        }
+    }
+}
+
+/// What each service's shards sum up to.
+fn summed(
+    selector: &Selector,
+    server: &mut Prometheus,
+) -> anyhow::Result<BTreeMap<String, Service>> {
+    let (rate, latest) = (
+        |metric| selector.rate(metric),
+        |metric| selector.latest(metric),
+    );
+    let usage = rate("cpu_usage_seconds_total");
+    let traced = rate("traced_seconds_total");
+    let per_traced = |metric| format!("sum by (service) ({} / {traced})", rate(metric));
+    let sum = |inner: String| format!("sum by (service) ({inner})");
+    let count = |inner: &str| format!("count by (service) ({inner})");
+    let mut services: BTreeMap<String, Service> = BTreeMap::new();
+    for series in server.ask(&sum(usage.clone()))? {
+        let name = series.label("service").to_owned();
+        let service = Service {
+            name: name.clone(),
+            used_cores: series.value,
+            ..Service::default()
+        };
+        services.insert(name, service);
+    }
+    if services.is_empty() {
+        return Ok(services);
+    }
+    type Set = fn(&mut Service, f64);
+    let rest: [(String, Set); 8] = [
+        (count(&usage), |service, value| service.shards = value),
+        (count(&latest("cpu_limit_cores")), |service, value| {
+            service.limited_shards = value;
+        }),
+        (sum(latest("cpu_limit_cores")), |service, value| {
+            service.limit_cores = value;
+        }),
+        (sum(rate("cpu_periods_total")), |service, value| {
+            service.periods_per_s = Some(value);
+        }),
+        (
+            sum(rate("cpu_throttled_periods_total")),
+            |service, value| {
+                service.throttled_periods_per_s = Some(value);
+            },
+        ),
+        (
+            per_traced("runnable_thread_seconds_total"),
+            |service, value| {
+                service.runnable = Some(value);
+            },
+        ),
+        (
+            per_traced("run_queue_wait_seconds_total"),
+            |service, value| {
+                service.waiting = Some(value);
+            },
+        ),
+        (
+            format!(
+                "sum by (service) ({}) / sum by (service) ({})",
+                rate("run_queue_wait_seconds_total"),
+                rate("run_queue_waits_total")
+            ),
+            |service, value| service.mean_wait_s = Some(value),
+        ),
+    ];
+    for (query, set) in rest {
+        for series in server.ask(&query)? {
+            // A sum of rates is not negative, unless somebody wrote the series by hand.
+            if let Some(service) = services.get_mut(series.label("service"))
+                && series.value >= 0.0
+            {
+                set(service, series.value);
+            }
+        }
+    }
+    Ok(services)
+}
+
+/// The histograms of all services that have a limit, some services at a time.
+fn shares(
+    selector: &Selector,
+    server: &mut Prometheus,
+    services: &mut BTreeMap<String, Service>,
+) -> anyhow::Result<()> {
+    let limited: Vec<(String, f64)> = services
+        .values()
+        .filter(|service| service.limited_shards > 0.0)
+        .map(|service| (service.name.clone(), service.shards))
+        .collect();
+    let mut left = limited.as_slice();
+    while !left.is_empty() {
+        let mut buckets = 0.0;
+        let fitting = left.iter().take_while(|(_, shards)| {
+            buckets += shards * (throttle::SHARE_BOUNDS.len() + 1) as f64;
+            buckets <= BUCKETS_AT_ONCE
+        });
+        let (now, later) = left.split_at(fitting.count().max(1));
+        left = later;
+        let names: Vec<&str> = now.iter().map(|(name, _)| name.as_str()).collect();
+        let query = format!(
+            "sum by (service, le) (increase({}[{}s]))",
+            selector.of(&names).latest("cpu_use_of_limit_bucket"),
+            selector.window_s
+        );
+        let mut found: HashMap<String, Vec<(f64, f64)>> = HashMap::new();
+        for series in server.ask(&query)? {
+            if let Ok(bound) = series.label("le").parse::<f64>() {
+                let service = found.entry(series.label("service").to_owned()).or_default();
+                service.push((bound, series.value));
+            }
+        }
+        for (name, mut shares) in found {
+            shares.sort_by(|a, b| a.0.total_cmp(&b.0));
+            if let Some(service) = services.get_mut(&name) {
+                service.shares = shares;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where to look first: of each throttled service the shard with the largest share of throttled periods.
+fn worst(
+    selector: &Selector,
+    server: &mut Prometheus,
+    fleet: &Fleet,
+) -> anyhow::Result<BTreeMap<String, Shard>> {
+    let throttled = fleet
+        .services
+        .iter()
+        .filter(|finding| matches!(finding.state, State::Throttled | State::QuotaTooSmall));
+    let names: Vec<&str> = throttled
+        .take(WORST_OF)
+        .map(|finding| finding.service.name.as_str())
+        .collect();
+    if names.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let selector = selector.of(&names);
+    let query = format!(
+        "topk by (service) (1, {} / {})",
+        selector.rate("cpu_throttled_periods_total"),
+        selector.rate("cpu_periods_total")
+    );
+    let shard = |series: prometheus::Series| {
+        let shard = Shard {
+            instance: series.label("instance").to_owned(),
+            group: series.label("group").to_owned(),
+            throttled_share: series.value,
+        };
+        (series.label("service").to_owned(), shard)
+    };
+    Ok(server.ask(&query)?.into_iter().map(shard).collect())
+}

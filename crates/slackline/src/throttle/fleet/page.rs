@@ -1,0 +1,186 @@
+//! A fleet as one HTML file with its pictures inside: nothing is loaded from elsewhere.
+
+use std::fmt::Write as _;
+
+use throttle::fleet::Finding;
+
+use super::Report;
+use super::text::{giving, in_use, optional, percent, summary, throttled};
+use crate::page::{Column, WIDTH, columns, document, escaped, paragraphs, table};
+
+const ROW: f64 = 30.0;
+/// Services whose histogram is drawn.
+const HISTOGRAMS: usize = 6;
+/// Upper bounds of the classes of the fleet figure: threads that want to run per reserved core.
+const PER_CORE: [f64; 9] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+
+pub(super) fn html(report: &Report, top: usize) -> String {
+    let mut page = paragraphs(&summary(report));
+    page.push_str("<h2>Threads that want to run per reserved core</h2>\n");
+    page.push_str(&per_core(report));
+    let held: Vec<&Finding> = throttled(report).take(top).collect();
+    if !held.is_empty() {
+        page.push_str("<h2>Latency to be won</h2>\n<p>Threads that stand still because of the quota, on average.</p>\n");
+        let rows = held.iter().map(|finding| {
+            let threads = finding.service.waiting.unwrap_or(0.0);
+            (
+                finding.service.name.as_str(),
+                threads,
+                format!("{threads:.1}"),
+            )
+        });
+        page.push_str(&bars(&rows.collect::<Vec<_>>(), "over"));
+        page.push_str(&throttled_table(report, &held));
+        page.push_str("<h2>Cores in use, windows of 10 ms</h2>\n<p>Of the limit, which is the dashed line.</p>\n");
+        for finding in held.iter().take(HISTOGRAMS) {
+            page.push_str(&histogram(finding));
+        }
+    }
+    let giving: Vec<&Finding> = giving(report).into_iter().take(top).collect();
+    if !giving.is_empty() {
+        page.push_str(
+            "<h2>CPU to be given back</h2>\n<p>Cores above what 999 of 1,000 windows of 10 ms stay within.</p>\n",
+        );
+        let rows = giving.iter().map(|finding| {
+            let cores = finding.give_back_cores;
+            (finding.service.name.as_str(), cores, format!("{cores:.1}"))
+        });
+        page.push_str(&bars(&rows.collect::<Vec<_>>(), "bar"));
+        page.push_str(&giving_table(&giving));
+    }
+    document("CPU throttling of a fleet", &page)
+}
+
+/// The fleet figure: how many services have so many threads per reserved core.
+fn per_core(report: &Report) -> String {
+    let mut counts = vec![0_u32; PER_CORE.len() + 1];
+    for per_core in &report.fleet.runnable_per_core {
+        counts[PER_CORE.partition_point(|bound| per_core > bound)] += 1;
+    }
+    let label = |bound: f64| match bound {
+        bound if bound < 1.0 => format!("1/{:.0}", 1.0 / bound),
+        bound => format!("{bound:.0}"),
+    };
+    let bars: Vec<Column> = counts
+        .iter()
+        .enumerate()
+        .map(|(class, count)| Column {
+            label: PER_CORE
+                .get(class)
+                .map_or_else(|| "more".to_owned(), |bound| label(*bound)),
+            value: f64::from(*count),
+            is_over: class > 3,
+        })
+        .collect();
+    columns(
+        &bars,
+        Some(4),
+        "Services by threads that want to run per reserved core, up to …",
+    )
+}
+
+/// A service's cores in use as a share of its limit.
+fn histogram(finding: &Finding) -> String {
+    let mut below = 0.0;
+    let mut bars = Vec::new();
+    let mut limit_at = 0;
+    for (bound, cumulative) in &finding.service.shares {
+        let is_over = *bound > 1.0 + 1e-9;
+        limit_at += usize::from(!is_over);
+        bars.push(Column {
+            label: if bound.is_finite() {
+                format!("{bound}")
+            } else {
+                "more".to_owned()
+            },
+            value: (cumulative - below).max(0.0),
+            is_over,
+        });
+        below = cumulative.max(below);
+    }
+    let title = format!("<h3>{}</h3>\n", escaped(&finding.service.name));
+    if bars.is_empty() {
+        return title + "<p>No histogram: the agents there do not trace.</p>\n";
+    }
+    title
+        + &columns(
+            &bars,
+            Some(limit_at),
+            "Windows by cores in use, as a share of the limit, up to …",
+        )
+}
+
+/// Lying bars, each under its name.
+fn bars(rows: &[(&str, f64, String)], class: &str) -> String {
+    let most = rows.iter().map(|row| row.1).fold(0.0, f64::max).max(1e-9);
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\">\n",
+        ROW * rows.len() as f64
+    );
+    for (index, (name, value, label)) in rows.iter().enumerate() {
+        let y = ROW * index as f64;
+        let width = 280.0 * value / most;
+        let _ = writeln!(
+            svg,
+            "<text x=\"0\" y=\"{:.0}\">{}</text><rect class=\"{class}\" x=\"0\" y=\"{:.0}\" width=\"{width:.1}\" height=\"10\"/>\
+             <text x=\"{:.1}\" y=\"{:.0}\">{label}</text>",
+            y + 11.0,
+            escaped(name),
+            y + 15.0,
+            width + 4.0,
+            y + 24.0,
+        );
+    }
+    svg + "</svg>\n"
+}
+
+fn throttled_table(report: &Report, findings: &[&Finding]) -> String {
+    let rows = findings.iter().map(|finding| {
+        let service = &finding.service;
+        let worst = report.worst.get(&service.name);
+        vec![
+            service.name.clone(),
+            format!("{:.0}", service.shards),
+            format!("{:.1}", service.limit_cores),
+            in_use(finding),
+            optional(finding.throttled_share, percent),
+            optional(finding.runnable_per_core, |per_core| {
+                format!("{per_core:.2}")
+            }),
+            optional(service.mean_wait_s, |s| format!("{:.2} ms", 1e3 * s)),
+            worst.map_or_else(String::new, |shard| {
+                format!("{} {}", shard.instance, shard.group)
+            }),
+        ]
+    });
+    table(
+        &[
+            "service",
+            "shards",
+            "cores",
+            "in use",
+            "throttled",
+            "want to run per core",
+            "mean wait",
+            "worst shard",
+        ],
+        rows,
+    )
+}
+
+fn giving_table(findings: &[&Finding]) -> String {
+    let rows = findings.iter().map(|finding| {
+        vec![
+            finding.service.name.clone(),
+            format!("{:.0}", finding.service.shards),
+            format!("{:.1}", finding.service.limit_cores),
+            in_use(finding),
+            optional(finding.peak_share, percent),
+            format!("{:.1}", finding.give_back_cores),
+        ]
+    });
+    table(
+        &["service", "shards", "cores", "in use", "peak", "give back"],
+        rows,
+    )
+}

@@ -1,0 +1,142 @@
+//! Instant queries to a Prometheus server, or to a store with the same interface
+//! (prometheus.io/docs/prometheus/latest/querying/api).
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+
+/// No answer is longer: 10,000 services with a histogram each have about 30 MiB.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+/// Prometheus itself gives up after two minutes by default (`--query.timeout`).
+const ANSWER_MAX: Duration = Duration::from_secs(130);
+
+/// A server, and what asking it has cost.
+pub(super) struct Prometheus {
+    agent: ureq::Agent,
+    url: String,
+    at: Option<String>,
+    /// What the server said beside its answers.
+    pub(super) warnings: BTreeSet<String>,
+    pub(super) queries: usize,
+    pub(super) took: Duration,
+}
+
+/// One series' value.
+pub(super) struct Series {
+    labels: HashMap<String, String>,
+    pub(super) value: f64,
+}
+
+impl Series {
+    pub(super) fn label(&self, name: &str) -> &str {
+        self.labels.get(name).map_or("", String::as_str)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+enum Answer {
+    Success {
+        data: Data,
+        #[serde(default)]
+        warnings: Vec<String>,
+    },
+    Error {
+        #[serde(default, rename = "errorType")]
+        kind: String,
+        #[serde(default)]
+        error: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "resultType", content = "result", rename_all = "snake_case")]
+enum Data {
+    Vector(Vec<Sample>),
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    metric: HashMap<String, String>,
+    /// Time in seconds, and the value as text.
+    value: (f64, String),
+}
+
+impl Prometheus {
+    /// `at`: as of then instead of now.
+    pub(super) fn new(url: &str, at: Option<&str>) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            url.starts_with("http://"),
+            "--prometheus {url}: it must begin with http://; put a proxy before a server that has only https"
+        );
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(ANSWER_MAX))
+            .http_status_as_error(false);
+        Ok(Self {
+            agent: config.build().new_agent(),
+            url: url.trim_end_matches('/').to_owned(),
+            at: at.map(str::to_owned),
+            warnings: BTreeSet::new(),
+            queries: 0,
+            took: Duration::ZERO,
+        })
+    }
+
+    /// The series of an instant vector whose values are numbers: 0/0 of a group that did nothing is none.
+    pub(super) fn ask(&mut self, query: &str) -> anyhow::Result<Vec<Series>> {
+        let start = Instant::now();
+        let mut form = vec![("query", query)];
+        form.extend(self.at.as_deref().map(|at| ("time", at)));
+        let url = format!("{}/api/v1/query", self.url);
+        let mut response = self.agent.post(&url).send_form(form).with_context(|| {
+            format!(
+                "{url} cannot be asked; is Prometheus running, and is --prometheus its base URL?"
+            )
+        })?;
+        let status = response.status();
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        let text = body
+            .read_to_string()
+            .with_context(|| format!("the answer of {url}"))?;
+        self.queries += 1;
+        self.took += start.elapsed();
+        let Ok(answer) = serde_json::from_str(&text) else {
+            let beginning: String = text.trim().chars().take(80).collect();
+            bail!(
+                "{url} answered {status} and {beginning:?}: --prometheus must be the base URL of a Prometheus server"
+            );
+        };
+        match answer {
+            Answer::Success {
+                data: Data::Vector(samples),
+                warnings,
+            } => {
+                self.warnings.extend(warnings);
+                Ok(samples.into_iter().filter_map(series).collect())
+            }
+            Answer::Success {
+                data: Data::Other, ..
+            } => bail!("{url} answered {query} with something else than an instant vector"),
+            Answer::Error { kind, error } => {
+                let hint = if error.contains("too many samples") || kind == "timeout" {
+                    "; take a shorter --window-s, or raise the server's --query.max-samples or --query.timeout"
+                } else {
+                    ""
+                };
+                bail!("Prometheus refused {query}: {kind}: {error}{hint}")
+            }
+        }
+    }
+}
+
+fn series(sample: Sample) -> Option<Series> {
+    let value: f64 = sample.value.1.parse().ok()?;
+    value.is_finite().then_some(Series {
+        labels: sample.metric,
+        value,
+    })
+}

@@ -1,0 +1,144 @@
+//! A fleet as text: what there is in all, and two rankings.
+
+use std::fmt::Write as _;
+
+use throttle::fleet::{Finding, State};
+
+use super::Report;
+use crate::table::table;
+
+/// What all services together do, in sentences.
+pub(super) fn summary(report: &Report) -> Vec<String> {
+    let fleet = &report.fleet;
+    let count = |state| fleet.in_state(state).count();
+    let standing: f64 = throttled(report)
+        .filter_map(|finding| finding.service.waiting)
+        .sum();
+    let mut sentences = vec![
+        format!(
+            "{} services in {:.0} shards, over {} s: {:.1} cores reserved, {:.1} of them in use ({}).",
+            fleet.services.len(),
+            fleet.shards,
+            report.window_s,
+            fleet.limit_cores,
+            fleet.used_cores,
+            percent(fleet.used_cores / fleet.limit_cores.max(1e-9))
+        ),
+        format!(
+            "{} are throttled, {} of them with less than 90 % of their quota in use: {standing:.1} threads stand still, on \
+             average.",
+            throttled(report).count(),
+            count(State::Throttled)
+        ),
+        format!(
+            "{} could give back {:.1} cores ({} of what is reserved) and still stay within their limit in 999 of 1,000 windows \
+             of 10 ms.",
+            count(State::Roomy),
+            fleet.give_back_cores,
+            percent(fleet.give_back_cores / fleet.limit_cores.max(1e-9))
+        ),
+    ];
+    let above = fleet
+        .runnable_per_core
+        .iter()
+        .filter(|per_core| **per_core > 1.0);
+    let quantile = |share| fleet.runnable_quantile(share).unwrap_or(0.0);
+    if !fleet.runnable_per_core.is_empty() {
+        sentences.push(format!(
+            "Threads that want to run per reserved core: {:.2} in half of the services, {:.2} in nine of ten, {:.2} at most; \
+             more than 1 in {}.",
+            quantile(0.5),
+            quantile(0.9),
+            quantile(1.0),
+            percent(above.count() as f64 / fleet.runnable_per_core.len() as f64)
+        ));
+    }
+    let (unlimited, unknown) = (count(State::NoLimit), count(State::Unknown));
+    if unlimited + unknown > 0 {
+        sentences.push(format!(
+            "Not judged: {unlimited} services of which not every shard has a limit, and {unknown} of which too little was \
+             counted."
+        ));
+    }
+    sentences
+}
+
+/// Those in which threads stand still because of a quota, worst first.
+pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &Finding> {
+    let services = report.fleet.services.iter();
+    services.filter(|finding| matches!(finding.state, State::Throttled | State::QuotaTooSmall))
+}
+
+pub(super) fn text(report: &Report, top: usize) -> String {
+    let mut text = summary(report).join("\n") + "\n";
+    let mut rows = table(&[
+        "service",
+        "shards",
+        "cores",
+        "in use",
+        "throttled",
+        "want to run per core",
+        "stand still",
+        "mean wait",
+        "worst shard",
+    ]);
+    for finding in throttled(report).take(top) {
+        let service = &finding.service;
+        let worst = report.worst.get(&service.name);
+        rows.add_row([
+            service.name.clone(),
+            format!("{:.0}", service.shards),
+            format!("{:.1}", service.limit_cores),
+            in_use(finding),
+            optional(finding.throttled_share, percent),
+            optional(finding.runnable_per_core, |per_core| {
+                format!("{per_core:.2}")
+            }),
+            optional(service.waiting, |threads| format!("{threads:.1} threads")),
+            optional(service.mean_wait_s, |s| format!("{:.2} ms", 1e3 * s)),
+            worst.map_or_else(String::new, |shard| {
+                format!("{} {}", shard.instance, shard.group)
+            }),
+        ]);
+    }
+    if throttled(report).next().is_some() {
+        let _ = writeln!(text, "\nLatency to be won\n{rows}");
+        text.push_str(
+            "On the worst shard, `slackline throttle watch` says why. In use above 90 %: only more quota helps.\n",
+        );
+    }
+    let mut rows = table(&["service", "shards", "cores", "in use", "peak", "give back"]);
+    for finding in giving(report).into_iter().take(top) {
+        rows.add_row([
+            finding.service.name.clone(),
+            format!("{:.0}", finding.service.shards),
+            format!("{:.1}", finding.service.limit_cores),
+            in_use(finding),
+            optional(finding.peak_share, percent),
+            format!("{:.1} cores", finding.give_back_cores),
+        ]);
+    }
+    if report.fleet.in_state(State::Roomy).next().is_some() {
+        let _ = writeln!(text, "\nCPU to be given back\n{rows}");
+    }
+    text
+}
+
+/// Those that could give something back, most first.
+pub(super) fn giving(report: &Report) -> Vec<&Finding> {
+    let mut giving: Vec<&Finding> = report.fleet.in_state(State::Roomy).collect();
+    giving.sort_by(|a, b| b.give_back_cores.total_cmp(&a.give_back_cores));
+    giving
+}
+
+pub(super) fn in_use(finding: &Finding) -> String {
+    percent(finding.service.used_cores / finding.service.limit_cores.max(1e-9))
+}
+
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+pub(super) fn optional(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
+    value.map_or_else(|| "–".to_owned(), text)
+}

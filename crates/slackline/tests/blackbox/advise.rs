@@ -1,0 +1,139 @@
+//! `slackline throttle advise` and `apply` from outside.
+
+use std::fs;
+
+use host::{CpuQuota, Roots};
+use serde_json::{Value, json};
+
+use crate::throttle::Group;
+use crate::toy::{Ended, Toy};
+
+/// Requests of 5 ms beside a table that eight threads rebuild at once, in one core.
+fn described() -> Value {
+    json!({
+        "host": { "cpus": 2, "tick_us": 4000, "turn_us": 3000 },
+        "limit": { "quota_us": 100_000, "period_us": 100_000, "burst_us": 0 },
+        "duration_us": 0.0,
+        "service": {
+            "pools": [{ "name": "worker", "threads": 8, "work": { "random": { "per_s": 60.0, "demand": { "fixed": { "cpu_us": 5000.0 } } } } }],
+            "bursts": [{ "every_us": 500_000.0, "threads": 8, "demand": { "fixed": { "cpu_us": 15_000.0 } } }],
+        },
+        "latencies_us": [],
+        "left_out": 0,
+    })
+}
+
+fn advise(toy: &Toy, service: &Value, more: &[&str]) -> Ended {
+    let path = toy.path("service.json");
+    fs::write(&path, service.to_string()).unwrap();
+    let mut arguments = vec!["throttle", "advise", "--service", path.to_str().unwrap()];
+    arguments.extend(more);
+    Ended::of(toy.slackline(&arguments))
+}
+
+#[test]
+fn a_described_service_is_advised() {
+    let toy = Toy::new();
+    let ended = advise(&toy, &described(), &["--slo-p99-ms", "40", "--json", "-"]).with_code(0);
+    let advice: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let best = &advice["recommended"];
+    assert!(best["ratio"]["high"].as_f64() < Some(1.0), "{best}");
+    assert!(
+        best["setting"]["limit"]["burst_us"].as_u64() > Some(0),
+        "{best}"
+    );
+    let today = advice["today"]["throttled_share"].as_f64().unwrap();
+    assert!(best["throttled_share"].as_f64().unwrap() < today);
+    let text = advise(&toy, &described(), &[]).with_code(0).stdout;
+    assert!(text.starts_with("Recommended: burst"), "{text}");
+    assert!(
+        text.contains("Nothing was recorded to hold the model against."),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_described_service_is_named() {
+    let toy = Toy::new();
+    let mut service = described();
+    service["limit"]["burst_us"] = json!(100_001);
+    advise(&toy, &service, &[]).with_code(2).saying(&[
+        "service.json",
+        "burst_us",
+        "limit.quota_us",
+    ]);
+    let mut service = described();
+    service["service"]["pools"][0]["threads"] = json!(0);
+    advise(&toy, &service, &[])
+        .with_code(2)
+        .saying(&["service.pools[0] (worker)", "above 0"]);
+    let mut service = described();
+    service["limit"]["quota_us"] = Value::Null;
+    advise(&toy, &service, &[])
+        .with_code(2)
+        .saying(&["no CPU quota"]);
+    advise(&toy, &described(), &["--pool", "wroker"])
+        .with_code(2)
+        .saying(&["\"wroker\"", "there are worker"]);
+    advise(&toy, &json!({ "host": 1 }), &[])
+        .with_code(2)
+        .saying(&["service.json"]);
+}
+
+/// The quota of a throttled group is raised and kept, where it is shown to help; then a worse one is rolled back.
+#[test]
+fn a_limit_is_kept_only_where_it_is_shown_to_be_better() {
+    let Some(mut group) = Group::new() else {
+        return;
+    };
+    // Works for 5 ms or so, ten times a second, in two places at once.
+    group.run("while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.05; done");
+    group.run("while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.05; done");
+    let toy = Toy::new();
+    let roots = Roots::default();
+    let apply = |more: &[&str]| {
+        let mut arguments = vec![
+            "throttle",
+            "apply",
+            "--cgroup",
+            &group.name,
+            "--pairs",
+            "3",
+            "--block-s",
+            "1",
+        ];
+        arguments.extend(["--pool", "sh"]);
+        arguments.extend(more);
+        Ended::of(toy.slackline(&arguments))
+    };
+    apply(&[])
+        .with_code(2)
+        .saying(&["that is the present limit"]);
+    apply(&["--burst-ms", "21"])
+        .with_code(2)
+        .saying(&["at most the quota, 20 ms"]);
+    apply(&["--period-ms", "2000"])
+        .with_code(2)
+        .saying(&["between 1 and 1000"]);
+    let before = CpuQuota::read(&roots, &group.name).unwrap();
+    let ended = apply(&["--quota", "0.1"]).with_code(1);
+    assert!(
+        ended.stdout.starts_with("Rolled back: "),
+        "{}",
+        ended.stdout
+    );
+    assert_eq!(CpuQuota::read(&roots, &group.name).unwrap(), before);
+    let ended = apply(&["--quota", "2", "--json", "-"]).with_code(0);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(report["ratio"]["high"].as_f64() < Some(1.0), "{report}");
+    assert_eq!(
+        CpuQuota::read(&roots, &group.name).unwrap().quota_us,
+        Some(200_000)
+    );
+    // Nothing is left to undo.
+    toy.restore().with_code(0);
+    assert_eq!(
+        CpuQuota::read(&roots, &group.name).unwrap().quota_us,
+        Some(200_000)
+    );
+}

@@ -1,0 +1,215 @@
+//! `slackline agent` from outside: what it serves, to whom, and what it cannot be brought down by.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::throttle::Group;
+use crate::toy::{Ended, Toy, skip};
+
+/// An agent on a port of its own.
+pub(crate) struct Agent {
+    pub(crate) child: Child,
+    pub(crate) address: String,
+}
+
+impl Agent {
+    pub(crate) fn new(toy: &Toy, arguments: &[&str]) -> Self {
+        let mut command = toy.slackline(&["agent", "--listen", "127.0.0.1:0"]);
+        command.args(arguments).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        let mut byte = [0];
+        let stderr = child.stderr.as_mut().unwrap();
+        // The line that names the address is its last before it serves.
+        while !said.contains("/metrics") {
+            assert_eq!(stderr.read(&mut byte).unwrap(), 1, "{said}");
+            said.push(char::from(byte[0]));
+        }
+        let (_, rest) = said.split_once("http://").unwrap();
+        let address = rest.split_once('/').unwrap().0.to_owned();
+        Self { child, address }
+    }
+
+    /// Sends bytes and reads what comes back.
+    fn send(&self, bytes: &[u8]) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let _ = stream.write_all(bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let answer = self.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        body.to_owned()
+    }
+
+    /// The value of a series whose labels hold `label`; `None` where there is none.
+    pub(crate) fn value(&self, metric: &str, label: &str) -> Option<f64> {
+        value(&self.metrics(), metric, label)
+    }
+
+    /// Waits until a series satisfies `holds`.
+    pub(crate) fn wait_for(&self, metric: &str, label: &str, holds: impl Fn(Option<f64>) -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !holds(self.value(metric, label)) {
+            assert!(Instant::now() < end, "{metric}: {}", self.metrics());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn value(text: &str, metric: &str, label: &str) -> Option<f64> {
+    let line = text.lines().find(|line| {
+        line.strip_prefix(metric)
+            .is_some_and(|rest| rest.starts_with(['{', ' ']))
+            && line.contains(label)
+    })?;
+    line.rsplit_once(' ')?.1.parse().ok()
+}
+
+#[test]
+fn a_throttled_group_is_seen_in_the_metrics_until_it_vanishes() {
+    let Some(mut group) = Group::new() else {
+        return;
+    };
+    group.spin();
+    group.spin();
+    let toy = Toy::new();
+    let service = format!("spinners={}", group.name);
+    let agent = Agent::new(&toy, &["--service", &service, "--trace-every-s", "1"]);
+    let mine = "service=\"spinners\"";
+    agent.wait_for("slackline_traced_seconds_total", mine, |value| {
+        value > Some(0.9)
+    });
+    let text = agent.metrics();
+    let of =
+        |metric: &str| value(&text, metric, mine).unwrap_or_else(|| panic!("{metric}: {text}"));
+    assert_eq!(of("slackline_cpu_limit_cores"), 0.2);
+    assert!(of("slackline_cpu_throttled_periods_total") > 5.0);
+    assert!(of("slackline_cpu_throttled_seconds_total") > 0.0);
+    assert_eq!(of("slackline_threads"), 2.0);
+    let traced = of("slackline_traced_seconds_total");
+    // Both want to run all the time.
+    let runnable = of("slackline_runnable_thread_seconds_total") / traced;
+    assert!((1.5..2.1).contains(&runnable), "{runnable}");
+    let windows = of("slackline_cpu_use_of_limit_count");
+    assert!(
+        (windows - 100.0 * traced).abs() < 5.0 * traced,
+        "{windows} in {traced} s"
+    );
+    // On average the quota is in use, in windows that are idle or far above it.
+    let mean = of("slackline_cpu_use_of_limit_sum") / windows;
+    assert!((0.6..1.6).contains(&mean), "{mean}");
+    let above = windows - bucket(&text, mine, "1");
+    assert!(above > 0.02 * windows, "{text}");
+    // What Prometheus' own checker says of it.
+    if let Err(error) = check(&text) {
+        skip(&error);
+    }
+    drop(group);
+    agent.wait_for("slackline_cpu_usage_seconds_total", mine, |value| {
+        value.is_none()
+    });
+}
+
+fn bucket(text: &str, label: &str, bound: &str) -> f64 {
+    let bound = format!("le=\"{bound}\"");
+    let mut lines = text
+        .lines()
+        .filter(|line| line.contains(label) && line.contains(&bound));
+    lines
+        .next()
+        .unwrap()
+        .rsplit_once(' ')
+        .unwrap()
+        .1
+        .parse()
+        .unwrap()
+}
+
+fn check(text: &str) -> std::io::Result<()> {
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    promtool.stdin.take().unwrap().write_all(text.as_bytes())?;
+    let output = promtool.wait_with_output()?;
+    assert!(output.status.success(), "{output:?}\n{text}");
+    Ok(())
+}
+
+#[test]
+fn what_is_no_request_for_metrics_is_answered_and_harms_nothing() {
+    let toy = Toy::new();
+    let mut agent = Agent::new(&toy, &["--trace-s", "0"]);
+    for (bytes, answer) in [
+        (&b"GET / HTTP/1.0\r\n\r\n"[..], "HTTP/1.1 200"),
+        (b"GET /metrics?x=1 HTTP/1.1\r\n\r\n", "HTTP/1.1 200"),
+        (b"GET /other HTTP/1.1\r\n\r\n", "HTTP/1.1 404"),
+        (
+            b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 405",
+        ),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "HTTP/1.1 400"),
+        (&[b'x'; 10_000], "HTTP/1.1 400"),
+    ] {
+        let answered = agent.send(bytes);
+        assert!(answered.starts_with(answer), "{answered}");
+    }
+    // One who says nothing keeps others waiting for a second only.
+    let silent = TcpStream::connect(&agent.address).unwrap();
+    let start = Instant::now();
+    assert_eq!(agent.value("slackline_agent_traces", ""), Some(0.0));
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    drop(silent);
+    // The port is taken.
+    let second = toy.slackline(&["agent", "--listen", &agent.address]);
+    Ended::of(second).with_code(2).saying(&[
+        "cannot listen on",
+        &agent.address,
+        "--listen",
+        "in use",
+    ]);
+    kill_process(Pid::from_child(&agent.child), Signal::TERM).unwrap();
+    assert_eq!(agent.child.wait().unwrap().code(), Some(143));
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_named() {
+    let toy = Toy::new();
+    for (arguments, words) in [
+        (["--service", "=x"], "--service =x: the name is empty"),
+        (["--service", "a=["], "--service a=["),
+        (["--trace-s", "61"], "--trace-s must be between"),
+        (
+            ["--trace-every-s", "0.5"],
+            "--trace-every-s must be between",
+        ),
+        (["--cpu-budget", "0"], "--cpu-budget must be above 0"),
+        (["--max-services", "0"], "--max-services must be between"),
+    ] {
+        let mut command = toy.slackline(&["agent"]);
+        command.args(arguments);
+        Ended::of(command).with_code(2).saying(&[words]);
+    }
+}

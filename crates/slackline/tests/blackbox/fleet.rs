@@ -1,0 +1,258 @@
+//! `slackline throttle fleet` against a real Prometheus that holds a simulated fleet of recorded shapes.
+
+use std::io::BufWriter;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::toy::{Ended, Toy, skip};
+
+#[path = "../../../../xtask/src/simulated_fleet.rs"]
+mod simulated_fleet;
+
+const SHAPES: &str = include_str!("fleet/shapes.txt");
+const SERVICES: usize = 24;
+const SHARDS: usize = 3;
+const STEP_S: u64 = 60;
+const STEPS: u64 = 20;
+
+/// A Prometheus with the fleet in it.
+struct Prometheus {
+    child: Child,
+    url: String,
+    _data: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// `None`, with the reason printed, where it is not installed.
+    fn new() -> Option<Self> {
+        let data = tempfile::tempdir().unwrap();
+        let text = data.path().join("fleet.om");
+        let mut out = BufWriter::new(std::fs::File::create(&text).unwrap());
+        let shapes = simulated_fleet::shapes(SHAPES);
+        simulated_fleet::write(&mut out, &shapes, SERVICES, SHARDS, STEP_S, STEPS).unwrap();
+        drop(out);
+        let made = Command::new("promtool")
+            .args(["tsdb", "create-blocks-from", "openmetrics"])
+            .args([&text, &data.path().join("tsdb")])
+            .output();
+        match made {
+            Ok(output) => assert!(output.status.success(), "{output:?}"),
+            Err(error) => {
+                skip(&error);
+                return None;
+            }
+        }
+        std::fs::write(data.path().join("prometheus.yml"), "global: {}\n").unwrap();
+        let address = free_address();
+        let child = Command::new("prometheus")
+            .arg(option("config.file", &data.path().join("prometheus.yml")))
+            .arg(option("storage.tsdb.path", &data.path().join("tsdb")))
+            .arg("--storage.tsdb.retention.time=100y")
+            .arg(format!("--web.listen-address={address}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self {
+            child,
+            url: format!("http://{address}"),
+            _data: data,
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(&address).is_err() {
+            assert!(Instant::now() < end, "Prometheus does not listen");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Some(server)
+    }
+
+    /// As of the end of the simulated time.
+    fn fleet(&self, toy: &Toy, arguments: &[&str]) -> Ended {
+        let at = (simulated_fleet::START_S + STEPS * STEP_S).to_string();
+        let mut command = toy.slackline(&["throttle", "fleet", "--prometheus", &self.url]);
+        command
+            .args(["--at", &at, "--window-s", "1200"])
+            .args(arguments);
+        Ended::of(command)
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the first series of a metric advanced by each second; of a gauge, its value.
+fn rate(shape: &simulated_fleet::Shape, metric: &str) -> f64 {
+    let mut found = shape.series.iter().filter(|series| series.metric == metric);
+    let series = found.next().unwrap();
+    if simulated_fleet::is_gauge(metric) {
+        series.value
+    } else {
+        series.per_s
+    }
+}
+
+fn option(name: &str, path: &Path) -> String {
+    format!("--{name}={}", path.display())
+}
+
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn a_fleet_is_ranked_as_its_shapes_are() {
+    let Some(server) = Prometheus::new() else {
+        return;
+    };
+    let toy = Toy::new();
+    // The server may still be opening its database.
+    let end = Instant::now() + Duration::from_secs(60);
+    while server.fleet(&toy, &[]).code != 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let page = toy.path("fleet.html");
+    let ended = server.fleet(&toy, &["--json", "-", "--html", page.to_str().unwrap()]);
+    let report: Value = serde_json::from_str(&ended.with_code(0).stdout).unwrap();
+    let shapes = simulated_fleet::shapes(SHAPES);
+    let services = report["services"].as_array().unwrap();
+    assert_eq!(services.len(), SERVICES);
+    assert_eq!(report["shards"], (SERVICES * SHARDS) as f64);
+    let mut limits = 0.0;
+    for service in services {
+        let name = service["name"].as_str().unwrap();
+        let (shape, number) = name.split_once('-').unwrap();
+        let shape = shapes.iter().find(|one| one.name == shape).unwrap();
+        let size = simulated_fleet::size(number.parse().unwrap()) * SHARDS as f64;
+        let close = |key: &str, wanted: f64| {
+            let found = service[key].as_f64().unwrap();
+            // A shard that began anew loses an interval or two of twenty.
+            assert!(
+                (found - wanted).abs() <= 0.06 * wanted + 1e-9,
+                "{name} {key}: {found}, not {wanted}"
+            );
+        };
+        close(
+            "limit_cores",
+            size * rate(shape, "slackline_cpu_limit_cores"),
+        );
+        close(
+            "used_cores",
+            size * rate(shape, "slackline_cpu_usage_seconds_total"),
+        );
+        let runnable = rate(shape, "slackline_runnable_thread_seconds_total")
+            / rate(shape, "slackline_traced_seconds_total");
+        close("runnable", size * runnable);
+        limits += service["limit_cores"].as_f64().unwrap();
+        let state = service["state"].as_str().unwrap();
+        match shape.name.as_str() {
+            "pool" => assert_eq!(state, "throttled", "{service}"),
+            "greedy" => {
+                assert_eq!(state, "quota_too_small", "{service}");
+                let worst = &report["worst"][name];
+                assert_eq!(worst["group"], format!("system.slice/{name}"), "{report}");
+            }
+            "idle" => {
+                assert_eq!(state, "roomy", "{service}");
+                let peak = service["peak_share"].as_f64().unwrap();
+                assert!(peak <= 0.6, "{service}");
+                close("give_back_cores", (1.0 - peak) * size);
+            }
+            _ => {}
+        }
+    }
+    assert!((report["limit_cores"].as_f64().unwrap() - limits).abs() < 1e-6 * limits);
+    assert_eq!(
+        report["runnable_per_core"].as_array().unwrap().len(),
+        SERVICES
+    );
+    assert_eq!(report["missing"], serde_json::json!([]));
+    let page = std::fs::read_to_string(page).unwrap();
+    for part in [
+        "<svg",
+        "prefers-color-scheme: dark",
+        "width=device-width",
+        "pool-003",
+        "idle-002",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    // Nothing is loaded from elsewhere.
+    for part in ["<script", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(part), "{part}");
+    }
+    let text = server.fleet(&toy, &["--top", "3"]).with_code(0).stdout;
+    for part in [
+        "24 services in 72 shards",
+        "Latency to be won",
+        "CPU to be given back",
+        "Threads that want to run per reserved core",
+        "host-00",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    faults(&server, &toy);
+}
+
+/// What a server may answer instead.
+fn faults(server: &Prometheus, toy: &Toy) {
+    server
+        .fleet(toy, &["--match", "cluster=\"none\""])
+        .with_code(2)
+        .saying(&[
+            "slackline_cpu_usage_seconds_total",
+            "{cluster=\"none\"}",
+            "scrape",
+        ]);
+    server
+        .fleet(toy, &["--match", "cluster="])
+        .with_code(2)
+        .saying(&["Prometheus refused", "bad_data"]);
+    // One sample only: no rate.
+    server
+        .fleet(toy, &["--window-s", "30"])
+        .with_code(2)
+        .saying(&["--window-s"]);
+    // Of the histogram, whose classes alone have a label le, nothing is there.
+    let ended = server
+        .fleet(toy, &["--match", "le=\"\"", "--json", "-"])
+        .with_code(0);
+    let ended = ended.saying(&[
+        "Not judged by what is missing",
+        "slackline_cpu_use_of_limit_bucket",
+    ]);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(
+        report["missing"],
+        serde_json::json!(["slackline_cpu_use_of_limit_bucket"])
+    );
+    assert_eq!(report["give_back_cores"], 0.0);
+    let mut elsewhere = toy.slackline(&["throttle", "fleet", "--prometheus"]);
+    elsewhere.arg(format!("{}/elsewhere", server.url));
+    Ended::of(elsewhere)
+        .with_code(2)
+        .saying(&["/elsewhere/api/v1/query answered 404", "base URL"]);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let toy = Toy::new();
+    let url = format!("http://{}", free_address());
+    Ended::of(toy.slackline(&["throttle", "fleet", "--prometheus", &url]))
+        .with_code(2)
+        .saying(&[&url, "is Prometheus running"]);
+    for url in ["https://prometheus", "prometheus:9090"] {
+        Ended::of(toy.slackline(&["throttle", "fleet", "--prometheus", url]))
+            .with_code(2)
+            .saying(&[url, "must begin with http://"]);
+    }
+}
