@@ -4,7 +4,7 @@
 //! now and then; the pause between follows from what the agent itself costs.
 
 mod metrics;
-mod names;
+pub(crate) mod names;
 mod server;
 mod services;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use host::{CgroupReader, CgroupSample, Roots, TightestQuota};
+use host::{CgroupReader, CgroupSample, Hierarchies, Roots, TightestQuota};
 use serde::Serialize;
 use throttle::{Counters, Limit, Observed, Verdict};
 use tuner::process::Interrupt;
@@ -12,6 +12,7 @@ use tuner::process::Interrupt;
 use super::collect::{self, Collected, Jobs};
 use super::{live, page, runtimes, text};
 use crate::Done;
+use crate::agent::names::container;
 
 /// A day.
 const LONGEST_S: f64 = 86_400.0;
@@ -47,6 +48,9 @@ pub(super) struct Watched {
     /// A systemd unit, e.g. `nginx.service`.
     #[arg(long)]
     unit: Option<String>,
+    /// A container's id, whole or its beginning as `docker ps` prints it.
+    #[arg(long, value_name = "ID")]
+    container: Option<String>,
 }
 
 /// Everything that a watch saw.
@@ -212,10 +216,13 @@ pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String
             format!("no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?")
         });
     }
+    if let Some(id) = &target.container {
+        return group_of_container(roots, id);
+    }
     let path = target
         .cgroup
         .as_deref()
-        .context("give one of --pid, --cgroup and --unit")?;
+        .context("give one of --pid, --cgroup, --unit and --container")?;
     host::group_of_path(roots, path).map_err(|error| match error {
         host::HostError::Absent { path, .. } => anyhow::anyhow!(
             "there is no control group {}: is the service running, and in this hierarchy?",
@@ -223,6 +230,27 @@ pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String
         ),
         error => error.into(),
     })
+}
+
+fn group_of_container(roots: &Roots, id: &str) -> anyhow::Result<String> {
+    anyhow::ensure!(!id.is_empty(), "--container: the id is empty");
+    let is_it = |short: &&str| short.starts_with(id) || id.starts_with(short);
+    let name_of = |group: &str| {
+        let short = container(group.rsplit('/').next()?).filter(is_it)?;
+        Some(short.to_owned())
+    };
+    let found = host::service_groups(&Hierarchies::of(roots), &name_of)?;
+    match found.as_slice() {
+        [one] => Ok(one.group.clone()),
+        [] => {
+            anyhow::bail!("no control group is that of a container {id}: does it run on this host?")
+        }
+        [first, second, ..] => anyhow::bail!(
+            "{id} is the beginning of several containers' ids, {} and {} among them: give more of it",
+            first.service,
+            second.service
+        ),
+    }
 }
 
 fn limit_of(tightest: &TightestQuota) -> Limit {

@@ -146,6 +146,10 @@ fn a_group_or_process_that_is_not_there_is_named() {
     ended
         .with_code(2)
         .saying(&["no-such.service", "is the unit active?"]);
+    let ended = Ended::of(toy.slackline(&["throttle", "watch", "--container", "0123456789ab"]));
+    ended
+        .with_code(2)
+        .saying(&["container 0123456789ab", "does it run on this host?"]);
     let ended = Ended::of(toy.slackline(&["throttle", "watch"]));
     ended.with_code(2).saying(&["--pid", "--cgroup"]);
 }
@@ -181,7 +185,7 @@ fn a_group_or_process_that_goes_while_it_is_watched_is_said_to_be_gone() {
     let toy = Toy::new();
     let pid = group.children[0].id().to_string();
     let mut watches = [["--cgroup", &group.name], ["--pid", &pid]].map(|whom| {
-        let mut command = toy.slackline(&["throttle", "watch", "--duration-s", "4"]);
+        let mut command = toy.slackline(&["throttle", "watch", "--duration-s", "8"]);
         command
             .args(whom)
             .stdout(Stdio::piped())
