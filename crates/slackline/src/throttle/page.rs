@@ -42,7 +42,7 @@ fn histogram(report: &Report) -> String {
     let throttled = super::text::throttled(report);
     let runnable = super::text::runnable(report);
     format!(
-        "{}<p>{}<br>{}</p>\n",
+        "{}<p>Throttled: {}<br>Threads that want to run: {}</p>\n",
         cores(&report.observed.cores, quota),
         escaped(&throttled),
         escaped(&runnable)

@@ -83,7 +83,7 @@ pub(super) fn throttled(report: &Report) -> String {
 pub(super) fn runnable(report: &Report) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     format!(
-        "{:.2} threads on average, {} at most: {:.2} per core of {}",
+        "{:.2} on average, {} at most: {:.2} per core of {}",
         report.observed.runnable_mean,
         report.observed.runnable_max,
         report.observed.runnable_mean / quota.unwrap_or(report.cpus as f64),
@@ -95,7 +95,7 @@ pub(super) fn runnable(report: &Report) -> String {
 pub(super) fn watched(name: &str, report: &Report) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     format!(
-        "{name}\ncores in use, windows of 10 ms\n{}throttled {}\n{}\n",
+        "{name}\ncores in use, windows of 10 ms\n{}throttled {}\nwant to run: {}\n",
         histogram(&report.observed.cores, quota),
         throttled(report),
         runnable(report),
