@@ -294,7 +294,9 @@ mod tests {
         };
         let control = spec.space.default_configuration();
         let mut service = SimulatedService::new(4, Noise::default(), control, truth);
-        let report = tuner::experiment::run(&spec, &mut service, &mut |_| {}).unwrap();
+        let report =
+            tuner::experiment::run(&spec, &mut service, &mut |_: &tuner::ledger::Event<'_>| {})
+                .unwrap();
         insta::assert_snapshot!(results(&report));
     }
 }
