@@ -56,6 +56,12 @@ const MAVEN: Need = Need {
     purpose: "builds the Graal example's service",
 };
 
+const CHROMEDRIVER: Need = Need {
+    present: Present::Program("chromedriver"),
+    package: "chromium-driver",
+    purpose: "a browser that clicks through the pages",
+};
+
 const SWIG: Need = Need {
     present: Present::Program("swig"),
     package: "swig",
@@ -69,15 +75,17 @@ const CXX: Need = Need {
 const PYTHON: Need = Need {
     present: Present::Program("python3"),
     package: "python3-venv",
-    purpose: "the peers are Python packages",
+    purpose: "the peers and the fuzzer are Python packages",
 };
 
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.
-pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK];
+pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK, CHROMEDRIVER];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH: &[Need] = &[PYTHON, SWIG, CXX];
+/// What `cargo xtask fuzz api` needs.
+pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 

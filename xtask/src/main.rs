@@ -1,4 +1,4 @@
-//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, install.
+//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, fuzz, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
@@ -9,10 +9,12 @@
 
 mod bench;
 mod demo;
+mod fuzz;
 mod install;
 mod step;
 mod test;
 mod tidy;
+mod venv;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,6 +29,7 @@ usage: cargo xtask VERB
   demo              install nginx and wrk, build, and tune nginx for about five minutes
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
+  fuzz api          the JSON interface of `slackline serve`, fuzzed from its description by schemathesis
   install [SET]     only install: test (the default), demo or examples
 ";
 
@@ -50,6 +53,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
+        ["fuzz", "api"] => fuzz::run(&root),
         ["install"] => install::install(install::TEST).map(|()| ExitCode::SUCCESS),
         ["install", set] => {
             let needs = match *set {

@@ -1,9 +1,11 @@
 //! The `slackline` command: arguments, output and exit codes. What it does is in the crates below.
 
 mod ask_tell;
+mod experiments;
 mod load;
 mod progress;
 mod restore;
+mod serve;
 mod table;
 mod throttle;
 mod tune;
@@ -48,6 +50,10 @@ enum Command {
     Throttle(throttle::Command),
     /// Load an HTTP service at a rate, whether or not it keeps up; latency counts from the scheduled arrival.
     Load(load::Arguments),
+    /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
+    Serve(serve::Arguments),
+    /// Make, watch and change the experiments of a running `slackline serve`.
+    Experiments(experiments::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
     AskTell {
         /// A specification, of which only `parameters` (and `seed`) are needed.
@@ -122,6 +128,8 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         }
         Command::Throttle(command) => throttle::run(&command),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Serve(serve) => serve::run(&serve, &arguments.state_dir),
+        Command::Experiments(experiments) => experiments::run(&experiments, &arguments.state_dir),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),
         Command::Doctor { json } => {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tuner::ledger::Event;
+use tuner::report::{difference, score_text};
 use tuner::spec::{CheckedSpec, ObjectiveSpec};
 
 use crate::message;
-use crate::table::{difference, score_text};
 
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,

@@ -19,6 +19,9 @@ use crate::verification;
 /// measured three times running will not be measured the fourth time.
 const FAILURES_IN_A_ROW: usize = 3;
 
+/// Why an evaluation was killed that its user had enough of.
+pub const BY_USER: &str = "by its user";
+
 /// Runs an experiment to its verified end. A signal ends it early, with a report of what there is.
 ///
 /// What the ledger has kept of earlier sittings is not measured again: the optimiser is told of it, and the loop goes on
@@ -291,9 +294,12 @@ impl Search {
                     Fault::Unmeasured(_) => record.failure = Some(Failure::Unmeasured),
                     Fault::Interrupted(stop) => {
                         record.outcome = Outcome::Killed;
-                        record.reason = Some(stop.to_string());
-                        if let Stop::Signal(number) = stop {
-                            signal = Some(number);
+                        match stop {
+                            Stop::Signal(number) => {
+                                signal = Some(number);
+                                record.reason = Some(stop.to_string());
+                            }
+                            Stop::Evaluation => record.reason = Some(BY_USER.into()),
                         }
                     }
                 }

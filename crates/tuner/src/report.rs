@@ -7,7 +7,7 @@ use latency_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::evaluation::{Block, Measurement, Outcome};
-use crate::spec::{Goal, Spec};
+use crate::spec::{Goal, ObjectiveScale, ObjectiveSpec, Spec};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -182,6 +182,34 @@ pub fn percent(ratio: f64) -> String {
     let percent = (ratio - 1.0) * 100.0;
     let sign = if percent >= 0.0 { "+" } else { "−" };
     format!("{sign}{:.1}", percent.abs())
+}
+
+/// A score as a reader takes it: the objective's change against the control, or its value. (The search minimises scores, so
+/// that of an objective to maximise is negated.)
+pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
+    let score = match objective.goal {
+        Goal::Minimise => score,
+        Goal::Maximise => -score,
+    };
+    match objective.scale {
+        ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
+        ObjectiveScale::Absolute => format!("{score:.4}"),
+    }
+}
+
+/// What differs from the control, or "as control".
+pub fn difference(configuration: &Configuration, control: &Configuration) -> String {
+    let changed: Vec<String> = configuration
+        .0
+        .iter()
+        .filter(|(name, value)| control.0.get(*name) != Some(value))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    if changed.is_empty() {
+        "as control".into()
+    } else {
+        changed.join(" ")
+    }
 }
 
 impl Report {

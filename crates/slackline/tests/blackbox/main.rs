@@ -8,12 +8,15 @@
 )]
 
 mod ask_tell;
+mod browser;
 mod command_line;
 mod faults;
 mod kill;
 mod load;
 mod quota;
+mod serve;
 mod signals;
 mod throttle;
 mod toy;
 mod tune;
+mod webdriver;
