@@ -26,6 +26,7 @@ workload = { command = ["true"], json = { requests = "requests", latency_p99_us 
 objective = { metric = "cpu_s_per_request" }
 evaluation = { block_s = 5, blocks = 3 }
 budget = { evaluations = 6 }
+search = { strategy = "random" }
 "#;
 
 fn spec() -> CheckedSpec {

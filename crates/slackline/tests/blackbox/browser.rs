@@ -19,8 +19,8 @@ fn toy() -> Toy {
     toy.load_after("us=$(( us + ({pool}-12)*({pool}-12) )); sleep 0.05");
     toy.spec["name"] = json!("pool and codec");
     toy.spec["search"] = json!({ "strategy": "sobol" });
-    toy.spec["evaluation"]["blocks"] = json!(4);
-    toy.spec["budget"]["evaluations"] = json!(14);
+    toy.spec["evaluation"]["blocks"] = json!(3);
+    toy.spec["budget"]["evaluations"] = json!(9);
     toy
 }
 
@@ -127,11 +127,12 @@ fn a_person_clicks_through_all_of_it() {
     ] {
         small.open(&server.page(path));
         small.wait("document.readyState === 'complete'");
-        let wide = small.run("return document.documentElement.scrollWidth - window.innerWidth");
-        assert!(
-            wide.as_i64().unwrap() <= 0,
-            "{path} is {wide} pixels too wide"
+        let wide = small.run(
+            "const width = window.innerWidth; return document.documentElement.scrollWidth <= width ? [] : \
+             [width, document.documentElement.scrollWidth, ...[...document.querySelectorAll('*')].filter(it => \
+             it.getBoundingClientRect().right > width).map(it => it.outerHTML.slice(0, 100))]",
         );
+        assert_eq!(wide, json!([]), "{path} is too wide");
         let unnamed = small.run(
             "return [...document.querySelectorAll('button, a, input:not([type=hidden]), select, textarea')].filter(it => \
              !(it.textContent.trim() || it.getAttribute('aria-label') || it.labels?.length)).map(it => it.outerHTML)",

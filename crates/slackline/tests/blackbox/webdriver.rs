@@ -17,6 +17,7 @@ pub(crate) struct Browser {
     driver: Child,
     agent: ureq::Agent,
     session: String,
+    width: u32,
 }
 
 impl Browser {
@@ -40,6 +41,7 @@ impl Browser {
             driver,
             agent: agent.into(),
             session: format!("http://127.0.0.1:{port}/session"),
+            width,
         };
         let mut arguments = vec![
             "--headless=new".to_owned(),
@@ -68,7 +70,17 @@ impl Browser {
         };
         let id = answer["sessionId"].as_str().unwrap().to_owned();
         browser.session = format!("{}/{id}", browser.session);
+        // A window has a least width; a screen has not.
+        browser.screen(width, 1000);
         Some(browser)
+    }
+
+    /// A screen of that size.
+    fn screen(&self, width: u32, height: u64) {
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        let command = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": metrics });
+        self.ask("POST", "/goog/cdp/execute", &command).unwrap();
     }
 
     fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
@@ -160,20 +172,10 @@ impl Browser {
             .run("return document.documentElement.scrollHeight")
             .as_u64()
             .unwrap_or(1000);
-        let width = self.run("return window.innerWidth");
-        let metrics = json!({ "width": width, "height": height.min(6000), "deviceScaleFactor": 1, "mobile": false });
-        let command = |cmd: &str, params: Value| {
-            self.ask(
-                "POST",
-                "/goog/cdp/execute",
-                &json!({ "cmd": cmd, "params": params }),
-            )
-            .unwrap()
-        };
-        command("Emulation.setDeviceMetricsOverride", metrics);
+        self.screen(self.width, height.min(6000));
         std::thread::sleep(Duration::from_millis(300));
         let picture = self.ask("GET", "/screenshot", &json!({})).unwrap();
-        command("Emulation.clearDeviceMetricsOverride", json!({}));
+        self.screen(self.width, 1000);
         std::fs::write(file, base64(picture.as_str().unwrap())).unwrap();
     }
 
