@@ -13,7 +13,6 @@ use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish}
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use serde::Deserialize;
-use tuner::evaluation::Outcome;
 use tuner::report::{change, difference, score_text};
 use tuner::spec::ObjectiveSpec;
 
@@ -242,24 +241,8 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
     let coordinator = &app.coordinator;
     let summary = api::summary(coordinator, id)?;
     let row = coordinator.store().experiment(id)?;
-    let mut all = coordinator.store().evaluations(id, 1)?;
-    let class = |row: &coordinator::store::EvaluationRow| match (row.is_running, row.record.outcome)
-    {
-        (true, _) => 0,
-        (_, Outcome::Completed) => 1,
-        (_, Outcome::Aborted) => 2,
-        (_, Outcome::Violated) => 3,
-        (_, Outcome::Crashed) => 4,
-        (_, Outcome::Killed) => 5,
-        (_, Outcome::Failed) => 6,
-    };
-    let score = |row: &coordinator::store::EvaluationRow| {
-        let measurement = row.record.measurement.as_ref();
-        measurement.map_or(f64::INFINITY, |measurement| measurement.score)
-    };
-    all.sort_by(|a, b| class(a).cmp(&class(b)).then(score(a).total_cmp(&score(b))));
-    let of_rows = all.len();
-    let first = (at.saturating_sub(1) * ROWS).min(of_rows);
+    let first = at.saturating_sub(1) * ROWS;
+    let (found, of_rows) = coordinator.store().ranked(id, first, ROWS)?;
     let objective = row.spec.objective.clone().unwrap_or_else(|| ObjectiveSpec {
         metric: String::new(),
         goal: tuner::spec::Goal::Minimise,
@@ -267,7 +250,7 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
         scale: tuner::spec::ObjectiveScale::Ratio,
     });
     let mut rows = Vec::new();
-    for (index, shown) in all.iter().enumerate().skip(first).take(ROWS) {
+    for (index, shown) in (first..).zip(&found) {
         let record = &shown.record;
         let blocks = coordinator
             .store()
@@ -311,7 +294,7 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
             is_running: shown.is_running,
         });
     }
-    let last = first + rows.len();
+    let last = (first + rows.len()).min(of_rows);
     let queue = coordinator.store().queue(id)?;
     Ok(page(&ExperimentPage {
         csrf: &visitor.csrf,

@@ -138,6 +138,40 @@ impl Store {
         rows.iter().map(|cells| row(cells)).collect()
     }
 
+    /// Some of the evaluations, best first: the running one, the completed by score, then the aborted, violated, crashed,
+    /// killed and failed. With the number of all.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn ranked(
+        &self,
+        id: i64,
+        skip: usize,
+        take: usize,
+    ) -> Result<(Vec<EvaluationRow>, usize), Error> {
+        let (rows, count) = self.read(|database| {
+            let rows = database.query(
+                &format!(
+                    "SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 ORDER BY CASE outcome \
+                     WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'aborted' THEN 2 WHEN 'violated' THEN 3 \
+                     WHEN 'crashed' THEN 4 WHEN 'killed' THEN 5 ELSE 6 END, score IS NULL, score, number \
+                     LIMIT $2 OFFSET $3"
+                ),
+                &[id.into(), take.into(), skip.into()],
+            )?;
+            let count = database.query(
+                "SELECT COUNT(*) FROM evaluations WHERE experiment = $1",
+                &[id.into()],
+            )?;
+            Ok((rows, count))
+        })?;
+        let rows = rows
+            .iter()
+            .map(|cells| row(cells))
+            .collect::<Result<_, _>>()?;
+        Ok((rows, count.first().map_or(0, |row| usize_of(&row[0]))))
+    }
+
     /// One evaluation with its blocks.
     ///
     /// # Errors

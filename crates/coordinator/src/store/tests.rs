@@ -105,7 +105,6 @@ impl Drop for Server {
 }
 
 /// Runs a test on both kinds of store.
-#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn on_both(test: impl Fn(&Location)) {
     let dir = tempfile::tempdir().unwrap();
     test(&Location::Sqlite(dir.path().join("slackline.db")));
@@ -221,6 +220,9 @@ fn what_is_written_is_read() {
         assert_eq!(rows[1].record.failure, Some(Failure::Unmeasured));
         assert_eq!(rows[1].record.outcome, Outcome::Failed);
         assert_eq!(store.evaluation(id, 1).unwrap().record.blocks, [block()]);
+        let (ranked, count) = store.ranked(id, 0, 10).unwrap();
+        assert_eq!((ranked.len(), ranked[0].record.number, count), (2, 1, 2));
+        assert_eq!(store.ranked(id, 1, 10).unwrap().0[0].record.number, 2);
         let summary = &store.experiments().unwrap()[0];
         assert_eq!((summary.evaluations, summary.budget), (2, 7));
         assert_eq!(summary.best_score, Some(-0.125));
