@@ -53,7 +53,16 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         .enable_all()
         .build()
         .context("the server cannot be started")?;
-    runtime.block_on(serve(arguments, &state_dir, coordinator, interrupt))
+    let ended = runtime.block_on(serve(
+        arguments,
+        &state_dir,
+        Arc::clone(&coordinator),
+        interrupt,
+    ));
+    // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of the store goes here.
+    drop(runtime);
+    drop(coordinator);
+    ended
 }
 
 async fn serve(
