@@ -141,13 +141,13 @@ fn toy() -> Toy {
 #[test]
 fn killed_at_any_moment_it_goes_on() {
     let mut toy = toy();
-    toy.spec["budget"]["evaluations"] = json!(12);
+    toy.spec["budget"]["evaluations"] = json!(8);
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
     let mut server = Server::start(&toy);
     let id = server.create();
     let mut kills = 0;
     // Until it is done all the same: the kills grow rarer.
-    for limit_ms in (0..).map(|step| 50 + 50 * step) {
+    for limit_ms in (0..).map(|step| 50 + 80 * step) {
         std::thread::sleep(Duration::from_millis(rng.random_range(5..limit_ms)));
         let state = server.get(&format!("/experiments/{id}"))["state"].clone();
         if state == "done" {
@@ -158,7 +158,7 @@ fn killed_at_any_moment_it_goes_on() {
         kills += 1;
         server = Server::start(&toy);
     }
-    assert!(kills >= 10, "{kills}");
+    assert!(kills >= 5, "{kills}");
     let evaluations = server.get(&format!("/experiments/{id}/evaluations"));
     let evaluations = evaluations.as_array().unwrap();
     let numbers: Vec<usize> = evaluations
@@ -172,7 +172,7 @@ fn killed_at_any_moment_it_goes_on() {
     );
     let (lost, measured): (Vec<&Value>, Vec<&Value>) =
         evaluations.iter().partition(|it| it["failure"] == "lost");
-    assert_eq!(measured.len(), 12, "the whole budget");
+    assert_eq!(measured.len(), 8, "the whole budget");
     assert!(!lost.is_empty(), "{kills} kills hit nothing");
     println!(
         "{kills} kills, {} evaluations lost and repeated",
