@@ -1,11 +1,11 @@
 //! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
-use crate::{build_release, install, step};
+use crate::{build_release, install, step, venv};
 
 const USAGE: &str = "\
 usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--seeds N]
@@ -23,7 +23,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     let scripts = root.join("xtask/bench/tuners");
     let work = root.join("target/bench");
     std::fs::create_dir_all(&work)?;
-    let python = environment(&work.join("tuners-venv"), &scripts.join("requirements.txt"))?;
+    let python = venv::environment(&work.join("tuners-venv"), &scripts.join("requirements.txt"))?;
     let binary = build_release(root)?;
     let lines = work.join("tuners.jsonl");
     let mut bench = Command::new(&python);
@@ -45,30 +45,4 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         bail!("the report failed");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A virtual environment with the peers from PyPI; made once. Its Python.
-fn environment(directory: &Path, requirements: &Path) -> anyhow::Result<PathBuf> {
-    let python = directory.join("bin/python");
-    let ready = directory.join("ready");
-    let wanted = std::fs::read(requirements)?;
-    if std::fs::read(&ready).is_ok_and(|made_for| made_for == wanted) {
-        return Ok(python);
-    }
-    let mut make = Command::new("python3");
-    make.args(["-m", "venv", "--clear"]).arg(directory);
-    let mut install = Command::new(&python);
-    install
-        .args(["-m", "pip", "install", "--quiet", "--requirement"])
-        .arg(requirements);
-    if !(step::run("a Python virtual environment", &mut make)?
-        && step::run("the peers, from PyPI (about 3 GB)", &mut install)?)
-    {
-        bail!(
-            "the peers could not be installed into {}",
-            directory.display()
-        );
-    }
-    std::fs::write(ready, wanted)?;
-    Ok(python)
 }

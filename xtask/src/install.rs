@@ -71,6 +71,11 @@ const PROMETHEUS: Need = Need {
     package: "prometheus",
     purpose: "the metrics of a fleet",
 };
+const CHROMEDRIVER: Need = Need {
+    present: Present::Program("chromedriver"),
+    package: "chromium-driver",
+    purpose: "a browser that clicks through the pages",
+};
 
 const SWIG: Need = Need {
     present: Present::Program("swig"),
@@ -85,17 +90,29 @@ const CXX: Need = Need {
 const PYTHON: Need = Need {
     present: Present::Program("python3"),
     package: "python3-venv",
-    purpose: "the peers are Python packages",
+    purpose: "the peers and the fuzzer are Python packages",
 };
 
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.
-pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK, QEMU, BUSYBOX, PROMETHEUS];
+pub(crate) const TEST: &[Need] = &[
+    NGINX,
+    WRK,
+    AB,
+    POSTGRES,
+    JDK,
+    QEMU,
+    BUSYBOX,
+    PROMETHEUS,
+    CHROMEDRIVER,
+];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
 /// What `cargo xtask bench fleet` needs.
 pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
+/// What `cargo xtask fuzz api` needs.
+pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 

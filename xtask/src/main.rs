@@ -1,4 +1,4 @@
-//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, install.
+//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, fuzz, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
@@ -10,11 +10,13 @@
 mod bench;
 mod bench_fleet;
 mod demo;
+mod fuzz;
 mod install;
 mod simulated_fleet;
 mod step;
 mod test;
 mod tidy;
+mod venv;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,6 +32,7 @@ usage: cargo xtask VERB
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
+  fuzz api          the JSON interface of `slackline serve`, fuzzed from its description by schemathesis
   install [SET]     only install: test (the default), demo or examples
 ";
 
@@ -54,6 +57,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["examples", names @ ..] => demo::run_examples(&root, names),
         ["bench", "fleet", options @ ..] => bench_fleet::run(&root, options),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
+        ["fuzz", "api"] => fuzz::run(&root),
         ["install"] => run(&["install", "test"]),
         ["install", set] => {
             let needs = match *set {

@@ -330,6 +330,19 @@ impl Optimizer {
         Ok(())
     }
 
+    /// Counts a configuration as pending, as if it had just been asked: it is not proposed again until it is told.
+    ///
+    /// # Errors
+    /// [`Error::Space`] for a configuration outside the space.
+    pub fn hold(&mut self, configuration: &Configuration) -> Result<(), Error> {
+        self.space.check(configuration)?;
+        let point = self.space.encoding().encode(configuration);
+        if !self.pending.iter().any(|other| same_point(other, &point)) {
+            self.pending.push(point);
+        }
+        Ok(())
+    }
+
     /// Forgets a pending configuration whose evaluation failed for reasons of its own; `false` if it was not pending.
     pub fn forget(&mut self, configuration: &Configuration) -> bool {
         let point = self.space.encoding().encode(configuration);

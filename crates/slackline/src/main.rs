@@ -2,10 +2,12 @@
 
 mod agent;
 mod ask_tell;
+mod experiments;
 mod load;
 mod page;
 mod progress;
 mod restore;
+mod serve;
 mod table;
 mod throttle;
 mod tune;
@@ -52,6 +54,10 @@ enum Command {
     Agent(agent::Arguments),
     /// Load an HTTP service at a rate, whether or not it keeps up; latency counts from the scheduled arrival.
     Load(load::Arguments),
+    /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
+    Serve(serve::Arguments),
+    /// Make, watch and change the experiments of a running `slackline serve`.
+    Experiments(experiments::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
     AskTell {
         /// A specification, of which only `parameters` (and `seed`) are needed.
@@ -127,6 +133,8 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Throttle(command) => throttle::run(&command, &arguments.state_dir),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Serve(serve) => serve::run(&serve, &arguments.state_dir),
+        Command::Experiments(experiments) => experiments::run(&experiments, &arguments.state_dir),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),
         Command::Doctor { json } => {

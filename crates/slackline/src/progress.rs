@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
-use tuner::experiment::Event;
+use tuner::ledger::Event;
+use tuner::report::{difference, score_text};
 use tuner::spec::{CheckedSpec, ObjectiveSpec};
 
 use crate::message;
-use crate::table::{difference, score_text};
 
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
@@ -50,7 +50,7 @@ impl Progress {
                 self.headline = format!("evaluation {number}/{of} {changed}");
                 self.update("");
             }
-            Event::Block { done, of } => self.update(&format!("block {done}/{of}")),
+            Event::Block { done, of, .. } => self.update(&format!("block {done}/{of}")),
             Event::Verifying { arm, run, of } => {
                 self.headline = format!("verifying {arm}, run {run}/{of}");
                 if self.bar.is_none() {
@@ -58,6 +58,7 @@ impl Progress {
                 }
                 self.update("");
             }
+            Event::Planned(_) | Event::Verified(_) => {}
             Event::Ended(record) => {
                 let score = record
                     .measurement

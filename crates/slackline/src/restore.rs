@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use host::{Journal, RestoreOutcome, RestoreReport, Roots};
+use host::{RestoreOutcome, RestoreReport, Roots};
 
 use crate::{Done, message, print};
 
@@ -17,55 +17,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
-    let mut journal = Journal::open(state_dir)?;
-    let roots = Roots::default();
-    let scratch_root = tuner::live::scratch_root(state_dir);
-    let named = journal.describe();
-    let groups = journal.groups();
-    // First, so that services which the journal names end as they are used to.
-    let mut report = journal.restore(&roots, arguments.dry_run)?;
-    // We hold the lock, so every run is over: its stray processes and directories may go. Those that the journal names
-    // are in its report.
-    let mut orphans = tuner::process::orphans(&scratch_root);
-    orphans.extend(tuner::process::left_in_groups(&roots, &groups));
-    orphans.sort_unstable();
-    orphans.dedup();
-    orphans.retain(|pid| !named.contains(&format!("process {pid}")));
-    if !arguments.dry_run {
-        tuner::process::kill_all(&orphans);
-        // A group can be removed once it is empty.
-        if !(orphans.is_empty() || report.is_complete()) {
-            report.again(journal.restore(&roots, false)?);
-        }
-        let _ = std::fs::remove_dir_all(scratch_root);
-    }
-    let mut is_told = true;
-    // The service reads its own configuration only once the files are back.
-    let reapply = match tuner::reapply::Reapply::left_in(state_dir) {
-        Ok(None) => None,
-        Ok(Some(reapply)) if arguments.dry_run => {
-            Some(format!("{}: would be run", reapply.describe()))
-        }
-        Ok(Some(reapply)) => Some(match reapply.run(state_dir) {
-            Ok(()) => format!("{}: done", reapply.describe()),
-            Err(message) => {
-                is_told = false;
-                format!("{}: FAILED: {message}; try again", reapply.describe())
-            }
-        }),
-        Err(message) => {
-            is_told = false;
-            Some(message)
-        }
-    };
+    let undone = tuner::undo::undo(state_dir, &Roots::default(), arguments.dry_run)?;
     if arguments.json {
-        let printed = Printed {
-            report: &report,
-            orphans: &orphans,
-            reapply: reapply.as_deref(),
-        };
-        print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
-    } else if report.items.is_empty() && orphans.is_empty() && reapply.is_none() {
+        print(&(serde_json::to_string_pretty(&undone)? + "\n"))?;
+    } else if undone.is_empty() {
         message("Nothing to restore: every knob has its first value.");
     } else {
         let ended = if arguments.dry_run {
@@ -73,30 +28,21 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         } else {
             "ended"
         };
-        let mut lines = lines(&report, arguments.dry_run);
+        let mut lines = lines(&undone.report, arguments.dry_run);
         lines.extend(
-            orphans
+            undone
+                .orphans
                 .iter()
                 .map(|pid| format!("process {pid}, which a killed run left: {ended}")),
         );
-        lines.extend(reapply);
+        lines.extend(undone.reapply.clone());
         print(&(lines.join("\n") + "\n"))?;
     }
-    Ok(if report.is_complete() && is_told {
+    Ok(if undone.is_complete() {
         Done::Positive
     } else {
         Done::RestoreFailed
     })
-}
-
-#[derive(serde::Serialize)]
-struct Printed<'a> {
-    #[serde(flatten)]
-    report: &'a RestoreReport,
-    /// Processes of killed runs that the journal does not name.
-    orphans: &'a [u32],
-    /// What became of the `apply` steps of a service that Slackline did not start.
-    reapply: Option<&'a str>,
 }
 
 /// One line for each thing that was to be undone.

@@ -3,12 +3,11 @@
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
-use bayes_opt::Configuration;
 use comfy_table::{ContentArrangement, Table, TableComponent, presets};
 use host::{Probe, ProbeState};
 use tuner::evaluation::Outcome;
-use tuner::report::{Finding, Report, change, percent};
-use tuner::spec::{CheckedSpec, Goal, ObjectiveScale, ObjectiveSpec};
+use tuner::report::{Finding, Report, change, difference, score_text};
+use tuner::spec::{CheckedSpec, Goal, ObjectiveScale};
 
 /// Columns where there is no terminal to ask: what a log or a mail shows without wrapping.
 const PIPE_WIDTH: u16 = 120;
@@ -31,34 +30,6 @@ pub(crate) fn table(header: &[&str]) -> Table {
     }
     table.set_header(header);
     table
-}
-
-/// A score as a reader takes it: the objective's change against the control, or its value. (The search minimises scores, so
-/// that of an objective to maximise is negated.)
-pub(crate) fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
-    let score = match objective.goal {
-        Goal::Minimise => score,
-        Goal::Maximise => -score,
-    };
-    match objective.scale {
-        ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
-        ObjectiveScale::Absolute => format!("{score:.4}"),
-    }
-}
-
-/// What differs from the control, or "as control".
-pub(crate) fn difference(configuration: &Configuration, control: &Configuration) -> String {
-    let changed: Vec<String> = configuration
-        .0
-        .iter()
-        .filter(|(name, value)| control.0.get(*name) != Some(value))
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect();
-    if changed.is_empty() {
-        "as control".into()
-    } else {
-        changed.join(" ")
-    }
 }
 
 /// The results of a tune, best first.
@@ -285,7 +256,7 @@ mod tests {
         "#;
         std::fs::write(&path, text).unwrap();
         let spec = tuner::spec::load(&path, &host::Roots::default()).unwrap();
-        let truth = |at: &Configuration| Truth {
+        let truth = |at: &bayes_opt::Configuration| Truth {
             latency_p99_us: if tuner::simulation::number(at, "threads", 0.0) < 4.0 {
                 9000.0
             } else {
@@ -295,7 +266,9 @@ mod tests {
         };
         let control = spec.space.default_configuration();
         let mut service = SimulatedService::new(4, Noise::default(), control, truth);
-        let report = tuner::experiment::run(&spec, &mut service, &mut |_| {}).unwrap();
+        let report =
+            tuner::experiment::run(&spec, &mut service, &mut |_: &tuner::ledger::Event<'_>| {})
+                .unwrap();
         insta::assert_snapshot!(results(&report));
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use host::RestoreReport;
 use tuner::experiment;
+use tuner::ledger::Event;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report};
@@ -66,7 +67,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     }
     let mut progress = Progress::new(&spec);
     let (mut report, failed) =
-        experiment::run_to_end(&spec, &mut live, &mut |event| progress.show(event));
+        experiment::run_to_end(&spec, &mut live, &mut |event: &Event<'_>| {
+            progress.show(event)
+        });
     progress.finish();
     let restored = live.restore();
     if let Ok(restored) = &restored {

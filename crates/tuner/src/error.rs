@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::process::Stop;
+
 /// Something is wrong with a specification; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SpecError {
@@ -72,6 +74,9 @@ pub enum TunerError {
         "{0} was changed by someone else during the experiment and is left as found: the measurements cannot be trusted"
     )]
     Disturbed(String),
+    /// What was measured could not be kept where it is to be kept.
+    #[error("what was measured could not be kept: {0}")]
+    Ledger(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A file of the experiment's own could not be read or written.
     #[error("{path}: {source}")]
     File {
@@ -94,7 +99,7 @@ pub enum Fault {
     /// The experiment's side could not be measured (its load generator or a metric failed) while it ran.
     #[error("{0}")]
     Unmeasured(String),
-    /// A signal asked to stop.
-    #[error("stopped by signal {0}")]
-    Interrupted(i32),
+    /// A signal or the user asked to stop.
+    #[error("stopped by {0}")]
+    Interrupted(Stop),
 }

@@ -3,7 +3,8 @@
 //!
 //! The way of an experiment: [`spec::load`] checks a file against itself and this host; [`experiment::run`]
 //! asks the optimiser, measures through a [`bench::Bench`], tells the optimiser, verifies, and returns a
-//! [`report::Report`]. [`live::Live`] is the bench of the real world.
+//! [`report::Report`]. [`live::Live`] is the bench of the real world. A [`ledger::Ledger`] is told of everything, and an
+//! experiment goes on from what one has kept.
 //!
 //! Architecture invariant: [`evaluation`] and [`experiment`] read no clock and touch nothing; whatever
 //! does is behind the bench, so that the whole loop is tested by simulation under a seed.
@@ -15,6 +16,7 @@ pub mod error;
 pub mod evaluation;
 pub mod experiment;
 mod http;
+pub mod ledger;
 pub mod live;
 pub mod metrics;
 pub mod parse;
@@ -27,5 +29,7 @@ pub mod simulation;
 pub mod spec;
 mod target;
 pub mod template;
+pub mod undo;
+mod verification;
 
 pub use error::{Fault, SpecError, TunerError};

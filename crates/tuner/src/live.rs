@@ -32,6 +32,8 @@ pub struct Live<'a> {
     interrupt: Interrupt,
     scratch: PathBuf,
     began: Instant,
+    /// How long earlier sittings of the experiment took.
+    before_s: f64,
     sides: Option<[ActiveSide; 2]>,
     /// The side whose files and `apply` steps are in force.
     applied: Side,
@@ -69,12 +71,20 @@ impl<'a> Live<'a> {
             interrupt,
             scratch,
             began: Instant::now(),
+            before_s: 0.0,
             sides: None,
             applied: Side::Control,
             in_force: BTreeMap::new(),
             state_dir: state_dir.to_owned(),
             fatal: None,
         })
+    }
+
+    /// Counts from the end of earlier sittings of the experiment, which took that long.
+    #[must_use]
+    pub fn after(mut self, before_s: f64) -> Self {
+        self.before_s = before_s;
+        self
     }
 
     /// What an earlier run left to undo; empty on a healthy host.
@@ -476,7 +486,7 @@ pub fn scratch_root(state_dir: &Path) -> PathBuf {
 
 fn workload_fault(error: &RunError, side: Side) -> Fault {
     match error {
-        RunError::Interrupted(signal) => Fault::Interrupted(*signal),
+        RunError::Interrupted(stop) => Fault::Interrupted(*stop),
         // No configuration makes a program appear.
         RunError::Start(_) => Fault::Harness(format!("workload: {error}")),
         error => side.unmeasured(format!("workload: {error}")),
@@ -569,6 +579,8 @@ impl Bench for Live<'_> {
     }
 
     fn end(&mut self) -> Result<(), TunerError> {
+        // The way back is not the evaluation's.
+        self.interrupt.evaluation_is_over();
         let back = if self.applied == Side::Experiment && self.interrupt.signal().is_none() {
             self.switch(Side::Control)
         } else {
@@ -594,7 +606,7 @@ impl Bench for Live<'_> {
     }
 
     fn elapsed_s(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
+        self.before_s + self.began.elapsed().as_secs_f64()
     }
 
     fn own_cpu_s(&self) -> f64 {

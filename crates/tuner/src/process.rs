@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use host::Roots;
@@ -23,9 +23,31 @@ const INSTANCE: &str = "SLACKLINE_INSTANCE";
 /// What the control groups of a run's instances are called, before its pid.
 pub(crate) const GROUP: &str = "slackline-";
 
-/// A signal that asked Slackline to stop, seen by everything that waits.
+/// What asked an evaluation to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// A signal of that number: the experiment ends.
+    Signal(i32),
+    /// The user had enough of this evaluation; the experiment goes on.
+    Evaluation,
+}
+
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Signal(number) => write!(f, "signal {number}"),
+            Self::Evaluation => f.write_str("its user"),
+        }
+    }
+}
+
+/// A request to stop, seen by everything that waits.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicUsize>);
+pub struct Interrupt {
+    /// The number of the signal, which a signal handler writes; 0 is none (signals count from 1).
+    signal: Arc<AtomicUsize>,
+    evaluation: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// Catches SIGINT, SIGTERM and SIGHUP from now on.
@@ -40,28 +62,54 @@ impl Interrupt {
             signal_hook::consts::SIGHUP,
         ] {
             let number = usize::try_from(signal).unwrap_or(0);
-            signal_hook::flag::register_usize(signal, Arc::clone(&interrupt.0), number)?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&interrupt.signal), number)?;
         }
         Ok(interrupt)
     }
 
     /// The signal, once there was one.
     pub fn signal(&self) -> Option<i32> {
-        match self.0.load(Ordering::Relaxed) {
+        match self.signal.load(Ordering::Relaxed) {
             0 => None,
             number => i32::try_from(number).ok(),
         }
     }
 
-    /// Waits, but not beyond a signal.
+    /// What asked to stop, if anything did.
+    pub fn stop(&self) -> Option<Stop> {
+        let evaluation = || {
+            self.evaluation
+                .load(Ordering::Relaxed)
+                .then_some(Stop::Evaluation)
+        };
+        self.signal().map(Stop::Signal).or_else(evaluation)
+    }
+
+    /// Asks as that signal would.
+    pub fn raise(&self, signal: i32) {
+        self.signal
+            .store(usize::try_from(signal).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Asks the present evaluation to stop, and nothing after it.
+    pub fn kill_evaluation(&self) {
+        self.evaluation.store(true, Ordering::Relaxed);
+    }
+
+    /// The evaluation that was to stop is over.
+    pub fn evaluation_is_over(&self) {
+        self.evaluation.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits, but not beyond a request to stop.
     ///
     /// # Errors
-    /// The signal.
-    pub fn sleep(&self, duration: Duration) -> Result<(), i32> {
+    /// That request.
+    pub fn sleep(&self, duration: Duration) -> Result<(), Stop> {
         let end = Instant::now() + duration;
         loop {
-            if let Some(signal) = self.signal() {
-                return Err(signal);
+            if let Some(stop) = self.stop() {
+                return Err(stop);
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -202,8 +250,8 @@ impl<'a> Running<'a> {
                 Ok(None) => {}
                 Err(error) => return Err(RunError::Start(format!("{program}: {error}"))),
             }
-            let stop = match interrupt.signal() {
-                Some(signal) => Some(RunError::Interrupted(signal)),
+            let stop = match interrupt.stop() {
+                Some(stop) => Some(RunError::Interrupted(stop)),
                 None if self.started.elapsed() > timeout => Some(RunError::Timeout(format!(
                     "{program} did not end within {:.0} s",
                     timeout.as_secs_f64()
@@ -254,9 +302,9 @@ pub enum RunError {
     /// The target died meanwhile.
     #[error("{0}")]
     TargetDied(String),
-    /// A signal came.
-    #[error("stopped by signal {0}")]
-    Interrupted(i32),
+    /// Something asked to stop.
+    #[error("stopped by {0}")]
+    Interrupted(Stop),
 }
 
 /// "exit status 1", "signal 9".

@@ -7,7 +7,7 @@ use latency_stats::Interval;
 use serde::{Deserialize, Serialize};
 
 use crate::evaluation::{Block, Measurement, Outcome};
-use crate::spec::{Goal, Spec};
+use crate::spec::{Goal, ObjectiveScale, ObjectiveSpec, Spec};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +42,9 @@ pub struct Report {
     pub sentence: String,
     /// The signal that ended it early.
     pub interrupted: Option<i32>,
+    /// It was paused, to be resumed.
+    #[serde(skip)]
+    pub paused: bool,
     /// The error that ended it early.
     #[serde(default)]
     pub error: Option<String>,
@@ -64,12 +67,27 @@ pub struct EvaluationRecord {
     pub reason: Option<String>,
     /// What was measured.
     pub measurement: Option<Measurement>,
+    /// Why it `failed`, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
     /// The blocks.
     pub blocks: Vec<Block>,
     /// How long it took.
     pub duration_s: f64,
     /// Slackline's own CPU time in it.
     pub own_cpu_s: f64,
+}
+
+/// Why an evaluation says nothing about its configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Failure {
+    /// The control, the workload or a metric failed.
+    Harness,
+    /// The experiment's side could not be measured while the control's could.
+    Unmeasured,
+    /// Who measured it was ended meanwhile: it is repeated, and counts neither as an attempt nor against the budget.
+    Lost,
 }
 
 /// The model's recommendation.
@@ -166,6 +184,34 @@ pub fn percent(ratio: f64) -> String {
     format!("{sign}{:.1}", percent.abs())
 }
 
+/// A score as a reader takes it: the objective's change against the control, or its value. (The search minimises scores, so
+/// that of an objective to maximise is negated.)
+pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
+    let score = match objective.goal {
+        Goal::Minimise => score,
+        Goal::Maximise => -score,
+    };
+    match objective.scale {
+        ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
+        ObjectiveScale::Absolute => format!("{score:.4}"),
+    }
+}
+
+/// What differs from the control, or "as control".
+pub fn difference(configuration: &Configuration, control: &Configuration) -> String {
+    let changed: Vec<String> = configuration
+        .0
+        .iter()
+        .filter(|(name, value)| control.0.get(*name) != Some(value))
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    if changed.is_empty() {
+        "as control".into()
+    } else {
+        changed.join(" ")
+    }
+}
+
 impl Report {
     /// The best of the verified candidates.
     pub fn winner(&self) -> Option<&ArmResult> {
@@ -179,6 +225,9 @@ impl Report {
                 "Ended after {} evaluations: {error}; nothing is claimed.",
                 self.evaluations.len()
             );
+        }
+        if self.paused {
+            return format!("Paused after {} evaluations.", self.evaluations.len());
         }
         let Some(winner) = self.winner() else {
             return match (self.interrupted, self.finding) {

@@ -13,6 +13,7 @@ use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
+use crate::process::Stop;
 
 /// How a configuration really behaves, without noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -231,7 +232,7 @@ impl<F: Fn(&Configuration) -> Truth> Bench for SimulatedService<F> {
             .interrupt
             .filter(|(block, _)| self.measured_blocks >= *block)
         {
-            return Err(Fault::Interrupted(signal));
+            return Err(Fault::Interrupted(Stop::Signal(signal)));
         }
         if self.rng.random::<f64>() < self.noise.harness_failure_probability {
             return Err(Fault::Harness(

@@ -65,7 +65,7 @@ impl Side {
 
     pub(crate) fn run_fault(self, error: RunError) -> Fault {
         match error {
-            RunError::Interrupted(signal) => Fault::Interrupted(signal),
+            RunError::Interrupted(stop) => Fault::Interrupted(stop),
             error => self.fault(error.to_string()),
         }
     }
@@ -174,7 +174,7 @@ impl Instance {
             self.launch(spec, prepare, "prepare")?
                 .run(COMMAND_TIMEOUT, interrupt, || Ok(()))
                 .map_err(|error| match error {
-                    RunError::Interrupted(signal) => Fault::Interrupted(signal),
+                    RunError::Interrupted(stop) => Fault::Interrupted(stop),
                     error => Fault::Harness(format!("target.prepare: {error}")),
                 })?;
         }
@@ -431,7 +431,7 @@ impl Instance {
             .run(REQUEST_TIMEOUT, interrupt, || Ok(()))
         {
             Ok(_) => Ok(Ok(())),
-            Err(RunError::Interrupted(signal)) => Err(Fault::Interrupted(signal)),
+            Err(RunError::Interrupted(stop)) => Err(Fault::Interrupted(stop)),
             Err(RunError::Start(message)) => {
                 Err(Fault::Harness(format!("target.ready: {message}")))
             }

@@ -97,6 +97,26 @@ impl Journal {
         })
     }
 
+    /// What there is to undo in that directory, as [`describe`](Self::describe) says it, without the lock: for looking on
+    /// while another process, or thread, has it open.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`], [`HostError::Corrupt`].
+    pub fn peek(state_dir: &Path) -> Result<Vec<String>, HostError> {
+        let path = state_dir.join("journal.jsonl");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if is_absence(&error) => return Ok(Vec::new()),
+            Err(error) => return Err(HostError::journal(&path, &error)),
+        };
+        let (pendings, _) = record::load(&path, &bytes)?;
+        let actions = pendings.list.iter();
+        Ok(actions
+            .map(|pending| restore::subject(&pending.action))
+            .collect())
+    }
+
     /// Whether there is nothing to undo.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -18,6 +18,8 @@ fn help_texts() {
     insta::assert_snapshot!("help", help(&["--help"]));
     insta::assert_snapshot!("help-tune", help(&["tune", "--help"]));
     insta::assert_snapshot!("help-restore", help(&["restore", "--help"]));
+    insta::assert_snapshot!("help-serve", help(&["serve", "--help"]));
+    insta::assert_snapshot!("help-experiments", help(&["experiments", "--help"]));
 }
 
 #[test]

@@ -10,6 +10,7 @@
 mod advise;
 mod agent;
 mod ask_tell;
+mod browser;
 mod command_line;
 mod faults;
 mod fleet;
@@ -17,7 +18,9 @@ mod guest;
 mod kill;
 mod load;
 mod quota;
+mod serve;
 mod signals;
 mod throttle;
 mod toy;
 mod tune;
+mod webdriver;

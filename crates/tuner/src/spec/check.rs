@@ -10,7 +10,7 @@ use host::Roots;
 use super::locate::Source;
 use super::parameters::{KnobBinding, RESERVED, arm_configuration, check_space, is_word};
 use super::templates::check_templates;
-use super::{MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
+use super::{MetricConstraint, ObjectiveSpec, Pairing, Scalar, Spec, TargetSpec, WorkloadSpec};
 use crate::error::SpecError;
 use crate::http;
 use crate::metrics;
@@ -66,18 +66,42 @@ pub struct Pins {
     pub workload: Option<Vec<usize>>,
 }
 
+impl CheckedSpec {
+    /// The specification with its name and the control's values written out: what a later sitting on this host, whose knobs
+    /// may have changed in between, must compare with.
+    #[must_use]
+    pub fn pinned(&self) -> Spec {
+        let mut spec = self.spec.clone();
+        spec.name = Some(self.name.clone());
+        let control = self.space.default_configuration();
+        for parameter in &mut spec.parameters {
+            if let Some(value) = control.get(&parameter.name) {
+                parameter.default = Some(Scalar::from(value));
+            }
+        }
+        spec
+    }
+}
+
+/// Where relative paths count from: beside the file, or where one that does not exist would be.
+fn folder(file: &Path) -> PathBuf {
+    let of = |path: &Path| path.parent().map(Path::to_owned);
+    match file.canonicalize() {
+        Ok(file) => of(&file).unwrap_or_default(),
+        Err(_) => {
+            let folder = of(file).unwrap_or_default();
+            std::path::absolute(&folder).unwrap_or(folder)
+        }
+    }
+}
+
 pub(super) fn check_experiment(
     spec: Spec,
     source: &Source,
     roots: &Roots,
 ) -> Result<CheckedSpec, SpecError> {
     let space = check_space(&spec, source, roots)?;
-    let path = source.path();
-    let dir = path
-        .canonicalize()
-        .ok()
-        .and_then(|path| path.parent().map(Path::to_owned))
-        .unwrap_or_default();
+    let dir = folder(source.path());
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
     let mut workload = spec.workload.clone().ok_or_else(|| missing("workload"))?;
@@ -187,7 +211,7 @@ pub(super) fn check_experiment(
             .collect(),
     })?;
     let name = spec.name.clone().unwrap_or_else(|| {
-        path.file_stem().map_or_else(
+        source.path().file_stem().map_or_else(
             || "experiment".into(),
             |stem| stem.to_string_lossy().into_owned(),
         )

@@ -587,6 +587,16 @@ pub fn load(path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> 
     check::check_experiment(source.parse()?, &source, roots)
 }
 
+/// Checks a specification that is not in a file: `path` is where it would be, which says what it is (`.json`, else TOML),
+/// what relative paths count from, and what errors call it.
+///
+/// # Errors
+/// Anything that is wrong with it, with line and key.
+pub fn check(text: String, path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> {
+    let source = locate::Source::new(path, text);
+    check::check_experiment(source.parse()?, &source, roots)
+}
+
 /// Reads and checks a specification of which only `parameters`, `parameter_constraints`,
 /// `initial`, `search` and `seed` are needed: for `slackline ask-tell`.
 ///

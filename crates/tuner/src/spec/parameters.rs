@@ -56,6 +56,17 @@ impl From<&Scalar> for Value {
     }
 }
 
+impl From<&Value> for Scalar {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Int(value) => Self::Int(*value),
+            Value::Float(value) => Self::Float(*value),
+            Value::Text(value) => Self::Text(value.clone()),
+        }
+    }
+}
+
 pub(super) fn check_space(
     spec: &Spec,
     source: &Source,

@@ -1,0 +1,348 @@
+//! What users do to experiments. Each is a committed row first; what it means for the host comes after.
+
+use std::path::{Path, PathBuf};
+
+use bayes_opt::{Configuration, Observation};
+use tuner::experiment;
+use tuner::live::Live;
+use tuner::process::Interrupt;
+use tuner::report::{EvaluationRecord, Finding};
+use tuner::spec::{BudgetSpec, CheckedSpec};
+
+use crate::coordinator::Coordinator;
+use crate::error::Error;
+use crate::store::{ExperimentRow, NewExperiment, Promotion, State, Wish};
+
+/// The most evaluations that an experiment may have: its pages and its model must stay usable.
+const EVALUATIONS_MAX: usize = 100_000;
+
+impl Coordinator {
+    /// Checks a specification against itself and this host. `path` is where it would be: its ending says whether it is
+    /// TOML or JSON, and relative paths count from its folder.
+    ///
+    /// # Errors
+    /// [`Error::Spec`], with line and key.
+    pub fn check(&self, text: &str, path: &Path) -> Result<CheckedSpec, Error> {
+        Ok(tuner::spec::check(text.to_owned(), path, &self.roots)?)
+    }
+
+    /// Makes an experiment of a specification and puts it in the queue.
+    ///
+    /// # Errors
+    /// [`Error::Spec`]; [`Error::Unavailable`].
+    pub fn create(&self, text: &str, path: &Path) -> Result<i64, Error> {
+        let spec = self.check(text, path)?;
+        self.make(text, &spec, Vec::new(), None)
+    }
+
+    /// Makes an experiment that starts from what another one has measured: with its specification, or with another one.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Spec`]; [`Error::Invalid`] where the objectives cannot be compared.
+    pub fn fork(&self, id: i64, text: Option<(&str, PathBuf)>) -> Result<i64, Error> {
+        let row = self.store.experiment(id)?;
+        let (source, mut spec) = match text {
+            Some((text, path)) => (text.to_owned(), self.check(text, &path)?),
+            None => (row.source.clone(), self.checked(&row)?),
+        };
+        let theirs = self.checked(&row)?.objective;
+        if theirs.name() != spec.objective.name() || theirs.scale != spec.objective.scale {
+            return Err(Error::Invalid(format!(
+                "the objective of experiment {id} is {}, not {}: their values cannot be compared",
+                theirs.name(),
+                spec.objective.name()
+            )));
+        }
+        if spec.name == row.name {
+            spec.name = format!("{} (from {id})", row.name);
+        }
+        let evaluations = self.store.evaluations(id, 1)?.into_iter();
+        let prior = evaluations.filter_map(|row| {
+            let measurement = row.record.measurement?;
+            Some(Observation::now(
+                row.record.configuration,
+                measurement.observed(),
+            ))
+        });
+        self.make(&source, &spec, prior.collect(), Some(id))
+    }
+
+    fn make(
+        &self,
+        source: &str,
+        spec: &CheckedSpec,
+        prior: Vec<Observation>,
+        parent: Option<i64>,
+    ) -> Result<i64, Error> {
+        within_limits(&spec.spec.budget)?;
+        let id = self.store.create(&NewExperiment {
+            name: spec.name.clone(),
+            dir: spec.dir.display().to_string(),
+            source: source.to_owned(),
+            spec: spec.pinned(),
+            prior,
+            parent,
+            report: experiment::begin(spec),
+            state: State::Queued,
+        })?;
+        self.nudge();
+        Ok(id)
+    }
+
+    /// Lets an experiment wait: at once where it does not run yet, else after the present evaluation.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Conflict`].
+    pub fn pause(&self, id: i64) -> Result<(), Error> {
+        self.store.transition(id, |row| match row.state {
+            State::Queued => Ok((State::Paused, None, None)),
+            State::Running => Ok((State::Running, Some(Wish::Pause), row.message.clone())),
+            state => Err(refused(
+                id,
+                state,
+                "only one that waits or runs can be paused",
+            )),
+        })
+    }
+
+    /// Puts an experiment back into the queue: it goes on where it was. One that was done searches on if its budget allows
+    /// it, and is verified again.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Conflict`].
+    pub fn resume(&self, id: i64) -> Result<(), Error> {
+        self.queue_again(id, None)
+    }
+
+    /// Verifies what an experiment has found so far, without searching further; its next verification is measured anew.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Conflict`].
+    pub fn verify(&self, id: i64) -> Result<(), Error> {
+        let row = self.store.experiment(id)?;
+        if !matches!(row.state, State::Queued | State::Running) {
+            self.store.new_verification(id)?;
+        }
+        self.queue_again(id, Some(Wish::Verify))
+    }
+
+    fn queue_again(&self, id: i64, wish: Option<Wish>) -> Result<(), Error> {
+        let row = self.store.experiment(id)?;
+        if row.state == State::Done {
+            self.store.new_verification(id)?;
+        }
+        self.store.transition(id, |row| match (row.state, wish) {
+            (State::Running, Some(_)) | (State::Queued, Some(_)) => {
+                Ok((row.state, wish, row.message.clone()))
+            }
+            // A pause that has not happened yet is taken back.
+            (State::Running, None) if row.wish == Some(Wish::Pause) => {
+                Ok((State::Running, None, row.message.clone()))
+            }
+            (State::Queued | State::Running, None) => {
+                Err(refused(id, row.state, "there is nothing to resume"))
+            }
+            _ => Ok((State::Queued, wish, None)),
+        })?;
+        self.nudge();
+        Ok(())
+    }
+
+    /// Ends an experiment now; the evaluation that is measured is killed. It can be resumed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Conflict`].
+    pub fn stop(&self, id: i64) -> Result<(), Error> {
+        self.store.transition(id, |row| match row.state {
+            State::Queued | State::Paused => Ok((State::Stopped, None, None)),
+            State::Running => Ok((State::Running, Some(Wish::Stop), row.message.clone())),
+            state => Err(refused(id, state, "it has ended already")),
+        })?;
+        if let Some(present) = &*self.present()
+            && present.progress.experiment == id
+        {
+            present
+                .interrupt
+                .raise(rustix::process::Signal::TERM.as_raw());
+        }
+        Ok(())
+    }
+
+    /// Ends one evaluation that is measured; its configuration is not asked for again, and the experiment goes on.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Conflict`] where it is not running.
+    pub fn kill(&self, id: i64, number: usize) -> Result<(), Error> {
+        self.store.is_to_be_killed(id, number)?;
+        if let Some(present) = &*self.present()
+            && present.progress.experiment == id
+            && present.progress.evaluation == Some(number)
+        {
+            present.interrupt.kill_evaluation();
+        }
+        Ok(())
+    }
+
+    /// Puts a configuration in front of what the optimiser asks for; parameters left out take the control's values.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] for one outside the space.
+    pub fn enqueue(&self, id: i64, given: &Configuration) -> Result<Configuration, Error> {
+        let row = self.store.experiment(id)?;
+        let space = self.checked(&row)?.space;
+        let mut configuration = space.default_configuration();
+        for (name, value) in &given.0 {
+            configuration.0.insert(name.clone(), value.clone());
+        }
+        space
+            .check(&configuration)
+            .map_err(|error| Error::Invalid(error.to_string()))?;
+        self.store.enqueue(id, &configuration)?;
+        Ok(configuration)
+    }
+
+    /// Changes how much an experiment may measure; one that runs heeds it before its next evaluation. One that is at rest
+    /// searches on when it is resumed, even if its verification had begun.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`].
+    pub fn set_budget(&self, id: i64, budget: &BudgetSpec) -> Result<(), Error> {
+        within_limits(budget)?;
+        self.store.set_budget(id, budget)?;
+        if self.store.experiment(id)?.state != State::Running {
+            self.store.new_verification(id)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an experiment that does not run, with all that it measured.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Conflict`].
+    pub fn delete(&self, id: i64) -> Result<(), Error> {
+        self.store.delete(id)
+    }
+
+    /// Applies the winner of a verified improvement to the running system, and leaves it there.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] where no improvement was shown, another promotion is in force, or the host is in use.
+    pub fn promote(&self, id: i64) -> Result<Promotion, Error> {
+        let row = self.store.experiment(id)?;
+        if row.state != State::Done || row.report.finding != Finding::Improvement {
+            return Err(refused(
+                id,
+                row.state,
+                "only a verified improvement can be promoted",
+            ));
+        }
+        let others = self.store.experiments()?;
+        if let Some(other) = others.iter().find(|other| other.promoted && other.id != id) {
+            return Err(Error::Conflict(format!(
+                "what experiment {} found is in force on this host: roll it back first",
+                other.id
+            )));
+        }
+        let winner = row.report.winner().map(|arm| arm.configuration.clone());
+        let winner = winner.ok_or_else(|| refused(id, row.state, "it has no winner"))?;
+        let changed = self.apply(&row, &winner)?;
+        if changed.is_empty() {
+            self.store.set_promotion(id, None)?;
+            return Err(Error::Conflict(
+                "the service was started for the experiment only: there is nothing to promote to; put the settings into your own"
+                    .into(),
+            ));
+        }
+        let promotion = Promotion {
+            is_complete: true,
+            changed,
+            at: jiff::Timestamp::now(),
+        };
+        self.store.set_promotion(id, Some(&promotion))?;
+        Ok(promotion)
+    }
+
+    /// Applies the control's configuration again, as it was when the experiment was made.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] where nothing was promoted, or the host is in use.
+    pub fn roll_back(&self, id: i64) -> Result<Vec<String>, Error> {
+        let row = self.store.experiment(id)?;
+        if row.promotion.is_none() {
+            return Err(refused(id, row.state, "nothing of it is in force"));
+        }
+        let control = row.report.control.clone();
+        let changed = self.apply(&row, &control)?;
+        self.store.set_promotion(id, None)?;
+        Ok(changed)
+    }
+
+    /// Puts a configuration in force. Until that is done, the row says that it was begun.
+    fn apply(
+        &self,
+        row: &ExperimentRow,
+        configuration: &Configuration,
+    ) -> Result<Vec<String>, Error> {
+        let spec = self.checked(row)?;
+        let mut live = Live::new(&spec, &self.state_dir, Interrupt::default()).map_err(
+            |error| match error {
+                tuner::TunerError::Host(error @ host::HostError::Locked { .. }) => Error::Conflict(
+                    format!("the host is in use, pause what runs first: {error}"),
+                ),
+                error => error.into(),
+            },
+        )?;
+        self.store.set_promotion(
+            row.id,
+            Some(&Promotion {
+                is_complete: false,
+                changed: Vec::new(),
+                at: jiff::Timestamp::now(),
+            }),
+        )?;
+        let promoted = live.promote(configuration);
+        // After a refusal, what was applied so far is taken back; else there is nothing to take back.
+        live.restore()?;
+        match promoted {
+            Ok(changed) => Ok(changed),
+            Err(error) => {
+                self.store.set_promotion(row.id, row.promotion.as_ref())?;
+                Err(Error::Conflict(error.to_string()))
+            }
+        }
+    }
+
+    /// The optimiser as it is after these evaluations of an experiment, for explaining what it knows.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Spec`].
+    pub fn surrogate(
+        &self,
+        row: &ExperimentRow,
+        evaluations: &[EvaluationRecord],
+    ) -> Result<bayes_opt::Optimizer, Error> {
+        Ok(experiment::surrogate(&self.checked(row)?, evaluations)?)
+    }
+}
+
+fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
+    if budget.evaluations > EVALUATIONS_MAX {
+        return Err(Error::Invalid(format!(
+            "budget.evaluations is {}, above {EVALUATIONS_MAX}",
+            budget.evaluations
+        )));
+    }
+    if budget
+        .wall_time_min
+        .is_some_and(|minutes| !(minutes.is_finite() && minutes > 0.0))
+    {
+        return Err(Error::Invalid(
+            "budget.wall_time_min must be above 0".into(),
+        ));
+    }
+    Ok(())
+}
+
+fn refused(id: i64, state: State, why: &str) -> Error {
+    Error::Conflict(format!("experiment {id} is {state}: {why}"))
+}

@@ -1,0 +1,339 @@
+//! The thread that measures: it takes experiments from the store, one after the other.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use host::{HostError, Roots};
+use serde::Serialize;
+use tuner::TunerError;
+use tuner::experiment;
+use tuner::live::Live;
+use tuner::process::Interrupt;
+use tuner::report::Report;
+use tuner::spec::CheckedSpec;
+
+use crate::error::Error;
+use crate::sitting::Sitting;
+use crate::store::{ExperimentRow, State, Store, Wish};
+
+/// How often an idle coordinator looks for work that nobody told it of.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// How long after trouble with the store or the host it is tried again.
+const TROUBLE_WAIT: Duration = Duration::from_secs(2);
+
+/// What the signal that ends a process is (signal(7)).
+const SIGTERM: i32 = 15;
+
+/// Runs experiments, and changes them for their users.
+pub struct Coordinator {
+    pub(crate) store: Store,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) roots: Roots,
+    present: Mutex<Option<Present>>,
+    wake: Condvar,
+    is_ending: AtomicBool,
+    trouble: Mutex<Option<String>>,
+}
+
+/// The experiment that is measured now.
+pub(crate) struct Present {
+    pub(crate) interrupt: Interrupt,
+    pub(crate) progress: Progress,
+}
+
+/// How far the experiment is that is measured now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    /// The experiment.
+    pub experiment: i64,
+    /// The evaluation that is measured.
+    pub evaluation: Option<usize>,
+    /// Blocks of it, or of the verification's run, that are done.
+    pub blocks: usize,
+    /// Blocks planned.
+    pub of_blocks: usize,
+    /// The arm and the run of the verification.
+    pub verifying: Option<String>,
+}
+
+impl Coordinator {
+    /// A coordinator of that store, whose host's journal and lock are in `state_dir`. Nothing happens before [`run`](Self::run).
+    pub fn new(store: Store, state_dir: &Path) -> Self {
+        Self {
+            store,
+            state_dir: state_dir.to_owned(),
+            roots: Roots::default(),
+            present: Mutex::new(None),
+            wake: Condvar::new(),
+            is_ending: AtomicBool::new(false),
+            trouble: Mutex::new(None),
+        }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Where the host's journal is.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    /// What is measured now.
+    pub fn progress(&self) -> Option<Progress> {
+        self.present()
+            .as_ref()
+            .map(|present| present.progress.clone())
+    }
+
+    /// What keeps the coordinator from its work.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Whether the store answers; for a watchdog.
+    pub fn is_alive(&self) -> bool {
+        self.store.next_in_queue().is_ok()
+    }
+
+    pub(crate) fn present(&self) -> MutexGuard<'_, Option<Present>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There may be something to do.
+    pub(crate) fn nudge(&self) {
+        self.wake.notify_all();
+    }
+
+    /// Asks [`run`](Self::run) to return; the evaluation that is measured will be repeated after the next start.
+    pub fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+        if let Some(present) = &*self.present() {
+            present.interrupt.raise(SIGTERM);
+        }
+        self.nudge();
+    }
+
+    /// Measures what waits, until [`end`](Self::end): takes the store's lock, which may mean to wait for another
+    /// coordinator; undoes what a killed one left; then one experiment after the other. Trouble with the store or the host
+    /// is reported and waited out.
+    ///
+    /// # Errors
+    /// [`Error::Superseded`] when another coordinator has taken over, [`Error::Corrupt`] for a damaged store.
+    pub fn run(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
+        let mut is_recovered = false;
+        while !self.is_ending() {
+            let worked = self.take_lock().and_then(|is_ours| {
+                if !is_ours {
+                    return Err(Error::Conflict(format!(
+                        "another coordinator has the store {}: waiting for its end",
+                        self.store.location()
+                    )));
+                }
+                if !is_recovered {
+                    self.recover(report)?;
+                    is_recovered = true;
+                }
+                self.set_trouble(None);
+                self.work()
+            });
+            let wait = match worked {
+                Ok(true) => continue,
+                Ok(false) => IDLE,
+                Err(error @ (Error::Superseded | Error::Corrupt(_))) => return Err(error),
+                Err(error) => {
+                    // What was written last may not be what was meant: read it again before going on.
+                    is_recovered = false;
+                    *self.present() = None;
+                    let message = error.to_string();
+                    if self.trouble().as_ref() != Some(&message) {
+                        report(&message);
+                    }
+                    self.set_trouble(Some(message));
+                    TROUBLE_WAIT
+                }
+            };
+            let present = self.present();
+            drop(self.wake.wait_timeout(present, wait));
+        }
+        Ok(())
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    fn set_trouble(&self, message: Option<String>) {
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if *trouble != message {
+            *trouble = message;
+            self.store.touch();
+        }
+    }
+
+    fn take_lock(&self) -> Result<bool, Error> {
+        self.store.try_lock()
+    }
+
+    /// The host first, then the store: no row says that all is well before it is.
+    fn recover(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
+        self.undo(report)?;
+        self.store.recover()
+    }
+
+    fn undo(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
+        match tuner::undo::undo(&self.state_dir, &self.roots, false) {
+            Ok(undone) => {
+                if !undone.is_empty() {
+                    report(&format!(
+                        "an earlier run was killed; undone: {} changes, {} processes",
+                        undone.report.items.len(),
+                        undone.orphans.len()
+                    ));
+                }
+                if undone.is_complete() {
+                    return Ok(());
+                }
+                Err(Error::Conflict(
+                    "not everything that an earlier run changed could be restored; `slackline restore` says what".into(),
+                ))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// One sitting of the experiment whose turn it is; whether there was one.
+    fn work(&self) -> Result<bool, Error> {
+        let Some(id) = self.store.next_in_queue()? else {
+            return Ok(false);
+        };
+        let row = self.store.experiment(id)?;
+        let spec = match self.checked(&row) {
+            Ok(spec) => spec,
+            Err(error) => {
+                self.store
+                    .sat(id, State::Failed, Some(&error.to_string()), &row.report)?;
+                return Ok(true);
+            }
+        };
+        let interrupt = Interrupt::default();
+        let live = match Live::new(&spec, &self.state_dir, interrupt.clone()) {
+            Ok(live) => live,
+            Err(TunerError::Host(error @ HostError::Locked { .. })) => {
+                let message = format!("waits for the host: {error}");
+                if row.message.as_ref() != Some(&message) {
+                    self.store.say(id, &message)?;
+                }
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if !live.left_over().is_empty() {
+            drop(live);
+            self.undo(&|_| ())?;
+            return Ok(true);
+        }
+        self.sit(&row, &spec, interrupt, live)?;
+        Ok(true)
+    }
+
+    /// The specification of an experiment, as this host sees it now.
+    pub(crate) fn checked(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
+        let text =
+            serde_json::to_string(&row.spec).map_err(|error| Error::Invalid(error.to_string()))?;
+        let path = Path::new(&row.dir).join("experiment.json");
+        let mut spec = tuner::spec::check(text, &path, &self.roots)?;
+        if !row.prior.is_empty() {
+            spec.settings.earlier.push(row.prior.clone());
+        }
+        Ok(spec)
+    }
+
+    fn sit(
+        &self,
+        row: &ExperimentRow,
+        spec: &CheckedSpec,
+        interrupt: Interrupt,
+        live: Live<'_>,
+    ) -> Result<(), Error> {
+        let id = row.id;
+        let begun = self.store.transition(id, |row| match row.state {
+            State::Queued => Ok((State::Running, row.wish, None)),
+            _ => Err(Error::Conflict(String::new())),
+        });
+        match begun {
+            // Its user was faster: it does not wait any more.
+            Err(Error::Conflict(_) | Error::NotFound(_)) => return Ok(()),
+            begun => begun?,
+        }
+        *self.present() = Some(Present {
+            interrupt: interrupt.clone(),
+            progress: Progress {
+                experiment: id,
+                ..Progress::default()
+            },
+        });
+        // An end, or a stop, that was asked for just before had nobody to tell.
+        if self.is_ending() || self.store.experiment(id)?.wish == Some(Wish::Stop) {
+            interrupt.raise(SIGTERM);
+        }
+        let mut sitting = Sitting::new(self, id);
+        let mut live = live.after(sitting.elapsed_s()?);
+        let (mut report, error) = experiment::run_to_end(spec, &mut live, &mut sitting);
+        let restored = live.restore();
+        *self.present() = None;
+        let restored = restored?;
+        if let Some(error @ TunerError::Ledger(_)) = error {
+            return Err(Error::Unavailable(error.to_string()));
+        }
+        let is_stopped = self.store.experiment(id)?.wish == Some(Wish::Stop);
+        report.evaluations.clear();
+        for arm in &mut report.verification {
+            arm.runs_blocks.clear();
+        }
+        let (state, message) = end_of(&mut report, error.as_ref(), is_stopped);
+        self.store.sat(id, state, message.as_deref(), &report)?;
+        if restored.is_complete() {
+            return Ok(());
+        }
+        Err(Error::Conflict(
+            "not every knob could be restored; `slackline restore` says which".into(),
+        ))
+    }
+}
+
+/// What a sitting leaves its experiment as.
+fn end_of(
+    report: &mut Report,
+    error: Option<&TunerError>,
+    is_stopped: bool,
+) -> (State, Option<String>) {
+    match (error, report.interrupted, report.paused) {
+        (Some(error), ..) => (State::Failed, Some(error.to_string())),
+        (None, Some(_), _) if is_stopped => {
+            report.interrupted = None;
+            report.sentence = "Stopped by its user: nothing is claimed.".into();
+            (State::Stopped, None)
+        }
+        (None, Some(_), _) => {
+            report.interrupted = None;
+            report.sentence.clear();
+            (
+                State::Queued,
+                Some("goes on after the coordinator's next start".into()),
+            )
+        }
+        (None, None, true) => {
+            report.sentence.clear();
+            (State::Paused, None)
+        }
+        (None, None, false) => (State::Done, None),
+    }
+}

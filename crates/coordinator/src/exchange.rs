@@ -1,0 +1,189 @@
+//! Experiments that leave a store and enter another: a whole report, as `slackline tune --json` writes it, or a table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tuner::evaluation::Block;
+use tuner::ledger::PlannedArm;
+use tuner::ledger::VerificationRun;
+use tuner::report::{EvaluationRecord, Report};
+use tuner::spec::{Scalar, Spec};
+
+use crate::coordinator::Coordinator;
+use crate::error::Error;
+use crate::store::{EvaluationRow, ExperimentRow, NewExperiment, State};
+
+impl Coordinator {
+    /// The whole report of an experiment, with every block.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unavailable`].
+    pub fn export(&self, id: i64) -> Result<Report, Error> {
+        let row = self.store.experiment(id)?;
+        let mut blocks: BTreeMap<usize, Vec<Block>> = BTreeMap::new();
+        for (evaluation, block) in self.store.blocks(id)? {
+            blocks.entry(evaluation).or_default().push(block);
+        }
+        let rows = self.store.evaluations(id, 1)?.into_iter();
+        let ended = rows.filter(|row| !row.is_running);
+        let mut report = self.with_runs(&row)?;
+        report.evaluations = ended
+            .map(|row| EvaluationRecord {
+                blocks: blocks.remove(&row.record.number).unwrap_or_default(),
+                ..row.record
+            })
+            .collect();
+        report.spec = row.spec;
+        Ok(report)
+    }
+
+    /// The report of an experiment with the blocks of its verification, without its evaluations.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn with_runs(&self, row: &ExperimentRow) -> Result<Report, Error> {
+        let mut report = row.report.clone();
+        let runs = self.store.runs(row.id)?;
+        for arm in &mut report.verification {
+            let plan = row.plan.iter().flatten();
+            let place = plan
+                .into_iter()
+                .position(|planned| planned.name == arm.name);
+            let of_arm = runs
+                .iter()
+                .filter(|run| Some(run.arm) == place && run.fault.is_none());
+            arm.runs_blocks = of_arm.map(|run| run.blocks.clone()).collect();
+        }
+        Ok(report)
+    }
+
+    /// Takes in a report from elsewhere as an experiment that is done. It can be looked at, forked and exported; to resume
+    /// it, its specification must fit this host.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for one that contradicts itself; [`Error::Unavailable`].
+    pub fn import(&self, mut report: Report) -> Result<i64, Error> {
+        let mut numbers = BTreeSet::new();
+        for record in &report.evaluations {
+            if record.number == 0 || !numbers.insert(record.number) {
+                return Err(Error::Invalid(format!(
+                    "evaluation {} is there twice, or is not numbered from 1",
+                    record.number
+                )));
+            }
+        }
+        let mut spec = report.spec.clone();
+        spec.name = Some(report.name.clone());
+        for parameter in &mut spec.parameters {
+            if let Some(value) = report.control.get(&parameter.name) {
+                parameter.default = Some(Scalar::from(value));
+            }
+        }
+        let evaluations = std::mem::take(&mut report.evaluations);
+        let plan: Vec<PlannedArm> = report
+            .verification
+            .iter()
+            .map(|arm| PlannedArm {
+                name: arm.name.clone(),
+                is_candidate: arm.is_candidate,
+                configuration: arm.configuration.clone(),
+                variables: BTreeMap::new(),
+            })
+            .collect();
+        let mut runs = Vec::new();
+        for (index, arm) in report.verification.iter_mut().enumerate() {
+            let measured = std::mem::take(&mut arm.runs_blocks).into_iter();
+            runs.extend((1..).zip(measured).map(|(run, blocks)| VerificationRun {
+                arm: index,
+                run,
+                blocks,
+                fault: None,
+            }));
+        }
+        // What was in force elsewhere is not in force here.
+        report.promoted.clear();
+        let source = serde_json::to_string_pretty(&spec)
+            .map_err(|error| Error::Invalid(error.to_string()))?;
+        let id = self.store.create(&NewExperiment {
+            name: report.name.clone(),
+            dir: self.state_dir.display().to_string(),
+            source,
+            spec,
+            prior: Vec::new(),
+            parent: None,
+            report,
+            state: State::Stopped,
+        })?;
+        self.store.import(id, &evaluations)?;
+        if !plan.is_empty() {
+            self.store.set_plan(id, &plan)?;
+            for run in &runs {
+                self.store.add_run(id, run)?;
+            }
+        }
+        Ok(id)
+    }
+}
+
+/// The evaluations as a table: one a line, with a column for each parameter and each constraint's excess.
+///
+/// # Errors
+/// [`Error::Invalid`] where the table cannot be written.
+pub fn evaluations_csv(spec: &Spec, rows: &[EvaluationRow]) -> Result<String, Error> {
+    let parameters: Vec<&str> = spec
+        .parameters
+        .iter()
+        .map(|parameter| parameter.name.as_str())
+        .collect();
+    let constraints: Vec<&str> = spec.constraints.iter().map(String::as_str).collect();
+    let mut table = csv::Writer::from_writer(Vec::new());
+    let failed = |error: csv::Error| Error::Invalid(error.to_string());
+    let fixed = [
+        "number",
+        "outcome",
+        "reason",
+        "started_ms",
+        "duration_s",
+        "score",
+        "score_variance",
+    ];
+    let excesses: Vec<String> = constraints
+        .iter()
+        .map(|text| format!("excess of {text}"))
+        .collect();
+    let head = fixed.into_iter().chain(parameters.iter().copied());
+    table
+        .write_record(head.chain(excesses.iter().map(String::as_str)))
+        .map_err(failed)?;
+    for row in rows {
+        let record = &row.record;
+        let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        let measurement = record.measurement.as_ref();
+        let mut line = vec![
+            record.number.to_string(),
+            if row.is_running {
+                "running".to_owned()
+            } else {
+                record.outcome.to_string()
+            },
+            record.reason.clone().unwrap_or_default(),
+            row.started_ms.to_string(),
+            record.duration_s.to_string(),
+            number(measurement.map(|measurement| measurement.score)),
+            number(measurement.map(|measurement| measurement.score_variance)),
+        ];
+        let value = |name: &&str| {
+            let value = record.configuration.get(name);
+            value.map_or_else(String::new, ToString::to_string)
+        };
+        line.extend(parameters.iter().map(value));
+        let excess = |text: &&str| {
+            number(measurement.and_then(|measurement| measurement.excess.get(*text).copied()))
+        };
+        line.extend(constraints.iter().map(excess));
+        table.write_record(&line).map_err(failed)?;
+    }
+    let bytes = table
+        .into_inner()
+        .map_err(|error| Error::Invalid(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|error| Error::Invalid(error.to_string()))
+}

@@ -1,0 +1,22 @@
+//! Experiments that outlive their process: a [`store`] that every change goes to before it is acted on, and a
+//! [`Coordinator`] that measures what the store holds, one experiment at a time, and does what its users ask for.
+//!
+//! The loop is [`tuner::experiment`]'s own; the store is its ledger. A pause, a `kill -9`, a full disk and a database that
+//! went away are the same thing to it: the sitting ends, the host is restored, and a later sitting goes on from what was
+//! committed.
+//!
+//! Architecture invariant: no HTTP here, and nothing asynchronous. One thread measures; the methods of [`Coordinator`] may
+//! be called from any other.
+
+#![forbid(unsafe_code)]
+
+mod actions;
+mod coordinator;
+mod error;
+mod exchange;
+mod sitting;
+pub mod store;
+
+pub use coordinator::{Coordinator, Progress};
+pub use error::Error;
+pub use exchange::evaluations_csv;

@@ -1,0 +1,147 @@
+//! The store as the ledger of one sitting of an experiment.
+
+use bayes_opt::Configuration;
+use tuner::TunerError;
+use tuner::evaluation::Outcome;
+use tuner::experiment::BY_USER;
+use tuner::ledger::{self, Event, Kept, Ledger};
+use tuner::report::{EvaluationRecord, Failure};
+
+use crate::coordinator::{Coordinator, Progress};
+use crate::error::Error;
+use crate::store::{Running, Wish};
+
+pub(crate) struct Sitting<'a> {
+    coordinator: &'a Coordinator,
+    id: i64,
+    /// The first of those to be tried by hand, as it was offered last.
+    offered: Option<Configuration>,
+    /// The evaluation that is measured.
+    number: Option<usize>,
+}
+
+impl<'a> Sitting<'a> {
+    pub(crate) fn new(coordinator: &'a Coordinator, id: i64) -> Self {
+        Self {
+            coordinator,
+            id,
+            offered: None,
+            number: None,
+        }
+    }
+
+    /// How long the evaluations of earlier sittings took.
+    pub(crate) fn elapsed_s(&self) -> Result<f64, Error> {
+        let evaluations = self.coordinator.store.evaluations(self.id, 1)?;
+        Ok(evaluations.iter().map(|row| row.record.duration_s).sum())
+    }
+
+    fn progress(&self, change: impl FnOnce(&mut Progress)) {
+        if let Some(present) = &mut *self.coordinator.present() {
+            change(&mut present.progress);
+        }
+        self.coordinator.store.touch();
+    }
+
+    fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
+        let (store, id) = (&self.coordinator.store, self.id);
+        match event {
+            Event::Started {
+                number,
+                configuration,
+                ..
+            } => {
+                let running = Running {
+                    number: *number,
+                    configuration: (*configuration).clone(),
+                };
+                let is_from_queue = self.offered.take().as_ref() == Some(configuration);
+                store.started(id, &running, is_from_queue)?;
+                self.number = Some(*number);
+                self.progress(|progress| {
+                    progress.evaluation = Some(*number);
+                    progress.blocks = 0;
+                });
+            }
+            Event::Block { done, of, block } => {
+                if let Some(number) = self.number {
+                    store.add_block(id, number, *done, block)?;
+                }
+                self.progress(|progress| (progress.blocks, progress.of_blocks) = (*done, *of));
+            }
+            Event::Ended(record) => {
+                store.ended(id, &self.outcome(record)?)?;
+                self.number = None;
+                if let Some(present) = &mut *self.coordinator.present() {
+                    present.progress.evaluation = None;
+                    // One that came too late is not for the next.
+                    present.interrupt.evaluation_is_over();
+                }
+            }
+            Event::Planned(plan) => store.set_plan(id, plan)?,
+            Event::Verifying { arm, run, of } => self.progress(|progress| {
+                progress.verifying = Some(format!("{arm}, run {run} of {of}"));
+                progress.blocks = 0;
+            }),
+            Event::Verified(run) => store.add_run(id, run)?,
+        }
+        Ok(())
+    }
+
+    /// As it is kept: what a signal cut off was killed by its user, or is repeated after the next start.
+    fn outcome(&self, record: &EvaluationRecord) -> Result<EvaluationRecord, Error> {
+        let mut record = record.clone();
+        let by_signal = record.reason.as_deref() != Some(BY_USER);
+        if record.outcome == Outcome::Killed && by_signal {
+            if self.coordinator.store.experiment(self.id)?.wish == Some(Wish::Stop) {
+                record.reason = Some("with its experiment".into());
+            } else {
+                record.outcome = Outcome::Failed;
+                record.failure = Some(Failure::Lost);
+                record.reason = Some("the coordinator ended while it was measured".into());
+            }
+        }
+        Ok(record)
+    }
+
+    fn read_kept(&self) -> Result<Kept, Error> {
+        let (store, id) = (&self.coordinator.store, self.id);
+        let row = store.experiment(id)?;
+        let evaluations = store.evaluations(id, 1)?.into_iter();
+        Ok(Kept {
+            started: jiff::Timestamp::from_millisecond(row.created_ms).ok(),
+            evaluations: evaluations.map(|row| row.record).collect(),
+            plan: row.plan,
+            runs: store.runs(id)?,
+        })
+    }
+
+    fn read_wish(&mut self) -> Result<ledger::Wish, Error> {
+        let store = &self.coordinator.store;
+        let row = store.experiment(self.id)?;
+        let mut budget = row.budget().clone();
+        if row.wish == Some(Wish::Verify) {
+            budget.evaluations = 0;
+        }
+        self.offered = store.queue(self.id)?.into_iter().next();
+        Ok(ledger::Wish {
+            budget: Some(budget),
+            queued: self.offered.clone(),
+            pause: row.wish == Some(Wish::Pause),
+        })
+    }
+}
+
+impl Ledger for Sitting<'_> {
+    fn kept(&mut self) -> Result<Kept, TunerError> {
+        Ok(self.read_kept()?)
+    }
+
+    fn wish(&mut self) -> Result<ledger::Wish, TunerError> {
+        Ok(self.read_wish()?)
+    }
+
+    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+        Ok(self.write(event)?)
+    }
+}

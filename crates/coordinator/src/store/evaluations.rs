@@ -1,0 +1,297 @@
+//! Evaluations and their blocks.
+
+use bayes_opt::Configuration;
+use tuner::evaluation::{Block, Measurement, Outcome};
+use tuner::report::{EvaluationRecord, Failure};
+
+use super::database::{Cell, Database};
+use super::experiments::{State, find};
+use super::{Store, json, now_ms, to_json, usize_of};
+use crate::error::Error;
+
+/// An evaluation, without its blocks.
+#[derive(Clone, Debug)]
+pub struct EvaluationRow {
+    /// What is known of it; `blocks` is empty. Of one that runs, `outcome` is not to be read.
+    pub record: EvaluationRecord,
+    /// It is being measured.
+    pub is_running: bool,
+    /// When it began, in milliseconds since 1970.
+    pub started_ms: i64,
+}
+
+/// The evaluation that is being measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Running {
+    /// Its number.
+    pub number: usize,
+    /// What is measured.
+    pub configuration: Configuration,
+}
+
+const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s";
+
+/// As it is written in a column.
+fn word(value: &impl serde::Serialize) -> Result<String, Error> {
+    Ok(to_json(value)?.trim_matches('"').to_owned())
+}
+
+fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
+    let outcome = cells[2].text().unwrap_or_default();
+    let is_running = outcome == "running";
+    let quoted = |text: &str| Cell::Text(format!("{text:?}"));
+    let failure: Option<Failure> = cells[4]
+        .text()
+        .map(|text| json(&quoted(text)))
+        .transpose()?;
+    let measurement: Option<Measurement> = json(&cells[5])?;
+    Ok(EvaluationRow {
+        is_running,
+        started_ms: cells[6].int().unwrap_or(0),
+        record: EvaluationRecord {
+            number: usize_of(&cells[0]),
+            configuration: json(&cells[1])?,
+            outcome: if is_running {
+                Outcome::Failed
+            } else {
+                json(&quoted(outcome))?
+            },
+            reason: cells[3].text().map(str::to_owned),
+            measurement,
+            failure,
+            blocks: Vec::new(),
+            duration_s: cells[7].real().unwrap_or(0.0),
+            own_cpu_s: cells[8].real().unwrap_or(0.0),
+        },
+    })
+}
+
+/// Writes how an evaluation ended, inside a transaction.
+fn write_end(database: &mut Database, id: i64, record: &EvaluationRecord) -> Result<(), Error> {
+    let score = record
+        .measurement
+        .as_ref()
+        .map(|measurement| measurement.score);
+    database.execute(
+        "UPDATE evaluations SET outcome = $1, reason = $2, failure = $3, score = $4, measurement = $5, \
+         duration_s = $6, own_cpu_s = $7 WHERE experiment = $8 AND number = $9",
+        &[
+            word(&record.outcome)?.into(),
+            record.reason.clone().into(),
+            record.failure.map(|failure| word(&failure)).transpose()?.into(),
+            score.into(),
+            record.measurement.as_ref().map(to_json).transpose()?.into(),
+            record.duration_s.into(),
+            record.own_cpu_s.into(),
+            id.into(),
+            record.number.into(),
+        ],
+    )?;
+    Ok(())
+}
+
+fn insert(
+    database: &mut Database,
+    id: i64,
+    number: usize,
+    configuration: &Configuration,
+) -> Result<(), Error> {
+    database.execute(
+        "INSERT INTO evaluations (experiment, number, configuration, outcome, is_to_be_killed, started_ms) \
+         VALUES ($1, $2, $3, 'running', 0, $4)",
+        &[id.into(), number.into(), to_json(configuration)?.into(), now_ms().into()],
+    )?;
+    Ok(())
+}
+
+fn insert_block(
+    database: &mut Database,
+    id: i64,
+    evaluation: usize,
+    number: usize,
+    block: &Block,
+) -> Result<(), Error> {
+    database.execute(
+        "INSERT INTO blocks (experiment, evaluation, number, block) VALUES ($1, $2, $3, $4)",
+        &[
+            id.into(),
+            evaluation.into(),
+            number.into(),
+            to_json(block)?.into(),
+        ],
+    )?;
+    Ok(())
+}
+
+impl Store {
+    /// The evaluations of an experiment from number `from` on, in order.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn evaluations(&self, id: i64, from: usize) -> Result<Vec<EvaluationRow>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                &format!("SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 AND number >= $2 ORDER BY number"),
+                &[id.into(), from.into()],
+            )
+        })?;
+        rows.iter().map(|cells| row(cells)).collect()
+    }
+
+    /// Some of the evaluations, best first: the running one, the completed by score, then the aborted, violated, crashed,
+    /// killed and failed. With the number of all.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn ranked(
+        &self,
+        id: i64,
+        skip: usize,
+        take: usize,
+    ) -> Result<(Vec<EvaluationRow>, usize), Error> {
+        let (rows, count) = self.read(|database| {
+            let rows = database.query(
+                &format!(
+                    "SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 ORDER BY CASE outcome \
+                     WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'aborted' THEN 2 WHEN 'violated' THEN 3 \
+                     WHEN 'crashed' THEN 4 WHEN 'killed' THEN 5 ELSE 6 END, score IS NULL, score, number \
+                     LIMIT $2 OFFSET $3"
+                ),
+                &[id.into(), take.into(), skip.into()],
+            )?;
+            let count = database.query(
+                "SELECT COUNT(*) FROM evaluations WHERE experiment = $1",
+                &[id.into()],
+            )?;
+            Ok((rows, count))
+        })?;
+        let rows = rows
+            .iter()
+            .map(|cells| row(cells))
+            .collect::<Result<_, _>>()?;
+        Ok((rows, count.first().map_or(0, |row| usize_of(&row[0]))))
+    }
+
+    /// One evaluation with its blocks.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn evaluation(&self, id: i64, number: usize) -> Result<EvaluationRow, Error> {
+        self.read(|database| {
+            let rows = database.query(
+                &format!("SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 AND number = $2"),
+                &[id.into(), number.into()],
+            )?;
+            let found = rows.first().map(|cells| row(cells)).transpose()?;
+            let mut found = found.ok_or_else(|| Error::NotFound(format!("evaluation {number} of experiment {id}")))?;
+            let blocks = database.query(
+                "SELECT block FROM blocks WHERE experiment = $1 AND evaluation = $2 ORDER BY number",
+                &[id.into(), number.into()],
+            )?;
+            found.record.blocks = blocks.iter().map(|row| json(&row[0])).collect::<Result<_, _>>()?;
+            Ok(found)
+        })
+    }
+
+    /// Every block of an experiment, with the number of its evaluation.
+    pub(crate) fn blocks(&self, id: i64) -> Result<Vec<(usize, Block)>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT evaluation, block FROM blocks WHERE experiment = $1 ORDER BY evaluation, number",
+                &[id.into()],
+            )
+        })?;
+        rows.iter()
+            .map(|row| Ok((usize_of(&row[0]), json(&row[1])?)))
+            .collect()
+    }
+
+    /// An evaluation begins. One that was to be tried by hand leaves the queue.
+    pub(crate) fn started(
+        &self,
+        id: i64,
+        running: &Running,
+        is_from_queue: bool,
+    ) -> Result<(), Error> {
+        self.change(|database| {
+            insert(database, id, running.number, &running.configuration)?;
+            if is_from_queue {
+                database.execute(
+                    "DELETE FROM queue WHERE experiment = $1 AND position = \
+                     (SELECT MIN(position) FROM queue WHERE experiment = $2)",
+                    &[id.into(), id.into()],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A block of the running evaluation was measured.
+    pub(crate) fn add_block(
+        &self,
+        id: i64,
+        evaluation: usize,
+        number: usize,
+        block: &Block,
+    ) -> Result<(), Error> {
+        self.change(|database| insert_block(database, id, evaluation, number, block))
+    }
+
+    /// An evaluation ended.
+    pub(crate) fn ended(&self, id: i64, record: &EvaluationRecord) -> Result<(), Error> {
+        self.change(|database| write_end(database, id, record))
+    }
+
+    /// Evaluations measured elsewhere, with their blocks.
+    pub(crate) fn import(&self, id: i64, records: &[EvaluationRecord]) -> Result<(), Error> {
+        self.change(|database| {
+            for record in records {
+                insert(database, id, record.number, &record.configuration)?;
+                write_end(database, id, record)?;
+                for (number, block) in (1..).zip(&record.blocks) {
+                    insert_block(database, id, record.number, number, block)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The running evaluation is to be killed: written down, before it is.
+    pub(crate) fn is_to_be_killed(&self, id: i64, number: usize) -> Result<(), Error> {
+        self.change(|database| {
+            find(database, id)?;
+            let changed = database.execute(
+                "UPDATE evaluations SET is_to_be_killed = 1 WHERE experiment = $1 AND number = $2 \
+                 AND outcome = 'running'",
+                &[id.into(), number.into()],
+            )?;
+            if changed == 0 {
+                return Err(Error::Conflict(format!(
+                    "evaluation {number} of experiment {id} is not running"
+                )));
+            }
+            Ok(())
+        })
+    }
+
+    /// After a restart: what ran is not running any more. Evaluations are `lost`, or killed where that was wanted;
+    /// experiments wait for their turn, or are what they were to become.
+    pub(crate) fn recover(&self) -> Result<(), Error> {
+        self.change(|database| {
+            database.batch(
+                "UPDATE evaluations SET outcome = 'killed', reason = 'by its user' \
+                   WHERE outcome = 'running' AND is_to_be_killed = 1;
+                 UPDATE evaluations SET outcome = 'failed', failure = 'lost', \
+                   reason = 'the coordinator ended while it was measured' WHERE outcome = 'running';
+                 UPDATE experiments SET state = 'stopped', wish = NULL WHERE state = 'running' AND wish = 'stop';
+                 UPDATE experiments SET state = 'paused', wish = NULL WHERE state = 'running' AND wish = 'pause';",
+            )?;
+            // Before all others: what was begun is ended.
+            database.execute(
+                "UPDATE experiments SET state = $1, queued_ms = 0 WHERE state = 'running'",
+                &[State::Queued.name().into()],
+            )?;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,529 @@
+//! Experiments: their rows, their states, and the queue of configurations to try by hand.
+
+use bayes_opt::{Configuration, Observation};
+use serde::{Deserialize, Serialize};
+use tuner::ledger::{PlannedArm, VerificationRun};
+use tuner::report::Report;
+use tuner::spec::{BudgetSpec, Spec};
+
+use super::database::{Cell, Database};
+use super::{Store, json, now_ms, to_json, usize_of};
+use crate::error::Error;
+
+/// What an experiment is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Waits for its turn.
+    Queued,
+    /// Is measured.
+    Running,
+    /// Waits for its user.
+    Paused,
+    /// Came to its verified end.
+    Done,
+    /// Was stopped by its user.
+    Stopped,
+    /// An error ended it.
+    Failed,
+}
+
+impl State {
+    const ALL: [Self; 6] = [
+        Self::Queued,
+        Self::Running,
+        Self::Paused,
+        Self::Done,
+        Self::Stopped,
+        Self::Failed,
+    ];
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Done => "done",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What its user wants of an experiment that runs or will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wish {
+    /// To wait after the present evaluation.
+    Pause,
+    /// To end now.
+    Stop,
+    /// To search no further, and to verify what is there.
+    Verify,
+}
+
+impl Wish {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Stop => "stop",
+            Self::Verify => "verify",
+        }
+    }
+}
+
+/// A configuration left in force on the host, and how it came there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promotion {
+    /// It was written down before it was begun; what cut it off in between left it open how far it came.
+    pub is_complete: bool,
+    /// What was changed: knobs and their values, files, `apply` steps.
+    pub changed: Vec<String>,
+    /// When, in UTC.
+    pub at: jiff::Timestamp,
+}
+
+/// What makes an experiment.
+#[derive(Clone, Debug)]
+pub struct NewExperiment {
+    /// Its name.
+    pub name: String,
+    /// Where relative paths of its specification count from.
+    pub dir: String,
+    /// The specification as its author wrote it.
+    pub source: String,
+    /// The specification with the control's values written out.
+    pub spec: Spec,
+    /// What an earlier experiment measured.
+    pub prior: Vec<Observation>,
+    /// That experiment.
+    pub parent: Option<i64>,
+    /// Its report so far, without evaluations.
+    pub report: Report,
+    /// What it starts as: queued, or paused; an imported one is over.
+    pub state: State,
+}
+
+/// An experiment, without what it measured.
+#[derive(Clone, Debug)]
+pub struct ExperimentRow {
+    /// Its number, from 1; never given twice.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// What it is doing.
+    pub state: State,
+    /// What its user wants.
+    pub wish: Option<Wish>,
+    /// Where relative paths of its specification count from.
+    pub dir: String,
+    /// The specification as written.
+    pub source: String,
+    /// The specification with the control's values.
+    pub spec: Spec,
+    /// Another budget than the specification's.
+    pub budget: Option<BudgetSpec>,
+    /// What an earlier experiment measured.
+    pub prior: Vec<Observation>,
+    /// That experiment.
+    pub parent: Option<i64>,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// Why it waits or what ended it.
+    pub message: Option<String>,
+    /// Which verification is the present one, from 1.
+    pub verification: i64,
+    /// The arms of the present verification, once it began.
+    pub plan: Option<Vec<PlannedArm>>,
+    /// The report of the last sitting, without evaluations and blocks.
+    pub report: Report,
+    /// What of it is in force on the host.
+    pub promotion: Option<Promotion>,
+}
+
+impl ExperimentRow {
+    /// The budget in force.
+    pub fn budget(&self) -> &BudgetSpec {
+        self.budget.as_ref().unwrap_or(&self.spec.budget)
+    }
+}
+
+/// An experiment in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Its number.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// What it is doing.
+    pub state: State,
+    /// What its user wants, if that has not happened yet.
+    pub wish: Option<Wish>,
+    /// Why it waits or what ended it.
+    pub message: Option<String>,
+    /// When it was made, in milliseconds since 1970.
+    pub created_ms: i64,
+    /// Evaluations that ended, the lost ones not counted.
+    pub evaluations: usize,
+    /// How many there may be.
+    pub budget: usize,
+    /// The lowest score of a completed evaluation: the logarithm of the ratio to the control, or the value itself.
+    pub best_score: Option<f64>,
+    /// What was shown, in one sentence; empty until there is something to say.
+    pub sentence: String,
+    /// The experiment whose measurements it starts from.
+    pub parent: Option<i64>,
+    /// Whether its winner is in force on the host.
+    pub promoted: bool,
+}
+
+const COLUMNS: &str = "id, name, state, wish, dir, source, spec, budget, prior, parent, created_ms, message, \
+    verification, plan, report, promotion";
+
+fn row(cells: &[Cell]) -> Result<ExperimentRow, Error> {
+    let text = |index: usize| cells[index].text().unwrap_or_default().to_owned();
+    let optional = |index: usize| cells[index].text().map(str::to_owned);
+    Ok(ExperimentRow {
+        id: cells[0].int().unwrap_or(0),
+        name: text(1),
+        state: state(&cells[2])?,
+        wish: wish(&cells[3])?,
+        dir: text(4),
+        source: text(5),
+        spec: json(&cells[6])?,
+        budget: json(&cells[7])?,
+        prior: json::<Option<_>>(&cells[8])?.unwrap_or_default(),
+        parent: cells[9].int(),
+        created_ms: cells[10].int().unwrap_or(0),
+        message: optional(11),
+        verification: cells[12].int().unwrap_or(1),
+        plan: json(&cells[13])?,
+        report: json(&cells[14])?,
+        promotion: json(&cells[15])?,
+    })
+}
+
+fn state(cell: &Cell) -> Result<State, Error> {
+    let text = cell.text().unwrap_or_default();
+    let mut states = State::ALL.into_iter();
+    states
+        .find(|state| state.name() == text)
+        .ok_or_else(|| Error::Corrupt(format!("an experiment is in the state {text:?}")))
+}
+
+fn wish(cell: &Cell) -> Result<Option<Wish>, Error> {
+    let mut wishes = [Wish::Pause, Wish::Stop, Wish::Verify].into_iter();
+    match cell.text() {
+        None => Ok(None),
+        Some(text) => wishes
+            .find(|wish| wish.name() == text)
+            .map(Some)
+            .ok_or_else(|| Error::Corrupt(format!("an experiment has the wish {text:?}"))),
+    }
+}
+
+/// One experiment, inside a transaction.
+pub(super) fn find(database: &mut Database, id: i64) -> Result<ExperimentRow, Error> {
+    let rows = database.query(
+        &format!("SELECT {COLUMNS} FROM experiments WHERE id = $1"),
+        &[id.into()],
+    )?;
+    let found = rows
+        .first()
+        .ok_or_else(|| Error::NotFound(format!("experiment {id}")))?;
+    row(found)
+}
+
+impl Store {
+    /// Every experiment, newest first.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn experiments(&self) -> Result<Vec<Summary>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT e.id, e.name, e.state, e.wish, e.message, e.created_ms, e.budget, e.spec, e.report, e.parent, \
+                 e.promotion, \
+                 (SELECT COUNT(*) FROM evaluations v WHERE v.experiment = e.id AND v.outcome <> 'running' \
+                  AND COALESCE(v.failure, '') <> 'lost'), \
+                 (SELECT MIN(score) FROM evaluations v WHERE v.experiment = e.id AND v.outcome = 'completed') \
+                 FROM experiments e ORDER BY e.id DESC",
+                &[],
+            )
+        })?;
+        rows.iter()
+            .map(|cells| {
+                let budget: Option<BudgetSpec> = json(&cells[6])?;
+                let spec: Spec = json(&cells[7])?;
+                let report: Report = json(&cells[8])?;
+                let promotion: Option<Promotion> = json(&cells[10])?;
+                Ok(Summary {
+                    id: cells[0].int().unwrap_or(0),
+                    name: cells[1].text().unwrap_or_default().to_owned(),
+                    state: state(&cells[2])?,
+                    wish: wish(&cells[3])?,
+                    message: cells[4].text().map(str::to_owned),
+                    created_ms: cells[5].int().unwrap_or(0),
+                    evaluations: usize_of(&cells[11]),
+                    budget: budget.unwrap_or(spec.budget).evaluations,
+                    best_score: cells[12].real(),
+                    sentence: report.sentence,
+                    parent: cells[9].int(),
+                    promoted: promotion.is_some(),
+                })
+            })
+            .collect()
+    }
+
+    /// One experiment.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn experiment(&self, id: i64) -> Result<ExperimentRow, Error> {
+        self.read(|database| find(database, id))
+    }
+
+    /// The experiment whose turn it is, if any waits.
+    pub(crate) fn next_in_queue(&self) -> Result<Option<i64>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT id FROM experiments WHERE state = 'queued' ORDER BY queued_ms, id LIMIT 1",
+                &[],
+            )
+        })?;
+        Ok(rows.first().and_then(|row| row[0].int()))
+    }
+
+    /// Makes an experiment and returns its number.
+    pub(crate) fn create(&self, new: &NewExperiment) -> Result<i64, Error> {
+        self.change(|database| {
+            let rows = database.query(
+                "UPDATE counters SET value = value + 1 WHERE name = 'experiments' RETURNING value",
+                &[],
+            )?;
+            let id = rows.first().and_then(|row| row[0].int());
+            let id = id.ok_or_else(|| Error::Corrupt("the counter of experiments is gone".into()))?;
+            let now_ms = now_ms();
+            let prior = (!new.prior.is_empty()).then(|| to_json(&new.prior)).transpose()?;
+            database.execute(
+                "INSERT INTO experiments (id, name, state, dir, source, spec, prior, parent, created_ms, queued_ms, \
+                 verification, report) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1, $11)",
+                &[
+                    id.into(),
+                    new.name.clone().into(),
+                    new.state.name().into(),
+                    new.dir.clone().into(),
+                    new.source.clone().into(),
+                    to_json(&new.spec)?.into(),
+                    prior.into(),
+                    new.parent.into(),
+                    now_ms.into(),
+                    now_ms.into(),
+                    to_json(&new.report)?.into(),
+                ],
+            )?;
+            Ok(id)
+        })
+    }
+
+    /// Changes the state of an experiment, if `decide` allows it in the present one: the new state, the wish that goes
+    /// with it, and a message.
+    pub(crate) fn transition(
+        &self,
+        id: i64,
+        decide: impl FnOnce(&ExperimentRow) -> Result<(State, Option<Wish>, Option<String>), Error>,
+    ) -> Result<(), Error> {
+        self.change(|database| {
+            let row = find(database, id)?;
+            let (state, wish, message) = decide(&row)?;
+            let queued_ms = (state == State::Queued && row.state != State::Queued).then(now_ms);
+            database.execute(
+                "UPDATE experiments SET state = $1, wish = $2, message = $3, queued_ms = COALESCE($4, queued_ms) \
+                 WHERE id = $5",
+                &[
+                    state.name().into(),
+                    wish.map(Wish::name).into(),
+                    message.into(),
+                    queued_ms.into(),
+                    id.into(),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The end of a sitting: its report and the state that it leaves. An error may have ended it in the middle of an
+    /// evaluation, which is lost then.
+    pub(crate) fn sat(
+        &self,
+        id: i64,
+        state: State,
+        message: Option<&str>,
+        report: &Report,
+    ) -> Result<(), Error> {
+        let report = to_json(report)?;
+        self.change(|database| {
+            database.execute(
+                "UPDATE experiments SET state = $1, wish = NULL, message = $2, report = $3 WHERE id = $4",
+                &[state.name().into(), message.into(), report.as_str().into(), id.into()],
+            )?;
+            database.execute(
+                "UPDATE evaluations SET outcome = 'failed', failure = 'lost', reason = $1 \
+                 WHERE experiment = $2 AND outcome = 'running'",
+                &[message.into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Why an experiment waits.
+    pub(crate) fn say(&self, id: i64, message: &str) -> Result<(), Error> {
+        self.change(|database| {
+            database.execute(
+                "UPDATE experiments SET message = $1 WHERE id = $2",
+                &[message.into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Another budget.
+    pub(crate) fn set_budget(&self, id: i64, budget: &BudgetSpec) -> Result<(), Error> {
+        let budget = to_json(budget)?;
+        self.change(|database| {
+            find(database, id)?;
+            database.execute(
+                "UPDATE experiments SET budget = $1 WHERE id = $2",
+                &[budget.as_str().into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// What of an experiment is in force on the host.
+    pub(crate) fn set_promotion(
+        &self,
+        id: i64,
+        promotion: Option<&Promotion>,
+    ) -> Result<(), Error> {
+        let promotion = promotion.map(to_json).transpose()?;
+        self.change(|database| {
+            database.execute(
+                "UPDATE experiments SET promotion = $1 WHERE id = $2",
+                &[promotion.into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Forgets the plan of the verification: the next one is planned and measured anew; the runs of the last one stay.
+    pub(crate) fn new_verification(&self, id: i64) -> Result<(), Error> {
+        self.change(|database| {
+            database.execute(
+                "UPDATE experiments SET plan = NULL, verification = verification + 1 \
+                 WHERE id = $1 AND plan IS NOT NULL",
+                &[id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The arms of the present verification.
+    pub(crate) fn set_plan(&self, id: i64, plan: &[PlannedArm]) -> Result<(), Error> {
+        let plan = to_json(&plan)?;
+        self.change(|database| {
+            database.execute(
+                "UPDATE experiments SET plan = $1 WHERE id = $2",
+                &[plan.as_str().into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// A run of the present verification.
+    pub(crate) fn add_run(&self, id: i64, run: &VerificationRun) -> Result<(), Error> {
+        let measured = to_json(run)?;
+        self.change(|database| {
+            database.execute(
+                "INSERT INTO runs (experiment, verification, arm, run, measured) \
+                 SELECT id, verification, $1, $2, $3 FROM experiments WHERE id = $4",
+                &[
+                    run.arm.into(),
+                    run.run.into(),
+                    measured.as_str().into(),
+                    id.into(),
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The runs of the present verification.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn runs(&self, id: i64) -> Result<Vec<VerificationRun>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT r.measured FROM runs r JOIN experiments e ON e.id = r.experiment \
+                 AND e.verification = r.verification WHERE e.id = $1 ORDER BY r.run, r.arm",
+                &[id.into()],
+            )
+        })?;
+        rows.iter().map(|row| json(&row[0])).collect()
+    }
+
+    /// Puts a configuration at the end of those to be tried.
+    pub(crate) fn enqueue(&self, id: i64, configuration: &Configuration) -> Result<(), Error> {
+        let configuration = to_json(configuration)?;
+        self.change(|database| {
+            find(database, id)?;
+            database.execute(
+                "INSERT INTO queue (experiment, position, configuration) \
+                 SELECT $1, COALESCE(MAX(position), 0) + 1, $2 FROM queue WHERE experiment = $3",
+                &[id.into(), configuration.as_str().into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// The configurations to be tried, first one first.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn queue(&self, id: i64) -> Result<Vec<Configuration>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT configuration FROM queue WHERE experiment = $1 ORDER BY position",
+                &[id.into()],
+            )
+        })?;
+        rows.iter().map(|row| json(&row[0])).collect()
+    }
+
+    /// Deletes an experiment that does not run, with all that it measured.
+    pub(crate) fn delete(&self, id: i64) -> Result<(), Error> {
+        self.change(|database| {
+            let row = find(database, id)?;
+            if row.state == State::Running {
+                return Err(Error::Conflict(format!(
+                    "experiment {id} is running: stop it first"
+                )));
+            }
+            if row.promotion.is_some() {
+                return Err(Error::Conflict(format!(
+                    "what experiment {id} found is in force on this host: roll it back first"
+                )));
+            }
+            database.execute("DELETE FROM experiments WHERE id = $1", &[id.into()])?;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! The tables, and how an older store becomes a present one.
+//!
+//! Columns are `BIGINT`, `DOUBLE PRECISION` and `TEXT`, which SQLite and PostgreSQL both have; structure that is only read
+//! as a whole is JSON in a `TEXT`. Times are milliseconds since 1970, for people to look at: no decision rests on them.
+
+use super::database::Database;
+use crate::error::Error;
+
+/// One step a version; what has been released is never edited, only followed by another.
+const MIGRATIONS: &[&str] = &["
+CREATE TABLE experiments (
+    id BIGINT PRIMARY KEY,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,
+    wish TEXT,
+    dir TEXT NOT NULL,
+    source TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    budget TEXT,
+    prior TEXT,
+    parent BIGINT,
+    created_ms BIGINT NOT NULL,
+    queued_ms BIGINT,
+    message TEXT,
+    verification BIGINT NOT NULL,
+    plan TEXT,
+    report TEXT NOT NULL,
+    promotion TEXT
+);
+CREATE TABLE evaluations (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    number BIGINT NOT NULL,
+    configuration TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    is_to_be_killed BIGINT NOT NULL,
+    reason TEXT,
+    failure TEXT,
+    score DOUBLE PRECISION,
+    measurement TEXT,
+    started_ms BIGINT NOT NULL,
+    duration_s DOUBLE PRECISION,
+    own_cpu_s DOUBLE PRECISION,
+    PRIMARY KEY (experiment, number)
+);
+CREATE TABLE blocks (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    evaluation BIGINT NOT NULL,
+    number BIGINT NOT NULL,
+    block TEXT NOT NULL,
+    PRIMARY KEY (experiment, evaluation, number)
+);
+CREATE TABLE runs (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    verification BIGINT NOT NULL,
+    arm BIGINT NOT NULL,
+    run BIGINT NOT NULL,
+    measured TEXT NOT NULL,
+    PRIMARY KEY (experiment, verification, arm, run)
+);
+CREATE TABLE queue (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    position BIGINT NOT NULL,
+    configuration TEXT NOT NULL,
+    PRIMARY KEY (experiment, position)
+);
+CREATE TABLE counters (
+    name TEXT PRIMARY KEY,
+    value BIGINT NOT NULL
+);
+INSERT INTO counters (name, value) VALUES ('experiments', 0);
+"];
+
+/// Brings the store to the present version, each step whole or not at all.
+pub(super) fn migrate(database: &mut Database) -> Result<(), Error> {
+    database.batch("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")?;
+    let rows = database.query("SELECT version FROM schema_version", &[])?;
+    let found = rows.first().and_then(|row| row[0].int()).unwrap_or(0);
+    let present = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if found > present {
+        return Err(Error::Conflict(format!(
+            "the store is of version {found}, made by a later Slackline; this one knows versions up to {present}"
+        )));
+    }
+    for (version, step) in (1_i64..).zip(MIGRATIONS) {
+        if version <= found {
+            continue;
+        }
+        database.batch(&format!(
+            "BEGIN; {step} DELETE FROM schema_version; INSERT INTO schema_version (version) VALUES ({version}); COMMIT;"
+        ))?;
+    }
+    Ok(())
+}
+
+/// For tests: the store says that it is of another version.
+#[cfg(test)]
+pub(super) fn pretend(database: &mut Database, version: i64) -> Result<(), Error> {
+    database
+        .execute("UPDATE schema_version SET version = $1", &[version.into()])
+        .map(drop)
+}

@@ -1,0 +1,382 @@
+//! The store on SQLite and on PostgreSQL: the same tests on both.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use bayes_opt::{Configuration, Value};
+use host::Roots;
+use tempfile::TempDir;
+use tuner::evaluation::{Block, Measurement, Order, Outcome};
+use tuner::ledger::{PlannedArm, VerificationRun};
+use tuner::report::{EvaluationRecord, Failure};
+use tuner::spec::BudgetSpec;
+
+use super::{Location, NewExperiment, Running, State, Store, Wish};
+use crate::error::Error;
+
+const SPEC: &str = r#"
+parameters = [{ name = "x", type = "int", low = 0, high = 9, default = 5 }]
+target = { start = ["true"] }
+workload = { command = ["true"], json = { requests = "requests", latency_p99_us = "p99" } }
+objective = { metric = "latency_p99_us" }
+"#;
+
+/// A PostgreSQL server of the test's own, on a socket in its directory; it ends with the test.
+struct Server {
+    dir: TempDir,
+    bin: PathBuf,
+}
+
+impl Server {
+    /// `None` where there is no server to start; a test without one says so.
+    fn start() -> Option<Self> {
+        let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+        let bin = versions
+            .map(|version| version.path().join("bin"))
+            .find(|bin| bin.join("initdb").exists())?;
+        let dir = tempfile::Builder::new()
+            .prefix("slackline-pg")
+            .tempdir_in("/var/tmp")
+            .unwrap();
+        let server = Self { dir, bin };
+        if rustix::process::geteuid().is_root() {
+            // The server refuses to run as root.
+            assert!(
+                Command::new("chown")
+                    .arg("postgres")
+                    .arg(server.dir.path())
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+        server.run("initdb", &["-A", "trust", "-U", "postgres", "--no-sync"]);
+        let socket = format!(
+            "-c listen_addresses='' -c unix_socket_directories='{}'",
+            server.dir.path().display()
+        );
+        let log = server.dir.path().join("log").display().to_string();
+        server.run("pg_ctl", &["-w", "-l", &log, "-o", &socket, "start"]);
+        Some(server)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let mut command = if rustix::process::geteuid().is_root() {
+            let mut command = Command::new("setpriv");
+            command
+                .args(["--reuid=postgres", "--regid=postgres", "--clear-groups"])
+                .arg(self.bin.join(program));
+            command
+        } else {
+            Command::new(self.bin.join(program))
+        };
+        let data = self.dir.path().join("data");
+        command.arg("-D").arg(data).args(arguments).current_dir("/");
+        let ended = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(ended.success(), "{program} {arguments:?}");
+    }
+
+    fn restart(&self) {
+        self.run("pg_ctl", &["-w", "-m", "immediate", "stop"]);
+        let socket = format!(
+            "-c listen_addresses='' -c unix_socket_directories='{}'",
+            self.dir.path().display()
+        );
+        let log = self.dir.path().join("log").display().to_string();
+        self.run("pg_ctl", &["-w", "-l", &log, "-o", &socket, "start"]);
+    }
+
+    fn location(&self) -> Location {
+        Location::Postgres(format!(
+            "postgresql:///postgres?host={}&user=postgres",
+            self.dir.path().display()
+        ))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.run("pg_ctl", &["-w", "-m", "immediate", "stop"]);
+    }
+}
+
+/// Runs a test on both kinds of store.
+fn on_both(test: impl Fn(&Location)) {
+    let dir = tempfile::tempdir().unwrap();
+    test(&Location::Sqlite(dir.path().join("slackline.db")));
+    match Server::start() {
+        Some(server) => test(&server.location()),
+        None => {
+            assert!(
+                std::env::var_os("SLACKLINE_CI").is_none(),
+                "PostgreSQL's server is not installed"
+            );
+            println!("SKIP: PostgreSQL's server is not installed");
+        }
+    }
+}
+
+fn new_experiment() -> NewExperiment {
+    let spec = tuner::spec::check(SPEC.into(), Path::new("store.toml"), &Roots::default()).unwrap();
+    NewExperiment {
+        name: "store \u{2212} \"quoted\" \\".into(),
+        dir: "/tmp".into(),
+        source: SPEC.into(),
+        spec: spec.pinned(),
+        prior: Vec::new(),
+        parent: None,
+        report: tuner::experiment::begin(&spec),
+        state: State::Queued,
+    }
+}
+
+fn at(x: i64) -> Configuration {
+    Configuration([("x".to_owned(), Value::Int(x))].into())
+}
+
+fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
+    EvaluationRecord {
+        number,
+        configuration: at(3),
+        outcome,
+        reason: Some("because \u{2212}".into()),
+        measurement: (outcome == Outcome::Completed).then(|| Measurement {
+            score: -0.125,
+            score_variance: 1e-5,
+            excess: [("a <= 1".to_owned(), -0.5)].into(),
+            excess_variance: [("a <= 1".to_owned(), 0.0)].into(),
+        }),
+        failure: (outcome == Outcome::Failed).then_some(Failure::Unmeasured),
+        blocks: Vec::new(),
+        duration_s: 1.5,
+        own_cpu_s: 0.01,
+    }
+}
+
+fn block() -> Block {
+    Block {
+        start_s: 0.5,
+        order: Order::ExperimentFirst,
+        control: [("requests".to_owned(), 1000.0)].into(),
+        experiment: [("requests".to_owned(), 999.5)].into(),
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        assert!(store.try_lock().unwrap());
+        let id = store.create(&new_experiment()).unwrap();
+        assert_eq!(id, 1);
+        let running = Running {
+            number: 1,
+            configuration: at(3),
+        };
+        store.enqueue(id, &at(3)).unwrap();
+        store.enqueue(id, &at(4)).unwrap();
+        store.started(id, &running, true).unwrap();
+        assert_eq!(store.queue(id).unwrap(), [at(4)]);
+        store.add_block(id, 1, 1, &block()).unwrap();
+        store.ended(id, &record(1, Outcome::Completed)).unwrap();
+        store.import(id, &[record(2, Outcome::Failed)]).unwrap();
+        let plan = [PlannedArm {
+            name: "candidate 1".into(),
+            is_candidate: true,
+            configuration: at(3),
+            variables: Default::default(),
+        }];
+        store.set_plan(id, &plan).unwrap();
+        let run = VerificationRun {
+            arm: 0,
+            run: 1,
+            blocks: vec![block()],
+            fault: None,
+        };
+        store.add_run(id, &run).unwrap();
+        let budget = BudgetSpec {
+            evaluations: 7,
+            wall_time_min: Some(0.5),
+        };
+        store.set_budget(id, &budget).unwrap();
+        drop(store);
+
+        let store = Store::open(location).unwrap();
+        let row = store.experiment(id).unwrap();
+        assert_eq!(row.name, new_experiment().name);
+        assert_eq!(row.plan.as_deref(), Some(plan.as_slice()));
+        assert_eq!(row.budget().evaluations, 7);
+        assert_eq!(store.runs(id).unwrap(), [run]);
+        let rows = store.evaluations(id, 1).unwrap();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(
+            rows[0].record.measurement,
+            record(1, Outcome::Completed).measurement
+        );
+        assert_eq!(rows[1].record.failure, Some(Failure::Unmeasured));
+        assert_eq!(rows[1].record.outcome, Outcome::Failed);
+        assert_eq!(store.evaluation(id, 1).unwrap().record.blocks, [block()]);
+        let (ranked, count) = store.ranked(id, 0, 10).unwrap();
+        assert_eq!((ranked.len(), ranked[0].record.number, count), (2, 1, 2));
+        assert_eq!(store.ranked(id, 1, 10).unwrap().0[0].record.number, 2);
+        let summary = &store.experiments().unwrap()[0];
+        assert_eq!((summary.evaluations, summary.budget), (2, 7));
+        assert_eq!(summary.best_score, Some(-0.125));
+        // A new verification keeps the old runs, and has none of its own.
+        store.new_verification(id).unwrap();
+        assert_eq!(store.experiment(id).unwrap().verification, 2);
+        assert_eq!(store.runs(id).unwrap(), []);
+        // What is deleted is gone, and its number is not given again.
+        store.delete(id).unwrap();
+        assert!(matches!(store.experiment(id), Err(Error::NotFound(_))));
+        assert!(matches!(store.evaluation(id, 1), Err(Error::NotFound(_))));
+        assert_eq!(store.create(&new_experiment()).unwrap(), 2);
+    });
+}
+
+#[test]
+fn after_a_restart_nothing_runs() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let ids: Vec<i64> = (0..4)
+            .map(|_| store.create(&new_experiment()).unwrap())
+            .collect();
+        let wishes = [None, Some(Wish::Stop), Some(Wish::Pause)];
+        for (id, wish) in ids.iter().zip(wishes) {
+            let running = Running {
+                number: 1,
+                configuration: at(1),
+            };
+            store
+                .transition(*id, |_| Ok((State::Running, wish, None)))
+                .unwrap();
+            store.started(*id, &running, false).unwrap();
+        }
+        store.is_to_be_killed(ids[1], 1).unwrap();
+        drop(store);
+        let store = Store::open(location).unwrap();
+        store.recover().unwrap();
+        let state = |index: usize| store.experiment(ids[index]).unwrap().state;
+        assert_eq!(state(0), State::Queued);
+        assert_eq!(state(1), State::Stopped);
+        assert_eq!(state(2), State::Paused);
+        assert_eq!(state(3), State::Queued);
+        let ended = |index: usize| store.evaluation(ids[index], 1).unwrap();
+        assert!(!ended(0).is_running);
+        assert_eq!(ended(0).record.failure, Some(Failure::Lost));
+        assert_eq!(ended(1).record.outcome, Outcome::Killed);
+        // What was begun comes before what only waits.
+        assert_eq!(store.next_in_queue().unwrap(), Some(ids[0]));
+        assert!(matches!(
+            store.is_to_be_killed(ids[0], 1),
+            Err(Error::Conflict(_))
+        ));
+    });
+}
+
+#[test]
+fn one_coordinator_has_a_store() {
+    on_both(|location| {
+        let first = Store::open(location).unwrap();
+        let second = Store::open(location).unwrap();
+        assert!(first.try_lock().unwrap());
+        assert!(first.try_lock().unwrap(), "it has it already");
+        assert!(!second.try_lock().unwrap());
+        drop(first);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
+        while !second.try_lock().unwrap() {
+            assert!(std::time::Instant::now() < end, "the lock is not freed");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+fn a_later_store_is_left_alone() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        super::schema::pretend(&mut store.connection().unwrap(), 99).unwrap();
+        drop(store);
+        let Err(error) = Store::open(location) else {
+            panic!("it was opened");
+        };
+        assert!(
+            error.to_string().contains("made by a later Slackline"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_refused_change_changes_nothing() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let id = store.create(&new_experiment()).unwrap();
+        let refused = store.transition(id, |_| Err(Error::Conflict("no".into())));
+        assert!(matches!(refused, Err(Error::Conflict(_))));
+        let twice = [record(1, Outcome::Completed), record(1, Outcome::Completed)];
+        assert!(store.import(id, &twice).is_err());
+        assert_eq!(store.evaluations(id, 1).unwrap().len(), 0);
+        assert_eq!(store.experiment(id).unwrap().state, State::Queued);
+    });
+}
+
+#[test]
+fn a_server_that_was_restarted_is_asked_again() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let store = Store::open(&server.location()).unwrap();
+    assert!(store.try_lock().unwrap());
+    let id = store.create(&new_experiment()).unwrap();
+    server.restart();
+    // The connection breaks once; the next request has a new one, and the lock with it.
+    let first = store.experiment(id);
+    assert!(first.is_ok() || matches!(first, Err(Error::Unavailable(_))));
+    assert_eq!(store.experiment(id).unwrap().state, State::Queued);
+    assert!(!Store::open(&server.location()).unwrap().try_lock().unwrap());
+    // Another one was faster this time.
+    server.restart();
+    let other = Store::open(&server.location()).unwrap();
+    assert!(other.try_lock().unwrap());
+    let _ = store.experiment(id);
+    assert!(matches!(store.experiment(id), Err(Error::Superseded)));
+}
+
+#[test]
+fn a_file_that_is_no_database_is_said_to_be_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("slackline.db");
+    std::fs::write(
+        &path,
+        "not a database, but long enough to be looked at as one".repeat(100),
+    )
+    .unwrap();
+    let Err(error) = Store::open(&Location::Sqlite(path.clone())) else {
+        panic!("it was opened");
+    };
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
+    assert!(
+        error.to_string().contains(&path.display().to_string()),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_that_another_program_has_locked_is_waited_for_but_not_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("slackline.db");
+    let store = Store::open(&Location::Sqlite(path.clone())).unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let Err(error) = store.create(&new_experiment()) else {
+        panic!("it was written to");
+    };
+    assert!(error.to_string().contains("locked"), "{error}");
+    other.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(store.create(&new_experiment()).unwrap(), 1);
+}

@@ -1,0 +1,230 @@
+//! What the surrogate model says of an experiment, kept until there is more to know.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bayes_opt::{Optimizer, Value};
+use coordinator::store::ExperimentRow;
+use coordinator::{Coordinator, Error};
+use serde::Serialize;
+use tuner::report::EvaluationRecord;
+
+/// A model is fitted to so many evaluations at the most: fitting grows with the third power of their number, and these are
+/// fitted in seconds.
+const EVALUATIONS_MAX: usize = 200;
+
+/// Values of a parameter at which a curve is drawn.
+const CURVE_POINTS: usize = 33;
+
+/// Values of each of two parameters.
+const MAP_POINTS: usize = 17;
+
+/// Experiments whose model is kept.
+const KEPT_MAX: usize = 8;
+
+/// Importance and trends.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Explanation {
+    /// Evaluations that the model knows.
+    used: usize,
+    /// Evaluations that taught something.
+    of: usize,
+    importance: Vec<Share>,
+    dependence: Vec<Curve>,
+}
+
+/// How much a parameter matters: its share of the model's variance, with a 90 % interval.
+#[derive(Clone, Debug, Serialize)]
+struct Share {
+    parameter: String,
+    share: f64,
+    low: f64,
+    high: f64,
+}
+
+/// The score over one parameter, the others averaged.
+#[derive(Clone, Debug, Serialize)]
+struct Curve {
+    parameter: String,
+    value: Vec<Value>,
+    mean: Vec<f64>,
+    sd: Vec<f64>,
+}
+
+/// The score over two parameters.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Pair {
+    x: Vec<Value>,
+    y: Vec<Value>,
+    /// A row for each `x`.
+    mean: Vec<Vec<f64>>,
+    sd: Vec<Vec<f64>>,
+}
+
+/// An experiment's model and how much it knows.
+struct Fitted {
+    evaluations: usize,
+    optimizer: Optimizer,
+    explanation: Option<Arc<Explanation>>,
+    of: usize,
+}
+
+/// The models of the experiments looked at last.
+#[derive(Default)]
+pub(crate) struct Models(Mutex<BTreeMap<i64, Fitted>>);
+
+/// The evaluations that a model is fitted to: all, or an even choice over their scores, so that the best are among them.
+fn choice(mut known: Vec<EvaluationRecord>) -> Vec<EvaluationRecord> {
+    if known.len() <= EVALUATIONS_MAX {
+        return known;
+    }
+    let score = |record: &EvaluationRecord| {
+        let measurement = record.measurement.as_ref();
+        measurement.map_or(f64::INFINITY, |measurement| measurement.score)
+    };
+    known.sort_by(|a, b| score(a).total_cmp(&score(b)));
+    let last = known.len() - 1;
+    (0..EVALUATIONS_MAX)
+        .map(|index| known[index * last / (EVALUATIONS_MAX - 1)].clone())
+        .collect()
+}
+
+impl Models {
+    /// One at a time: fitting takes a core, which a measurement may need.
+    fn with<T>(
+        &self,
+        coordinator: &Coordinator,
+        id: i64,
+        work: impl FnOnce(&mut Fitted, &ExperimentRow) -> T,
+    ) -> Result<T, Error> {
+        let row = coordinator.store().experiment(id)?;
+        let rows = coordinator.store().evaluations(id, 1)?;
+        let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = rows.iter().filter(|row| !row.is_running).count();
+        let is_fresh = models
+            .get(&id)
+            .is_some_and(|fitted| fitted.evaluations == ended);
+        if !is_fresh {
+            let records = rows
+                .into_iter()
+                .filter(|row| !row.is_running)
+                .map(|row| row.record);
+            let taught = records.filter(|record| {
+                record.measurement.is_some()
+                    || record.outcome == tuner::evaluation::Outcome::Crashed
+            });
+            let known: Vec<EvaluationRecord> = taught.collect();
+            let of = known.len();
+            let optimizer = coordinator.surrogate(&row, &choice(known))?;
+            while models.len() >= KEPT_MAX {
+                models.pop_first();
+            }
+            models.insert(
+                id,
+                Fitted {
+                    evaluations: ended,
+                    optimizer,
+                    explanation: None,
+                    of,
+                },
+            );
+        }
+        let fitted = models.get_mut(&id);
+        let fitted = fitted.ok_or_else(|| Error::NotFound(format!("model of experiment {id}")))?;
+        Ok(work(fitted, &row))
+    }
+
+    pub(crate) fn explain(
+        &self,
+        coordinator: &Coordinator,
+        id: i64,
+    ) -> Result<Arc<Explanation>, Error> {
+        self.with(coordinator, id, |fitted, _| {
+            if let Some(explanation) = &fitted.explanation {
+                return Arc::clone(explanation);
+            }
+            let optimizer = &mut fitted.optimizer;
+            let names: Vec<String> = optimizer
+                .space()
+                .parameters()
+                .iter()
+                .map(|parameter| parameter.name.clone())
+                .collect();
+            let importance = optimizer.importance().into_iter();
+            let explanation = Arc::new(Explanation {
+                used: fitted.of.min(EVALUATIONS_MAX),
+                of: fitted.of,
+                importance: importance
+                    .filter(|importance| names.contains(&importance.parameter))
+                    .map(|importance| Share {
+                        parameter: importance.parameter,
+                        share: importance.share,
+                        low: importance.low,
+                        high: importance.high,
+                    })
+                    .collect(),
+                dependence: names
+                    .iter()
+                    .map(|name| {
+                        let mut curve = Curve {
+                            parameter: name.clone(),
+                            value: Vec::new(),
+                            mean: Vec::new(),
+                            sd: Vec::new(),
+                        };
+                        for (value, mean, sd) in optimizer.partial_dependence(name, CURVE_POINTS) {
+                            curve.value.push(value);
+                            curve.mean.push(mean);
+                            curve.sd.push(sd);
+                        }
+                        curve
+                    })
+                    .collect(),
+            });
+            fitted.explanation = Some(Arc::clone(&explanation));
+            explanation
+        })
+    }
+
+    pub(crate) fn pair(
+        &self,
+        coordinator: &Coordinator,
+        id: i64,
+        x: &str,
+        y: &str,
+    ) -> Result<Pair, Error> {
+        self.with(coordinator, id, |fitted, row| {
+            for name in [x, y] {
+                if row.report.control.get(name).is_none() {
+                    return Err(Error::Invalid(format!(
+                        "{name:?} is not a parameter of experiment {id}"
+                    )));
+                }
+            }
+            if x == y {
+                return Err(Error::Invalid("x and y must be two parameters".into()));
+            }
+            let mut pair = Pair {
+                x: Vec::new(),
+                y: Vec::new(),
+                mean: Vec::new(),
+                sd: Vec::new(),
+            };
+            for ([x, y], mean, sd) in fitted.optimizer.partial_dependence_pair([x, y], MAP_POINTS) {
+                if pair.x.last() != Some(&x) {
+                    pair.x.push(x);
+                    pair.mean.push(Vec::new());
+                    pair.sd.push(Vec::new());
+                }
+                if pair.x.len() == 1 {
+                    pair.y.push(y);
+                }
+                if let (Some(means), Some(sds)) = (pair.mean.last_mut(), pair.sd.last_mut()) {
+                    means.push(mean);
+                    sds.push(sd);
+                }
+            }
+            Ok(pair)
+        })?
+    }
+}

@@ -1,0 +1,303 @@
+//! The interface described in OpenAPI 3.1, made from one table; the bodies' schemas come from the types that parse them.
+
+use axum::Json;
+use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::{Map, Value, json};
+
+use crate::api::{GivenBudget, GivenConfiguration, GivenFork, GivenSpec};
+
+/// One verb.
+struct Operation {
+    method: &'static str,
+    path: &'static str,
+    name: &'static str,
+    summary: &'static str,
+    body: Option<Body>,
+    /// Name, schema, meaning.
+    query: &'static [(&'static str, &'static str, &'static str)],
+    /// Status of success and its media type; none without content.
+    success: (u16, Option<&'static str>),
+}
+
+enum Body {
+    Spec,
+    Fork,
+    Budget,
+    Configuration,
+    Report,
+}
+
+const JSON: Option<&str> = Some("application/json");
+
+const fn get(path: &'static str, name: &'static str, summary: &'static str) -> Operation {
+    Operation {
+        method: "get",
+        path,
+        name,
+        summary,
+        body: None,
+        query: &[],
+        success: (200, JSON),
+    }
+}
+
+const fn post(path: &'static str, name: &'static str, summary: &'static str) -> Operation {
+    Operation {
+        method: "post",
+        ..get(path, name, summary)
+    }
+}
+
+const OPERATIONS: &[Operation] = &[
+    get("/experiments", "list", "Every experiment, newest first"),
+    Operation {
+        body: Some(Body::Spec),
+        success: (201, JSON),
+        ..post(
+            "/experiments",
+            "create",
+            "Make an experiment of a specification and put it in the queue",
+        )
+    },
+    Operation {
+        body: Some(Body::Report),
+        success: (201, JSON),
+        ..post(
+            "/experiments/import",
+            "import",
+            "Take in a report of `slackline tune --json` or of an export",
+        )
+    },
+    get("/experiments/{id}", "show", "One experiment"),
+    Operation {
+        method: "delete",
+        success: (204, None),
+        ..get(
+            "/experiments/{id}",
+            "delete",
+            "Delete an experiment that does not run, with all that it measured",
+        )
+    },
+    post(
+        "/experiments/{id}/pause",
+        "pause",
+        "Let it wait after the present evaluation",
+    ),
+    post(
+        "/experiments/{id}/resume",
+        "resume",
+        "Put it back into the queue; it goes on where it was",
+    ),
+    post(
+        "/experiments/{id}/stop",
+        "stop",
+        "End it now; the evaluation that is measured is killed",
+    ),
+    post(
+        "/experiments/{id}/verify",
+        "verify",
+        "Verify what it has found so far, anew",
+    ),
+    post(
+        "/experiments/{id}/promote",
+        "promote",
+        "Put its verified winner in force on the host",
+    ),
+    post(
+        "/experiments/{id}/rollback",
+        "rollback",
+        "Put the control's configuration in force again",
+    ),
+    Operation {
+        body: Some(Body::Fork),
+        success: (201, JSON),
+        ..post(
+            "/experiments/{id}/fork",
+            "fork",
+            "Make an experiment that starts from what this one measured",
+        )
+    },
+    Operation {
+        method: "put",
+        body: Some(Body::Budget),
+        ..get(
+            "/experiments/{id}/budget",
+            "budget",
+            "Change how much it may measure",
+        )
+    },
+    get(
+        "/experiments/{id}/queue",
+        "queue",
+        "The configurations to be tried by hand",
+    ),
+    Operation {
+        body: Some(Body::Configuration),
+        success: (201, JSON),
+        ..post(
+            "/experiments/{id}/queue",
+            "enqueue",
+            "Try a configuration before what the optimiser asks for",
+        )
+    },
+    Operation {
+        query: &[("format", "string", "json (default) or csv")],
+        success: (200, None),
+        ..get(
+            "/experiments/{id}/export",
+            "export",
+            "The whole report, or the evaluations as a table",
+        )
+    },
+    get(
+        "/experiments/{id}/points",
+        "points",
+        "The evaluations in columns, for plots",
+    ),
+    get(
+        "/experiments/{id}/model",
+        "model",
+        "Importance and trend of every parameter",
+    ),
+    Operation {
+        query: &[
+            ("x", "string", "a parameter"),
+            ("y", "string", "another one"),
+        ],
+        ..get(
+            "/experiments/{id}/model/pair",
+            "model-pair",
+            "The model over two parameters",
+        )
+    },
+    get(
+        "/experiments/{id}/verification",
+        "verification",
+        "The arms of the verification and their runs",
+    ),
+    Operation {
+        query: &[("from", "integer", "the first number, 1 by default")],
+        ..get(
+            "/experiments/{id}/evaluations",
+            "evaluations",
+            "Its evaluations, without their blocks",
+        )
+    },
+    get(
+        "/experiments/{id}/evaluations/{number}",
+        "evaluation",
+        "One evaluation with its blocks",
+    ),
+    post(
+        "/experiments/{id}/evaluations/{number}/kill",
+        "kill",
+        "End one evaluation that is measured; the experiment goes on",
+    ),
+    Operation {
+        body: Some(Body::Spec),
+        ..post(
+            "/specs/check",
+            "check",
+            "What is wrong with a specification, and on which line",
+        )
+    },
+    get(
+        "/host",
+        "host",
+        "What is changed on the host now, and what it can do",
+    ),
+    get("/openapi.json", "openapi", "This description"),
+];
+
+/// The whole description.
+#[must_use]
+pub fn document() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+    });
+    let mut schemas = settings.into_generator();
+    let mut paths = Map::new();
+    for operation in OPERATIONS {
+        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        path[operation.method] = describe(operation, &mut schemas);
+    }
+    let mut definitions = schemas.take_definitions(true);
+    definitions.insert(
+        "Refusal".into(),
+        json!({
+            "type": "object",
+            "required": ["error"],
+            "properties": {
+                "error": { "type": "string", "description": "Why it was not done." },
+                "line": { "type": "integer", "description": "The line of a specification." },
+                "key": { "type": "string", "description": "The key on it." },
+            },
+        }),
+    );
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "slackline serve", "version": env!("CARGO_PKG_VERSION") },
+        "servers": [{ "url": "/api/v1" }],
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "schemas": definitions,
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
+    let in_path = operation
+        .path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<Value> = in_path
+        .map(|name| {
+            json!({
+                "name": name, "in": "path", "required": true, "example": 1,
+                "schema": { "type": "integer", "minimum": 1, "maximum": i64::MAX },
+            })
+        })
+        .collect();
+    parameters.extend(operation.query.iter().map(|(name, kind, meaning)| {
+        json!({ "name": name, "in": "query", "description": meaning, "schema": { "type": kind, "minimum": 0 } })
+    }));
+    let (status, kind) = operation.success;
+    let mut success = json!({ "description": operation.summary });
+    if let Some(kind) = kind {
+        success["content"] = json!({ kind: { "schema": {} } });
+    }
+    let refusal = json!({
+        "description": "Refused; the body says why.",
+        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
+    });
+    let mut described = json!({
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": { status.to_string(): success, "4XX": refusal, "503": refusal },
+    });
+    let schema = operation.body.as_ref().map(|body| match body {
+        Body::Spec => of::<GivenSpec>(schemas),
+        Body::Fork => of::<GivenFork>(schemas),
+        Body::Budget => of::<GivenBudget>(schemas),
+        Body::Configuration => of::<GivenConfiguration>(schemas),
+        Body::Report => json!({ "type": "object" }),
+    });
+    if let Some(schema) = schema {
+        described["requestBody"] = json!({
+            "required": !matches!(operation.body, Some(Body::Fork)),
+            "content": { "application/json": { "schema": schema } },
+        });
+    }
+    described
+}
+
+fn of<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
+    schemas.subschema_for::<T>().to_value()
+}
+
+pub(crate) async fn serve() -> Json<Value> {
+    Json(document())
+}

@@ -1,0 +1,336 @@
+//! `slackline experiments`: the verbs of a running `slackline serve`, on the command line.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use dashboard::Access;
+use serde_json::{Value, json};
+
+use crate::{Done, message, print, table};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Another server than the one of the state directory; its token comes from SLACKLINE_TOKEN.
+    #[arg(long, global = true, env = "SLACKLINE_URL")]
+    url: Option<String>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Every experiment, newest first.
+    Ls {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// One experiment.
+    Show {
+        id: i64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make an experiment of a specification and put it in the queue; prints its number.
+    Create {
+        /// The specification (TOML, or JSON with the ending .json).
+        spec: PathBuf,
+    },
+    /// Let it wait after the present evaluation.
+    Pause { id: i64 },
+    /// Put it back into the queue; it goes on where it was.
+    Resume { id: i64 },
+    /// End it now; the evaluation that is measured is killed.
+    Stop { id: i64 },
+    /// Verify what it has found so far, anew.
+    Verify { id: i64 },
+    /// Put its verified winner in force on the host.
+    Promote { id: i64 },
+    /// Put the control's configuration in force again.
+    Rollback { id: i64 },
+    /// Delete it, with all that it measured.
+    Delete { id: i64 },
+    /// End one evaluation that is measured; the experiment goes on.
+    Kill { id: i64, evaluation: usize },
+    /// Try a configuration before what the optimiser asks for: `threads=8 cache=on`.
+    Enqueue {
+        id: i64,
+        /// Parameters that differ from the control's.
+        #[arg(required = true, value_name = "PARAMETER=VALUE")]
+        values: Vec<String>,
+    },
+    /// Change how much it may measure.
+    Budget {
+        id: i64,
+        /// Evaluations, the failed ones included.
+        #[arg(long, value_name = "N")]
+        evaluations: usize,
+        /// Minutes; no limit by default.
+        #[arg(long, value_name = "MINUTES")]
+        wall_time_min: Option<f64>,
+    },
+    /// Make an experiment that starts from what this one measured; prints its number.
+    Fork {
+        id: i64,
+        /// Another specification with the same objective.
+        spec: Option<PathBuf>,
+    },
+    /// Print the whole report, or the evaluations as a table.
+    Export {
+        id: i64,
+        /// json or csv.
+        #[arg(long, default_value = "json")]
+        format: String,
+    },
+    /// Take in a report of `tune --json` or of an export; prints its number.
+    Import { report: PathBuf },
+}
+
+/// A server and the token for it.
+struct Client {
+    agent: ureq::Agent,
+    base: String,
+    token: String,
+}
+
+impl Client {
+    fn new(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Self> {
+        let (url, token) = match &arguments.url {
+            Some(url) => {
+                let token = std::env::var("SLACKLINE_TOKEN")
+                    .context("SLACKLINE_TOKEN holds no token for --url")?;
+                (url.trim_end_matches('/').to_owned(), token)
+            }
+            None => {
+                let access = Access::read(state_dir)
+                    .context("is `slackline serve` running with this --state-dir?")?;
+                (format!("http://{}", access.address), access.write_token)
+            }
+        };
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(std::time::Duration::from_secs(120)))
+            .build();
+        Ok(Self {
+            agent: agent.into(),
+            base: format!("{url}/api/v1"),
+            token,
+        })
+    }
+
+    fn text(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
+        let url = format!("{}{path}", self.base);
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(&url)
+            .header("authorization", format!("Bearer {}", self.token))
+            .header("content-type", "application/json")
+            .body(body.map_or_else(String::new, Value::to_string))?;
+        let mut response = self
+            .agent
+            .run(request)
+            .with_context(|| format!("{url} does not answer"))?;
+        let status = response.status();
+        let text = response
+            .body_mut()
+            .with_config()
+            .limit(1 << 30)
+            .read_to_string()
+            .with_context(|| url.clone())?;
+        if status.is_success() {
+            return Ok(text);
+        }
+        let refusal: Value = serde_json::from_str(&text).unwrap_or_default();
+        let why = refusal["error"].as_str().unwrap_or(&text);
+        match (refusal["line"].as_u64(), refusal["key"].as_str()) {
+            (Some(line), Some(key)) => bail!("line {line}: {key}: {why}"),
+            (None, Some(key)) if !key.is_empty() => bail!("{key}: {why}"),
+            _ => bail!("{why}"),
+        }
+    }
+
+    fn json(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
+        let text = self.text(method, path, body)?;
+        serde_json::from_str(&text).context("the server answered with something else than JSON")
+    }
+}
+
+/// A specification in a file, as the server takes it.
+fn given(file: &Path) -> anyhow::Result<Value> {
+    let spec = std::fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
+    let path = file
+        .canonicalize()
+        .with_context(|| format!("{}", file.display()))?;
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    Ok(json!({
+        "spec": spec,
+        "format": if is_json { "json" } else { "toml" },
+        "dir": path.parent(),
+        "name": path.file_stem().map(|stem| stem.to_string_lossy()),
+    }))
+}
+
+/// `true`, a number, or a word.
+fn scalar(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(value @ (Value::Bool(_) | Value::Number(_))) => value,
+        _ => json!(text),
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    let client = Client::new(arguments, state_dir)?;
+    let on = |id: &i64, verb: &str| format!("/experiments/{id}/{verb}");
+    let act = |id: &i64, verb: &str| {
+        let now = client.json("POST", &on(id, verb), None)?;
+        message(&format!("experiment {id} is {}", state(&now)));
+        anyhow::Ok(())
+    };
+    let made = |now: &Value| print(&format!("{}\n", now["id"]));
+    match &arguments.verb {
+        Verb::Ls { json: true } => print(&pretty(&client.json("GET", "/experiments", None)?)?)?,
+        Verb::Ls { json: false } => print(&list(&client.json("GET", "/experiments", None)?))?,
+        Verb::Show { id, json } => {
+            let shown = client.json("GET", &format!("/experiments/{id}"), None)?;
+            print(&if *json { pretty(&shown)? } else { show(&shown) })?;
+        }
+        Verb::Create { spec } => {
+            made(&client.json("POST", "/experiments", Some(&given(spec)?))?)?
+        }
+        Verb::Pause { id } => act(id, "pause")?,
+        Verb::Resume { id } => act(id, "resume")?,
+        Verb::Stop { id } => act(id, "stop")?,
+        Verb::Verify { id } => act(id, "verify")?,
+        Verb::Promote { id } => act(id, "promote")?,
+        Verb::Rollback { id } => act(id, "rollback")?,
+        Verb::Kill { id, evaluation } => act(id, &format!("evaluations/{evaluation}/kill"))?,
+        Verb::Delete { id } => {
+            client.text("DELETE", &format!("/experiments/{id}"), None)?;
+            message(&format!("experiment {id} is deleted"));
+        }
+        Verb::Enqueue { id, values } => {
+            let mut configuration = serde_json::Map::new();
+            for pair in values {
+                let (name, value) = pair
+                    .split_once('=')
+                    .with_context(|| format!("{pair:?} is not PARAMETER=VALUE"))?;
+                configuration.insert(name.to_owned(), scalar(value));
+            }
+            let body = json!({ "configuration": configuration });
+            let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
+            message(&format!("to be tried next: {enqueued}"));
+        }
+        Verb::Budget {
+            id,
+            evaluations,
+            wall_time_min,
+        } => {
+            let body = json!({ "evaluations": evaluations, "wall_time_min": wall_time_min });
+            client.json("PUT", &on(id, "budget"), Some(&body))?;
+            message(&format!(
+                "experiment {id} may measure {evaluations} evaluations"
+            ));
+        }
+        Verb::Fork { id, spec } => {
+            let body = match spec {
+                Some(file) => {
+                    let mut given = given(file)?;
+                    if let Value::Object(fields) = &mut given {
+                        fields.remove("name");
+                    }
+                    given
+                }
+                None => json!({}),
+            };
+            made(&client.json("POST", &on(id, "fork"), Some(&body))?)?;
+        }
+        Verb::Export { id, format } => {
+            print(&client.text("GET", &on(id, &format!("export?format={format}")), None)?)?;
+        }
+        Verb::Import { report } => {
+            let text =
+                std::fs::read_to_string(report).with_context(|| format!("{}", report.display()))?;
+            let body =
+                serde_json::from_str(&text).with_context(|| format!("{}", report.display()))?;
+            made(&client.json("POST", "/experiments/import", Some(&body))?)?;
+        }
+    }
+    Ok(Done::Positive)
+}
+
+fn pretty(value: &Value) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+fn text(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// The state, and what will become of it.
+fn state(experiment: &Value) -> String {
+    let now = text(&experiment["state"]);
+    match experiment["wish"].as_str() {
+        Some(wish) => format!("{now}, to {wish}"),
+        None => now,
+    }
+}
+
+fn list(experiments: &Value) -> String {
+    let mut rows = table::table(&["#", "name", "state", "evaluations", "what was shown"]);
+    for it in experiments.as_array().into_iter().flatten() {
+        rows.add_row([
+            it["id"].to_string(),
+            text(&it["name"]),
+            state(it),
+            format!("{}/{}", it["evaluations"], it["budget"]),
+            it["message"]
+                .as_str()
+                .map_or_else(|| text(&it["sentence"]), str::to_owned),
+        ]);
+    }
+    format!("{rows}\n")
+}
+
+fn show(it: &Value) -> String {
+    let mut lines = vec![
+        format!("{} (experiment {})", text(&it["name"]), it["id"]),
+        format!(
+            "{}: {} of {} evaluations",
+            state(it),
+            it["evaluations"],
+            it["budget"]
+        ),
+    ];
+    if let Some(message) = it["message"].as_str() {
+        lines.push(message.to_owned());
+    }
+    if let Some(evaluation) = it["progress"]["evaluation"].as_u64() {
+        let progress = &it["progress"];
+        lines.push(format!(
+            "evaluation {evaluation} is measured, block {} of {}",
+            progress["blocks"], progress["of_blocks"]
+        ));
+    }
+    if let Some(verifying) = it["progress"]["verifying"].as_str() {
+        lines.push(format!("verifying {verifying}"));
+    }
+    if let Some(sentence) = it["sentence"]
+        .as_str()
+        .filter(|sentence| !sentence.is_empty())
+    {
+        lines.push(sentence.to_owned());
+    }
+    let settings = it["settings"].as_array().into_iter().flatten();
+    lines.extend(settings.map(|setting| format!("  {}", text(setting))));
+    if it["promotion"].is_object() {
+        let changed = it["promotion"]["changed"].as_array().into_iter().flatten();
+        let changed: Vec<String> = changed.map(text).collect();
+        lines.push(format!("in force on the host: {}", changed.join(", ")));
+    }
+    lines.join("\n") + "\n"
+}

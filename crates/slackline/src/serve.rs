@@ -1,0 +1,146 @@
+//! `slackline serve`: the coordinator's thread, the server beside it, and what systemd wants to know of both.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use coordinator::Coordinator;
+use coordinator::store::{Location, Store};
+use dashboard::{Access, Options};
+use sd_notify::NotifyState;
+use tuner::process::Interrupt;
+
+use crate::{Done, message};
+
+/// How often signals and the watchdog are looked after.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Address and port. Beyond loopback, tokens cross the network unencrypted: put a TLS proxy in front.
+    #[arg(long, default_value = "127.0.0.1:8431", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// `postgresql://…`, or a SQLite file; by default slackline.db in the state directory.
+    #[arg(long, value_name = "URL", env = "SLACKLINE_STORE")]
+    store: Option<String>,
+    /// A host name under which a proxy or another machine calls this server.
+    #[arg(long = "name", value_name = "HOST")]
+    names: Vec<String>,
+    /// Requests a second, on average.
+    #[arg(long, default_value_t = 100.0, value_name = "N")]
+    rate: f64,
+}
+
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    anyhow::ensure!(arguments.rate > 0.0, "--rate must be above 0");
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let state_dir = std::path::absolute(state_dir)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&state_dir)
+        .with_context(|| format!("{}", state_dir.display()))?;
+    let location = match &arguments.store {
+        Some(text) => Location::parse(text),
+        None => Location::Sqlite(state_dir.join("slackline.db")),
+    };
+    let store = Store::open(&location)?;
+    let coordinator = Arc::new(Coordinator::new(store, &state_dir));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the server cannot be started")?;
+    let ended = runtime.block_on(serve(
+        arguments,
+        &state_dir,
+        Arc::clone(&coordinator),
+        interrupt,
+    ));
+    // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of the store goes here.
+    drop(runtime);
+    drop(coordinator);
+    ended
+}
+
+async fn serve(
+    arguments: &Arguments,
+    state_dir: &Path,
+    coordinator: Arc<Coordinator>,
+    interrupt: Interrupt,
+) -> anyhow::Result<Done> {
+    let listener = tokio::net::TcpListener::bind(arguments.listen)
+        .await
+        .with_context(|| format!("{} cannot be listened on", arguments.listen))?;
+    let address = listener.local_addr()?;
+    let access = Access::at(state_dir, &address.to_string(), &arguments.names)?;
+    let measuring = {
+        let coordinator = Arc::clone(&coordinator);
+        std::thread::Builder::new()
+            .name("coordinator".into())
+            .spawn(move || coordinator.run(&message))
+            .context("the coordinator's thread cannot be started")?
+    };
+    // The token itself goes to a terminal, never to a log.
+    if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        message(&format!("http://{address}/?token={}", access.write_token));
+    } else {
+        message(&format!(
+            "http://{address}/ (the tokens are in {})",
+            state_dir.join("serve.json").display()
+        ));
+    }
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let end = until_end(Arc::clone(&coordinator), interrupt.clone(), measuring);
+    let (told, end_of_server) = tokio::sync::oneshot::channel::<()>();
+    let options = Options {
+        rate: arguments.rate,
+    };
+    let server = dashboard::serve(listener, Arc::clone(&coordinator), access, options, async {
+        let _ = end_of_server.await;
+    });
+    let ending = async {
+        let ended = end.await;
+        let _ = told.send(());
+        ended
+    };
+    let (served, ended) = tokio::join!(server, ending);
+    served.context("the server")?;
+    ended?;
+    Ok(interrupt.signal().map_or(Done::Positive, Done::Signal))
+}
+
+/// Waits for a signal, or for the coordinator to give up; then until everything is restored.
+async fn until_end(
+    coordinator: Arc<Coordinator>,
+    interrupt: Interrupt,
+    measuring: std::thread::JoinHandle<Result<(), coordinator::Error>>,
+) -> anyhow::Result<()> {
+    let watchdog = sd_notify::watchdog_enabled();
+    let mut told = std::time::Instant::now();
+    while interrupt.signal().is_none() && !measuring.is_finished() {
+        tokio::time::sleep(LOOK).await;
+        // A third of what systemd waits for; a store that does not answer keeps us from telling.
+        if let Some(limit) = watchdog
+            && told.elapsed() > limit / 3
+        {
+            let store = Arc::clone(&coordinator);
+            let asked = tokio::task::spawn_blocking(move || store.is_alive()).await;
+            if asked.unwrap_or(false) {
+                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+                told = std::time::Instant::now();
+            }
+        }
+    }
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    coordinator.end();
+    let ended = tokio::task::spawn_blocking(move || measuring.join()).await?;
+    match ended {
+        Ok(ended) => Ok(ended?),
+        Err(_) => {
+            anyhow::bail!("the coordinator's thread ended by a panic: run `slackline restore`")
+        }
+    }
+}

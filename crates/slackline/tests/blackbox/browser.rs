@@ -1,0 +1,162 @@
+//! The pages in a headless Chromium: created → watched → one killed → paused → resumed → verified → promoted → rolled back.
+//!
+//! With `SLACKLINE_PICTURES=docs/pictures` the pictures of the README are made anew.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::serve::Server;
+use crate::toy::{FIRST, Toy, skip};
+use crate::webdriver::Browser;
+
+/// Three parameters: the knob `x` with its best at 20, `pool` with its best at 12, and one that does nothing.
+fn toy() -> Toy {
+    let mut toy = Toy::new();
+    let parameters = toy.spec["parameters"].as_array_mut().unwrap();
+    parameters.push(json!({ "name": "pool", "type": "int", "low": 1, "high": 64, "default": 32, "scale": "log" }));
+    parameters.push(json!({ "name": "codec", "type": "categorical", "values": ["lz4", "none", "zstd"], "default": "none" }));
+    toy.load_after("us=$(( us + ({pool}-12)*({pool}-12) )); sleep 0.05");
+    toy.spec["name"] = json!("pool and codec");
+    toy.spec["search"] = json!({ "strategy": "sobol" });
+    toy.spec["evaluation"]["blocks"] = json!(3);
+    toy.spec["budget"]["evaluations"] = json!(9);
+    toy
+}
+
+#[test]
+fn a_person_clicks_through_all_of_it() {
+    let toy = toy();
+    let Some(browser) = Browser::start(1200, false) else {
+        return skip(&"chromedriver is not installed");
+    };
+    let server = Server::start(&toy);
+    let base = server.page("/");
+    let picture = |name: &str| {
+        if let Some(dir) = std::env::var_os("SLACKLINE_PICTURES") {
+            browser.picture(&PathBuf::from(dir).join(name));
+        }
+    };
+    let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
+    let knob = || toy.knob();
+
+    browser.open(&format!("{base}?token={}", server.token("write_token")));
+    browser.wait(&says("There is none yet"));
+    assert_eq!(
+        browser.run("return location.search"),
+        "",
+        "the token has left the address"
+    );
+
+    // Create: an error at its line first.
+    browser.open(&server.page("/new"));
+    let mut wrong = toy.spec.clone();
+    wrong["parameters"][1]["low"] = json!(100);
+    browser.run("document.getElementById('format').value = 'json'");
+    browser.fill("#spec", &serde_json::to_string_pretty(&wrong).unwrap());
+    browser.wait("document.querySelector('#verdict.wrong')");
+    browser.wait(&says("parameters[1]"));
+    assert_eq!(
+        browser.run("return document.querySelectorAll('#lines b').length"),
+        1
+    );
+    picture("serve-new.png");
+    browser.fill("#spec", &serde_json::to_string_pretty(&toy.spec).unwrap());
+    browser.wait("document.querySelector('#verdict.right')");
+    browser.click("#create");
+
+    // Watch, kill one, pause, resume.
+    browser.wait("document.querySelector('#kill')");
+    browser.click("#kill");
+    browser.wait("document.querySelector('tr.killed')");
+    browser.click("#verb-pause");
+    browser.wait("document.querySelector('p[role=status] .tag.paused')");
+    assert_eq!(knob(), FIRST);
+    browser.click("#verb-resume");
+    browser.wait("document.querySelector('p[role=status] .tag.running')");
+    browser.wait("document.querySelectorAll('tr.completed').length >= 3");
+    browser.click("tr.completed th a");
+    browser.wait("document.querySelector('#plot-blocks canvas')");
+    picture("serve-evaluation.png");
+    browser.run("history.back()");
+    browser.wait("document.querySelector('p[role=status] .tag.done')");
+    assert!(
+        server.get("/experiments/1")["sentence"]
+            .as_str()
+            .unwrap()
+            .starts_with("Shown: ")
+    );
+    browser.wait("document.querySelectorAll('#importance tbody tr').length === 3");
+    browser.wait("document.querySelectorAll('#scatters canvas').length === 3");
+    browser.wait("document.getElementById('map-caption').textContent.includes('model')");
+    picture("serve-experiment.png");
+
+    // Verify, promote, roll back.
+    browser.click("#verb-verify");
+    browser.wait("document.querySelector('p[role=status] .tag.running')");
+    browser.wait("document.querySelector('p[role=status] .tag.done')");
+    browser.open(&server.page("/experiments/1/verification"));
+    browser.wait(&says("This is verification 2"));
+    browser.wait("document.querySelector('#plot-integrals canvas')");
+    picture("serve-verification.png");
+    browser.open(&server.page("/experiments/1"));
+    browser.click("#verb-promote");
+    browser.wait("document.querySelector('.tag.promoted')");
+    assert_ne!(knob(), FIRST);
+    browser.click("#verb-rollback");
+    browser.wait("!document.querySelector('.tag.promoted')");
+    assert_eq!(knob(), FIRST);
+    browser.open(&server.page("/host"));
+    browser.wait(&says("every knob has its first value"));
+    picture("serve-host.png");
+    browser.open(&base);
+    browser.wait(&says("pool and codec"));
+    picture("serve-experiments.png");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+
+    // On a telephone, in the dark: nothing is wider than the screen but what scrolls by itself.
+    let small = Browser::start(360, true).unwrap();
+    small.open(&format!("{base}?token={}", server.token("read_token")));
+    for path in [
+        "/",
+        "/new",
+        "/host",
+        "/experiments/1",
+        "/experiments/1/verification",
+        "/experiments/1/evaluations/2",
+    ] {
+        small.open(&server.page(path));
+        small.wait("document.readyState === 'complete'");
+        let wide = small.run(
+            "const width = window.innerWidth; return document.documentElement.scrollWidth <= width ? [] : \
+             [width, document.documentElement.scrollWidth, ...[...document.querySelectorAll('*')].filter(it => \
+             it.getBoundingClientRect().right > width).map(it => it.outerHTML.slice(0, 100))]",
+        );
+        assert_eq!(wide, json!([]), "{path} is too wide");
+        let unnamed = small.run(
+            "return [...document.querySelectorAll('button, a, input:not([type=hidden]), select, textarea')].filter(it => \
+             !(it.textContent.trim() || it.getAttribute('aria-label') || it.labels?.length)).map(it => it.outerHTML)",
+        );
+        assert_eq!(
+            unnamed,
+            json!([]),
+            "{path}: a screen reader has no name for these"
+        );
+        assert_eq!(
+            small.run("return document.querySelectorAll('h1').length"),
+            1,
+            "{path}"
+        );
+    }
+    small.open(&server.page("/experiments/1"));
+    assert_eq!(
+        small.run("return document.querySelectorAll('[data-post], [data-delete]').length"),
+        0,
+        "who may only look is offered nothing to change"
+    );
+    small.wait("document.querySelectorAll('#scatters canvas').length === 3");
+    if let Some(dir) = std::env::var_os("SLACKLINE_PICTURES") {
+        small.picture(&PathBuf::from(dir).join("serve-small-dark.png"));
+    }
+    assert_eq!(small.errors(), Vec::<String>::new());
+}

@@ -1,0 +1,599 @@
+//! `slackline serve` from outside: every verb of the command line, `kill -9` at any moment, and who is let in.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::{Value, json};
+
+use crate::toy::{Ended, FIRST, Toy};
+
+/// A running server, which is killed with the test.
+pub(crate) struct Server<'a> {
+    toy: &'a Toy,
+    child: Child,
+}
+
+impl<'a> Server<'a> {
+    pub(crate) fn start(toy: &'a Toy) -> Self {
+        // The address of the last server is not this one's.
+        let said = toy.path("state/serve.json");
+        let before = std::fs::read_to_string(&said).unwrap_or_default();
+        let mut server = Self {
+            toy,
+            child: toy
+                .slackline(&["serve", "--listen", "127.0.0.1:0", "--rate", "10000"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap(),
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let now = std::fs::read_to_string(&said).unwrap_or_default();
+            if !now.is_empty() && now != before && server.try_get("/experiments").is_some() {
+                return server;
+            }
+            assert!(
+                server.child.try_wait().unwrap().is_none(),
+                "the server ended"
+            );
+            assert!(Instant::now() < end, "the server does not answer");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn access(&self) -> Value {
+        let text = std::fs::read_to_string(self.toy.path("state/serve.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub(crate) fn token(&self, role: &str) -> String {
+        self.access()[role].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn page(&self, path: &str) -> String {
+        format!(
+            "http://{}{path}",
+            self.access()["address"].as_str().unwrap()
+        )
+    }
+
+    fn url(&self, path: &str) -> String {
+        self.page(&format!("/api/v1{path}"))
+    }
+
+    fn try_get(&self, path: &str) -> Option<Value> {
+        let token = self.token("read_token");
+        let answer = ureq::get(self.url(path)).header("authorization", format!("Bearer {token}"));
+        answer.call().ok()?.body_mut().read_json().ok()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        self.try_get(path)
+            .unwrap_or_else(|| panic!("{path} cannot be read"))
+    }
+
+    /// `slackline experiments …`.
+    fn does(&self, arguments: &[&str]) -> Ended {
+        Ended::of(self.toy.slackline(&[&["experiments"], arguments].concat()))
+    }
+
+    fn create(&self) -> i64 {
+        let file = self.toy.path("experiment.json");
+        std::fs::write(&file, self.toy.spec.to_string()).unwrap();
+        let made = self.does(&["create", file.to_str().unwrap()]).with_code(0);
+        made.stdout.trim().parse().unwrap()
+    }
+
+    /// Waits until an experiment is in one of these states.
+    fn wait_for(&self, id: i64, states: &[&str]) -> Value {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let shown = self.get(&format!("/experiments/{id}"));
+            if states.contains(&shown["state"].as_str().unwrap()) {
+                return shown;
+            }
+            assert!(Instant::now() < end, "waited for {states:?}: {shown}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until an evaluation is measured, and returns its number.
+    fn wait_for_evaluation(&self, id: i64) -> u64 {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let shown = self.get(&format!("/experiments/{id}"));
+            if let Some(number) = shown["progress"]["evaluation"].as_u64() {
+                return number;
+            }
+            assert!(Instant::now() < end, "nothing is measured: {shown}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn end(mut self) -> i32 {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code().unwrap()
+    }
+}
+
+impl Drop for Server<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Random configurations, so that nothing waits for a model.
+fn toy() -> Toy {
+    let mut toy = Toy::new();
+    toy.spec["search"] = json!({ "strategy": "random" });
+    toy
+}
+
+#[test]
+fn killed_at_any_moment_it_goes_on() {
+    let mut toy = toy();
+    toy.spec["budget"]["evaluations"] = json!(8);
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+    let mut server = Server::start(&toy);
+    let id = server.create();
+    let mut kills = 0;
+    // Until it is done all the same: the kills grow rarer.
+    for limit_ms in (0..).map(|step| 50 + 80 * step) {
+        std::thread::sleep(Duration::from_millis(rng.random_range(5..limit_ms)));
+        let state = server.get(&format!("/experiments/{id}"))["state"].clone();
+        if state == "done" {
+            break;
+        }
+        assert!(state == "queued" || state == "running", "{state}");
+        server.kill();
+        kills += 1;
+        server = Server::start(&toy);
+    }
+    assert!(kills >= 5, "{kills}");
+    let evaluations = server.get(&format!("/experiments/{id}/evaluations"));
+    let evaluations = evaluations.as_array().unwrap();
+    let numbers: Vec<usize> = evaluations
+        .iter()
+        .map(|it| usize::try_from(it["number"].as_u64().unwrap()).unwrap())
+        .collect();
+    assert_eq!(
+        numbers,
+        (1..=evaluations.len()).collect::<Vec<_>>(),
+        "each once"
+    );
+    let (lost, measured): (Vec<&Value>, Vec<&Value>) =
+        evaluations.iter().partition(|it| it["failure"] == "lost");
+    assert_eq!(measured.len(), 8, "the whole budget");
+    assert!(!lost.is_empty(), "{kills} kills hit nothing");
+    println!(
+        "{kills} kills, {} evaluations lost and repeated",
+        lost.len()
+    );
+    for it in &measured {
+        assert_eq!(it["outcome"], "completed", "{it}");
+        let whole = server.get(&format!("/experiments/{id}/evaluations/{}", it["number"]));
+        assert_eq!(whole["blocks"].as_array().unwrap().len(), 3, "{whole}");
+    }
+    let verification = server.get(&format!("/experiments/{id}/verification"));
+    assert_eq!(verification["runs"].as_array().unwrap().len(), 3);
+    assert_eq!(verification["arms"][0]["blocks"], 9);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before(&format!("after {kills} kills"));
+}
+
+#[test]
+fn an_experiment_is_paused_changed_resumed_and_promoted() {
+    let mut toy = toy();
+    // Slow enough to be caught at it.
+    toy.load_after("sleep 0.05");
+    toy.spec["budget"]["evaluations"] = json!(4);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let text = id.to_string();
+    let does = |arguments: &[&str]| server.does(arguments);
+
+    let first = server.wait_for_evaluation(id);
+    does(&["kill", &text, &first.to_string()]).with_code(0);
+    does(&["pause", &text]).with_code(0);
+    let paused = server.wait_for(id, &["paused"]);
+    let ended = server.get(&format!("/experiments/{id}/evaluations/{first}"));
+    assert_eq!(
+        (&ended["outcome"], &ended["reason"]),
+        (&json!("killed"), &json!("by its user"))
+    );
+    assert_eq!(toy.knob(), FIRST, "nothing is changed while it waits");
+    let done = paused["evaluations"].as_u64().unwrap();
+
+    does(&["enqueue", &text, "x=20"]).with_code(0);
+    does(&["enqueue", &text, "x=1000"])
+        .with_code(2)
+        .saying(&["x"]);
+    does(&["enqueue", &text, "y=1"]).with_code(2).saying(&["y"]);
+    does(&["budget", &text, "--evaluations", &(done + 2).to_string()]).with_code(0);
+    does(&["promote", &text])
+        .with_code(2)
+        .saying(&["only a verified improvement"]);
+    does(&["resume", &text]).with_code(0);
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["state"], "done", "{shown}");
+    assert_eq!(shown["evaluations"], done + 2);
+    let next = server.get(&format!("/experiments/{id}/evaluations/{}", done + 1));
+    assert_eq!(next["configuration"]["x"], 20, "the one by hand is first");
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+
+    does(&["verify", &text]).with_code(0);
+    let again = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(again["evaluations"], done + 2, "nothing is searched");
+    assert_eq!(
+        server.get(&format!("/experiments/{id}/verification"))["number"],
+        2
+    );
+    assert_eq!(again["finding"], "improvement", "{again}");
+
+    assert_eq!(toy.knob(), FIRST);
+    does(&["promote", &text]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
+    does(&["delete", &text])
+        .with_code(2)
+        .saying(&["roll it back first"]);
+    does(&["rollback", &text]).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+
+    let fork = does(&["fork", &text]).with_code(0).stdout.trim().to_owned();
+    let forked = server.wait_for(fork.parse().unwrap(), &["done", "failed"]);
+    assert_eq!(
+        (&forked["state"], &forked["parent"]),
+        (&json!("done"), &json!(id)),
+        "{forked}"
+    );
+
+    let exported = toy.path("exported.json");
+    std::fs::write(&exported, does(&["export", &text]).with_code(0).stdout).unwrap();
+    let imported = does(&["import", exported.to_str().unwrap()])
+        .with_code(0)
+        .stdout
+        .trim()
+        .to_owned();
+    let of = |id: &str| server.get(&format!("/experiments/{id}/evaluations"));
+    let measurements = |all: Value| -> Vec<Value> {
+        all.as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["measurement"].clone())
+            .collect()
+    };
+    assert_eq!(measurements(of(&text)), measurements(of(&imported)));
+    let csv = does(&["export", &text, "--format", "csv"])
+        .with_code(0)
+        .stdout;
+    assert_eq!(csv.lines().count(), of(&text).as_array().unwrap().len() + 1);
+    does(&["delete", &imported]).with_code(0);
+    does(&["show", &imported])
+        .with_code(2)
+        .saying(&["there is no experiment"]);
+    let listed = does(&["ls"]).with_code(0).stdout;
+    assert!(listed.contains("toy (from 1)"), "{listed}");
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before("after all verbs");
+}
+
+#[test]
+fn one_experiment_at_a_time_and_a_stop_is_at_once() {
+    let mut toy = toy();
+    toy.load_after(r#"[ "$v" = 50 ] || sleep 30"#);
+    let server = Server::start(&toy);
+    let (first, second) = (server.create(), server.create());
+    server.wait_for_evaluation(first);
+    assert_eq!(
+        server.get(&format!("/experiments/{second}"))["state"],
+        "queued"
+    );
+    let asked = Instant::now();
+    server.does(&["stop", &first.to_string()]).with_code(0);
+    let stopped = server.wait_for(first, &["stopped"]);
+    assert!(
+        asked.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert_eq!(
+        stopped["sentence"],
+        "Stopped by its user: nothing is claimed."
+    );
+    server.wait_for_evaluation(second);
+    server.does(&["stop", &second.to_string()]).with_code(0);
+    server.wait_for(second, &["stopped"]);
+    server.end();
+    toy.assert_as_before("after two stops");
+}
+
+#[test]
+fn a_service_that_never_comes_up_ends_its_experiment() {
+    let mut toy = toy();
+    toy.spec["target"]["start"] = json!(["false"]);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let failed = server.wait_for(id, &["failed"]);
+    let message = failed["message"].as_str().unwrap();
+    assert!(message.contains("3 times in a row"), "{message}");
+    server.end();
+    toy.assert_as_before("after three failures");
+}
+
+#[test]
+fn a_second_server_waits_for_the_first() {
+    let toy = toy();
+    let first = Server::start(&toy);
+    let second = Server::start(&toy);
+    let end = Instant::now() + Duration::from_secs(10);
+    while !second.get("/host")["trouble"]
+        .as_str()
+        .unwrap_or("")
+        .contains("another coordinator has the store")
+    {
+        assert!(Instant::now() < end, "{}", second.get("/host"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    first.kill();
+    let id = second.create();
+    second.wait_for(id, &["done"]);
+}
+
+/// The status of a request with these headers.
+fn status(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> u16 {
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .build()
+        .into();
+    let mut request = ureq::http::Request::builder().method(method).uri(url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    agent
+        .run(request.body(body.to_owned()).unwrap())
+        .unwrap()
+        .status()
+        .as_u16()
+}
+
+#[test]
+fn only_those_with_a_token_are_let_in() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let token = |role: &str| server.token(role);
+    let (read, write) = (
+        format!("Bearer {}", token("read_token")),
+        format!("Bearer {}", token("write_token")),
+    );
+    let list = server.url("/experiments");
+    let page = server.page("/");
+    for (what, expected, got) in [
+        ("no token", 401, status("GET", &list, &[], "")),
+        (
+            "a wrong token",
+            401,
+            status("GET", &list, &[("authorization", "Bearer x")], ""),
+        ),
+        (
+            "looking",
+            200,
+            status("GET", &list, &[("authorization", &read)], ""),
+        ),
+        (
+            "changing with a token for looking",
+            403,
+            status("POST", &list, &[("authorization", &read)], "{}"),
+        ),
+        (
+            "changing",
+            400,
+            status("POST", &list, &[("authorization", &write)], "{}"),
+        ),
+        ("a page without a token", 303, status("GET", &page, &[], "")),
+        (
+            "the sign-in form",
+            200,
+            status("GET", &format!("{page}login"), &[], ""),
+        ),
+        (
+            "another name",
+            421,
+            status(
+                "GET",
+                &list,
+                &[("authorization", &read), ("host", "evil.example")],
+                "",
+            ),
+        ),
+        (
+            "the metrics",
+            401,
+            status("GET", &format!("{page}metrics"), &[], ""),
+        ),
+    ] {
+        assert_eq!(got, expected, "{what}");
+    }
+    let cookie = format!("slackline={}", token("write_token"));
+    assert_eq!(status("GET", &page, &[("cookie", &cookie)], ""), 200);
+    assert_eq!(
+        status("POST", &list, &[("cookie", &cookie)], "{}"),
+        403,
+        "another site cannot make a browser change anything"
+    );
+    let text = ureq::get(&page)
+        .header("cookie", &cookie)
+        .call()
+        .unwrap()
+        .body_mut()
+        .read_to_string()
+        .unwrap();
+    let csrf = text
+        .split("name=\"csrf\" content=\"")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap();
+    let headers = [("cookie", cookie.as_str()), ("x-slackline-csrf", csrf)];
+    assert_eq!(
+        status("POST", &list, &headers, "{}"),
+        400,
+        "our own page can"
+    );
+    let foreign = [headers[0], headers[1], ("origin", "http://evil.example")];
+    assert_eq!(status("POST", &list, &foreign, "{}"), 403);
+    let first = format!("{page}?token={}", token("write_token"));
+    assert_eq!(
+        status("GET", &first, &[], ""),
+        303,
+        "the token leaves the address"
+    );
+}
+
+#[test]
+fn what_is_described_is_there() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let write = format!("Bearer {}", server.token("write_token"));
+    let described = server.get("/openapi.json");
+    let paths = described["paths"].as_object().unwrap();
+    assert!(paths.len() > 20, "{}", paths.len());
+    for (path, methods) in paths {
+        for method in methods.as_object().unwrap().keys() {
+            let url = server.url(&path.replace("{id}", "77").replace("{number}", "1"));
+            let got = status(
+                &method.to_uppercase(),
+                &url,
+                &[("authorization", &write)],
+                "{}",
+            );
+            assert_ne!(got, 405, "{method} {path}");
+            assert!(got < 500, "{method} {path}: {got}");
+            assert_eq!(
+                got == 404,
+                path.contains("{id}") && got != 400,
+                "{method} {path}: {got}"
+            );
+        }
+    }
+}
+
+/// A report of that many evaluations, made up.
+fn report_of(evaluations: usize) -> Value {
+    let toy = toy();
+    let file = toy.path("experiment.json");
+    std::fs::write(&file, toy.spec.to_string()).unwrap();
+    let tuned = Ended::of(toy.tune(&["--evaluations", "2", "--json", "-"]));
+    let mut report: Value = serde_json::from_str(&tuned.stdout).unwrap();
+    let first = report["evaluations"][0].clone();
+    let all = (1..=evaluations).map(|number| {
+        let mut it = first.clone();
+        it["number"] = json!(number);
+        it["configuration"]["x"] = json!(number % 101);
+        it["measurement"]["score"] = json!(((number % 101) as f64 - 20.0).abs() / 100.0);
+        it
+    });
+    report["evaluations"] = all.collect();
+    report
+}
+
+#[test]
+fn ten_thousand_evaluations_are_shown_fifty_at_a_time() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let file = toy.path("report.json");
+    std::fs::write(&file, report_of(10_000).to_string()).unwrap();
+    server
+        .does(&["import", file.to_str().unwrap()])
+        .with_code(0);
+    let cookie = format!("slackline={}", server.token("read_token"));
+    let read = |path: &str| {
+        let asked = Instant::now();
+        let answer = ureq::get(server.page(path))
+            .header("cookie", &cookie)
+            .call();
+        let text = answer
+            .unwrap()
+            .body_mut()
+            .with_config()
+            .limit(1 << 26)
+            .read_to_string()
+            .unwrap();
+        (text, asked.elapsed())
+    };
+    let (page, page_took) = read("/experiments/1");
+    assert_eq!(page.matches("<tr class=\"completed\">").count(), 50);
+    assert!(page.contains("1 to 50 of 10000"));
+    let (last, _) = read("/experiments/1?page=200");
+    assert!(last.contains("9951 to 10000 of 10000"));
+    let (points, points_took) = read("/api/v1/experiments/1/points");
+    let points: Value = serde_json::from_str(&points).unwrap();
+    assert_eq!(points["score"].as_array().unwrap().len(), 10_000);
+    println!("page {page_took:?}, points {points_took:?}");
+}
+
+#[test]
+fn a_full_disk_is_waited_out() {
+    let mut toy = toy();
+    toy.spec["budget"]["evaluations"] = json!(400);
+    toy.spec["verification"]["runs"] = json!(2);
+    let state = toy.path("state");
+    std::fs::create_dir(&state).unwrap();
+    let run = |program: &str, arguments: &[&str]| {
+        let status = std::process::Command::new(program)
+            .args(arguments)
+            .stderr(Stdio::null())
+            .status();
+        status.is_ok_and(|status| status.success())
+    };
+    let at = state.to_str().unwrap().to_owned();
+    if !run(
+        "mount",
+        &["-t", "tmpfs", "-o", "size=8m", "slackline-test", &at],
+    ) {
+        return crate::toy::skip(&"a file system cannot be mounted here");
+    }
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for_evaluation(id);
+    let filler = state.join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    let end = Instant::now() + Duration::from_secs(30);
+    let is_in_trouble = || {
+        let failed = server.get(&format!("/experiments/{id}"))["state"] == "failed";
+        failed || !server.get("/host")["trouble"].is_null()
+    };
+    while !is_in_trouble() {
+        assert!(Instant::now() < end, "nobody noticed that the disk is full");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(toy.knob(), FIRST, "everything is restored");
+    drop(file);
+    std::fs::remove_file(&filler).unwrap();
+    // Where only the undo journal found no room, the experiment has failed and says so.
+    while server
+        .does(&["budget", &id.to_string(), "--evaluations", "5"])
+        .code
+        != 0
+    {
+        assert!(Instant::now() < end, "the store does not come back");
+    }
+    let _ = server.does(&["resume", &id.to_string()]);
+    let shown = server.wait_for(id, &["done"]);
+    assert!(shown["evaluations"].as_u64().unwrap() >= 5, "{shown}");
+    server.end();
+    toy.assert_as_before("after a full disk");
+    assert!(run("umount", &[&at]));
+}

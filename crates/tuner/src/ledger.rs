@@ -1,0 +1,146 @@
+//! Where an experiment writes what it measures while it runs, and where it learns what its user wants.
+//!
+//! `slackline tune` shows progress and keeps the whole in memory: any closure that takes an [`Event`] is such a ledger.
+//! A coordinator commits every event to a database before it is acted on, and an experiment goes on from what is there
+//! after its process was killed: the loop in [`crate::experiment`] is the same.
+
+use std::collections::BTreeMap;
+
+use bayes_opt::Configuration;
+use serde::{Deserialize, Serialize};
+
+use crate::bench::Arm;
+use crate::error::TunerError;
+use crate::evaluation::Block;
+use crate::report::EvaluationRecord;
+use crate::spec::{BudgetSpec, Scalar};
+
+/// What happens, for whoever shows or keeps it.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// An evaluation starts.
+    Started {
+        /// From 1.
+        number: usize,
+        /// How many there may be.
+        of: usize,
+        /// What is evaluated.
+        configuration: &'a Configuration,
+    },
+    /// A block was measured.
+    Block {
+        /// Blocks so far.
+        done: usize,
+        /// Blocks planned.
+        of: usize,
+        /// The last one.
+        block: &'a Block,
+    },
+    /// An evaluation ended.
+    Ended(&'a EvaluationRecord),
+    /// The search is over: these arms will be verified.
+    Planned(&'a [PlannedArm]),
+    /// A run of the verification starts.
+    Verifying {
+        /// The arm.
+        arm: &'a str,
+        /// From 1.
+        run: usize,
+        /// Runs planned.
+        of: usize,
+    },
+    /// A run of the verification ended.
+    Verified(&'a VerificationRun),
+}
+
+/// One arm of a verification, before it is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlannedArm {
+    /// `candidate 1`, or the name in the specification.
+    pub name: String,
+    /// It came out of the search.
+    pub is_candidate: bool,
+    /// Its configuration.
+    pub configuration: Configuration,
+    /// Template variables that differ from the experiment's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, Scalar>,
+}
+
+impl PlannedArm {
+    pub(crate) fn arm(&self) -> Arm {
+        Arm {
+            configuration: self.configuration.clone(),
+            variables: self.variables.clone(),
+        }
+    }
+}
+
+/// One arm measured once in a verification.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerificationRun {
+    /// The arm's place in the plan, from 0.
+    pub arm: usize,
+    /// From 1.
+    pub run: usize,
+    /// The blocks, where it gave a result.
+    pub blocks: Vec<Block>,
+    /// Why it gave none.
+    pub fault: Option<String>,
+}
+
+/// What earlier sittings of an experiment left.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    /// When the first one began.
+    pub started: Option<jiff::Timestamp>,
+    /// Every evaluation that ended, in order. Their blocks are not needed.
+    pub evaluations: Vec<EvaluationRecord>,
+    /// The arms of the verification, if it began.
+    pub plan: Option<Vec<PlannedArm>>,
+    /// The runs of the verification that ended.
+    pub runs: Vec<VerificationRun>,
+}
+
+/// What the user wants next.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// Another budget than the specification's.
+    pub budget: Option<BudgetSpec>,
+    /// To be evaluated before anything that the optimiser asks for.
+    pub queued: Option<Configuration>,
+    /// Go no further for now.
+    pub pause: bool,
+}
+
+/// Keeps what is measured, and says what is wanted.
+pub trait Ledger {
+    /// What earlier sittings left; asked once, at the start.
+    ///
+    /// # Errors
+    /// [`TunerError::Ledger`].
+    fn kept(&mut self) -> Result<Kept, TunerError> {
+        Ok(Kept::default())
+    }
+
+    /// What is wanted; asked before every evaluation and every run of the verification.
+    ///
+    /// # Errors
+    /// [`TunerError::Ledger`].
+    fn wish(&mut self) -> Result<Wish, TunerError> {
+        Ok(Wish::default())
+    }
+
+    /// Takes note of what happens. Nothing further is done before this has returned.
+    ///
+    /// # Errors
+    /// [`TunerError::Ledger`]: the experiment ends, with everything restored.
+    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError>;
+}
+
+impl<F: FnMut(&Event<'_>)> Ledger for F {
+    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+        self(event);
+        Ok(())
+    }
+}

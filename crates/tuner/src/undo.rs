@@ -1,0 +1,90 @@
+//! Undoing what a killed run left: knobs and files by the journal, stray processes, and the service that must be told.
+
+use std::path::Path;
+
+use host::{HostError, Journal, RestoreReport, Roots};
+use serde::Serialize;
+
+use crate::live::scratch_root;
+use crate::process;
+use crate::reapply::Reapply;
+
+/// What was undone, or would be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Undone {
+    /// What the journal named.
+    #[serde(flatten)]
+    pub report: RestoreReport,
+    /// Processes of killed runs that the journal does not name.
+    pub orphans: Vec<u32>,
+    /// What became of the `apply` steps of a service that Slackline did not start.
+    pub reapply: Option<String>,
+    /// That service has been told, or need not be.
+    #[serde(skip)]
+    is_told: bool,
+}
+
+impl Undone {
+    /// Nothing is left to undo.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.report.is_complete() && self.is_told
+    }
+
+    /// There was nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.report.items.is_empty() && self.orphans.is_empty() && self.reapply.is_none()
+    }
+}
+
+/// Undoes everything that a killed run left on this host; a dry run only says what that would be.
+///
+/// # Errors
+/// Another Slackline runs, or the journal cannot be used.
+pub fn undo(state_dir: &Path, roots: &Roots, dry_run: bool) -> Result<Undone, HostError> {
+    let mut journal = Journal::open(state_dir)?;
+    let scratch_root = scratch_root(state_dir);
+    let named = journal.describe();
+    let groups = journal.groups();
+    // First, so that services which the journal names end as they are used to.
+    let mut report = journal.restore(roots, dry_run)?;
+    // We hold the lock, so every run is over: its stray processes and directories may go. Those that the journal names
+    // are in its report.
+    let mut orphans = process::orphans(&scratch_root);
+    orphans.extend(process::left_in_groups(roots, &groups));
+    orphans.sort_unstable();
+    orphans.dedup();
+    orphans.retain(|pid| !named.contains(&format!("process {pid}")));
+    if !dry_run {
+        process::kill_all(&orphans);
+        // A group can be removed once it is empty.
+        if !(orphans.is_empty() || report.is_complete()) {
+            report.again(journal.restore(roots, false)?);
+        }
+        let _ = std::fs::remove_dir_all(scratch_root);
+    }
+    let mut is_told = true;
+    // The service reads its own configuration only once the files are back.
+    let reapply = match Reapply::left_in(state_dir) {
+        Ok(None) => None,
+        Ok(Some(reapply)) if dry_run => Some(format!("{}: would be run", reapply.describe())),
+        Ok(Some(reapply)) => Some(match reapply.run(state_dir) {
+            Ok(()) => format!("{}: done", reapply.describe()),
+            Err(message) => {
+                is_told = false;
+                format!("{}: FAILED: {message}; try again", reapply.describe())
+            }
+        }),
+        Err(message) => {
+            is_told = false;
+            Some(message)
+        }
+    };
+    Ok(Undone {
+        report,
+        orphans,
+        reapply,
+        is_told,
+    })
+}
