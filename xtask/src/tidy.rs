@@ -50,6 +50,11 @@ const EDGES: &[Edges] = &[
         reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks",
     },
     Edges {
+        from: "relayout",
+        to: &["host", "latency-stats", "perf-events"],
+        reason: "the only crate that writes into another process: what it writes is decided below it",
+    },
+    Edges {
         from: "slackline",
         to: &[
             "bayes-opt",
@@ -57,6 +62,7 @@ const EDGES: &[Edges] = &[
             "latency-stats",
             "load",
             "perf-events",
+            "relayout",
             "throttle",
             "tuner",
         ],
