@@ -56,7 +56,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "relayout",
-        to: &["host", "latency-stats", "perf-events"],
+        to: &["code-layout", "host", "latency-stats", "perf-events"],
         reason: "the only crate that writes into another process: what it writes is decided below it",
     },
     Edges {

@@ -149,7 +149,8 @@ fn numbers_in(path: &Path) -> Result<Vec<u32>, HostError> {
 }
 
 /// The process and its descendants with their start times, parents first.
-fn family(roots: &Roots, pid: u32) -> Vec<(u32, u64)> {
+#[must_use]
+pub fn family(roots: &Roots, pid: u32) -> Vec<(u32, u64)> {
     let mut family = Vec::new();
     let stats: Vec<(u32, Stat)> = all_pids(roots)
         .unwrap_or_default()

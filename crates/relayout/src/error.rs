@@ -12,6 +12,28 @@ pub enum RelayoutError {
     /// A kernel file, the state directory or its lock.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// Samples or tracepoints.
+    #[error(transparent)]
+    Perf(#[from] perf_events::Error),
+    /// A file, or what was to be emitted from it.
+    #[error("{path}: {source}")]
+    Layout {
+        /// The object.
+        path: String,
+        /// What is wrong.
+        source: code_layout::Error,
+    },
+    /// The command that counts units of work.
+    #[error("the metric's command `{command}`: {why}")]
+    Metric {
+        /// The command.
+        command: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The comparison has no interval.
+    #[error("the gain cannot be measured: {0}")]
+    Stats(#[from] latency_stats::StatsError),
     /// The process cannot or should not be re-laid out.
     #[error("process {pid} is declined: {reason}")]
     Declined {
@@ -106,6 +128,7 @@ impl RelayoutError {
     pub fn is_missing_privilege(&self) -> bool {
         match self {
             Self::Host(error) => error.is_missing_privilege(),
+            Self::Perf(_) => true,
             Self::Declined { reason, .. } => matches!(reason, Declined::NotPermitted { .. }),
             Self::Ptrace { source, .. } | Self::Memory { source, .. } => {
                 matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES))

@@ -98,7 +98,10 @@ const NR_RESTART_SYSCALL: u64 = 219;
 /// The registers with which a stopped thread will go on in user mode: what the kernel makes of an interrupted system call
 /// when no handler runs (`arch_do_signal_or_restart` in arch/x86/kernel/signal.c).
 pub(crate) fn going_on(mut registers: Registers) -> Registers {
-    let (call, result) = (registers.orig_rax.cast_signed(), registers.rax.cast_signed());
+    let (call, result) = (
+        registers.orig_rax.cast_signed(),
+        registers.rax.cast_signed(),
+    );
     if call >= 0 {
         if RESTART.contains(&result) {
             registers.rax = registers.orig_rax;
@@ -126,9 +129,18 @@ pub(crate) fn syscall(
     let (back, frame) = lay_frame(process.memory, thread)?;
     let mut there = back;
     (there.rip, there.rsp, there.rax) = (stub, frame, number);
-    [there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9] = arguments;
+    [
+        there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9,
+    ] = arguments;
     let end = stub + SYSCALL.len() as u64 + MASK_IS_BACK;
-    run(process, thread, &there, &back, stub + SYSCALL.len() as u64, end)
+    run(
+        process,
+        thread,
+        &there,
+        &back,
+        stub + SYSCALL.len() as u64,
+        end,
+    )
 }
 
 /// A call of a function with one argument by a stopped thread, through a stub at `stub`. Other threads may run meanwhile,
@@ -146,7 +158,9 @@ pub(crate) fn call(
     let (back, frame) = lay_frame(process.memory, thread)?;
     let area = (frame - XSAVE_BYTES) & !63;
     let (header, header_bytes) = XSAVE_HEADER;
-    process.memory.write(area + header, &vec![0; header_bytes])?;
+    process
+        .memory
+        .write(area + header, &vec![0; header_bytes])?;
     let mut there = back;
     (there.rip, there.rsp, there.rbx) = (stub, area, frame);
     (there.r12, there.r13) = (function, argument);
@@ -167,9 +181,27 @@ fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, u64), RelayoutE
     }
     let mask = ptrace::signal_mask(thread)?;
     let words = [
-        mask, back.r15, back.r14, back.r13, back.r12, back.rbp, back.rbx, back.r11, back.r10,
-        back.r9, back.r8, back.rax, back.rcx, back.rdx, back.rsi, back.rdi, back.rip, back.cs,
-        back.eflags, back.rsp, back.ss,
+        mask,
+        back.r15,
+        back.r14,
+        back.r13,
+        back.r12,
+        back.rbp,
+        back.rbx,
+        back.r11,
+        back.r10,
+        back.r9,
+        back.r8,
+        back.rax,
+        back.rcx,
+        back.rdx,
+        back.rsi,
+        back.rdi,
+        back.rip,
+        back.cs,
+        back.eflags,
+        back.rsp,
+        back.ss,
     ];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let frame = (back.rsp - RED_ZONE_BYTES - bytes.len() as u64) & !15;

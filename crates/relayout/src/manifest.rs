@@ -82,9 +82,9 @@ pub struct Region {
     pub bytes: u64,
     /// The first bytes of it, by which it is known to be ours.
     pub mark: Bytes,
-    /// `.eh_frame` data that was registered with the process's unwinder, if so, and the function that takes it back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unwinding: Option<Unwinding>,
+    /// `.eh_frame` data in it that was registered with the process's unwinder (or was about to be).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unwinding: Vec<Unwinding>,
 }
 
 /// What the process's unwinder was told.
@@ -127,6 +127,9 @@ pub struct Manifest {
     pub regions: Vec<Region>,
     /// The layouts.
     pub generations: Vec<Generation>,
+    /// Code of ours in the process's own text, for the length of a system call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stub: Option<Patch>,
     /// The layout in force, as far as known: after a crash in the middle of a switch some patches are of another one.
     pub generation: u32,
     #[serde(skip)]
@@ -147,6 +150,7 @@ impl Manifest {
             build_ids: BTreeMap::new(),
             regions: Vec::new(),
             generations: Vec::new(),
+            stub: None,
             generation: 0,
             path: store.path(pid, start_time),
         }
@@ -312,9 +316,16 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Manifest, RelayoutError> {
             manifest.version
         )));
     }
-    for patch in manifest.generations.iter().flat_map(|generation| &generation.patches) {
+    for patch in manifest
+        .generations
+        .iter()
+        .flat_map(|generation| &generation.patches)
+    {
         if patch.old.0.len() != patch.new.0.len() {
-            return Err(damaged(format!("the patch at {:#x} changes its length", patch.address)));
+            return Err(damaged(format!(
+                "the patch at {:#x} changes its length",
+                patch.address
+            )));
         }
     }
     manifest.path = path.to_owned();
@@ -359,7 +370,10 @@ mod tests {
         for text in ["{", r#"{"version":1}"#] {
             fs::write(&path, text).unwrap();
             let error = store.all().unwrap_err().to_string();
-            assert!(error.contains("1-2.json") && error.contains("left alone"), "{error}");
+            assert!(
+                error.contains("1-2.json") && error.contains("left alone"),
+                "{error}"
+            );
             assert!(path.exists());
         }
     }

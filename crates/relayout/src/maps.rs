@@ -126,15 +126,28 @@ pub fn room(maps: &[Mapping], near: (u64, u64), wanted_bytes: u64) -> Option<u64
     let mut after = "";
     for (start, end, path) in ends {
         // A heap grows upwards from its end, a stack downwards from its start.
-        let from = hole_start + if after == "[heap]" { MARGIN_BYTES } else { page };
-        let to = start.saturating_sub(if path == "[stack]" { MARGIN_BYTES } else { page });
+        let from = hole_start
+            + if after == "[heap]" {
+                MARGIN_BYTES
+            } else {
+                page
+            };
+        let to = start.saturating_sub(if path == "[stack]" {
+            MARGIN_BYTES
+        } else {
+            page
+        });
         let (from, to) = (
             from.max(lowest).next_multiple_of(page),
             to.min(highest) & !(page - 1),
         );
         if to > from && to - from >= wanted {
             // The end of the hole nearest to the object.
-            let candidate = if to <= near.0 { to - wanted } else { from.max(near.1.next_multiple_of(page)) };
+            let candidate = if to <= near.0 {
+                to - wanted
+            } else {
+                from.max(near.1.next_multiple_of(page))
+            };
             if candidate >= from && candidate + wanted <= to {
                 let distance = |address: u64| address.abs_diff(near.0);
                 if best.is_none_or(|known| distance(candidate) < distance(known)) {
@@ -170,7 +183,12 @@ mod tests {
         let mapping =
             parse("7f0000000000-7f0000001000 r-xp 00002000 fe:00 99   /usr/lib/a b.so").unwrap();
         assert_eq!(
-            (mapping.start, mapping.bytes(), mapping.offset, mapping.inode),
+            (
+                mapping.start,
+                mapping.bytes(),
+                mapping.offset,
+                mapping.inode
+            ),
             (0x7f00_0000_0000, 4096, 0x2000, 99)
         );
         assert!(mapping.is_executable && !mapping.is_writable && mapping.is_private);
@@ -189,7 +207,10 @@ mod tests {
             map(object.1 + 0x1000_0000, object.1 + 0x1100_0000, "[heap]"),
         ];
         let at = room(&maps, object, 1 << 20).unwrap();
-        assert!(at + (1 << 20) < object.0 && at > object.1 - (1 << 31), "{at:#x}");
+        assert!(
+            at + (1 << 20) < object.0 && at > object.1 - (1 << 31),
+            "{at:#x}"
+        );
         // Nothing within reach: what is there is all taken.
         let full = [map(0, 1 << 46, ""), map(1 << 46, 1 << 47, "")];
         assert_eq!(room(&full, object, 4096), None);
@@ -203,7 +224,10 @@ mod tests {
             map(0x90_0000, 0xa0_0000, "[heap]"),
         ];
         let at = room(&maps, object, 1 << 20).unwrap();
-        assert!(at < (1 << 31) && (at + (1 << 20) <= object.0 || at >= 0xa0_0000 + MARGIN_BYTES), "{at:#x}");
+        assert!(
+            at < (1 << 31) && (at + (1 << 20) <= object.0 || at >= 0xa0_0000 + MARGIN_BYTES),
+            "{at:#x}"
+        );
     }
 
     #[test]

@@ -57,28 +57,63 @@ fn number(value: usize) -> *mut libc::c_void {
 /// Becomes the thread's tracer without stopping it.
 pub(crate) fn seize(thread: u32) -> Result<(), RelayoutError> {
     let options = usize::try_from(libc::PTRACE_O_TRACESYSGOOD).unwrap_or(0);
-    request("SEIZE", libc::PTRACE_SEIZE, thread, ptr::null_mut(), number(options)).map(drop)
+    request(
+        "SEIZE",
+        libc::PTRACE_SEIZE,
+        thread,
+        ptr::null_mut(),
+        number(options),
+    )
+    .map(drop)
 }
 
 /// Asks a seized thread to stop.
 pub(crate) fn interrupt(thread: u32) -> Result<(), RelayoutError> {
-    request("INTERRUPT", libc::PTRACE_INTERRUPT, thread, ptr::null_mut(), ptr::null_mut()).map(drop)
+    request(
+        "INTERRUPT",
+        libc::PTRACE_INTERRUPT,
+        thread,
+        ptr::null_mut(),
+        ptr::null_mut(),
+    )
+    .map(drop)
 }
 
 /// Lets a stopped thread run, untraced.
 pub(crate) fn detach(thread: u32) -> Result<(), RelayoutError> {
-    request("DETACH", libc::PTRACE_DETACH, thread, ptr::null_mut(), ptr::null_mut()).map(drop)
+    request(
+        "DETACH",
+        libc::PTRACE_DETACH,
+        thread,
+        ptr::null_mut(),
+        ptr::null_mut(),
+    )
+    .map(drop)
 }
 
 /// Lets a stopped thread run, delivering `signal` (0: none).
 pub(crate) fn resume(thread: u32, signal: i32) -> Result<(), RelayoutError> {
     let signal = usize::try_from(signal).unwrap_or(0);
-    request("CONT", libc::PTRACE_CONT, thread, ptr::null_mut(), number(signal)).map(drop)
+    request(
+        "CONT",
+        libc::PTRACE_CONT,
+        thread,
+        ptr::null_mut(),
+        number(signal),
+    )
+    .map(drop)
 }
 
 /// Lets a stopped thread run to the next entry or exit of a system call.
 pub(crate) fn resume_to_syscall(thread: u32) -> Result<(), RelayoutError> {
-    request("SYSCALL", libc::PTRACE_SYSCALL, thread, ptr::null_mut(), ptr::null_mut()).map(drop)
+    request(
+        "SYSCALL",
+        libc::PTRACE_SYSCALL,
+        thread,
+        ptr::null_mut(),
+        ptr::null_mut(),
+    )
+    .map(drop)
 }
 
 /// The general registers of a stopped thread.
@@ -87,7 +122,13 @@ pub(crate) fn registers(thread: u32) -> Result<Registers, RelayoutError> {
     let mut registers: Registers = unsafe { std::mem::zeroed() };
     let data = (&raw mut registers).cast();
     // The kernel writes one user_regs_struct to `data`, and `registers` is one.
-    request("GETREGS", libc::PTRACE_GETREGS, thread, ptr::null_mut(), data)?;
+    request(
+        "GETREGS",
+        libc::PTRACE_GETREGS,
+        thread,
+        ptr::null_mut(),
+        data,
+    )?;
     Ok(registers)
 }
 
@@ -95,7 +136,14 @@ pub(crate) fn registers(thread: u32) -> Result<Registers, RelayoutError> {
 pub(crate) fn set_registers(thread: u32, registers: &Registers) -> Result<(), RelayoutError> {
     let data = ptr::from_ref(registers).cast_mut().cast();
     // The kernel reads one user_regs_struct from `data`.
-    request("SETREGS", libc::PTRACE_SETREGS, thread, ptr::null_mut(), data).map(drop)
+    request(
+        "SETREGS",
+        libc::PTRACE_SETREGS,
+        thread,
+        ptr::null_mut(),
+        data,
+    )
+    .map(drop)
 }
 
 /// The signals that a stopped thread blocks (the lasting mask, where a system call has put a temporary one in force).
@@ -103,7 +151,13 @@ pub(crate) fn signal_mask(thread: u32) -> Result<u64, RelayoutError> {
     let mut mask = 0_u64;
     let data = (&raw mut mask).cast();
     // The kernel writes SIGSET_BYTES to `data`, a u64.
-    request("GETSIGMASK", libc::PTRACE_GETSIGMASK, thread, number(SIGSET_BYTES), data)?;
+    request(
+        "GETSIGMASK",
+        libc::PTRACE_GETSIGMASK,
+        thread,
+        number(SIGSET_BYTES),
+        data,
+    )?;
     Ok(mask)
 }
 
@@ -112,7 +166,14 @@ pub(crate) fn set_signal_mask(thread: u32, mask: u64) -> Result<(), RelayoutErro
     let mut mask = mask;
     let data = (&raw mut mask).cast();
     // The kernel reads SIGSET_BYTES from `data`, a u64.
-    request("SETSIGMASK", libc::PTRACE_SETSIGMASK, thread, number(SIGSET_BYTES), data).map(drop)
+    request(
+        "SETSIGMASK",
+        libc::PTRACE_SETSIGMASK,
+        thread,
+        number(SIGSET_BYTES),
+        data,
+    )
+    .map(drop)
 }
 
 /// What a seized thread has come to; does not wait.

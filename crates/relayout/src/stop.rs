@@ -178,10 +178,11 @@ impl<'a> Stopped<'a> {
 
     /// Seizes the threads that are not yet; whether there were any.
     fn seize_new(&self, seized: &mut BTreeMap<u32, bool>) -> Result<bool, RelayoutError> {
-        let threads = host::thread_ids(&Roots::default(), self.pid).map_err(|error| match error {
-            HostError::NoSuchProcess { pid } => RelayoutError::Gone { pid },
-            error => error.into(),
-        })?;
+        let threads =
+            host::thread_ids(&Roots::default(), self.pid).map_err(|error| match error {
+                HostError::NoSuchProcess { pid } => RelayoutError::Gone { pid },
+                error => error.into(),
+            })?;
         let mut is_any = false;
         for thread in threads {
             if seized.contains_key(&thread) {

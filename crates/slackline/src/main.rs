@@ -3,6 +3,7 @@
 mod ask_tell;
 mod load;
 mod progress;
+mod relayout;
 mod restore;
 mod table;
 mod throttle;
@@ -46,6 +47,9 @@ enum Command {
     /// Why a service fails at half its CPU: quota, thread pools, neighbours.
     #[command(subcommand)]
     Throttle(throttle::Command),
+    /// Lay out the code of a running program again, without source, restart or downtime.
+    #[command(subcommand)]
+    Relayout(relayout::Command),
     /// Load an HTTP service at a rate, whether or not it keeps up; latency counts from the scheduled arrival.
     Load(load::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
@@ -104,9 +108,13 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let perf = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<perf_events::Error>());
-    match (host.or(tuner), perf) {
-        (Some(error), _) if error.is_missing_privilege() => 3,
-        (_, Some(_)) => 3,
+    let relayout = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<::relayout::RelayoutError>());
+    match (host.or(tuner), perf, relayout) {
+        (Some(error), ..) if error.is_missing_privilege() => 3,
+        (_, _, Some(error)) if error.is_missing_privilege() => 3,
+        (_, Some(_), _) => 3,
         _ => 2,
     }
 }
@@ -121,6 +129,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             Ok(Done::Positive)
         }
         Command::Throttle(command) => throttle::run(&command),
+        Command::Relayout(command) => relayout::run(&command, &arguments.state_dir),
         Command::Load(arguments) => load::run(&arguments),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),

@@ -39,7 +39,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         let _ = std::fs::remove_dir_all(scratch_root);
     }
-    let mut is_told = true;
+    let store = ::relayout::Store::open(state_dir)?;
+    let relaid_out = crate::relayout::undo_all(&store, arguments.dry_run)?;
+    let mut is_told = relaid_out.iter().all(|undone| undone.is_restored);
     // The service reads its own configuration only once the files are back.
     let reapply = match tuner::reapply::Reapply::left_in(state_dir) {
         Ok(None) => None,
@@ -63,9 +65,14 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             report: &report,
             orphans: &orphans,
             reapply: reapply.as_deref(),
+            relaid_out: &relaid_out,
         };
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
-    } else if report.items.is_empty() && orphans.is_empty() && reapply.is_none() {
+    } else if report.items.is_empty()
+        && orphans.is_empty()
+        && reapply.is_none()
+        && relaid_out.is_empty()
+    {
         message("Nothing to restore: every knob has its first value.");
     } else {
         let ended = if arguments.dry_run {
@@ -80,6 +87,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 .map(|pid| format!("process {pid}, which a killed run left: {ended}")),
         );
         lines.extend(reapply);
+        lines.extend(relaid_out.iter().map(crate::relayout::Undone::line));
         print(&(lines.join("\n") + "\n"))?;
     }
     Ok(if report.is_complete() && is_told {
@@ -97,6 +105,9 @@ struct Printed<'a> {
     orphans: &'a [u32],
     /// What became of the `apply` steps of a service that Slackline did not start.
     reapply: Option<&'a str>,
+    /// Processes whose code was laid out again.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    relaid_out: &'a [crate::relayout::Undone],
 }
 
 /// One line for each thing that was to be undone.

@@ -1,0 +1,815 @@
+//! The code cache of one process: memory of ours in it, the patches that lead there, and the way back.
+//!
+//! Every step is announced in the manifest first. Each patch lies within one page and is right whatever other patches are
+//! in force, so a switch that is cut short anywhere leaves a process that runs, partly in one layout and partly in
+//! another.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::inject::{self, call_stub, going_on, syscall_stub};
+use crate::manifest::{Bytes, Generation, Manifest, Patch, Region, Store, Unwinding};
+use crate::maps::{self, Mapping};
+use crate::process::Process;
+use crate::scan::{PAGE, Search};
+use crate::stop::{Pause, Stopped, one_stopped, stopped};
+use crate::{Declined, Memory, RelayoutError, cave, ptrace};
+
+/// What the first bytes of every region are. The stub for calls follows.
+const MARK: &[u8; 16] = b"slackline cache\0";
+
+/// Where in a region the stub for calls is.
+const CALL_STUB: u64 = 64;
+
+/// What a region has before the caller's part.
+pub const HEADER_BYTES: u64 = 256;
+
+/// How often a stop is tried again when a thread is about to run the inside of a patch: it has left after some
+/// instructions, unless it waits there.
+const TRIES: usize = 40;
+
+/// What a thread is given to leave the inside of a patch.
+const TRY_AGAIN: Duration = Duration::from_micros(300);
+
+const SYS_MMAP: u64 = libc::SYS_mmap as u64;
+const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
+
+/// A process that we write into.
+#[derive(Debug)]
+pub struct CodeCache {
+    /// The process.
+    pub process: Process,
+    /// What is on disk about it.
+    pub manifest: Manifest,
+    store: Store,
+}
+
+/// What a rollback, or a switch, came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switched {
+    /// How long the process stood still.
+    pub pause: Pause,
+    /// Patches whose place holds what neither the file nor we put there: left alone.
+    pub changed_by_others: Vec<u64>,
+    /// Patches that were left out because a thread waits inside them.
+    pub occupied: Vec<u64>,
+}
+
+impl CodeCache {
+    /// Reads what is on disk about the process, or begins.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Manifest`].
+    pub fn open(store: &Store, process: Process) -> Result<Self, RelayoutError> {
+        let known = store.load(process.pid, process.start_time)?;
+        let manifest = known.unwrap_or_else(|| {
+            Manifest::new(
+                store,
+                process.pid,
+                process.start_time,
+                &process.exe,
+                process.exe_inode,
+            )
+        });
+        Ok(Self {
+            process,
+            manifest,
+            store: store.clone(),
+        })
+    }
+
+    /// Reads the manifest again: somebody else may have rolled back or switched since.
+    fn lock(&mut self) -> Result<host::Lock, RelayoutError> {
+        let lock = self.store.lock()?;
+        if let Some(known) = self.store.load(self.process.pid, self.process.start_time)? {
+            self.manifest = known;
+        } else {
+            self.manifest.generations.clear();
+            self.manifest.regions.clear();
+            self.manifest.generation = 0;
+        }
+        Ok(lock)
+    }
+
+    /// Maps memory (readable and executable, or readable and writable) that reaches all of `near` with 32 bits. The
+    /// caller's part begins [`HEADER_BYTES`] behind the region's address. Stops one thread for some microseconds.
+    ///
+    /// # Errors
+    /// [`Declined::NoRoom`], [`RelayoutError::Refused`], and those of stopping.
+    pub fn map(
+        &mut self,
+        near: (u64, u64),
+        bytes: u64,
+        is_code: bool,
+    ) -> Result<Region, RelayoutError> {
+        let _lock = self.lock()?;
+        let bytes = bytes.next_multiple_of(PAGE as u64);
+        let maps = self.process.maps()?;
+        let pid = self.process.pid;
+        let address = maps::room(&maps, near, bytes).ok_or_else(|| RelayoutError::Declined {
+            pid,
+            reason: Declined::NoRoom {
+                path: self.process.exe.clone(),
+                wanted_bytes: bytes,
+            },
+        })?;
+        let region = Region {
+            address,
+            bytes,
+            mark: Bytes(MARK.to_vec()),
+            unwinding: Vec::new(),
+        };
+        self.manifest.regions.push(region.clone());
+        let access = if is_code {
+            libc::PROT_EXEC
+        } else {
+            libc::PROT_WRITE
+        };
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let arguments = [
+            address,
+            bytes,
+            u64::try_from(libc::PROT_READ | access).unwrap_or(0),
+            u64::try_from(flags).unwrap_or(0),
+            u64::MAX,
+            0,
+        ];
+        let result = self.syscall(&maps, SYS_MMAP, arguments)?;
+        if result.cast_unsigned() != address {
+            self.manifest.regions.retain(|known| *known != region);
+            self.manifest.save()?;
+            return Err(RelayoutError::Refused {
+                pid,
+                call: "map memory for the code cache",
+                source: std::io::Error::from_raw_os_error(
+                    i32::try_from(-result).unwrap_or(libc::ENOMEM),
+                ),
+            });
+        }
+        self.process.memory.write(address, MARK)?;
+        if is_code {
+            self.process
+                .memory
+                .write(address + CALL_STUB, &call_stub())?;
+        }
+        Ok(region)
+    }
+
+    /// A system call by one thread, through a stub in the process's own text that is there for that long only. Saves the
+    /// manifest.
+    fn syscall(
+        &mut self,
+        maps: &[Mapping],
+        number: u64,
+        arguments: [u64; 6],
+    ) -> Result<i64, RelayoutError> {
+        let cave = self.dig(maps)?;
+        let threads = threads_by_chance(self.process.pid)?;
+        let memory = &self.process.memory;
+        let done = memory.write(cave.address, &cave.new.0).and_then(|()| {
+            one_stopped(self.process.pid, memory, &threads, |process| {
+                let thread = process.threads[0];
+                inject::syscall(process, thread, cave.address, number, arguments)
+            })
+        });
+        self.fill(&cave, done).map(|(result, _)| result)
+    }
+
+    /// Announces a stub in the text.
+    fn dig(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
+        // After a crash the stub of the call that it cut short may still be there.
+        if let Some(known) = self.manifest.stub.clone() {
+            self.manifest.save()?;
+            return Ok(known);
+        }
+        let memory = &self.process.memory;
+        let address = cave::find(memory, maps)?.ok_or_else(|| RelayoutError::Declined {
+            pid: self.process.pid,
+            reason: Declined::Program {
+                path: self.process.exe.clone(),
+                why: "no object of it has 128 unused bytes behind its code".into(),
+            },
+        })?;
+        let new = syscall_stub();
+        let old = memory.read(address, new.len())?;
+        let cave = Patch {
+            address,
+            old: Bytes(old),
+            new: Bytes(new),
+        };
+        self.manifest.stub = Some(cave.clone());
+        self.manifest.save()?;
+        Ok(cave)
+    }
+
+    /// Takes the stub out of the text again, unless the call may still be under way.
+    fn fill<T>(
+        &mut self,
+        cave: &Patch,
+        done: Result<T, RelayoutError>,
+    ) -> Result<T, RelayoutError> {
+        let done = done?;
+        self.process.memory.write(cave.address, &cave.old.0)?;
+        self.manifest.stub = None;
+        self.manifest.save()?;
+        Ok(done)
+    }
+
+    /// Announces a layout: its patches, whose old bytes must be what the process holds while no layout is in force. What
+    /// crosses a page, overlaps another patch or does not hold the old bytes is left out; how many were is the second
+    /// number. The first is the generation's.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Memory`].
+    pub fn announce(
+        &mut self,
+        patches: Vec<Patch>,
+        region: Option<&Region>,
+    ) -> Result<(u32, usize), RelayoutError> {
+        let _lock = self.lock()?;
+        let originals = originals(&self.manifest);
+        let mut kept: Vec<Patch> = Vec::with_capacity(patches.len());
+        let wanted = patches.len();
+        let mut patches = patches;
+        patches.sort_by_key(|patch| patch.address);
+        for patch in patches {
+            let is_apart = kept.last().is_none_or(|last| last.end() <= patch.address);
+            let page = |address: u64| address / PAGE as u64;
+            let is_one_page = page(patch.address) == page(patch.end() - 1);
+            // The nearest known one to the left decides: originals do not overlap each other.
+            let is_known = originals.get(&patch.address) == Some(&patch.old.0);
+            let is_free = || {
+                let before = originals.range(..patch.end()).next_back();
+                before.is_none_or(|(start, old)| start + old.len() as u64 <= patch.address)
+            };
+            if !(is_apart && is_one_page && (is_known || is_free())) {
+                continue;
+            }
+            let found = self.process.memory.read(patch.address, patch.old.0.len())?;
+            if is_known || found == patch.old.0 {
+                kept.push(patch);
+            }
+        }
+        let number = self.manifest.next_number();
+        let left_out = wanted - kept.len();
+        let region = region.and_then(|region| {
+            let same = |known: &Region| known.address == region.address;
+            self.manifest.regions.iter().position(same)
+        });
+        self.manifest.generations.push(Generation {
+            number,
+            patches: kept,
+            region,
+        });
+        self.manifest.save()?;
+        Ok((number, left_out))
+    }
+
+    /// Forgets a layout that is not in force.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`](host::HostError::Journal).
+    pub fn forget(&mut self, number: u32) -> Result<(), RelayoutError> {
+        let _lock = self.lock()?;
+        if self.manifest.generation != number {
+            self.manifest
+                .generations
+                .retain(|generation| generation.number != number);
+            self.manifest.save()?;
+        }
+        Ok(())
+    }
+
+    /// Puts a layout in force; 0 is the original one.
+    ///
+    /// # Errors
+    /// [`RelayoutError::NoGeneration`], those of stopping, [`RelayoutError::Memory`].
+    pub fn switch(&mut self, number: u32) -> Result<Switched, RelayoutError> {
+        let _lock = self.lock()?;
+        self.switch_locked(number)
+    }
+
+    fn switch_locked(&mut self, number: u32) -> Result<Switched, RelayoutError> {
+        let wanted: &[Patch] = match number {
+            0 => &[],
+            number => &self.manifest.generation(number)?.patches,
+        };
+        let switched = write_image(
+            self.process.pid,
+            &self.process.memory,
+            &places(&self.manifest, wanted),
+        )?;
+        // What is in force can be read from the process: this is what `status` prints, so it need not be on disk at once.
+        if self.manifest.generation != number {
+            self.manifest.generation = number;
+            self.manifest.save()?;
+        }
+        Ok(switched)
+    }
+
+    /// Tells the process's unwinder of the frames in a region.
+    ///
+    /// # Errors
+    /// Those of stopping; [`RelayoutError::Gone`].
+    pub fn register_frames(
+        &mut self,
+        region: &Region,
+        frames: u64,
+        register: u64,
+        deregister: u64,
+    ) -> Result<(), RelayoutError> {
+        let _lock = self.lock()?;
+        let unwinding = Unwinding { frames, deregister };
+        let same = |known: &&mut Region| known.address == region.address;
+        if let Some(known) = self.manifest.regions.iter_mut().find(same) {
+            known.unwinding.push(unwinding);
+        }
+        self.manifest.save()?;
+        call(&self.process, region, register, frames)
+    }
+
+    /// Back to the original bytes, here and in the processes that were forked from this one since; then gives back the
+    /// memory that nothing leads into any more. What must stay is remembered, and tried again by the next call.
+    ///
+    /// # Errors
+    /// Those of stopping, [`RelayoutError::Memory`].
+    pub fn rollback(&mut self) -> Result<(Switched, Kept), RelayoutError> {
+        let _lock = self.lock()?;
+        let switched = self.switch_locked(0)?;
+        if let Some(stub) = self.manifest.stub.clone() {
+            write_image(
+                self.process.pid,
+                &self.process.memory,
+                &[Place::of_stub(&stub)],
+            )?;
+            self.manifest.stub = None;
+        }
+        let kept = self.reclaim_locked(true)?;
+        Ok((switched, kept))
+    }
+
+    /// Gives back the memory of layouts that were forgotten.
+    ///
+    /// # Errors
+    /// As [`CodeCache::rollback`].
+    pub fn reclaim(&mut self) -> Result<Kept, RelayoutError> {
+        let _lock = self.lock()?;
+        self.reclaim_locked(false)
+    }
+
+    fn reclaim_locked(&mut self, is_rollback: bool) -> Result<Kept, RelayoutError> {
+        let mut kept = Kept::default();
+        let used: Vec<usize> = match is_rollback {
+            true => Vec::new(),
+            false => self
+                .manifest
+                .generations
+                .iter()
+                .filter_map(|known| known.region)
+                .collect(),
+        };
+        let regions = self.manifest.regions.clone();
+        let mut is_freed = vec![false; regions.len()];
+        for index in 0..regions.len() {
+            if used.contains(&index) {
+                continue;
+            }
+            let region = regions[index].clone();
+            let maps = self.process.maps()?;
+            if !is_ours(&self.process.memory, &maps, &region) {
+                is_freed[index] = true;
+                continue;
+            }
+            match self.unmap(&region) {
+                Ok(true) => is_freed[index] = true,
+                Ok(false) => {
+                    kept.bytes += region.bytes;
+                }
+                Err(RelayoutError::Gone { pid }) => return Err(RelayoutError::Gone { pid }),
+                Err(error) => {
+                    kept.bytes += region.bytes;
+                    kept.why = Some(error.to_string());
+                }
+            }
+        }
+        if is_rollback {
+            self.manifest.generations.clear();
+        }
+        // Indices of regions in generations must stay right.
+        let new_index: Vec<Option<usize>> = is_freed
+            .iter()
+            .scan(0, |next, freed| {
+                Some(match freed {
+                    true => None,
+                    false => {
+                        *next += 1;
+                        Some(*next - 1)
+                    }
+                })
+            })
+            .collect();
+        for generation in &mut self.manifest.generations {
+            generation.region = generation.region.and_then(|index| new_index[index]);
+        }
+        let freed = is_freed.iter();
+        self.manifest.regions = std::mem::take(&mut self.manifest.regions)
+            .into_iter()
+            .zip(freed)
+            .filter_map(|(region, freed)| (!freed).then_some(region))
+            .collect();
+        self.manifest.generation = if is_rollback {
+            0
+        } else {
+            self.manifest.generation
+        };
+        if self.manifest.regions.is_empty() && self.manifest.generations.is_empty() {
+            self.manifest.remove()?;
+        } else {
+            self.manifest.save()?;
+        }
+        Ok(kept)
+    }
+
+    /// Unmaps a region that nothing leads into; false where something may.
+    fn unmap(&mut self, region: &Region) -> Result<bool, RelayoutError> {
+        let range = [region.address..region.address + region.bytes];
+        if !region.unwinding.is_empty() && self.is_reached(&range)? {
+            return Ok(false);
+        }
+        // The frames are the unwinder's data: only after it has let go of them may they go.
+        for unwinding in region.unwinding.iter().rev() {
+            call(
+                &self.process,
+                region,
+                unwinding.deregister,
+                unwinding.frames,
+            )?;
+            let same = |known: &&mut Region| known.address == region.address;
+            if let Some(known) = self.manifest.regions.iter_mut().find(same) {
+                known.unwinding.pop();
+            }
+            self.manifest.save()?;
+        }
+        // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
+        // can only have been in the rest, where words stay in their place.
+        if self.is_reached(&range)? {
+            return Ok(false);
+        }
+        let mut search = Search::new(&range);
+        search.set_guard(self.guard());
+        let maps = self.process.maps()?;
+        let found = search.everywhere(&self.process.memory, self.process.pid, &maps)?;
+        if found != Some(false) {
+            return Ok(false);
+        }
+        let cave = self.dig(&maps)?;
+        let pid = self.process.pid;
+        let (address, bytes) = (region.address, region.bytes);
+        let done = stopped(pid, &self.process.memory, |process| {
+            if process.is_group_stopped || reaches(process, &range, &maps)? {
+                return Ok(None);
+            }
+            process.memory.write(cave.address, &cave.new.0)?;
+            let arguments = [address, bytes, 0, 0, 0, 0];
+            let mut done = Err(RelayoutError::Gone { pid });
+            for thread in &process.threads {
+                done = inject::syscall(process, *thread, cave.address, SYS_MUNMAP, arguments);
+                // Its stack has no room: another's has.
+                if !matches!(done, Err(RelayoutError::Memory { .. })) {
+                    break;
+                }
+            }
+            done.map(Some)
+        });
+        let (result, _) = self.fill(&cave, done)?;
+        Ok(result == Some(0))
+    }
+
+    fn guard(&self) -> Option<u64> {
+        let pid = self.process.pid;
+        let threads = threads_by_chance(pid).ok()?;
+        one_stopped(pid, &self.process.memory, &threads, |process| {
+            let registers = ptrace::registers(process.threads[0])?;
+            process
+                .memory
+                .word(registers.fs_base + crate::scan::GUARD_OFFSET)
+        })
+        .ok()
+        .map(|(guard, _)| guard)
+    }
+
+    fn is_reached(&self, ranges: &[Range<u64>]) -> Result<bool, RelayoutError> {
+        let maps = self.process.maps()?;
+        stopped(self.process.pid, &self.process.memory, |process| {
+            reaches(process, ranges, &maps)
+        })
+        .map(|(is_reached, _)| is_reached)
+    }
+}
+
+/// Whether a stopped process has an address in one of the ranges in a register or on a stack.
+fn reaches(
+    process: &Stopped<'_>,
+    ranges: &[Range<u64>],
+    maps: &[Mapping],
+) -> Result<bool, RelayoutError> {
+    let mut search = Search::new(ranges);
+    for thread in &process.threads {
+        if search.thread(process, *thread, maps)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Memory that could not be given back yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// How much.
+    pub bytes: u64,
+    /// What went wrong, where it is not that something may still return into it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// Whether the region is mapped and carries our mark; what was announced and never mapped does not.
+fn is_ours(memory: &Memory, maps: &[Mapping], region: &Region) -> bool {
+    let covers = |map: &&Mapping| {
+        map.start <= region.address
+            && map.end >= region.address + region.bytes
+            && map.is_anonymous()
+    };
+    let Some(map) = maps.iter().find(covers) else {
+        return false;
+    };
+    let mark = memory
+        .read(region.address, region.mark.0.len())
+        .unwrap_or_default();
+    // Killed between mapping and marking it is executable, private, and all zero: nobody else has such memory there.
+    mark == region.mark.0 || (map.is_executable && mark.iter().all(|byte| *byte == 0))
+}
+
+/// The threads of a process, in the order in which they are worth trying: those that sleep in a system call stop at once
+/// and have nothing better to do.
+fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
+    let mut threads = host::thread_ids(&host::Roots::default(), pid)?;
+    threads.sort_by_key(|thread| {
+        crate::stop::status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
+    });
+    Ok(threads)
+}
+
+/// System calls that threads sleep in and that no allocator and no unwinder makes: a thread inside one of them holds none
+/// of their locks.
+const WAITING_CALLS: [i64; 17] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_pause,
+    libc::SYS_wait4,
+];
+
+/// How long a thread in a safe place is waited for.
+const SAFE_PLACE_TRIES: usize = 200;
+
+/// Calls a function of the process with one argument, by a thread that is known to be outside the allocator.
+fn call(
+    process: &Process,
+    region: &Region,
+    function: u64,
+    argument: u64,
+) -> Result<(), RelayoutError> {
+    let pid = process.pid;
+    let waits = |thread: &u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
+        let number = text
+            .ok()
+            .and_then(|text| text.split(' ').next()?.parse().ok());
+        number.is_some_and(|number: i64| WAITING_CALLS.contains(&number))
+    };
+    for _ in 0..SAFE_PLACE_TRIES {
+        let mut threads = threads_by_chance(pid)?;
+        threads.retain(waits);
+        for thread in threads {
+            let called = one_stopped(pid, &process.memory, &[thread], |process| {
+                let now = ptrace::registers(thread)?;
+                let call_now = now.orig_rax.cast_signed();
+                if !WAITING_CALLS.contains(&call_now) {
+                    return Ok(false);
+                }
+                inject::call(
+                    process,
+                    thread,
+                    region.address + CALL_STUB,
+                    function,
+                    argument,
+                )?;
+                Ok(true)
+            });
+            match called {
+                Ok((true, _)) => return Ok(()),
+                Ok((false, _)) | Err(RelayoutError::Memory { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(RelayoutError::Refused {
+        pid,
+        call: "tell its unwinder of the moved code: no thread of it waits where the allocator is not in use",
+        source: std::io::Error::from_raw_os_error(libc::EBUSY),
+    })
+}
+
+/// One place of a process that is patched in some layout.
+struct Place<'a> {
+    address: u64,
+    wanted: &'a [u8],
+    /// The first address that no thread may be about to run: behind the place's own where what begins there is right in
+    /// either layout.
+    first_forbidden: u64,
+    /// Everything that we may have put there, and the original.
+    known: Vec<Vec<u8>>,
+}
+
+impl<'a> Place<'a> {
+    fn new(patch: &'a Patch, wanted: &'a [u8], mut known: Vec<Vec<u8>>) -> Self {
+        known.push(patch.old.0.clone());
+        Self {
+            address: patch.address,
+            wanted,
+            first_forbidden: patch.address + 1,
+            known,
+        }
+    }
+
+    /// Taking the stub of a system call out of the text again.
+    fn of_stub(stub: &'a Patch) -> Self {
+        let place = Self::new(stub, &stub.old.0, vec![stub.new.0.clone()]);
+        Self {
+            first_forbidden: stub.address,
+            ..place
+        }
+    }
+}
+
+/// What is to change.
+struct Change<'a> {
+    address: u64,
+    wanted: &'a [u8],
+    forbidden: Range<u64>,
+}
+
+fn originals(manifest: &Manifest) -> BTreeMap<u64, Vec<u8>> {
+    let patches = manifest
+        .generations
+        .iter()
+        .flat_map(|generation| &generation.patches);
+    patches
+        .map(|patch| (patch.address, patch.old.0.clone()))
+        .collect()
+}
+
+/// Every place of every layout, with what is wanted there.
+fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Place<'a>> {
+    let mut places: BTreeMap<u64, Place<'a>> = BTreeMap::new();
+    let patches = manifest
+        .generations
+        .iter()
+        .flat_map(|generation| &generation.patches);
+    for patch in patches {
+        let place = places
+            .entry(patch.address)
+            .or_insert_with(|| Place::new(patch, &patch.old.0, Vec::new()));
+        place.known.push(patch.new.0.clone());
+    }
+    for patch in wanted {
+        if let Some(place) = places.get_mut(&patch.address) {
+            place.wanted = &patch.new.0;
+        }
+    }
+    places.into_values().collect()
+}
+
+/// Writes what is wanted where something else of ours is, while the process is stopped and no thread is about to run the
+/// inside of a changed place.
+fn write_image(pid: u32, memory: &Memory, places: &[Place<'_>]) -> Result<Switched, RelayoutError> {
+    let mut switched = Switched::default();
+    // Before the stop, while nobody else writes there: what is to change, and in which pages.
+    let mut changes: Vec<Change<'_>> = Vec::new();
+    let mut last_page = u64::MAX;
+    for place in places {
+        let found = match memory.read(place.address, place.wanted.len()) {
+            Ok(found) => found,
+            // Unmapped: the library was closed.
+            Err(RelayoutError::Memory { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        if found == place.wanted {
+            continue;
+        }
+        if !place.known.contains(&found) {
+            switched.changed_by_others.push(place.address);
+            continue;
+        }
+        // The first write to a page copies it: not while the process waits. The same byte again changes nothing.
+        if place.address / PAGE as u64 != last_page {
+            last_page = place.address / PAGE as u64;
+            memory.write(place.address, &found[..1])?;
+        }
+        changes.push(Change {
+            address: place.address,
+            wanted: place.wanted,
+            forbidden: place.first_forbidden..place.address + place.wanted.len() as u64,
+        });
+    }
+    for attempt in 0..TRIES {
+        if changes.is_empty() {
+            break;
+        }
+        let runs = runs(&changes, memory)?;
+        let (inside, pause) = stopped(pid, memory, |process| {
+            let inside = occupied(process, &changes)?;
+            if inside.is_empty() {
+                for (address, bytes) in &runs {
+                    process.memory.write(*address, bytes)?;
+                }
+            }
+            Ok(inside)
+        })?;
+        if pause.us > switched.pause.us {
+            switched.pause = pause;
+        }
+        if inside.is_empty() {
+            return Ok(switched);
+        }
+        // Half-way: where somebody waits for long is left out.
+        if attempt == TRIES / 2 {
+            changes.retain(|change| !inside.contains(&change.address));
+            switched.occupied.extend(inside);
+        }
+        std::thread::sleep(TRY_AGAIN);
+    }
+    if changes.is_empty() {
+        return Ok(switched);
+    }
+    Err(RelayoutError::Refused {
+        pid,
+        call: "be switched: a thread stays inside a place that is to be patched",
+        source: std::io::Error::from_raw_os_error(libc::EBUSY),
+    })
+}
+
+/// The changes that a thread is in the middle of.
+fn occupied(process: &Stopped<'_>, changes: &[Change<'_>]) -> Result<Vec<u64>, RelayoutError> {
+    let mut inside = Vec::new();
+    for thread in &process.threads {
+        let rip = going_on(ptrace::registers(*thread)?).rip;
+        // Changes are in order of address and do not overlap.
+        let after = changes.partition_point(|change| change.address <= rip);
+        let change = after.checked_sub(1).and_then(|index| changes.get(index));
+        inside.extend(
+            change
+                .filter(|change| change.forbidden.contains(&rip))
+                .map(|change| change.address),
+        );
+    }
+    Ok(inside)
+}
+
+/// One write a page, from its first changed byte to its last: what lies between is written as it is.
+fn runs(changes: &[Change<'_>], memory: &Memory) -> Result<Vec<(u64, Vec<u8>)>, RelayoutError> {
+    let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+    for Change {
+        address, wanted, ..
+    } in changes
+    {
+        let end = address + wanted.len() as u64;
+        match runs.last_mut() {
+            Some((start, bytes)) if *start / PAGE as u64 == address / PAGE as u64 => {
+                let behind = *start + bytes.len() as u64;
+                let between = memory.read(behind, usize::try_from(end - behind).unwrap_or(0))?;
+                bytes.extend_from_slice(&between);
+                let at = usize::try_from(address - *start).unwrap_or(0);
+                bytes[at..at + wanted.len()].copy_from_slice(wanted);
+            }
+            _ => runs.push((*address, wanted.to_vec())),
+        }
+    }
+    Ok(runs)
+}
