@@ -556,7 +556,7 @@ fn is_ours(memory: &Memory, maps: &[Mapping], region: &Region) -> bool {
 /// and have nothing better to do.
 fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
     let mut threads = host::thread_ids(&host::Roots::default(), pid)?;
-    threads.sort_by_key(|thread| {
+    threads.sort_by_cached_key(|thread| {
         crate::stop::status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
     });
     Ok(threads)

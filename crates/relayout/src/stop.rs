@@ -26,6 +26,10 @@ const POLL: Duration = Duration::from_micros(20);
 pub struct Pause {
     /// From the first request to stop to the last thread's going on.
     pub us: u64,
+    /// The part of it until the last thread had stopped.
+    pub stopping_us: u64,
+    /// The part of it that it takes to let them go.
+    pub resuming_us: u64,
     /// How many threads were stopped.
     pub threads: usize,
 }
@@ -42,6 +46,7 @@ pub struct Stopped<'a> {
     /// Job control had stopped the process before we did.
     pub is_group_stopped: bool,
     since: Option<Instant>,
+    stopped: Option<Instant>,
 }
 
 /// Runs `act` while every thread of the process is stopped.
@@ -58,6 +63,7 @@ pub fn stopped<T: Send>(
         let mut process = Stopped::new(pid, memory);
         let _real_time = RealTime::take();
         process.stop_all()?;
+        process.stopped = Some(Instant::now());
         let done = act(&process);
         let pause = process.resume();
         Ok((done?, pause))
@@ -130,6 +136,7 @@ impl<'a> Stopped<'a> {
             threads: Vec::new(),
             is_group_stopped: false,
             since: None,
+            stopped: None,
         }
     }
 
@@ -256,13 +263,17 @@ impl<'a> Stopped<'a> {
 
     fn resume(&mut self) -> Pause {
         let threads = self.threads.len();
+        let acted = Instant::now();
         for thread in self.threads.drain(..) {
             // ESRCH: it was killed meanwhile.
             let _ = ptrace::detach(thread);
         }
-        let us = self.since.map_or(0, |since| since.elapsed().as_micros());
+        let since = self.since.unwrap_or(acted);
+        let us = |length: Duration| u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
         Pause {
-            us: u64::try_from(us).unwrap_or(u64::MAX),
+            us: us(since.elapsed()),
+            stopping_us: us(self.stopped.unwrap_or(since) - since),
+            resuming_us: us(acted.elapsed()),
             threads,
         }
     }

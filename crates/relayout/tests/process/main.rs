@@ -6,6 +6,7 @@
 )]
 
 mod kill;
+mod pause;
 mod target;
 
 use relayout::{CodeCache, Declined, Process, RelayoutError, Store};
