@@ -1,8 +1,14 @@
 //! An ELF file as the rest needs it: segments, functions, slots, relocations, vtables.
 
+use std::collections::BTreeSet;
+
+use crate::elf::{Elf, Value};
 use crate::error::{Error, Skip};
 use crate::flow::Function;
+use crate::lsda::Lsda;
 use crate::profile::BuildId;
+use crate::unwind::{self, Frame, Unwind};
+use crate::{runtimes, sweep, vtable};
 
 /// Index of a function in [`Image::functions`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,13 +61,17 @@ pub struct Vtable {
 /// An x86-64 ELF file: executable or shared object, position-independent or not, stripped or not.
 #[derive(Debug)]
 pub struct Image {
-    bytes: Vec<u8>,
+    pub(crate) elf: Elf,
     build_id: Option<BuildId>,
-    position_independent: bool,
-    segments: Vec<Segment>,
+    eh_frame: unwind::Section,
+    frames: Vec<Frame>,
     functions: Vec<FunctionRange>,
     got_slots: Vec<GotSlot>,
     vtables: Vec<Vtable>,
+    /// Addresses inside functions, not at their start, that something outside the function refers to, in order.
+    pub(crate) inner_targets: Vec<u64>,
+    /// Starts of functions that jump on to one whose caller's address matters.
+    pub(crate) caller_sensitive: BTreeSet<u64>,
 }
 
 impl Image {
@@ -70,8 +80,44 @@ impl Image {
     /// # Errors
     /// It is no such file, or one that cannot be laid out again: see [`Error`].
     pub fn parse(bytes: Vec<u8>) -> Result<Self, Error> {
-        let _ = bytes;
-        Err(Error::NotElf)
+        let elf = Elf::parse(bytes)?;
+        runtimes::decline(&elf)?;
+        let eh_frame = unwind::Section::find(&elf)?;
+        let mut frames = eh_frame.frames(&elf)?;
+        if frames.is_empty() {
+            return Err(Error::NoEhFrame);
+        }
+        mark_special(&elf, &mut frames);
+        let functions: Vec<FunctionRange> = frames.iter().map(|frame| frame.range).collect();
+        let mut got_slots: Vec<GotSlot> = elf
+            .relocations
+            .iter()
+            .filter_map(|&(vaddr, value)| match value {
+                // Functions' slots have no addend; data's may.
+                Value::Symbol(index, 0) => {
+                    let symbol = elf.symbol(index)?.0.to_owned();
+                    Some(GotSlot { vaddr, symbol })
+                }
+                _ => None,
+            })
+            .collect();
+        got_slots.sort_by_key(|slot| slot.vaddr);
+        let mut image = Self {
+            build_id: elf.build_id.clone().map(BuildId),
+            eh_frame,
+            frames,
+            functions,
+            got_slots,
+            vtables: Vec::new(),
+            inner_targets: Vec::new(),
+            caller_sensitive: BTreeSet::new(),
+            elf,
+        };
+        image.vtables = vtable::find(&image);
+        let found = sweep::sweep(&image);
+        image.inner_targets = found.inner_targets;
+        image.caller_sensitive = found.caller_sensitive;
+        Ok(image)
     }
 
     /// The linker's build-id, if the file has one.
@@ -83,13 +129,13 @@ impl Image {
     /// False: it is loaded where it says, with a load bias of 0, and its code cache must lie below 2 GiB.
     #[must_use]
     pub fn is_position_independent(&self) -> bool {
-        self.position_independent
+        self.elf.position_independent
     }
 
     /// What is loaded, in order of address.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
-        &self.segments
+        &self.elf.segments
     }
 
     /// All functions that `.eh_frame` describes, in order of their start.
@@ -107,6 +153,13 @@ impl Image {
         (vaddr < self.functions[index].end).then_some(id)
     }
 
+    /// The function that starts at `vaddr`.
+    #[must_use]
+    pub fn function_from(&self, vaddr: u64) -> Option<FunctionId> {
+        self.function_at(vaddr)
+            .filter(|id| self.range(*id).start == vaddr)
+    }
+
     /// One function's range.
     ///
     /// # Panics
@@ -119,15 +172,36 @@ impl Image {
     /// A function's name, if the file has a symbol for its start (mangled, without its version).
     #[must_use]
     pub fn name(&self, id: FunctionId) -> Option<&str> {
-        let _ = id;
-        None
+        self.elf.name(self.range(id).start)
     }
 
-    /// Slots through which code calls other objects, in order of address. What they hold in a process goes
+    /// Slots through which code reaches other objects, in order of address. What they hold in a process goes
     /// into [`crate::Placement::got`].
     #[must_use]
     pub fn got_slots(&self) -> &[GotSlot] {
         &self.got_slots
+    }
+
+    /// The slot that a stub of the procedure linkage table at `vaddr` jumps through.
+    #[must_use]
+    pub fn plt_slot(&self, vaddr: u64) -> Option<u64> {
+        if !self.elf.is_executable(vaddr)
+            || self
+                .function_at(vaddr)
+                .is_some_and(|id| self.frame(id).skip != Some(Skip::PltStub))
+        {
+            return None;
+        }
+        plt_slot(&self.elf, vaddr).filter(|slot| self.got_symbol(*slot).is_some())
+    }
+
+    /// The symbol whose address a slot holds.
+    pub(crate) fn got_symbol(&self, slot: u64) -> Option<&str> {
+        let index = self
+            .got_slots
+            .binary_search_by_key(&slot, |slot| slot.vaddr)
+            .ok()?;
+        Some(&self.got_slots[index].symbol)
     }
 
     /// Tables of virtual functions, recognised by offset-to-top and type information.
@@ -139,8 +213,7 @@ impl Image {
     /// `len` bytes at `vaddr` as the file has them (before relocation), if one segment holds them all.
     #[must_use]
     pub fn read(&self, vaddr: u64, len: u64) -> Option<&[u8]> {
-        let _ = (vaddr, len, &self.bytes);
-        None
+        self.elf.read(vaddr, len)
     }
 
     /// Decodes one function.
@@ -148,7 +221,94 @@ impl Image {
     /// # Errors
     /// Why it cannot be moved.
     pub fn analyse(&self, id: FunctionId) -> Result<Function, Skip> {
-        let _ = id;
-        Err(Skip::Undecodable)
+        crate::flow::analyse(self, id)
     }
+
+    pub(crate) fn frame(&self, id: FunctionId) -> &Frame {
+        &self.frames[id.0 as usize]
+    }
+
+    pub(crate) fn unwind(&self, id: FunctionId) -> Result<Unwind, Skip> {
+        self.eh_frame.unwind(&self.elf, self.frame(id))
+    }
+
+    pub(crate) fn lsda(&self, range: FunctionRange) -> Result<Option<Lsda>, Skip> {
+        let Some(at) = range.lsda else {
+            return Ok(None);
+        };
+        Lsda::parse(&self.elf, at, range.start)
+            .filter(Lsda::is_emittable)
+            .map(Some)
+            .ok_or(Skip::ExceptionTable)
+    }
+}
+
+/// The slot of a stub: `jmp *slot(%rip)`, behind an `endbr64` or not, with a `bnd` prefix or not.
+fn plt_slot(elf: &Elf, vaddr: u64) -> Option<u64> {
+    let bytes = elf.from(vaddr)?;
+    let mut at = 0;
+    if bytes.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+        at += 4;
+    }
+    if bytes.get(at) == Some(&0xf2) {
+        at += 1;
+    }
+    if bytes.get(at..at + 2)? != [0xff, 0x25] {
+        return None;
+    }
+    let displacement = i32::from_le_bytes(bytes.get(at + 2..at + 6)?.try_into().ok()?);
+    (vaddr + at as u64 + 6).checked_add_signed(displacement.into())
+}
+
+/// Marks what must not be moved for what it is.
+fn mark_special(elf: &Elf, frames: &mut [Frame]) {
+    let plt: Vec<(u64, u64)> = elf
+        .sections
+        .iter()
+        .filter(|(name, _)| name.starts_with(".plt"))
+        .map(|(_, section)| *section)
+        .collect();
+    let critical = critical_sections(elf);
+    for frame in frames {
+        let FunctionRange { start, end, .. } = frame.range;
+        let skip = if plt
+            .iter()
+            .any(|&(at, size)| at <= start && start < at.saturating_add(size))
+            || plt_slot(elf, start).is_some_and(|slot| elf.relocation_at(slot).is_some())
+        {
+            Skip::PltStub
+        } else if (start..end).contains(&elf.entry) {
+            Skip::EntryPoint
+        } else if critical.iter().any(|&(from, to)| from < end && start < to) {
+            Skip::RestartableSequence
+        } else {
+            continue;
+        };
+        frame.skip = Some(skip);
+    }
+}
+
+/// Restartable sequences: 32-byte descriptors of version, flags, start, length and abort address
+/// (linux/rseq.h), in a section of this name by convention of librseq and tcmalloc.
+fn critical_sections(elf: &Elf) -> Vec<(u64, u64)> {
+    let Some(&(at, size)) = elf.sections.get("__rseq_cs") else {
+        return Vec::new();
+    };
+    let pointer = |slot: u64| match elf.relocation_at(slot) {
+        Some(Value::Relative(addend)) => Some(addend),
+        _ => elf.u64_at(slot),
+    };
+    let mut found = Vec::new();
+    for entry in (0..size.min(1 << 20) / 32).filter_map(|index| at.checked_add(32 * index)) {
+        let (Some(start), Some(len), Some(abort)) = (
+            entry.checked_add(8).and_then(pointer),
+            entry.checked_add(16).and_then(|at| elf.u64_at(at)),
+            entry.checked_add(24).and_then(pointer),
+        ) else {
+            continue;
+        };
+        found.push((start, start.saturating_add(len)));
+        found.push((abort, abort.saturating_add(1)));
+    }
+    found
 }

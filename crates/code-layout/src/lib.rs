@@ -9,20 +9,34 @@
 //! code as in old at corresponding instructions ([`AddressMap`]). [`check`] shows it for what was emitted.
 #![forbid(unsafe_code)]
 
+mod call_graph;
+mod constants;
+mod counters;
+mod elf;
 mod emit;
 mod error;
+mod ext_tsp;
+mod flags;
 mod flow;
 mod image;
+mod instruction;
+mod lsda;
 mod map;
 mod plan;
 mod profile;
+mod runtimes;
+mod sweep;
+mod tables;
+mod unwind;
+mod vtable;
+mod walk;
 
 pub use emit::{
     CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection,
     Placement, check, emit,
 };
 pub use error::{Error, Skip, Skipped};
-pub use flow::{Block, BlockId, Exit, Function, JumpTable};
+pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};
 pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable};
 pub use map::{AddressMap, Mapping};
 pub use plan::{Order, Plan};
