@@ -28,13 +28,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     moved += 1;
                     blocks += function.blocks.len();
                     tables += function.tables.len();
-                    indirect += function.blocks.iter().filter(|block| block.exit == code_layout::Exit::Indirect).count();
+                    indirect += function
+                        .blocks
+                        .iter()
+                        .filter(|block| block.exit == code_layout::Exit::Indirect)
+                        .count();
                     match function.entry {
                         Ok(()) => entries += 1,
                         Err(skip) => *skipped.entry(skip).or_default() += 1,
                     }
                     for (skip, count) in function.skipped {
-                        if std::env::var_os("SURVEY_JUMPS").is_some() && skip == code_layout::Skip::IndirectJump {
+                        if std::env::var_os("SURVEY_JUMPS").is_some()
+                            && skip == code_layout::Skip::IndirectJump
+                        {
                             println!("  unknown jump in {:#x}", function.start);
                         }
                         *skipped.entry(skip).or_default() += count;

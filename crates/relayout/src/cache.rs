@@ -119,6 +119,7 @@ impl CodeCache {
         let region = Region {
             address,
             bytes,
+            is_code,
             mark: Bytes(MARK.to_vec()),
             unwinding: Vec::new(),
         };
@@ -373,11 +374,18 @@ impl CodeCache {
         };
         let regions = self.manifest.regions.clone();
         let mut is_freed = vec![false; regions.len()];
-        for index in 0..regions.len() {
+        // Counters go after all code that may count in them.
+        let mut order: Vec<usize> = (0..regions.len()).collect();
+        order.sort_by_key(|index| !regions[*index].is_code);
+        for index in order {
+            let region = regions[index].clone();
             if used.contains(&index) {
                 continue;
             }
-            let region = regions[index].clone();
+            if !region.is_code && kept.bytes > 0 {
+                kept.bytes += region.bytes;
+                continue;
+            }
             let maps = self.process.maps()?;
             if !is_ours(&self.process.memory, &maps, &region) {
                 is_freed[index] = true;
@@ -453,23 +461,26 @@ impl CodeCache {
             }
             self.manifest.save()?;
         }
+        let maps = self.process.maps()?;
         // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
         // can only have been in the rest, where words stay in their place.
-        if self.is_reached(&range)? {
-            return Ok(false);
-        }
-        let mut search = Search::new(&range);
-        search.set_guard(self.guard());
-        let maps = self.process.maps()?;
-        let found = search.everywhere(&self.process.memory, self.process.pid, &maps)?;
-        if found != Some(false) {
-            return Ok(false);
+        if region.is_code {
+            if self.is_reached(&range)? {
+                return Ok(false);
+            }
+            let mut search = Search::new(&range);
+            search.set_guard(self.guard());
+            let found = search.everywhere(&self.process.memory, self.process.pid, &maps)?;
+            if found != Some(false) {
+                return Ok(false);
+            }
         }
         let cave = self.dig(&maps)?;
         let pid = self.process.pid;
         let (address, bytes) = (region.address, region.bytes);
         let done = stopped(pid, &self.process.memory, |process| {
-            if process.is_group_stopped || reaches(process, &range, &maps)? {
+            let is_reached = region.is_code && reaches(process, &range, &maps)?;
+            if process.is_group_stopped || is_reached {
                 return Ok(None);
             }
             process.memory.write(cave.address, &cave.new.0)?;

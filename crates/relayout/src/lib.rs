@@ -39,5 +39,5 @@ pub use process::{Object, Process};
 pub use sampling::{Samples, sample};
 pub use session::{Layout, Method, Session};
 pub use status::{Gain, PauseUs, Status};
-pub use stop::{Pause, STOP_LIMIT, Stopped, one_stopped, stopped};
+pub use stop::{Pause, STOP_LIMITS, Stopped, one_stopped, stopped};
 pub use units::{Meter, Reading, Unit};

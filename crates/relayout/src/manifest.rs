@@ -80,6 +80,8 @@ pub struct Region {
     pub address: u64,
     /// How much.
     pub bytes: u64,
+    /// Code: something may return into it. Otherwise counters, which only such code knows.
+    pub is_code: bool,
     /// The first bytes of it, by which it is known to be ours.
     pub mark: Bytes,
     /// `.eh_frame` data in it that was registered with the process's unwinder (or was about to be).

@@ -14,9 +14,22 @@ use serde::{Deserialize, Serialize};
 use crate::ptrace::{self, RealTime, Wait};
 use crate::{Declined, Memory, RelayoutError};
 
-/// How long all threads of a process may take to stop before the attempt is given up. A thread that has a CPU needs
-/// microseconds; one in an uninterruptible sleep may need as long as its disk.
-pub const STOP_LIMIT: Duration = Duration::from_millis(200);
+/// How long all threads of a process may take to stop before an attempt is given up and all go on: the first, and, where
+/// others compete for the CPUs, further ones. A thread that has a CPU needs microseconds; one that waits for one needs as
+/// long as the scheduler lets others run; one in an uninterruptible sleep may need as long as its disk.
+pub const STOP_LIMITS: [Duration; 5] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
+
+/// How long one thread may take, before another one is tried.
+const ONE_LIMIT: Duration = Duration::from_millis(200);
+
+/// What a process gets to do its work between two attempts to stop it.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(50);
 
 /// Between two looks at threads that have not stopped yet, they need the CPUs.
 const POLL: Duration = Duration::from_micros(20);
@@ -45,6 +58,7 @@ pub struct Stopped<'a> {
     pub threads: Vec<u32>,
     /// Job control had stopped the process before we did.
     pub is_group_stopped: bool,
+    limit: Duration,
     since: Option<Instant>,
     stopped: Option<Instant>,
 }
@@ -59,15 +73,26 @@ pub fn stopped<T: Send>(
     memory: &Memory,
     act: impl FnOnce(&Stopped<'_>) -> Result<T, RelayoutError> + Send,
 ) -> Result<(T, Pause), RelayoutError> {
-    on_a_thread(|| {
-        let mut process = Stopped::new(pid, memory);
-        let _real_time = RealTime::take();
-        process.stop_all()?;
-        process.stopped = Some(Instant::now());
-        let done = act(&process);
-        let pause = process.resume();
-        Ok((done?, pause))
-    })
+    let mut act = Some(act);
+    let mut failed = RelayoutError::Gone { pid };
+    for limit in STOP_LIMITS {
+        let attempt = on_a_thread(|| {
+            let mut process = Stopped::new(pid, memory, limit);
+            let _real_time = RealTime::take();
+            process.stop_all()?;
+            process.stopped = Some(Instant::now());
+            let done = act.take().map(|act| act(&process));
+            let pause = process.resume();
+            done.unwrap_or(Err(RelayoutError::Gone { pid }))
+                .map(|done| (done, pause))
+        });
+        match attempt {
+            Err(error @ RelayoutError::NotStopping { .. }) if act.is_some() => failed = error,
+            other => return other,
+        }
+        sleep(BETWEEN_ATTEMPTS);
+    }
+    Err(failed)
 }
 
 /// Runs `act` while one thread is stopped and the others run: the first of them that stops soon.
@@ -83,7 +108,7 @@ pub fn one_stopped<T: Send>(
     on_a_thread(|| {
         let mut failed = RelayoutError::Gone { pid };
         for thread in candidates {
-            let mut process = Stopped::new(pid, memory);
+            let mut process = Stopped::new(pid, memory, ONE_LIMIT);
             match process.stop_one(*thread) {
                 Ok(()) if process.is_group_stopped => {
                     return Err(declined(pid, Declined::Stopped));
@@ -129,12 +154,13 @@ fn state(pid: u32, thread: u32) -> char {
 }
 
 impl<'a> Stopped<'a> {
-    fn new(pid: u32, memory: &'a Memory) -> Self {
+    fn new(pid: u32, memory: &'a Memory, limit: Duration) -> Self {
         Self {
             pid,
             memory,
             threads: Vec::new(),
             is_group_stopped: false,
+            limit,
             since: None,
             stopped: None,
         }
@@ -149,7 +175,7 @@ impl<'a> Stopped<'a> {
                 break;
             }
         }
-        let deadline = Instant::now() + STOP_LIMIT;
+        let deadline = Instant::now() + self.limit;
         self.since = Some(Instant::now());
         loop {
             for (thread, is_known) in &mut seized {
@@ -176,7 +202,7 @@ impl<'a> Stopped<'a> {
         self.since = Some(Instant::now());
         ptrace::interrupt(thread)?;
         self.threads.push(thread);
-        self.wait(Instant::now() + STOP_LIMIT)?;
+        self.wait(Instant::now() + self.limit)?;
         if self.threads.is_empty() {
             return Err(RelayoutError::Gone { pid: self.pid });
         }
@@ -229,7 +255,7 @@ impl<'a> Stopped<'a> {
                 return Err(RelayoutError::NotStopping {
                     pid,
                     thread,
-                    limit_ms: u64::try_from(STOP_LIMIT.as_millis()).unwrap_or(u64::MAX),
+                    limit_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX),
                     state: state(pid, thread),
                 });
             }
