@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod assemble;
+mod bounds;
 mod call_graph;
 mod check;
 mod constants;
