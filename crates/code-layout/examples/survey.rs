@@ -5,7 +5,51 @@
 
 use std::time::Instant;
 
-use code_layout::{FunctionId, Image, Skipped};
+use code_layout::{
+    CallSites, FunctionId, Image, Order, PatchSelection, Placement, Plan, Profile, Skipped, check,
+    emit,
+};
+
+/// Emits all movable functions and compares them with the file.
+fn emit_all(image: &Image, order: Order) -> Result<(), Box<dyn std::error::Error>> {
+    let functions = (0..image.functions().len())
+        .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
+        .collect();
+    let begun = Instant::now();
+    let plan = Plan::new(functions, &Profile::default(), order);
+    let end = image
+        .segments()
+        .last()
+        .map_or(0, |last| last.vaddr + last.memory_bytes);
+    let placement = Placement {
+        cache_address: end.next_multiple_of(4096) + (1 << 24),
+        cache_bytes: 1 << 30,
+        patches: PatchSelection {
+            entries: true,
+            call_sites: CallSites::All,
+            vtables: true,
+            jump_tables: true,
+        },
+        ..Placement::default()
+    };
+    let emitted = emit(image, &plan, &placement)?;
+    let took = begun.elapsed();
+    let begun = Instant::now();
+    check(image, &plan, &placement, &emitted)?;
+    let mut kinds = std::collections::BTreeMap::new();
+    for patch in &emitted.patches {
+        *kinds.entry(patch.kind).or_insert(0) += 1;
+    }
+    println!(
+        "  {order:?}: {} bytes, {} of them code, {} unwind information; patches {kinds:?}; emitted in {took:.2?}, checked in {:.2?}; {:?}",
+        emitted.bytes.len(),
+        emitted.code.len(),
+        emitted.eh_frame.len(),
+        begun.elapsed(),
+        emitted.skipped,
+    );
+    Ok(())
+}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for path in std::env::args().skip(1) {
@@ -55,6 +99,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             image.vtables().len(),
             begun.elapsed(),
         );
+        for order in [Order::Original, Order::Random(1)] {
+            emit_all(&image, order)?;
+        }
     }
     Ok(())
 }

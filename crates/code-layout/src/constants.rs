@@ -175,7 +175,7 @@ fn number(register: Register) -> Option<usize> {
 
 impl Walk<'_> {
     /// Whether an instruction may change a register (any part of it), a call what it need not preserve.
-    pub(crate) fn constants_written(&self, instruction: &Instruction, register: Register) -> bool {
+    pub(crate) fn writes_register(&self, instruction: &Instruction, register: Register) -> bool {
         let register = register.full_register();
         if instruction.is_call_near() || instruction.is_call_near_indirect() {
             return !matches!(

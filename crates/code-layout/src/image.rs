@@ -195,6 +195,14 @@ impl Image {
         plt_slot(&self.elf, vaddr).filter(|slot| self.got_symbol(*slot).is_some())
     }
 
+    /// Whether an address lies in the file's own linkage stubs.
+    pub(crate) fn is_own_stub(&self, vaddr: u64) -> bool {
+        self.elf.is_executable(vaddr)
+            && self
+                .function_at(vaddr)
+                .is_none_or(|id| self.frame(id).skip == Some(Skip::PltStub))
+    }
+
     /// The symbol whose address a slot holds.
     pub(crate) fn got_symbol(&self, slot: u64) -> Option<&str> {
         let index = self

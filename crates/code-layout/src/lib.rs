@@ -9,7 +9,10 @@
 //! code as in old at corresponding instructions ([`AddressMap`]). [`check`] shows it for what was emitted.
 #![forbid(unsafe_code)]
 
+mod assemble;
+mod bounds;
 mod call_graph;
+mod check;
 mod constants;
 mod counters;
 mod elf;
@@ -18,10 +21,13 @@ mod error;
 mod ext_tsp;
 mod flags;
 mod flow;
+mod frames;
 mod image;
 mod instruction;
+mod link;
 mod lsda;
 mod map;
+mod patches;
 mod plan;
 mod profile;
 mod runtimes;
@@ -31,9 +37,10 @@ mod unwind;
 mod vtable;
 mod walk;
 
+pub use check::check;
 pub use emit::{
     CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection,
-    Placement, check, emit,
+    Placement, emit,
 };
 pub use error::{Error, Skip, Skipped};
 pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};

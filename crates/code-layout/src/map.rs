@@ -13,6 +13,8 @@ pub struct Mapping {
     pub old: Option<u64>,
     /// False: glue (a jump to where the old code would have fallen through, a counter), not a copy.
     pub copied: bool,
+    /// The old instruction that it stands for, or before which it stands, whatever registers hold.
+    pub(crate) origin: u64,
 }
 
 /// Emitted instructions, in order of their new address.

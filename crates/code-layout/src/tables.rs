@@ -8,15 +8,14 @@
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
+use crate::bounds;
 use crate::constants::Constants;
 use crate::elf::Value;
 use crate::flow::JumpTable;
 use crate::walk::Walk;
 
-/// More entries than any compiler's switch has; bounds the work on a malformed file.
-const ENTRIES_MAX: u64 = 1 << 16;
-/// How many blocks back the guarding comparison may lie.
-const GUARD_BLOCKS_MAX: usize = 4;
+/// How many blocks back what a register holds is looked for.
+const BLOCKS_BACK_MAX: usize = 4;
 
 /// A jump that reads a table, before its address is known.
 #[derive(Debug, Clone, Copy)]
@@ -142,16 +141,23 @@ pub(crate) fn is_pointer_jump(walk: &Walk<'_>, jump: u64) -> bool {
         return true;
     }
     let register = instruction.op0_register();
-    let defined = walk
-        .backwards(jump)
-        .find(|each| walk.constants_written(each, register));
-    match defined {
-        Some(each) => matches!(
-            each.mnemonic(),
-            Mnemonic::Mov | Mnemonic::Pop | Mnemonic::Cmove | Mnemonic::Cmovne
-        ),
-        None => false,
+    let mut at = jump;
+    for _ in 0..BLOCKS_BACK_MAX {
+        for each in walk.backwards(at) {
+            at = each.ip();
+            if walk.writes_register(each, register) {
+                return matches!(each.mnemonic(), Mnemonic::Mov | Mnemonic::Pop)
+                    || each.mnemonic() == Mnemonic::Lea && each.is_ip_rel_memory_operand();
+            }
+        }
+        match walk.only_predecessor(at) {
+            Some((above, _)) if walk.writes_register(above, register) => return false,
+            Some((above, _)) => at = above.ip(),
+            // What the caller passed is a pointer.
+            None => return at == walk.range.start && walk.references(at).branches == 0,
+        }
     }
+    false
 }
 
 fn shape(walk: &Walk<'_>, jump: u64) -> Option<Shape> {
@@ -225,7 +231,7 @@ fn plain_memory(instruction: &Instruction) -> bool {
 /// The last instruction before `at` in its block that writes a register.
 fn definition<'w>(walk: &'w Walk<'_>, at: u64, register: Register) -> Option<&'w Instruction> {
     walk.backwards(at)
-        .find(|each| walk.constants_written(each, register))
+        .find(|each| walk.writes_register(each, register))
 }
 
 /// The table's base if it is set in the block that reads it.
@@ -254,7 +260,7 @@ fn near_constant(walk: &Walk<'_>, shape: &Shape) -> Option<u64> {
 fn read(walk: &Walk<'_>, shape: &Shape, base: u64) -> Option<JumpTable> {
     let elf = &walk.image.elf;
     let address = base.wrapping_add(shape.displacement);
-    let entries = entries(walk, shape)?;
+    let entries = bounds::entries(walk, shape.load, shape.index)?;
     let entry_bytes = if shape.relative { 4u8 } else { 8 };
     let end = address.checked_add(entries.checked_mul(entry_bytes.into())?)?;
     if !elf.is_read_only(address, end) {
@@ -284,139 +290,6 @@ fn read(walk: &Walk<'_>, shape: &Shape, base: u64) -> Option<JumpTable> {
         load: shape.load,
         jump: shape.jump,
     })
-}
-
-/// How many entries the program may use: by the comparison on the only path to the load.
-fn entries(walk: &Walk<'_>, shape: &Shape) -> Option<u64> {
-    let mut index = Tracked {
-        register: shape.index,
-        bits: 64,
-    };
-    let mut at = shape.load;
-    for _ in 0..GUARD_BLOCKS_MAX {
-        for instruction in walk.backwards(at) {
-            at = instruction.ip();
-            if let Some(count) = index.step_back(walk, instruction)? {
-                return Some(count);
-            }
-        }
-        // The block's one predecessor.
-        let references = walk.references(at);
-        let above = walk.before(at);
-        let falls = above.filter(|above| {
-            !matches!(
-                above.mnemonic(),
-                Mnemonic::Jmp | Mnemonic::Ret | Mnemonic::Ud2
-            )
-        });
-        let (branch, taken) = match (references.root, references.branches, falls) {
-            (false, 0, Some(above)) => (above, false),
-            (false, 1, None) => (walk.at(references.last)?, true),
-            _ => return None,
-        };
-        at = branch.ip();
-        if branch.is_jcc_short_or_near() {
-            if let Some(count) = guard(walk, branch, taken, index) {
-                return (count <= ENTRIES_MAX).then_some(count);
-            }
-        } else if !taken {
-            // A block that only ends because another begins.
-            if let Some(count) = index.step_back(walk, branch)? {
-                return Some(count);
-            }
-        } else if !branch.is_jmp_short_or_near() {
-            return None;
-        }
-    }
-    None
-}
-
-/// The register that the index comes from, and how many of its bits.
-#[derive(Debug, Clone, Copy)]
-struct Tracked {
-    register: Register,
-    bits: u32,
-}
-
-impl Tracked {
-    /// Goes back over an instruction. `Some(Some(n))`: the index is below n. `None`: its origin is lost.
-    fn step_back(&mut self, walk: &Walk<'_>, instruction: &Instruction) -> Option<Option<u64>> {
-        if !walk.constants_written(instruction, self.register) {
-            return Some(None);
-        }
-        let from_register =
-            instruction.op_count() == 2 && instruction.op_kind(1) == OpKind::Register;
-        match instruction.mnemonic() {
-            Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsxd if from_register => {
-                let source = instruction.op1_register();
-                let bits = u32::try_from(source.size()).ok()? * 8;
-                let wide = instruction.op0_register().size() >= 4;
-                if !wide || !source.is_gpr() || is_high_byte(source) {
-                    return None;
-                }
-                self.register = source.full_register();
-                self.bits = self.bits.min(bits);
-                Some(None)
-            }
-            Mnemonic::Cdqe => {
-                self.bits = self.bits.min(32);
-                Some(None)
-            }
-            // A byte's or a word's own bound.
-            Mnemonic::Movzx => match instruction.memory_size().size() {
-                1 => Some(Some(1 << 8)),
-                2 => Some(Some(1 << 16)),
-                _ => None,
-            },
-            Mnemonic::And if instruction.op_kind(0) == OpKind::Register => {
-                let mask = instruction.try_immediate(1).ok()?;
-                let whole = instruction.op0_register().size() >= 4;
-                (whole && mask < ENTRIES_MAX).then_some(Some(mask + 1))
-            }
-            _ => None,
-        }
-    }
-}
-
-fn is_high_byte(register: Register) -> bool {
-    matches!(
-        register,
-        Register::AH | Register::BH | Register::CH | Register::DH
-    )
-}
-
-/// What an unsigned comparison before a conditional jump says of the index where the jump went this way.
-fn guard(walk: &Walk<'_>, branch: &Instruction, taken: bool, mut index: Tracked) -> Option<u64> {
-    let inclusive = match (branch.mnemonic(), taken) {
-        (Mnemonic::Ja, false) | (Mnemonic::Jbe, true) => true,
-        (Mnemonic::Jae, false) | (Mnemonic::Jb, true) => false,
-        _ => return None,
-    };
-    for instruction in walk.backwards(branch.ip()) {
-        if instruction.rflags_modified() != 0 {
-            if instruction.mnemonic() != Mnemonic::Cmp || instruction.op_kind(0) != OpKind::Register
-            {
-                return None;
-            }
-            let compared = instruction.op0_register();
-            let bits = u32::try_from(compared.size()).ok()? * 8;
-            // What was compared must be all that is used; a 32-bit comparison of a register used whole
-            // rests on the program's own word that the upper half is 0, else it would jump astray itself.
-            let covers = bits >= index.bits.min(32);
-            if compared.full_register() != index.register || is_high_byte(compared) || !covers {
-                return None;
-            }
-            let mask = if bits == 64 {
-                u64::MAX
-            } else {
-                (1 << bits) - 1
-            };
-            let limit = instruction.try_immediate(1).ok()? & mask;
-            return limit.checked_add(u64::from(inclusive));
-        }
-        index.step_back(walk, instruction)?;
-    }
-    None
 }
 
 /// Whether an operand's access may change it.

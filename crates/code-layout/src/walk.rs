@@ -189,4 +189,20 @@ impl<'a> Walk<'a> {
             Some(instruction)
         })
     }
+
+    /// The only instruction that can run before the first of a block, and whether it branched there.
+    pub(crate) fn only_predecessor(&self, leader: u64) -> Option<(&Instruction, bool)> {
+        let references = self.references(leader);
+        let falls = self.before(leader).filter(|above| {
+            !matches!(
+                Kind::of(self.image, above),
+                Kind::Jump(_) | Kind::IndirectJump | Kind::Return | Kind::Trap
+            )
+        });
+        match (references.root, references.branches, falls) {
+            (false, 0, Some(above)) => Some((above, false)),
+            (false, 1, None) => Some((self.at(references.last)?, true)),
+            _ => None,
+        }
+    }
 }
