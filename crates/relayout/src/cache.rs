@@ -45,6 +45,8 @@ pub struct CodeCache {
     /// What is on disk about it.
     pub manifest: Manifest,
     store: Store,
+    /// Which version of the manifest's file this is.
+    read: Option<(u64, i64, i64)>,
 }
 
 /// What a rollback, or a switch, came to.
@@ -78,17 +80,30 @@ impl CodeCache {
             process,
             manifest,
             store: store.clone(),
+            read: None,
         })
+    }
+
+    /// Writes the manifest; on return it is on disk.
+    fn save(&mut self) -> Result<(), RelayoutError> {
+        self.manifest.save()?;
+        self.read = self.manifest.version_on_disk();
+        Ok(())
     }
 
     /// Reads the manifest again: somebody else may have rolled back or switched since.
     fn lock(&mut self) -> Result<host::Lock, RelayoutError> {
         let lock = self.store.lock()?;
-        if let Some(known) = self.store.load(self.process.pid, self.process.start_time)? {
+        let version = self.manifest.version_on_disk();
+        if version.is_some() && version == self.read {
+            self.manifest.load_generation();
+        } else if let Some(known) = self.store.load(self.process.pid, self.process.start_time)? {
             self.manifest = known;
+            self.read = version;
         } else {
             self.manifest.generations.clear();
             self.manifest.regions.clear();
+            self.manifest.stub = None;
             self.manifest.generation = 0;
         }
         Ok(lock)
@@ -141,7 +156,7 @@ impl CodeCache {
         let result = self.syscall(&maps, SYS_MMAP, arguments)?;
         if result.cast_unsigned() != address {
             self.manifest.regions.retain(|known| *known != region);
-            self.manifest.save()?;
+            self.save()?;
             return Err(RelayoutError::Refused {
                 pid,
                 call: "map memory for the code cache",
@@ -183,7 +198,7 @@ impl CodeCache {
     fn dig(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
         // After a crash the stub of the call that it cut short may still be there.
         if let Some(known) = self.manifest.stub.clone() {
-            self.manifest.save()?;
+            self.save()?;
             return Ok(known);
         }
         let memory = &self.process.memory;
@@ -202,7 +217,7 @@ impl CodeCache {
             new: Bytes(new),
         };
         self.manifest.stub = Some(cave.clone());
-        self.manifest.save()?;
+        self.save()?;
         Ok(cave)
     }
 
@@ -215,7 +230,7 @@ impl CodeCache {
         let done = done?;
         self.process.memory.write(cave.address, &cave.old.0)?;
         self.manifest.stub = None;
-        self.manifest.save()?;
+        self.save()?;
         Ok(done)
     }
 
@@ -265,23 +280,42 @@ impl CodeCache {
             patches: kept,
             region,
         });
-        self.manifest.save()?;
+        self.save()?;
         Ok((number, left_out))
     }
 
-    /// Forgets a layout that is not in force.
+    /// Forgets a layout that is not in force, unless some place of the process still holds what it put there.
     ///
     /// # Errors
-    /// [`HostError::Journal`](host::HostError::Journal).
+    /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Gone`].
     pub fn forget(&mut self, number: u32) -> Result<(), RelayoutError> {
         let _lock = self.lock()?;
-        if self.manifest.generation != number {
-            self.manifest
-                .generations
-                .retain(|generation| generation.number != number);
-            self.manifest.save()?;
+        if self.manifest.generation == number {
+            return Ok(());
         }
-        Ok(())
+        let in_force = self.manifest.generation(self.manifest.generation);
+        let in_force: BTreeMap<u64, &Patch> = in_force
+            .iter()
+            .flat_map(|generation| &generation.patches)
+            .map(|patch| (patch.address, patch))
+            .collect();
+        for patch in &self.manifest.generation(number)?.patches {
+            if in_force
+                .get(&patch.address)
+                .is_some_and(|known| known.new == patch.new)
+            {
+                continue;
+            }
+            match self.process.memory.read(patch.address, patch.new.0.len()) {
+                Ok(found) if found == patch.new.0 => return Ok(()),
+                Ok(_) | Err(RelayoutError::Memory { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.manifest
+            .generations
+            .retain(|generation| generation.number != number);
+        self.save()
     }
 
     /// Puts a layout in force; 0 is the original one.
@@ -303,10 +337,9 @@ impl CodeCache {
             &self.process.memory,
             &places(&self.manifest, wanted),
         )?;
-        // What is in force can be read from the process: this is what `status` prints, so it need not be on disk at once.
         if self.manifest.generation != number {
             self.manifest.generation = number;
-            self.manifest.save()?;
+            self.manifest.save_generation()?;
         }
         Ok(switched)
     }
@@ -328,7 +361,7 @@ impl CodeCache {
         if let Some(known) = self.manifest.regions.iter_mut().find(same) {
             known.unwinding.push(unwinding);
         }
-        self.manifest.save()?;
+        self.save()?;
         call(&self.process, region, register, frames)
     }
 
@@ -348,7 +381,8 @@ impl CodeCache {
             )?;
             self.manifest.stub = None;
         }
-        let kept = self.reclaim_locked(true)?;
+        // Where a thread waits inside a place it is still ours: that stays on record.
+        let kept = self.reclaim_locked(switched.occupied.is_empty())?;
         Ok((switched, kept))
     }
 
@@ -436,7 +470,7 @@ impl CodeCache {
         if self.manifest.regions.is_empty() && self.manifest.generations.is_empty() {
             self.manifest.remove()?;
         } else {
-            self.manifest.save()?;
+            self.save()?;
         }
         Ok(kept)
     }
@@ -459,7 +493,7 @@ impl CodeCache {
             if let Some(known) = self.manifest.regions.iter_mut().find(same) {
                 known.unwinding.pop();
             }
-            self.manifest.save()?;
+            self.save()?;
         }
         let maps = self.process.maps()?;
         // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
@@ -468,9 +502,11 @@ impl CodeCache {
             if self.is_reached(&range)? {
                 return Ok(false);
             }
+            let (guard, stacks) = self.guard_and_stacks()?;
             let mut search = Search::new(&range);
-            search.set_guard(self.guard());
-            let found = search.everywhere(&self.process.memory, self.process.pid, &maps)?;
+            search.set_guard(guard);
+            let (memory, pid) = (&self.process.memory, self.process.pid);
+            let found = search.everywhere(memory, pid, &maps, &stacks)?;
             if found != Some(false) {
                 return Ok(false);
             }
@@ -499,17 +535,23 @@ impl CodeCache {
         Ok(result == Some(0))
     }
 
-    fn guard(&self) -> Option<u64> {
-        let pid = self.process.pid;
-        let threads = threads_by_chance(pid).ok()?;
-        one_stopped(pid, &self.process.memory, &threads, |process| {
-            let registers = ptrace::registers(process.threads[0])?;
-            process
-                .memory
-                .word(registers.fs_base + crate::scan::GUARD_OFFSET)
-        })
-        .ok()
-        .map(|(guard, _)| guard)
+    /// The pointer guard, which all threads share, and each thread's stack pointer.
+    fn guard_and_stacks(&self) -> Result<(Option<u64>, Vec<u64>), RelayoutError> {
+        let registers = stopped(self.process.pid, &self.process.memory, |process| {
+            let threads = process.threads.iter();
+            threads
+                .map(|thread| ptrace::registers(*thread))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let (registers, _) = registers?;
+        let guard = registers.first().and_then(|registers| {
+            let at = registers.fs_base + crate::scan::GUARD_OFFSET;
+            self.process.memory.word(at).ok()
+        });
+        Ok((
+            guard,
+            registers.iter().map(|registers| registers.rsp).collect(),
+        ))
     }
 
     fn is_reached(&self, ranges: &[Range<u64>]) -> Result<bool, RelayoutError> {

@@ -133,6 +133,8 @@ pub struct Manifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stub: Option<Patch>,
     /// The layout in force, as far as known: after a crash in the middle of a switch some patches are of another one.
+    /// Nothing is undone by it, so it lies in a small file of its own, `PID-STARTTIME.generation`, which is not synced.
+    #[serde(skip)]
     pub generation: u32,
     #[serde(skip)]
     path: PathBuf,
@@ -201,11 +203,35 @@ impl Manifest {
         Ok(host::replace_synced(&self.path, &text)?)
     }
 
+    /// Says which layout is in force.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`].
+    pub fn save_generation(&self) -> Result<(), RelayoutError> {
+        let path = self.path.with_extension("generation");
+        fs::write(&path, self.generation.to_string())
+            .map_err(|error| HostError::journal_io(&path, &error).into())
+    }
+
+    /// Reads which layout is in force.
+    pub(crate) fn load_generation(&mut self) {
+        let text = fs::read_to_string(self.path.with_extension("generation"));
+        self.generation = text.ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    }
+
+    /// What tells one version of the file from another, without reading it; `None` where there is none.
+    pub(crate) fn version_on_disk(&self) -> Option<(u64, i64, i64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = fs::metadata(&self.path).ok()?;
+        Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
+    }
+
     /// Removes it: there is nothing left to undo.
     ///
     /// # Errors
     /// [`HostError::Journal`].
     pub fn remove(&self) -> Result<(), RelayoutError> {
+        let _ = fs::remove_file(self.path.with_extension("generation"));
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(HostError::journal_io(&self.path, &error).into())
@@ -331,6 +357,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Manifest, RelayoutError> {
         }
     }
     manifest.path = path.to_owned();
+    manifest.load_generation();
     Ok(manifest)
 }
 

@@ -107,19 +107,22 @@ impl<'a> Search<'a> {
     }
 
     /// Whether any writable private memory holds such an address: the stacks of coroutines and what `setjmp` saved live
-    /// there. `None` where there is too much of it to tell. Pages that were never touched are not read.
+    /// there. `None` where there is too much of it to tell. Pages that were never touched are not read, and not the `stacks`
+    /// of threads (an address in each): what lies below their stack pointers is nobody's any more.
     pub(crate) fn everywhere(
         &self,
         memory: &Memory,
         pid: u32,
         maps: &[Mapping],
+        stacks: &[u64],
     ) -> Result<Option<bool>, RelayoutError> {
         let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else {
             return Ok(None);
         };
         let mut left_bytes = SEARCHED_BYTES_MAX;
         for map in maps {
-            if !(map.is_writable && map.is_private && map.is_readable) {
+            let is_stack = stacks.iter().any(|address| map.contains(*address));
+            if !(map.is_writable && map.is_private && map.is_readable) || is_stack {
                 continue;
             }
             for run in touched(&pagemap, map) {

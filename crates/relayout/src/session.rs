@@ -297,7 +297,7 @@ impl Session {
         let region = self.cache.map(near, PAGE as u64 + all, true)?;
         let mut at = region.address + PAGE as u64;
         let mut counters_at = area.address + HEADER_BYTES;
-        let mut numbers = Vec::new();
+        let mut in_force = None;
         let mut profile = Profile::default();
         for (plan, size) in plans.iter().zip(&sizes) {
             let loaded = &self.objects[index];
@@ -310,8 +310,10 @@ impl Session {
             self.put(&region, &emitted)?;
             let patches = patches(&emitted, bias);
             let (number, _) = self.cache.announce(patches, Some(&region))?;
-            numbers.push(number);
             self.cache.switch(number)?;
+            if let Some(last) = in_force.replace(number) {
+                self.cache.forget(last)?;
+            }
             sleep(self.method.counting);
             let bytes = self
                 .cache
@@ -327,8 +329,8 @@ impl Session {
             counters_at += (plan.counters() as u64 * 8).next_multiple_of(64);
         }
         self.cache.switch(0)?;
-        for number in numbers {
-            self.cache.forget(number)?;
+        if let Some(last) = in_force {
+            self.cache.forget(last)?;
         }
         // What a thread is still in stays until the next time.
         self.cache.reclaim()?;

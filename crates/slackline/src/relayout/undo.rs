@@ -134,7 +134,14 @@ fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result
             switched.changed_by_others[0]
         );
     }
-    Ok((outcome, switched.changed_by_others.is_empty()))
+    if !switched.occupied.is_empty() {
+        outcome += &format!(
+            "; {} places are NOT RESTORED, because a thread waits inside them: roll back again later",
+            switched.occupied.len()
+        );
+    }
+    let is_restored = switched.changed_by_others.is_empty() && switched.occupied.is_empty();
+    Ok((outcome, is_restored))
 }
 
 pub(super) fn switch(store: &Store, pid: u32, generation: u32) -> anyhow::Result<Done> {
