@@ -270,3 +270,45 @@ fn what_does_not_fit_or_reach_is_an_error() {
         Err(Error::Counters { .. })
     ));
 }
+
+/// A checker that finds nothing proves nothing: any bit of the code that changes what it does is found.
+#[test]
+fn a_flipped_bit_in_emitted_code_is_found() {
+    let image = Image::parse(OBJECT.clone()).expect("an image");
+    let functions: Vec<_> = (0..image.functions().len())
+        .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
+        .collect();
+    let plan = Plan::new(functions, &Profile::default(), Order::Random(7));
+    let placement = Placement {
+        cache_address: 1 << 20,
+        cache_bytes: 1 << 24,
+        ..Placement::default()
+    };
+    let emitted = emit(&image, &plan, &placement).expect("emitted");
+    check(&image, &plan, &placement, &emitted).expect("right");
+    let (mut found, mut tried) = (0, 0);
+    for instruction in emitted.map.instructions().iter().step_by(3) {
+        let at = usize::try_from(instruction.new - emitted.address).expect("small");
+        for bit in 0..u32::from(instruction.len) * 8 {
+            let mut changed = emitted.clone();
+            let byte = &mut changed.bytes[at + usize::try_from(bit / 8).expect("small")];
+            *byte ^= 1 << (bit % 8);
+            let before = decode(&emitted.bytes[at..], instruction.new);
+            let after = decode(&changed.bytes[at..], instruction.new);
+            // Another encoding of the same instruction is no difference.
+            if before != after || before.len() != after.len() {
+                tried += 1;
+                found += usize::from(check(&image, &plan, &placement, &changed).is_err());
+            }
+        }
+        if tried > 2000 {
+            break;
+        }
+    }
+    assert!(tried > 2000);
+    assert_eq!(found, tried);
+}
+
+fn decode(bytes: &[u8], ip: u64) -> iced_x86::Instruction {
+    iced_x86::Decoder::with_ip(64, &bytes[..bytes.len().min(15)], ip, 0).decode()
+}

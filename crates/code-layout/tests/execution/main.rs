@@ -7,6 +7,7 @@
 
 mod process;
 mod random;
+mod sqlite;
 
 use code_layout::{
     CallSites, CounterAddressing, CounterArea, Function, Order, PatchSelection, Plan, Profile,

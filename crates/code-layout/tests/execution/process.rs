@@ -26,7 +26,6 @@ pub(crate) struct Program {
     pub(crate) image: Image,
     pub(crate) bias: u64,
     handle: *mut c_void,
-    _directory: tempfile::TempDir,
 }
 
 /// A layout that is in force until it is dropped.
@@ -71,7 +70,12 @@ impl Program {
     pub(crate) fn from_path(source: &Path, flags: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let path = compile(directory.path(), source, flags);
-        let image = Image::parse(std::fs::read(&path).expect("the object")).expect("an image");
+        Self::load(&path, c"run")
+    }
+
+    /// A shared object as it is, and one of its functions.
+    pub(crate) fn load(path: &Path, function: &CStr) -> Self {
+        let image = Image::parse(std::fs::read(path).expect("the object")).expect("an image");
         let name = CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
         // SAFETY: dlopen takes a NUL-terminated path; the object's constructors are the compiler's own.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -80,9 +84,8 @@ impl Program {
             image,
             bias: 0,
             handle,
-            _directory: directory,
         };
-        let run = program.symbol(c"run");
+        let run = program.symbol(function);
         // SAFETY: Dl_info is plain data, for which all zeros is a value.
         let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
         // SAFETY: any address may be asked for; `found` outlives the call.
