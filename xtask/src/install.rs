@@ -23,6 +23,7 @@ enum Present {
     Program(&'static str),
     /// `/usr/lib/postgresql/VERSION/bin/postgres`, of any version.
     PostgresServer,
+    File(&'static str),
 }
 
 const NGINX: Need = Need {
@@ -45,6 +46,11 @@ const POSTGRES: Need = Need {
     package: "postgresql",
     purpose: "the PostgreSQL example: server and pgbench",
 };
+const SQLITE: Need = Need {
+    present: Present::File("/usr/lib/x86_64-linux-gnu/libsqlite3.so.0"),
+    package: "libsqlite3-0",
+    purpose: "a stock library whose code is laid out again",
+};
 const JDK: Need = Need {
     present: Present::Program("javac"),
     package: "openjdk-17-jdk-headless",
@@ -64,7 +70,7 @@ const SWIG: Need = Need {
 const CXX: Need = Need {
     present: Present::Program("g++"),
     package: "g++",
-    purpose: "and compiled",
+    purpose: "compiles that, and the programs that tests lay out again",
 };
 const PYTHON: Need = Need {
     present: Present::Program("python3"),
@@ -75,7 +81,7 @@ const PYTHON: Need = Need {
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.
-pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK];
+pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK, CXX, SQLITE];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH: &[Need] = &[PYTHON, SWIG, CXX];
 /// What `cargo xtask examples` needs.
@@ -212,6 +218,7 @@ impl Drop for NoServiceStarts {
 fn is_present(what: Present) -> bool {
     match what {
         Present::Program(name) => find_program(name).is_some(),
+        Present::File(path) => Path::new(path).is_file(),
         Present::PostgresServer => std::fs::read_dir("/usr/lib/postgresql").is_ok_and(|versions| {
             versions
                 .flatten()

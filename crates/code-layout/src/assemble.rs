@@ -1,5 +1,7 @@
 //! One function's instructions in their new order, before their addresses are known.
 
+use std::collections::HashMap;
+
 use iced_x86::{Decoder, DecoderOptions, Encoder, Instruction, OpKind};
 
 use crate::counters::FlowEdge;
@@ -81,6 +83,8 @@ struct Assembler<'a> {
     flags: Option<LiveFlags>,
     block_piece: Vec<Option<usize>>,
     edge_piece: Vec<Option<usize>>,
+    /// Indices of the edges that leave a block.
+    edges_from: HashMap<usize, Vec<usize>>,
     items: Vec<Item>,
     tables: Vec<(usize, Vec<Target>)>,
 }
@@ -98,6 +102,17 @@ pub(crate) fn assemble(context: &Context<'_>, planned: &PlannedFunction) -> Asse
             Piece::Counter(edge) => edge_piece[edge] = Some(place),
         }
     }
+    let mut edges_from: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut entry_edges: HashMap<usize, usize> = HashMap::new();
+    for (index, edge) in planned.edges.iter().enumerate() {
+        match (edge.from, edge.to) {
+            (Some(from), _) => edges_from.entry(from).or_default().push(index),
+            (None, Some(to)) => {
+                entry_edges.insert(to, index);
+            }
+            (None, None) => {}
+        }
+    }
     let mut assembler = Assembler {
         context,
         planned,
@@ -106,6 +121,7 @@ pub(crate) fn assemble(context: &Context<'_>, planned: &PlannedFunction) -> Asse
             .map(|_| LiveFlags::new(context.image, function)),
         block_piece,
         edge_piece,
+        edges_from,
         items: Vec::new(),
         tables: Vec::new(),
     };
@@ -130,12 +146,9 @@ pub(crate) fn assemble(context: &Context<'_>, planned: &PlannedFunction) -> Asse
     let mut entries = Vec::new();
     for (block, piece) in assembler.block_piece.iter().enumerate() {
         if let Some(piece) = piece {
-            let counted = (0..planned.edges.len()).find(|&edge| {
-                let each = &planned.edges[edge];
-                each.from.is_none() && each.to == Some(block)
-            });
-            let piece = counted
-                .and_then(|edge| assembler.edge_piece[edge])
+            let piece = entry_edges
+                .get(&block)
+                .and_then(|&edge| assembler.edge_piece[edge])
                 .unwrap_or(*piece);
             entries.push((function.blocks[block].start, piece));
         }
@@ -237,18 +250,20 @@ impl Assembler<'_> {
 
     /// The counted edge that leaves the function from a block, to nobody knows where.
     fn leaving(&self, id: usize) -> Option<FlowEdge> {
-        self.planned
-            .edges
+        self.edges_from
+            .get(&id)?
             .iter()
-            .find(|edge| edge.from == Some(id) && edge.target.is_none() && edge.counter.is_some())
-            .copied()
+            .map(|&edge| self.planned.edges[edge])
+            .find(|edge| edge.target.is_none() && edge.counter.is_some())
     }
 
     /// Where an edge leads: to its counter, to the block, to old code.
     fn edge_target(&self, from: usize, target: u64, taken: bool) -> Target {
-        let counter = (0..self.planned.edges.len()).find(|&index| {
-            let edge = &self.planned.edges[index];
-            edge.from == Some(from) && edge.taken == taken && edge.target == Some(target)
+        let counter = self.edges_from.get(&from).and_then(|edges| {
+            edges.iter().copied().find(|&index| {
+                let edge = &self.planned.edges[index];
+                edge.taken == taken && edge.target == Some(target)
+            })
         });
         match counter.and_then(|edge| self.edge_piece[edge]) {
             Some(piece) => Target::Piece(piece),

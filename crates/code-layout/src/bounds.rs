@@ -19,28 +19,62 @@ pub(crate) fn entries(walk: &Walk<'_>, load: u64, index: Register) -> Option<u64
         place: Place::Register(index.full_register()),
         bits: 64,
     };
-    let mut at = load;
+    let found = compared(walk, load, &mut index);
+    // A widened byte or word has a bound of its own.
+    let by_width = (index.bits <= 16).then(|| 1 << index.bits);
+    let count = match (found, by_width) {
+        (Some(one), Some(two)) => one.min(two),
+        (one, two) => one.or(two)?,
+    };
+    (count <= ENTRIES_MAX).then_some(count)
+}
+
+/// By a comparison or a mask before `at`; leaves behind how far back the index was followed.
+fn compared(walk: &Walk<'_>, mut at: u64, index: &mut Index) -> Option<u64> {
     for _ in 0..GUARD_BLOCKS_MAX {
         for instruction in walk.backwards(at) {
             at = instruction.ip();
             if let Some(count) = index.step_back(walk, instruction)? {
-                return (count <= ENTRIES_MAX).then_some(count);
+                return Some(count);
             }
         }
         let (above, branched) = walk.only_predecessor(at)?;
         at = above.ip();
         if above.is_jcc_short_or_near() {
-            if let Some(count) = guard(walk, above, branched, index) {
-                return (count <= ENTRIES_MAX).then_some(count);
+            if let Some(count) = guard(walk, above, branched, *index) {
+                return Some(count);
             }
         } else if branched && !above.is_jmp_short_or_near() {
             return None;
         } else if !branched && let Some(count) = index.step_back(walk, above)? {
             // A block that only ends because another begins.
-            return (count <= ENTRIES_MAX).then_some(count);
+            return Some(count);
         }
     }
     None
+}
+
+/// Whether the index, followed back from `at`, turns out to have at most so many bits.
+fn is_narrow(walk: &Walk<'_>, mut at: u64, mut index: Index, bits: u32) -> bool {
+    for _ in 0..GUARD_BLOCKS_MAX {
+        for instruction in walk.backwards(at) {
+            at = instruction.ip();
+            match index.step_back(walk, instruction) {
+                Some(None) if index.bits <= bits => return true,
+                Some(None) => {}
+                _ => return false,
+            }
+        }
+        let Some((above, branched)) = walk.only_predecessor(at) else {
+            return false;
+        };
+        at = above.ip();
+        let branches = above.is_jcc_short_or_near() || above.is_jmp_short_or_near();
+        if !branches && (branched || !matches!(index.step_back(walk, above), Some(None))) {
+            return false;
+        }
+    }
+    false
 }
 
 /// Where the index was, and how many of its bits count.
@@ -211,7 +245,8 @@ fn guard(walk: &Walk<'_>, branch: &Instruction, taken: bool, mut index: Index) -
         };
         // What was compared must be all that is used; a 32-bit comparison of a register used whole
         // rests on the program's own word that the upper half is 0, else it would jump astray itself.
-        if !same || bits < index.bits.min(32) {
+        let covers = bits >= index.bits.min(32) || is_narrow(walk, instruction.ip(), index, bits);
+        if !same || !covers {
             return None;
         }
         let mask = if bits == 64 {

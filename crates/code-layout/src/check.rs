@@ -332,7 +332,7 @@ impl Checker<'_> {
             || instruction.memory_base() == Register::None
                 && instruction.memory_index() == Register::None
                 && instruction.segment_prefix() == Register::GS;
-        plain && address >= area.address && (address - area.address) % 8 == 0
+        plain && address >= area.address && (address - area.address).is_multiple_of(8)
     }
 
     fn patch(&self, patch: &Patch) -> Result<(), Error> {

@@ -27,7 +27,6 @@ pub(crate) enum Value {
 }
 
 /// A file's headers and relocations, with the bytes.
-#[derive(Debug)]
 pub(crate) struct Elf {
     pub(crate) bytes: Vec<u8>,
     pub(crate) segments: Vec<Segment>,
@@ -41,6 +40,8 @@ pub(crate) struct Elf {
     pub(crate) sections: BTreeMap<String, (u64, u64)>,
     /// (slot, value), in order of slot.
     pub(crate) relocations: Vec<(u64, Value)>,
+    /// (slot, symbol), in order, of those that calls go through (`GLOB_DAT`, `JUMP_SLOT`).
+    pub(crate) slots: Vec<(u64, u32)>,
     dynamic: BTreeMap<u64, u64>,
     /// Functions' names: (address, offset into the file of the name).
     names: Vec<(u64, u32)>,
@@ -141,6 +142,7 @@ impl Elf {
             relro,
             sections,
             relocations: Vec::new(),
+            slots: Vec::new(),
             dynamic: BTreeMap::new(),
             names,
         };
@@ -243,6 +245,7 @@ impl Elf {
 
     fn read_relocations(&mut self) {
         let mut found = Vec::new();
+        let mut slots = Vec::new();
         let tag = |tag: u64| self.dynamic.get(&tag).copied();
         // DT_RELA, DT_RELASZ; DT_JMPREL, DT_PLTRELSZ: always RELA on this machine.
         for (at, size) in [(tag(7), tag(8)), (tag(23), tag(2))] {
@@ -259,7 +262,11 @@ impl Elf {
                 let symbol = u32::try_from(symbol).unwrap_or(0);
                 match kind {
                     8 => found.push((slot, Value::Relative(addend))),
-                    1 | 6 | 7 => found.push((slot, Value::Symbol(symbol, addend.cast_signed()))),
+                    1 => found.push((slot, Value::Symbol(symbol, addend.cast_signed()))),
+                    6 | 7 => {
+                        slots.push((slot, symbol));
+                        found.push((slot, Value::Symbol(symbol, 0)));
+                    }
                     _ => {}
                 }
             }
@@ -290,6 +297,9 @@ impl Elf {
         found.sort_by_key(|&(slot, _)| slot);
         found.dedup_by_key(|&mut (slot, _)| slot);
         self.relocations = found;
+        slots.sort_unstable();
+        slots.dedup_by_key(|&mut (slot, _)| slot);
+        self.slots = slots;
     }
 }
 

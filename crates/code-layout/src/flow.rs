@@ -166,8 +166,11 @@ pub(crate) fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
 
     let mut walk = Walk::new(image, range);
     walk.root(range.start);
-    for root in referred.iter().chain(&pads) {
-        walk.root(*root);
+    for pad in &pads {
+        walk.root(*pad);
+    }
+    for at in &referred {
+        walk.root_if_code(*at);
     }
     let tables = tables::resolve(&mut walk);
     walk.check_overlaps()?;

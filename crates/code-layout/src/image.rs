@@ -1,6 +1,7 @@
 //! An ELF file as the rest needs it: segments, functions, slots, relocations, vtables.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::elf::{Elf, Value};
 use crate::error::{Error, Skip};
@@ -59,7 +60,6 @@ pub struct Vtable {
 }
 
 /// An x86-64 ELF file: executable or shared object, position-independent or not, stripped or not.
-#[derive(Debug)]
 pub struct Image {
     pub(crate) elf: Elf,
     build_id: Option<BuildId>,
@@ -89,19 +89,14 @@ impl Image {
         }
         mark_special(&elf, &mut frames);
         let functions: Vec<FunctionRange> = frames.iter().map(|frame| frame.range).collect();
-        let mut got_slots: Vec<GotSlot> = elf
-            .relocations
+        let got_slots = elf
+            .slots
             .iter()
-            .filter_map(|&(vaddr, value)| match value {
-                // Functions' slots have no addend; data's may.
-                Value::Symbol(index, 0) => {
-                    let symbol = elf.symbol(index)?.0.to_owned();
-                    Some(GotSlot { vaddr, symbol })
-                }
-                _ => None,
+            .filter_map(|&(vaddr, symbol)| {
+                let symbol = elf.symbol(symbol)?.0.to_owned();
+                Some(GotSlot { vaddr, symbol })
             })
             .collect();
-        got_slots.sort_by_key(|slot| slot.vaddr);
         let mut image = Self {
             build_id: elf.build_id.clone().map(BuildId),
             eh_frame,
@@ -248,6 +243,16 @@ impl Image {
             .filter(Lsda::is_emittable)
             .map(Some)
             .ok_or(Skip::ExceptionTable)
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Image")
+            .field("build_id", &self.build_id)
+            .field("bytes", &self.elf.bytes.len())
+            .field("functions", &self.functions.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -216,35 +216,43 @@ fn count(planned: &PlannedFunction, values: &[u64]) -> FunctionCounts {
 
 /// Counters go where they cost least: behind the block that falls into them, or out of the way.
 fn with_counters(function: &Function, order: &[Piece], edges: &[FlowEdge]) -> Vec<Piece> {
-    let counted = |wanted: &dyn Fn(&FlowEdge) -> bool| {
+    let counted = || {
         edges
             .iter()
-            .enumerate()
-            .filter(|(_, edge)| edge.counter.is_some() && wanted(edge))
-            .map(|(index, _)| Piece::Counter(index))
-            .collect::<Vec<_>>()
+            .zip(0..)
+            .filter(|(edge, _)| edge.counter.is_some())
     };
+    let mut entered: BTreeMap<BlockId, Piece> = BTreeMap::new();
+    let mut behind: BTreeMap<BlockId, Piece> = BTreeMap::new();
+    for (edge, index) in counted() {
+        match (edge.from, edge.to) {
+            (None, Some(to)) => entered.insert(to, Piece::Counter(index)),
+            // A counter in front of a return stands in the block itself.
+            (Some(from), _) if !edge.taken && edge.target.is_some() => {
+                behind.insert(from, Piece::Counter(index))
+            }
+            _ => None,
+        };
+    }
     let mut pieces = Vec::new();
     let mut aside = Vec::new();
     let mut falls_into_next = false;
     for &piece in order {
         let Piece::Block(id) = piece else { continue };
-        let entered = counted(&|edge| edge.from.is_none() && edge.to == Some(id));
-        if falls_into_next {
-            aside.extend(entered);
+        let place = if falls_into_next {
+            &mut aside
         } else {
-            pieces.extend(entered);
-        }
+            &mut pieces
+        };
+        place.extend(entered.get(&id));
         pieces.push(piece);
         let exit = &function.blocks[id].exit;
-        // A counter in front of a return stands in the block itself.
-        pieces.extend(counted(&|edge| {
-            edge.from == Some(id) && !edge.taken && edge.target.is_some()
-        }));
+        pieces.extend(behind.get(&id));
         falls_into_next = matches!(exit, Exit::FallThrough | Exit::Branch(_) | Exit::Trap);
     }
     pieces.extend(aside);
-    pieces.extend(counted(&|edge| edge.from.is_some() && edge.taken));
+    let taken = counted().filter(|(edge, _)| edge.from.is_some() && edge.taken);
+    pieces.extend(taken.map(|(_, index)| Piece::Counter(index)));
     pieces
 }
 

@@ -153,7 +153,7 @@ impl TryFrom<String> for BuildId {
 
     fn try_from(text: String) -> Result<Self, String> {
         let bad = || format!("{text:?} is not a build-id: an even number of hexadecimal digits");
-        if text.len() % 2 != 0 || !text.is_ascii() {
+        if !text.len().is_multiple_of(2) || !text.is_ascii() {
             return Err(bad());
         }
         (0..text.len())

@@ -9,7 +9,7 @@ struct Runtime {
     why: &'static str,
     sections: &'static [&'static str],
     /// Text that its runtime library holds and nothing else does.
-    marker: &'static str,
+    marker: &'static [u8],
 }
 
 const RUNTIMES: &[Runtime] = &[
@@ -17,31 +17,31 @@ const RUNTIMES: &[Runtime] = &[
         name: "Go",
         why: "its runtime unwinds and grows stacks by tables of its own (pclntab), which know nothing of moved code",
         sections: &[".gopclntab", ".go.buildinfo"],
-        marker: "\u{0}Go buildinf:",
+        marker: b"\xff Go buildinf:",
     },
     Runtime {
         name: "OCaml",
         why: "its garbage collector looks return addresses up in frame tables, which know nothing of moved code",
         sections: &[],
-        marker: "OCAMLRUNPARAM\u{0}",
+        marker: b"OCAMLRUNPARAM\0",
     },
     Runtime {
         name: "GHC (Haskell)",
         why: "its runtime reads info tables that lie before the code",
         sections: &[],
-        marker: "GHCRTS\u{0}",
+        marker: b"GHCRTS\0",
     },
     Runtime {
         name: "GraalVM native-image",
         why: "its garbage collector looks return addresses up in code information of its own",
         sections: &[".svm_heap"],
-        marker: "",
+        marker: b"",
     },
     Runtime {
         name: ".NET native AOT",
         why: "its runtime unwinds and collects garbage by tables of its own",
         sections: &["__managedcode", ".managed"],
-        marker: "",
+        marker: b"",
     },
 ];
 
@@ -57,8 +57,7 @@ pub(crate) fn decline(elf: &Elf) -> Result<(), Error> {
             .sections
             .iter()
             .any(|name| elf.sections.contains_key(*name));
-        let marker = runtime.marker.as_bytes();
-        if by_section || !marker.is_empty() && find(&elf.bytes, marker) {
+        if by_section || !runtime.marker.is_empty() && find(&elf.bytes, runtime.marker) {
             return Err(Error::Runtime {
                 name: runtime.name,
                 why: runtime.why,

@@ -66,7 +66,6 @@ pub(crate) struct Row {
 pub(crate) struct Unwind {
     /// Personality routine: (behind a pointer, vaddr).
     pub(crate) personality: Option<(bool, u64)>,
-    pub(crate) lsda: Option<u64>,
     /// (from, to, row) in order, without holes.
     pub(crate) rows: Vec<(u64, u64, Row)>,
 }
@@ -181,7 +180,6 @@ impl Section {
         };
         Ok(Unwind {
             personality,
-            lsda: frame.range.lsda,
             rows: rows(&data, &bases, &fde)?,
         })
     }

@@ -49,6 +49,14 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Follows the code from an address that may be a mere number: one inside an instruction is.
+    pub(crate) fn root_if_code(&mut self, at: u64) {
+        let before = self.instructions.range(..at).next_back();
+        if before.is_none_or(|(_, instruction)| instruction.next_ip() <= at) {
+            self.root(at);
+        }
+    }
+
     /// Follows the code from a branch's target.
     pub(crate) fn target(&mut self, at: u64, from: u64) {
         if self.contains(at) {
