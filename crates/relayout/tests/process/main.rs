@@ -6,6 +6,7 @@
 )]
 
 mod kill;
+mod layout;
 mod pause;
 mod target;
 
