@@ -72,6 +72,16 @@ const CXX: Need = Need {
     package: "g++",
     purpose: "compiles that, and the programs that tests lay out again",
 };
+const MARIADB: Need = Need {
+    present: Present::Program("mariadbd"),
+    package: "mariadb-server",
+    purpose: "the server that is re-laid out",
+};
+const SYSBENCH: Need = Need {
+    present: Present::Program("sysbench"),
+    package: "sysbench",
+    purpose: "load for it",
+};
 const PYTHON: Need = Need {
     present: Present::Program("python3"),
     package: "python3-venv",
@@ -84,6 +94,8 @@ pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 pub(crate) const TEST: &[Need] = &[NGINX, WRK, AB, POSTGRES, JDK, CXX, SQLITE];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH: &[Need] = &[PYTHON, SWIG, CXX];
+/// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.
+pub(crate) const RELAYOUT: &[Need] = &[MARIADB, SYSBENCH, PYTHON];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 

@@ -27,7 +27,9 @@ usage: cargo xtask VERB
   demo              install nginx and wrk, build, and tune nginx for about five minutes
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
-  install [SET]     only install: test (the default), demo or examples
+  bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
+  stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order
+  install [SET]     only install: test (the default), demo, examples or relayout
 ";
 
 fn main() -> ExitCode {
@@ -50,13 +52,18 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
+        ["stress", "relayout"] => test::stress_relayout(&root, "1000"),
+        ["stress", "relayout", kills] => test::stress_relayout(&root, kills),
         ["install"] => install::install(install::TEST).map(|()| ExitCode::SUCCESS),
         ["install", set] => {
             let needs = match *set {
                 "test" => install::TEST,
                 "demo" => install::DEMO,
                 "examples" => install::EXAMPLES,
-                _ => bail!("no set {set:?} to install; there are test, demo and examples"),
+                "relayout" => install::RELAYOUT,
+                _ => {
+                    bail!("no set {set:?} to install; there are test, demo, examples and relayout")
+                }
             };
             install::install(needs).map(|()| ExitCode::SUCCESS)
         }

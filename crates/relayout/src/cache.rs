@@ -617,7 +617,8 @@ fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
 
 /// System calls that threads sleep in and that no allocator and no unwinder makes: a thread inside one of them holds none
 /// of their locks.
-const WAITING_CALLS: [i64; 17] = [
+const WAITING_CALLS: [i64; 18] = [
+    libc::SYS_read,
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_epoll_wait,

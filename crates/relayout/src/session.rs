@@ -47,8 +47,8 @@ impl Default for Method {
             sampling: Duration::from_secs(3),
             share: 0.995,
             functions_max: 4000,
-            counted_share: 0.1,
-            counting: Duration::from_millis(200),
+            counted_share: 0.05,
+            counting: Duration::from_millis(100),
             object_share: 0.05,
             random: None,
         }

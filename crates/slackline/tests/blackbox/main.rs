@@ -13,6 +13,7 @@ mod faults;
 mod kill;
 mod load;
 mod quota;
+mod relayout;
 mod signals;
 mod throttle;
 mod toy;
