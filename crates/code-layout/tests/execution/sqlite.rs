@@ -145,15 +145,15 @@ fn sqlite_in_every_order() {
     let installed = program.install(&plan, all, None);
     assert_eq!(answers(&program), expected);
     // What did not run is left out: most of it.
-    let emitted = installed.emitted.code.len();
+    let emitted = installed.emitted.code.len() as u64;
     assert!(
         emitted * 2
             < program
                 .image
                 .segments()
                 .iter()
-                .map(|each| each.file_bytes as usize)
-                .sum(),
+                .map(|each| each.file_bytes)
+                .sum::<u64>(),
         "{emitted}"
     );
     drop(installed);
