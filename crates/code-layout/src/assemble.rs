@@ -73,8 +73,8 @@ pub(crate) struct Assembled {
 pub(crate) struct Context<'a> {
     pub(crate) image: &'a Image,
     pub(crate) counters: Option<CounterAddressing>,
-    /// The runtime address that a slot holds, if it is known and within reach.
-    pub(crate) resolve: &'a dyn Fn(u64) -> Option<u64>,
+    /// What a slot leads to, if it is known and within reach.
+    pub(crate) resolve: &'a dyn Fn(u64) -> Option<Target>,
 }
 
 struct Assembler<'a> {
@@ -341,7 +341,7 @@ impl Assembler<'_> {
         match (self.context.resolve)(slot) {
             Some(to) => {
                 let opcode = if is_call { 0xe8 } else { 0xe9 };
-                referring(&[opcode, 0, 0, 0, 0], 1, Target::Runtime(to))
+                referring(&[opcode, 0, 0, 0, 0], 1, to)
             }
             None => {
                 let operand = if is_call { 0x15 } else { 0x25 };

@@ -102,11 +102,27 @@ impl Checker<'_> {
 
     /// Whether a new branch to `new` does what an old one to `old` did.
     fn leads(&self, new: u64, old: u64) -> bool {
-        if let Some(mapping) = self.emitted.map.at(new) {
-            return mapping.old.is_some() && self.same_place(old, mapping.origin);
+        if let Some(slot) = self.image.plt_slot(old)
+            && self.leads_by_slot(new, slot)
+        {
+            return true;
         }
-        let by_slot = || self.placement.got.get(&self.image.plt_slot(old)?).copied();
-        new == self.runtime(old) || by_slot() == Some(new)
+        match self.emitted.map.at(new) {
+            Some(mapping) => mapping.old.is_some() && self.same_place(old, mapping.origin),
+            None => new == self.runtime(old),
+        }
+    }
+
+    /// Whether a new branch to `new` does what one through a slot did: to what it holds, or to that one's copy.
+    fn leads_by_slot(&self, new: u64, slot: u64) -> bool {
+        let Some(&held) = self.placement.got.get(&slot) else {
+            return false;
+        };
+        let own = held.wrapping_sub(self.placement.load_bias);
+        held == new
+            || self.emitted.map.at(new).is_some_and(|mapping| {
+                mapping.old.is_some() && self.same_place(own, mapping.origin)
+            })
     }
 
     fn function(&self, function: &Function, start: u64, end: u64) -> Result<(), Error> {
@@ -198,8 +214,7 @@ impl Checker<'_> {
             let fits = if new_direct && old_direct {
                 self.leads(new.near_branch_target(), old.near_branch_target())
             } else if new_direct {
-                slot.and_then(|slot| self.placement.got.get(&slot))
-                    == Some(&new.near_branch_target())
+                slot.is_some_and(|slot| self.leads_by_slot(new.near_branch_target(), slot))
             } else {
                 slot.is_some() && got_slot(new) == slot.map(|slot| self.runtime(slot))
             };

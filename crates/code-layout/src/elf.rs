@@ -42,6 +42,7 @@ pub(crate) struct Elf {
     pub(crate) relocations: Vec<(u64, Value)>,
     /// (slot, symbol), in order, of those that calls go through (`GLOB_DAT`, `JUMP_SLOT`).
     pub(crate) slots: Vec<(u64, u32)>,
+    has_interpreter: bool,
     dynamic: BTreeMap<u64, u64>,
     /// Functions' names: (address, offset into the file of the name).
     names: Vec<(u64, u32)>,
@@ -83,6 +84,7 @@ impl Elf {
         let mut relro = None;
         let mut dynamic_at = None;
         let mut build_id = None;
+        let mut has_interpreter = false;
         for program in program_headers {
             let vaddr = program.p_vaddr(ENDIAN);
             let memory_bytes = program.p_memsz(ENDIAN);
@@ -113,6 +115,7 @@ impl Elf {
                 elf::PT_GNU_EH_FRAME => eh_frame_hdr = Some((vaddr, memory_bytes)),
                 elf::PT_GNU_RELRO => relro = Some((vaddr, vaddr.saturating_add(memory_bytes))),
                 elf::PT_DYNAMIC => dynamic_at = Some(vaddr),
+                elf::PT_INTERP => has_interpreter = true,
                 elf::PT_NOTE if build_id.is_none() => {
                     build_id = program
                         .notes(ENDIAN, data)
@@ -143,6 +146,7 @@ impl Elf {
             sections,
             relocations: Vec::new(),
             slots: Vec::new(),
+            has_interpreter,
             dynamic: BTreeMap::new(),
             names,
         };
@@ -218,11 +222,28 @@ impl Elf {
         Some((name, defined.then(|| word(8..16))))
     }
 
-    /// The name of the function that starts at `vaddr`.
-    pub(crate) fn name(&self, vaddr: u64) -> Option<&str> {
+    /// Linked statically: no dynamic section, or one of a position-independent executable without an interpreter.
+    pub(crate) fn is_static(&self) -> bool {
+        // DT_FLAGS_1, DF_1_PIE: an executable, not a shared object.
+        let executable = self
+            .dynamic
+            .get(&0x6fff_fffb)
+            .is_some_and(|flags| flags & 0x0800_0000 != 0);
+        !self.has_interpreter && (!self.position_independent || executable)
+    }
+
+    /// All names of the function that starts at `vaddr`.
+    pub(crate) fn names(&self, vaddr: u64) -> impl Iterator<Item = &str> {
         let index = self.names.partition_point(|&(at, _)| at < vaddr);
-        let &(at, offset) = self.names.get(index)?;
-        (at == vaddr).then(|| c_string(self.bytes.get(offset as usize..)?))?
+        self.names[index..]
+            .iter()
+            .take_while(move |&&(at, _)| at == vaddr)
+            .filter_map(|&(_, offset)| c_string(self.bytes.get(offset as usize..)?))
+    }
+
+    /// The first name of the function that starts at `vaddr`.
+    pub(crate) fn name(&self, vaddr: u64) -> Option<&str> {
+        self.names(vaddr).next()
     }
 
     fn read_dynamic(&mut self, at: u64) {
@@ -358,7 +379,7 @@ fn sections_and_names(header: &FileHeader64<LittleEndian>, data: &[u8]) -> Secti
         }
     }
     names.sort_unstable();
-    names.dedup_by_key(|&mut (address, _)| address);
+    names.dedup();
     (sections, names)
 }
 

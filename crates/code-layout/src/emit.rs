@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::assemble::{Context, assemble};
+use crate::assemble::{Context, Target, assemble};
 use crate::error::{Error, Skipped};
 use crate::image::Image;
 use crate::link::Linker;
@@ -144,9 +144,14 @@ pub fn emit(image: &Image, plan: &Plan, placement: &Placement) -> Result<Emitted
             .saturating_add(placement.cache_bytes);
     let resolve = |slot: u64| {
         let to = *placement.got.get(&slot)?;
+        let own = to.wrapping_sub(placement.load_bias);
+        if image.function_from(own).is_some() && !image.is_own_stub(own) {
+            // The file's own, exported function: perhaps there is a new copy.
+            return Some(Target::Code(own));
+        }
         // Not resolved yet: it still holds its own stub's second half.
-        let own = image.is_own_stub(to.wrapping_sub(placement.load_bias));
-        (!own && reaches(&cache, to)).then_some(to)
+        let resolved = !image.is_own_stub(own) && reaches(&cache, to);
+        resolved.then_some(Target::Runtime(to))
     };
     let context = Context {
         image,

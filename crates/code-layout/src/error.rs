@@ -34,6 +34,11 @@ pub enum Error {
         /// The packer's name.
         packer: &'static str,
     },
+    /// Linked statically: which functions remember their caller's address (`setjmp`, `dlopen`) is not known.
+    #[error(
+        "statically linked: without dynamic symbols, functions that remember their caller's address (setjmp) cannot be told from others"
+    )]
+    Static,
     /// Nothing says where functions begin and end, nor how their frames are unwound.
     #[error("no .eh_frame: where functions begin and end, and how frames unwind, is not known")]
     NoEhFrame,

@@ -83,6 +83,9 @@ impl Image {
         let elf = Elf::parse(bytes)?;
         runtimes::decline(&elf)?;
         let eh_frame = unwind::Section::find(&elf)?;
+        if elf.is_static() {
+            return Err(Error::Static);
+        }
         let mut frames = eh_frame.frames(&elf)?;
         if frames.is_empty() {
             return Err(Error::NoEhFrame);

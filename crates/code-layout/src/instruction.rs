@@ -101,6 +101,9 @@ const CALLER_SENSITIVE: &[&str] = &[
     "_mcount",
     "mcount",
     "__fentry__",
+    // Goes on one byte behind the address that it returns to (-fsplit-stack).
+    "__morestack",
+    "__morestack_non_split",
 ];
 
 pub(crate) fn is_caller_sensitive_slot(image: &Image, slot: u64) -> bool {
@@ -113,8 +116,8 @@ pub(crate) fn is_caller_sensitive_slot(image: &Image, slot: u64) -> bool {
 pub(crate) fn is_caller_sensitive(image: &Image, target: u64) -> bool {
     image
         .elf
-        .name(target)
-        .is_some_and(|name| CALLER_SENSITIVE.contains(&name))
+        .names(target)
+        .any(|name| CALLER_SENSITIVE.contains(&name))
         || image.caller_sensitive.contains(&target)
         || image
             .plt_slot(target)

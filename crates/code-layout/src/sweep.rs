@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
 use crate::elf::{Value, little_endian};
+use crate::flow::ENTRY_BYTES;
 use crate::image::{FunctionId, Image};
 use crate::instruction::{got_slot, is_caller_sensitive, is_caller_sensitive_slot};
 
@@ -39,7 +40,9 @@ pub(crate) fn sweep(image: &Image) -> Found {
             let taken = instruction.mnemonic() == Mnemonic::Lea
                 || instruction.mnemonic() == Mnemonic::Mov
                 || instruction.mnemonic() == Mnemonic::Push;
-            if taken || owner != Some(id) {
+            // Into what a patched entry overwrites, from anywhere: not all code may be reached by following it.
+            let start = image.range(id).start;
+            if taken || owner != Some(id) || target < start + ENTRY_BYTES {
                 found.push(target);
             }
         }

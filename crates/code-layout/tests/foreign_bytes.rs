@@ -213,6 +213,29 @@ fn each_kind_of_file_is_declined_by_name() {
 }
 
 #[test]
+fn a_static_executable_is_declined() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, output) = (directory.path().join("a.c"), directory.path().join("a"));
+    std::fs::write(&source, "int main(void) { return 0; }").expect("written");
+    for flags in [["-static", "-no-pie"], ["-static-pie", "-fPIE"]] {
+        let status = Command::new("gcc")
+            .args(flags)
+            .arg("-o")
+            .arg(&output)
+            .arg(&source)
+            .status()
+            .expect("gcc runs");
+        assert!(status.success());
+        let bytes = std::fs::read(&output).expect("the program");
+        assert_eq!(
+            Image::parse(bytes).expect_err("declined"),
+            Error::Static,
+            "{flags:?}"
+        );
+    }
+}
+
+#[test]
 fn a_file_without_unwind_information_is_declined() {
     let directory = tempfile::tempdir().expect("a directory");
     let (source, output) = (directory.path().join("a.c"), directory.path().join("a.so"));

@@ -477,8 +477,9 @@ impl CodeCache {
 
     /// Unmaps a region that nothing leads into; false where something may.
     fn unmap(&mut self, region: &Region) -> Result<bool, RelayoutError> {
-        let range = [region.address..region.address + region.bytes];
-        if !region.unwinding.is_empty() && self.is_reached(&range)? {
+        let range = region.address..region.address + region.bytes;
+        let range = std::slice::from_ref(&range);
+        if !region.unwinding.is_empty() && self.is_reached(range)? {
             return Ok(false);
         }
         // The frames are the unwinder's data: only after it has let go of them may they go.
@@ -499,11 +500,11 @@ impl CodeCache {
         // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
         // can only have been in the rest, where words stay in their place.
         if region.is_code {
-            if self.is_reached(&range)? {
+            if self.is_reached(range)? {
                 return Ok(false);
             }
             let (guard, stacks) = self.guard_and_stacks()?;
-            let mut search = Search::new(&range);
+            let mut search = Search::new(range);
             search.set_guard(guard);
             let (memory, pid) = (&self.process.memory, self.process.pid);
             let found = search.everywhere(memory, pid, &maps, &stacks)?;
@@ -515,7 +516,7 @@ impl CodeCache {
         let pid = self.process.pid;
         let (address, bytes) = (region.address, region.bytes);
         let done = stopped(pid, &self.process.memory, |process| {
-            let is_reached = region.is_code && reaches(process, &range, &maps)?;
+            let is_reached = region.is_code && reaches(process, range, &maps)?;
             if process.is_group_stopped || is_reached {
                 return Ok(None);
             }

@@ -157,7 +157,7 @@ fn touched(pagemap: &File, map: &Mapping) -> Vec<Range<u64>> {
             .min(CHUNK / 8);
         let words = &mut words[..pages * 8];
         if pagemap.read_exact_at(words, at / PAGE as u64 * 8).is_err() {
-            return vec![map.start..map.end];
+            return std::iter::once(map.start..map.end).collect();
         }
         for word in words.chunks_exact(8) {
             let end = at + PAGE as u64;

@@ -14,7 +14,7 @@ use code_layout::{
 };
 use process::{Counters, Program};
 
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 20;
 
 const ALL_PATCHES: PatchSelection = PatchSelection {
     entries: true,
@@ -46,18 +46,15 @@ fn same_in_every_order(program: &Program) {
     let functions = program.functions();
     assert!(!functions.is_empty());
     let empty = Profile::default();
-    for order in [
-        Order::Original,
-        Order::Random(1),
-        Order::Random(2),
-        Order::Random(3),
+    for (order, patches) in [
+        (Order::Original, ALL_PATCHES),
+        (Order::Random(1), PatchSelection::default()),
+        (Order::Random(2), ALL_PATCHES),
     ] {
-        for patches in [PatchSelection::default(), ALL_PATCHES] {
-            let plan = Plan::new(functions.clone(), &empty, order);
-            let installed = program.install(&plan, patches, None);
-            assert!(!installed.emitted.patches.is_empty());
-            assert_eq!(program.results(SEEDS), expected, "{order:?}");
-        }
+        let plan = Plan::new(functions.clone(), &empty, order);
+        let installed = program.install(&plan, patches, None);
+        assert!(!installed.emitted.patches.is_empty());
+        assert_eq!(program.results(SEEDS), expected, "{order:?}");
     }
     let counted = counts(program, functions.clone(), &empty, false);
     let again = counts(program, functions.clone(), &counted, true);
