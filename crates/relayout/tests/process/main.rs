@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
+    clippy::print_stdout,
     reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
 )]
 
