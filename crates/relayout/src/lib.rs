@@ -19,6 +19,7 @@ mod inject;
 pub mod manifest;
 pub mod maps;
 mod memory;
+mod patching;
 mod process;
 mod ptrace;
 mod sampling;

@@ -1,6 +1,7 @@
 //! `slackline relayout start` and `stop`.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::time::Duration;
 
@@ -159,9 +160,10 @@ fn one(
 ) -> anyhow::Result<Status> {
     let start_time = host::start_time(&host::Roots::default(), pid)?;
     let key = (pid, start_time);
-    if !watched.contains_key(&key) {
-        let session = match Session::open(store, pid, with.method) {
-            Ok(session) => session,
+    let (session, driver) = match watched.entry(key) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => match Session::open(store, pid, with.method) {
+            Ok(session) => place.insert((session, Driver::new(Settings::default()))),
             Err(::relayout::RelayoutError::Declined { pid, reason })
                 if !matches!(reason, ::relayout::Declined::NotPermitted { .. }) =>
             {
@@ -174,11 +176,7 @@ fn one(
                 return Ok(status);
             }
             Err(error) => return Err(error.into()),
-        };
-        watched.insert(key, (session, Driver::new(Settings::default())));
-    }
-    let Some((session, driver)) = watched.get_mut(&key) else {
-        bail!("process {pid} is gone");
+        },
     };
     let mut is_interrupted = || interrupt.signal().is_some();
     let mut show = |status: &Status| message(&line(status));
