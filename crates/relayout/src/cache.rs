@@ -350,13 +350,18 @@ impl CodeCache {
         deregister: u64,
     ) -> Result<(), RelayoutError> {
         let _lock = self.lock()?;
-        let unwinding = Unwinding { frames, deregister };
+        let unwinding = Unwinding {
+            frames,
+            deregister,
+            is_told: false,
+        };
         let same = |known: &&mut Region| known.address == region.address;
         if let Some(known) = self.manifest.regions.iter_mut().find(same) {
             known.unwinding.push(unwinding);
         }
         self.save()?;
-        call(&self.process, region, register, frames)
+        call(&self.process, region, register, frames)?;
+        self.set_told(region, true)
     }
 
     /// Back to the original bytes, here and in the processes that were forked from this one since; then gives back the
@@ -478,14 +483,17 @@ impl CodeCache {
         }
         // The frames are the unwinder's data: only after it has let go of them may they go.
         for unwinding in region.unwinding.iter().rev() {
+            if !unwinding.is_told {
+                return Ok(false);
+            }
+            self.set_told(region, false)?;
             call(
                 &self.process,
                 region,
                 unwinding.deregister,
                 unwinding.frames,
             )?;
-            let same = |known: &&mut Region| known.address == region.address;
-            if let Some(known) = self.manifest.regions.iter_mut().find(same) {
+            if let Some(known) = self.known(region) {
                 known.unwinding.pop();
             }
             self.save()?;
@@ -528,6 +536,22 @@ impl CodeCache {
         });
         let (result, _) = self.fill(&cave, done)?;
         Ok(result == Some(0))
+    }
+
+    fn known(&mut self, region: &Region) -> Option<&mut Region> {
+        let mut regions = self.manifest.regions.iter_mut();
+        regions.find(|known| known.address == region.address)
+    }
+
+    /// Puts on record whether the unwinder knows of the last frames of a region.
+    fn set_told(&mut self, region: &Region, is_told: bool) -> Result<(), RelayoutError> {
+        let last = self
+            .known(region)
+            .and_then(|known| known.unwinding.last_mut());
+        if let Some(unwinding) = last {
+            unwinding.is_told = is_told;
+        }
+        self.save()
     }
 
     /// The pointer guard, which all threads share, and each thread's stack pointer.

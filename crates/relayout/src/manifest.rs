@@ -96,6 +96,9 @@ pub struct Unwinding {
     pub frames: u64,
     /// `__deregister_frame` in this process.
     pub deregister: u64,
+    /// It was told, for sure. Otherwise we were killed while it was being told, or while it was to forget: to make it forget
+    /// what it does not know ends the process (an assertion of libgcc), so then the memory stays.
+    pub is_told: bool,
 }
 
 /// One layout of the process. Number 0 is the original one and has none of these.
