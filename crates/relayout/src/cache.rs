@@ -487,12 +487,13 @@ impl CodeCache {
                 return Ok(false);
             }
             self.set_told(region, false)?;
-            call(
-                &self.process,
-                region,
-                unwinding.deregister,
-                unwinding.frames,
-            )?;
+            let process = &self.process;
+            let forgot = call(process, region, unwinding.deregister, unwinding.frames);
+            if matches!(forgot, Err(RelayoutError::Refused { .. })) {
+                // It was not even asked.
+                self.set_told(region, true)?;
+            }
+            forgot?;
             if let Some(known) = self.known(region) {
                 known.unwinding.pop();
             }

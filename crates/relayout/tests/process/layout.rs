@@ -133,3 +133,23 @@ fn exceptions_pass_through_a_program_in_random_order() {
         moved(&format!("random-{seed}"), Some(seed), 10);
     }
 }
+
+#[test]
+fn an_unwinder_that_may_not_have_been_told_is_not_made_to_forget() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut program = Throws::start("untold");
+    let mut session = Session::open(&store, program.child.id(), method(Some(3))).unwrap();
+    session.look().unwrap();
+    session.count().unwrap();
+    session.install().unwrap();
+    // As a kill leaves it between announcing frames and telling the unwinder of them.
+    let region = session.cache.manifest.regions.last_mut().unwrap();
+    let unwinding = region.unwinding.last_mut().unwrap();
+    (unwinding.is_told, unwinding.frames) = (false, unwinding.frames + 4096);
+    session.cache.manifest.save().unwrap();
+    let (_, kept) = session.cache.rollback().unwrap();
+    assert!(kept.bytes > 0);
+    assert!(!program.is_text_changed());
+    program.assert_goes_on();
+}
