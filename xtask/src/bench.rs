@@ -1,4 +1,5 @@
-//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws.
+//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench relayout`: a
+//! server that is re-laid out beside one that is never touched.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -11,14 +12,41 @@ const USAGE: &str = "\
 usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--seeds N]
 
   --data DIR   tables of real systems (CSV: parameters, then `mean`); without them only the synthetic problems run
+
+usage: cargo xtask bench relayout [--workloads A,B] [--connections N,M] [--blocks N] [--block-s S]
+
+  as root; appends to docs/results/relayout.json
 ";
 
 /// Runs what is not done yet and writes the table and picture into `docs/results/`.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
-    let ["tuners", options @ ..] = arguments else {
-        print!("{USAGE}");
-        return Ok(ExitCode::from(2));
-    };
+    match arguments {
+        ["tuners", options @ ..] => tuners(root, options),
+        ["relayout", options @ ..] => relayout(root, options),
+        _ => {
+            print!("{USAGE}");
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+fn relayout(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
+    install::install(install::RELAYOUT)?;
+    let binary = build_release(root)?;
+    let mut bench = Command::new("python3");
+    bench
+        .arg(root.join("xtask/bench/relayout/run.py"))
+        .arg(root.join("docs/results/relayout.json"))
+        .args(options)
+        .env("SLACKLINE", &binary)
+        .current_dir(root);
+    Ok(match step::run("bench relayout", &mut bench)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
     install::install(install::BENCH_TUNERS)?;
     let scripts = root.join("xtask/bench/tuners");
     let work = root.join("target/bench");

@@ -23,6 +23,7 @@ enum Present {
     Program(&'static str),
     /// `/usr/lib/postgresql/VERSION/bin/postgres`, of any version.
     PostgresServer,
+    File(&'static str),
 }
 
 const NGINX: Need = Need {
@@ -44,6 +45,11 @@ const POSTGRES: Need = Need {
     present: Present::PostgresServer,
     package: "postgresql",
     purpose: "the PostgreSQL example: server and pgbench",
+};
+const SQLITE: Need = Need {
+    present: Present::File("/usr/lib/x86_64-linux-gnu/libsqlite3.so.0"),
+    package: "libsqlite3-0",
+    purpose: "a stock library whose code is laid out again",
 };
 const JDK: Need = Need {
     present: Present::Program("javac"),
@@ -85,7 +91,17 @@ const SWIG: Need = Need {
 const CXX: Need = Need {
     present: Present::Program("g++"),
     package: "g++",
-    purpose: "and compiled",
+    purpose: "compiles that, and the programs that tests lay out again",
+};
+const MARIADB: Need = Need {
+    present: Present::Program("mariadbd"),
+    package: "mariadb-server",
+    purpose: "the server that is re-laid out",
+};
+const SYSBENCH: Need = Need {
+    present: Present::Program("sysbench"),
+    package: "sysbench",
+    purpose: "load for it",
 };
 const PYTHON: Need = Need {
     present: Present::Program("python3"),
@@ -106,6 +122,8 @@ pub(crate) const TEST: &[Need] = &[
     BUSYBOX,
     PROMETHEUS,
     CHROMEDRIVER,
+    CXX,
+    SQLITE,
 ];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
@@ -113,6 +131,8 @@ pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
 pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask fuzz api` needs.
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
+/// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.
+pub(crate) const RELAYOUT: &[Need] = &[MARIADB, SYSBENCH, PYTHON];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 
@@ -326,6 +346,7 @@ impl Drop for NoServiceStarts {
 fn is_present(what: Present) -> bool {
     match what {
         Present::Program(name) => find_program(name).is_some(),
+        Present::File(path) => Path::new(path).is_file(),
         Present::PostgresServer => std::fs::read_dir("/usr/lib/postgresql").is_ok_and(|versions| {
             versions
                 .flatten()

@@ -32,8 +32,10 @@ usage: cargo xtask VERB
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
+  bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
   fuzz api          the JSON interface of `slackline serve`, fuzzed from its description by schemathesis
-  install [SET]     only install: test (the default), demo or examples
+  stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order
+  install [SET]     only install: test (the default), demo, examples or relayout
 ";
 
 fn main() -> ExitCode {
@@ -58,13 +60,18 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["bench", "fleet", options @ ..] => bench_fleet::run(&root, options),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
         ["fuzz", "api"] => fuzz::run(&root),
+        ["stress", "relayout"] => test::stress_relayout(&root, "1000"),
+        ["stress", "relayout", kills] => test::stress_relayout(&root, kills),
         ["install"] => run(&["install", "test"]),
         ["install", set] => {
             let needs = match *set {
                 "test" => install::TEST,
                 "demo" => install::DEMO,
                 "examples" => install::EXAMPLES,
-                _ => bail!("no set {set:?} to install; there are test, demo and examples"),
+                "relayout" => install::RELAYOUT,
+                _ => {
+                    bail!("no set {set:?} to install; there are test, demo, examples and relayout")
+                }
             };
             install::install(needs)?;
             if *set == "test" {

@@ -55,6 +55,28 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// The tests of writing into other processes, with so many kills of the writer.
+pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCode> {
+    install::install(install::TEST)?;
+    let mut tests = cargo();
+    tests
+        .args([
+            "test",
+            "--package",
+            "relayout",
+            "--test",
+            "process",
+            "--",
+            "--nocapture",
+        ])
+        .env("SLACKLINE_STRESS_KILLS", kills)
+        .current_dir(root);
+    Ok(match step::run("stress relayout", &mut tests)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
 fn cargo_steps() -> Vec<(&'static str, Command)> {
     let with = |arguments: &[&str]| {
         let mut command = cargo();

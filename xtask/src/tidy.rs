@@ -25,6 +25,11 @@ const EDGES: &[Edges] = &[
         reason: "a pure optimiser knows nothing of hosts, services or time",
     },
     Edges {
+        from: "code-layout",
+        to: &[],
+        reason: "pure: bytes and counts come in, code comes out; nobody's process is touched here",
+    },
+    Edges {
         from: "host",
         to: &[],
         reason: "reads and writes kernel files for everyone, decides nothing",
@@ -60,6 +65,11 @@ const EDGES: &[Edges] = &[
         reason: "the asynchronous part: what a request means is decided below it",
     },
     Edges {
+        from: "relayout",
+        to: &["code-layout", "host", "latency-stats", "perf-events"],
+        reason: "the only crate that writes into another process: what it writes is decided below it",
+    },
+    Edges {
         from: "slackline",
         to: &[
             "bayes-opt",
@@ -69,6 +79,7 @@ const EDGES: &[Edges] = &[
             "latency-stats",
             "load",
             "perf-events",
+            "relayout",
             "throttle",
             "tuner",
         ],
@@ -91,6 +102,7 @@ struct Edges {
 const WITHOUT_UNSAFE: &[&str] = &[
     "latency-stats",
     "bayes-opt",
+    "code-layout",
     "throttle",
     "tuner",
     "coordinator",

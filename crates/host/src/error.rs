@@ -173,7 +173,9 @@ impl HostError {
         }
     }
 
-    pub(crate) fn journal(path: &Path, error: &io::Error) -> Self {
+    /// A failed write of the undo journal, or of another file that must be on disk before a change.
+    #[must_use]
+    pub fn journal_io(path: &Path, error: &io::Error) -> Self {
         Self::Journal {
             path: path.to_owned(),
             errno: errno_of(error),

@@ -35,10 +35,13 @@ pub use cpu_time::CpuTimes;
 pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
 pub use error::HostError;
 pub use hsperf::{HsPerf, JvmSample};
-pub use journal::{Journal, RestoreOutcome, RestoreReport, RestoredItem};
+pub use journal::{Journal, RestoreOutcome, RestoreReport, RestoredItem, replace_synced};
 pub use knob::Knob;
+pub use lock::Lock;
 pub use machine::Machine;
 pub use probe::{Probe, ProbeState, probe};
-pub use process::{End, end_process, is_running, start_time};
+pub use process::{
+    End, all_pids, boot_id, end_process, family, is_running, start_time, thread_ids,
+};
 pub use process_tree::{ProcessSample, ProcessTree};
 pub use roots::Roots;

@@ -47,16 +47,21 @@ impl Holder {
     }
 }
 
-/// The held lock; dropping it releases it.
+/// A held lock; dropping it releases it. [`crate::Journal`] takes the host's.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    pub(crate) fn take(state_dir: &Path) -> Result<Self, HostError> {
+    /// Takes the lock of an existing directory.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Locked`] names the holder; [`HostError::Journal`] where the directory cannot be used.
+    pub fn take(state_dir: &Path) -> Result<Self, HostError> {
         let path = state_dir.join("lock");
-        let failed = |error: &std::io::Error| HostError::journal(&path, error);
+        let failed = |error: &std::io::Error| HostError::journal_io(&path, error);
         // std opens with O_CLOEXEC, so a service that Slackline starts does not hold the lock after its end.
         let mut file = fs::OpenOptions::new()
             .read(true)

@@ -90,8 +90,9 @@ pub fn start_time(roots: &Roots, pid: u32) -> Result<u64, HostError> {
         .start_time)
 }
 
-/// The kernel's name for this boot; empty where it does not tell.
-pub(crate) fn boot_id(roots: &Roots) -> String {
+/// The kernel's name for this boot; empty where it does not tell. Pids and start times of another boot name nobody.
+#[must_use]
+pub fn boot_id(roots: &Roots) -> String {
     let text = read_text(&roots.proc("sys/kernel/random/boot_id"))
         .ok()
         .flatten()
@@ -106,12 +107,20 @@ pub fn is_running(roots: &Roots, pid: u32, start_time: u64) -> bool {
 }
 
 /// The pids of all processes, in the order of `/proc`.
-pub(crate) fn all_pids(roots: &Roots) -> Result<Vec<u32>, HostError> {
+///
+/// # Errors
+///
+/// [`HostError::Read`].
+pub fn all_pids(roots: &Roots) -> Result<Vec<u32>, HostError> {
     numbers_in(&roots.proc(""))
 }
 
 /// The ids of a process's threads.
-pub(crate) fn thread_ids(roots: &Roots, pid: u32) -> Result<Vec<u32>, HostError> {
+///
+/// # Errors
+///
+/// [`HostError::NoSuchProcess`], [`HostError::Read`].
+pub fn thread_ids(roots: &Roots, pid: u32) -> Result<Vec<u32>, HostError> {
     let path = roots.proc(format!("{pid}/task"));
     match numbers_in(&path) {
         Ok(threads) if !threads.is_empty() => Ok(threads),
@@ -140,7 +149,8 @@ fn numbers_in(path: &Path) -> Result<Vec<u32>, HostError> {
 }
 
 /// The process and its descendants with their start times, parents first.
-fn family(roots: &Roots, pid: u32) -> Vec<(u32, u64)> {
+#[must_use]
+pub fn family(roots: &Roots, pid: u32) -> Vec<(u32, u64)> {
     let mut family = Vec::new();
     let stats: Vec<(u32, Stat)> = all_pids(roots)
         .unwrap_or_default()

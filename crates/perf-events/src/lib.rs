@@ -1,16 +1,19 @@
-//! Kernel tracepoints through `perf_event_open(2)`: one ring buffer a CPU, read as records.
+//! Kernel tracepoints and clock samples through `perf_event_open(2)`: one ring buffer a CPU, read as records; and counts
+//! of one thread's tracepoints.
 //!
 //! Nothing of the host is changed. Where tracefs is not mounted, a mount that only this process sees gives the formats.
 //!
-//! The unsafe code of this crate is in `ring`: a system call, a mapping, and the reads of the ring's indices.
+//! The unsafe code of this crate is in `ring` and `counter`: system calls, a mapping, and the reads of the ring's indices.
 
+mod counter;
 mod format;
 mod record;
 mod ring;
 mod tracefs;
 
+pub use counter::Counter;
 pub use format::{Field, Format};
-pub use record::{Record, Sample};
+pub use record::{Record, Sample, Tick};
 pub use ring::Ring;
 pub use tracefs::Tracefs;
 
@@ -43,6 +46,16 @@ pub enum Error {
         name: String,
         /// What is wrong.
         reason: String,
+    },
+    /// A count of a thread's tracepoints could not be begun or read.
+    #[error(
+        "perf_event_open of thread {thread}: {source}; it needs CAP_PERFMON or kernel.perf_event_paranoid of -1, and a descriptor a thread (ulimit -n)"
+    )]
+    Count {
+        /// The thread.
+        thread: u32,
+        /// Why not.
+        source: std::io::Error,
     },
     /// `perf_event_open` refused.
     #[error(

@@ -25,11 +25,39 @@ impl Sample<'_> {
     }
 }
 
+/// Where a thread was when the clock ticked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    /// The process (thread group).
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// The instruction's address.
+    pub address: u64,
+    /// In user code, not in the kernel.
+    pub is_user: bool,
+}
+
+/// What a ring's samples are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// `PERF_SAMPLE_TIME | PERF_SAMPLE_CPU | PERF_SAMPLE_RAW`.
+    Tracepoint,
+    /// `PERF_SAMPLE_IP | PERF_SAMPLE_TID`.
+    Tick,
+}
+
+/// `PERF_RECORD_MISC_CPUMODE_MASK` and `PERF_RECORD_MISC_USER`.
+const MODE_MASK: u16 = 7;
+const MODE_USER: u16 = 2;
+
 /// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A tracepoint was passed.
     Sample(Sample<'a>),
+    /// The clock ticked.
+    Tick(Tick),
     /// The ring was full: so many were lost.
     Lost(u64),
     /// Something else, or a record cut short.
@@ -37,13 +65,28 @@ pub enum Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads a record's body. Samples are of `PERF_SAMPLE_TIME | PERF_SAMPLE_CPU | PERF_SAMPLE_RAW`, whose order is fixed.
-    pub(crate) fn parse(kind: u32, body: &'a [u8]) -> Self {
-        match kind {
-            SAMPLE => Self::sample(body).map_or(Record::Other, Record::Sample),
-            LOST => number(body, 8).map_or(Record::Other, Record::Lost),
+    /// Reads a record's body: `kind` and `misc` are of its header, `content` says which parts a sample has. Their order is
+    /// fixed.
+    pub(crate) fn parse(kind: u32, misc: u16, content: Content, body: &'a [u8]) -> Self {
+        match (kind, content) {
+            (SAMPLE, Content::Tracepoint) => {
+                Self::sample(body).map_or(Record::Other, Record::Sample)
+            }
+            (SAMPLE, Content::Tick) => Self::tick(misc, body).map_or(Record::Other, Record::Tick),
+            (LOST, _) => number(body, 8).map_or(Record::Other, Record::Lost),
             _ => Record::Other,
         }
+    }
+
+    fn tick(misc: u16, body: &[u8]) -> Option<Tick> {
+        let ids = number(body, 8)?;
+        let half = |ids: u64| u32::try_from(ids & u64::from(u32::MAX)).unwrap_or(0);
+        Some(Tick {
+            process: half(ids),
+            thread: half(ids >> 32),
+            address: number(body, 0)?,
+            is_user: misc & MODE_MASK == MODE_USER,
+        })
     }
 
     fn sample(body: &'a [u8]) -> Option<Sample<'a>> {
@@ -76,7 +119,7 @@ mod tests {
         body.extend(0_u32.to_le_bytes());
         body.extend(4_u32.to_le_bytes());
         body.extend([60, 1, 9, 9, 0, 0, 0, 0]);
-        let Record::Sample(sample) = Record::parse(SAMPLE, &body) else {
+        let Record::Sample(sample) = Record::parse(SAMPLE, 0, Content::Tracepoint, &body) else {
             panic!("not a sample");
         };
         assert_eq!(
@@ -86,16 +129,47 @@ mod tests {
         assert_eq!(sample.id(), Some(316));
         let mut lost = vec![0; 8];
         lost.extend(12_u64.to_le_bytes());
-        assert_eq!(Record::parse(LOST, &lost), Record::Lost(12));
+        assert_eq!(
+            Record::parse(LOST, 0, Content::Tracepoint, &lost),
+            Record::Lost(12)
+        );
+    }
+
+    #[test]
+    fn ticks_are_read() {
+        let mut body = 0x1234_u64.to_le_bytes().to_vec();
+        body.extend(7_u32.to_le_bytes());
+        body.extend(8_u32.to_le_bytes());
+        let tick = |is_user| {
+            Record::Tick(Tick {
+                process: 7,
+                thread: 8,
+                address: 0x1234,
+                is_user,
+            })
+        };
+        assert_eq!(Record::parse(SAMPLE, 2, Content::Tick, &body), tick(true));
+        assert_eq!(
+            Record::parse(SAMPLE, 0x4001, Content::Tick, &body),
+            tick(false)
+        );
+        body.pop();
+        assert_eq!(
+            Record::parse(SAMPLE, 2, Content::Tick, &body),
+            Record::Other
+        );
     }
 
     #[test]
     fn records_cut_short_are_no_samples() {
         for length in 0..24 {
             let mut body = vec![0xff; length];
-            assert_eq!(Record::parse(SAMPLE, &body), Record::Other);
+            assert_eq!(
+                Record::parse(SAMPLE, 0, Content::Tracepoint, &body),
+                Record::Other
+            );
             body.truncate(length.min(15));
-            assert_eq!(Record::parse(LOST, &body), Record::Other);
+            assert_eq!(Record::parse(LOST, 0, Content::Tick, &body), Record::Other);
         }
     }
 }

@@ -8,15 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use perf_event_open_sys as sys;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::record::Content;
 use crate::{Error, Format, Record};
 
 /// Size of a record's header.
 const HEADER_BYTES: usize = 8;
 
-/// The events of some tracepoints on one CPU.
+/// The events of some tracepoints, or of a clock, on one CPU.
 #[derive(Debug)]
 pub struct Ring {
     cpu: usize,
+    content: Content,
     /// The first owns the buffer; the others write into it.
     events: Vec<OwnedFd>,
     map: *mut u8,
@@ -36,12 +38,32 @@ impl Ring {
     /// # Errors
     /// [`Error::Open`].
     pub fn open(cpu: usize, tracepoints: &[&Format], pages_log2: u32) -> Result<Self, Error> {
-        let failed = |source: io::Error| Error::Open { cpu, source };
         let mut events: Vec<OwnedFd> = Vec::new();
         for tracepoint in tracepoints {
-            let event = open_event(cpu, tracepoint.id).map_err(failed)?;
-            events.push(event);
+            let event = open_event(cpu, &mut of_tracepoint(tracepoint.id));
+            events.push(event.map_err(|source| Error::Open { cpu, source })?);
         }
+        Self::map(cpu, events, pages_log2, Content::Tracepoint)
+    }
+
+    /// Opens a clock on `cpu` that samples whatever runs there, in user code or in the kernel, `per_s` times a second
+    /// (`PERF_COUNT_SW_CPU_CLOCK`, a timer: it needs no hardware counter), with a buffer of 2^`pages_log2` pages.
+    ///
+    /// # Errors
+    /// [`Error::Open`].
+    pub fn open_clock(cpu: usize, per_s: u64, pages_log2: u32) -> Result<Self, Error> {
+        let event = open_event(cpu, &mut of_clock(per_s));
+        let events = vec![event.map_err(|source| Error::Open { cpu, source })?];
+        Self::map(cpu, events, pages_log2, Content::Tick)
+    }
+
+    fn map(
+        cpu: usize,
+        events: Vec<OwnedFd>,
+        pages_log2: u32,
+        content: Content,
+    ) -> Result<Self, Error> {
+        let failed = |source: io::Error| Error::Open { cpu, source };
         let page_bytes = rustix::param::page_size();
         let data_bytes = page_bytes << pages_log2;
         let map_bytes = page_bytes + data_bytes;
@@ -62,6 +84,7 @@ impl Ring {
         let map = map.map_err(|errno| failed(errno.into()))?.cast::<u8>();
         let ring = Self {
             cpu,
+            content,
             events,
             map,
             map_bytes,
@@ -120,6 +143,7 @@ impl Ring {
             // `struct perf_event_header`: type, misc, size; records are aligned to 8 bytes, so a header never wraps.
             let header = self.bytes(tail, HEADER_BYTES, &mut wrapped);
             let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+            let misc = u16::from_le_bytes([header[4], header[5]]);
             let size = usize::from(u16::from_le_bytes([header[6], header[7]]));
             if size < HEADER_BYTES || size as u64 > head.wrapping_sub(tail) {
                 break;
@@ -127,6 +151,8 @@ impl Ring {
             let body_at = tail.wrapping_add(HEADER_BYTES as u64);
             take(Record::parse(
                 kind,
+                misc,
+                self.content,
                 self.bytes(body_at, size - HEADER_BYTES, &mut wrapped),
             ));
             tail = tail.wrapping_add(size as u64);
@@ -180,10 +206,9 @@ enum Index {
     Tail,
 }
 
-fn open_event(cpu: usize, id: u16) -> io::Result<OwnedFd> {
+fn of_tracepoint(id: u16) -> sys::bindings::perf_event_attr {
     let mut attr = sys::bindings::perf_event_attr {
         type_: sys::bindings::PERF_TYPE_TRACEPOINT,
-        size: u32::try_from(size_of::<sys::bindings::perf_event_attr>()).unwrap_or(0),
         config: u64::from(id),
         sample_type: u64::from(sys::bindings::PERF_SAMPLE_TIME)
             | u64::from(sys::bindings::PERF_SAMPLE_CPU)
@@ -193,12 +218,32 @@ fn open_event(cpu: usize, id: u16) -> io::Result<OwnedFd> {
     };
     attr.__bindgen_anon_1.sample_period = 1;
     attr.set_use_clockid(1);
+    attr
+}
+
+fn of_clock(per_s: u64) -> sys::bindings::perf_event_attr {
+    let mut attr = sys::bindings::perf_event_attr {
+        type_: sys::bindings::PERF_TYPE_SOFTWARE,
+        config: u64::from(sys::bindings::PERF_COUNT_SW_CPU_CLOCK),
+        sample_type: u64::from(sys::bindings::PERF_SAMPLE_IP)
+            | u64::from(sys::bindings::PERF_SAMPLE_TID),
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_freq = per_s;
+    attr.set_freq(1);
+    // Idle time is not sampled.
+    attr.set_exclude_idle(1);
+    attr
+}
+
+fn open_event(cpu: usize, attr: &mut sys::bindings::perf_event_attr) -> io::Result<OwnedFd> {
+    attr.size = u32::try_from(size_of::<sys::bindings::perf_event_attr>()).unwrap_or(0);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = 1 << 16;
     let cpu = libc::c_int::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
     // SAFETY: `attr` is initialised and outlives the call; pid −1 with a CPU means all processes there.
-    let fd = unsafe { sys::perf_event_open(&raw mut attr, -1, cpu, -1, flags) };
+    let fd = unsafe { sys::perf_event_open(attr, -1, cpu, -1, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -235,7 +280,7 @@ mod tests {
                 ring.drain(|record| match record {
                     Record::Sample(_) => seen += 1,
                     Record::Lost(count) => lost += count,
-                    Record::Other => {}
+                    Record::Tick(_) | Record::Other => {}
                 });
             }
             (seen, lost)

@@ -6,6 +6,7 @@ mod experiments;
 mod load;
 mod page;
 mod progress;
+mod relayout;
 mod restore;
 mod serve;
 mod table;
@@ -52,6 +53,9 @@ enum Command {
     Throttle(throttle::Command),
     /// Serve throttling metrics of every service of this host to Prometheus.
     Agent(agent::Arguments),
+    /// Lay out the code of a running program again, without source, restart or downtime.
+    #[command(subcommand)]
+    Relayout(relayout::Command),
     /// Load an HTTP service at a rate, whether or not it keeps up; latency counts from the scheduled arrival.
     Load(load::Arguments),
     /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
@@ -114,9 +118,13 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let perf = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<perf_events::Error>());
-    match (host.or(tuner), perf) {
-        (Some(error), _) if error.is_missing_privilege() => 3,
-        (_, Some(_)) => 3,
+    let relayout = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<::relayout::RelayoutError>());
+    match (host.or(tuner), perf, relayout) {
+        (Some(error), ..) if error.is_missing_privilege() => 3,
+        (_, _, Some(error)) if error.is_missing_privilege() => 3,
+        (_, Some(_), _) => 3,
         _ => 2,
     }
 }
@@ -132,6 +140,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         }
         Command::Throttle(command) => throttle::run(&command, &arguments.state_dir),
         Command::Agent(arguments) => agent::run(&arguments),
+        Command::Relayout(command) => relayout::run(&command, &arguments.state_dir),
         Command::Load(arguments) => load::run(&arguments),
         Command::Serve(serve) => serve::run(&serve, &arguments.state_dir),
         Command::Experiments(experiments) => experiments::run(&experiments, &arguments.state_dir),

@@ -18,9 +18,15 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let undone = tuner::undo::undo(state_dir, &Roots::default(), arguments.dry_run)?;
+    let store = ::relayout::Store::open(state_dir)?;
+    let relaid_out = crate::relayout::undo_all(&store, arguments.dry_run)?;
     if arguments.json {
-        print(&(serde_json::to_string_pretty(&undone)? + "\n"))?;
-    } else if undone.is_empty() {
+        let printed = Printed {
+            undone: &undone,
+            relaid_out: &relaid_out,
+        };
+        print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
+    } else if undone.is_empty() && relaid_out.is_empty() {
         message("Nothing to restore: every knob has its first value.");
     } else {
         let ended = if arguments.dry_run {
@@ -36,13 +42,24 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 .map(|pid| format!("process {pid}, which a killed run left: {ended}")),
         );
         lines.extend(undone.reapply.clone());
+        lines.extend(relaid_out.iter().map(crate::relayout::Undone::line));
         print(&(lines.join("\n") + "\n"))?;
     }
-    Ok(if undone.is_complete() {
+    let are_all_as_they_were = relaid_out.iter().all(|undone| undone.is_restored);
+    Ok(if undone.is_complete() && are_all_as_they_were {
         Done::Positive
     } else {
         Done::RestoreFailed
     })
+}
+
+#[derive(serde::Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    undone: &'a tuner::undo::Undone,
+    /// Processes whose code was laid out again.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    relaid_out: &'a [crate::relayout::Undone],
 }
 
 /// One line for each thing that was to be undone.

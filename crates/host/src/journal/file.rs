@@ -70,7 +70,7 @@ impl Journal {
             .and_then(|()| write_synced(&path, old))
             .and_then(|()| sync_directory(&directory))
             .and_then(|()| sync_directory(&self.state_dir))
-            .map_err(|error| HostError::journal(&path, &error))?;
+            .map_err(|error| HostError::journal_io(&path, &error))?;
         Ok(name)
     }
 }

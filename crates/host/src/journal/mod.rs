@@ -68,15 +68,15 @@ impl Journal {
     /// [`HostError::Corrupt`] for a damaged journal.
     pub fn open(state_dir: &Path) -> Result<Self, HostError> {
         let state_dir = std::path::absolute(state_dir)
-            .map_err(|error| HostError::journal(state_dir, &error))?;
+            .map_err(|error| HostError::journal_io(state_dir, &error))?;
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&state_dir)
-            .map_err(|error| HostError::journal(&state_dir, &error))?;
+            .map_err(|error| HostError::journal_io(&state_dir, &error))?;
         let lock = Lock::take(&state_dir)?;
         let path = state_dir.join("journal.jsonl");
-        let failed = |error: &io::Error| HostError::journal(&path, error);
+        let failed = |error: &io::Error| HostError::journal_io(&path, error);
         let mut file = open_append(&path).map_err(|error| failed(&error))?;
         sync_directory(&state_dir).map_err(|error| failed(&error))?;
         let mut bytes = Vec::new();
@@ -108,7 +108,7 @@ impl Journal {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if is_absence(&error) => return Ok(Vec::new()),
-            Err(error) => return Err(HostError::journal(&path, &error)),
+            Err(error) => return Err(HostError::journal_io(&path, &error)),
         };
         let (pendings, _) = record::load(&path, &bytes)?;
         let actions = pendings.list.iter();
@@ -341,11 +341,11 @@ impl Journal {
             record,
         };
         let mut text = serde_json::to_string(&line)
-            .map_err(|error| HostError::journal(&self.path, &error.into()))?;
+            .map_err(|error| HostError::journal_io(&self.path, &error.into()))?;
         text.push('\n');
         if let Err(error) = self.append_text(&text, is_announcement) {
             self.is_broken = self.file.set_len(self.length_bytes).is_err();
-            return Err(HostError::journal(&self.path, &error));
+            return Err(HostError::journal_io(&self.path, &error));
         }
         self.length_bytes += text.len() as u64;
         self.pendings.apply(&line);
@@ -376,7 +376,7 @@ impl Journal {
 
     /// Replaces the journal by the shortest one that has `pendings`; an empty one also drops the saved files.
     fn rewrite(&mut self, pendings: Pendings) -> Result<(), HostError> {
-        let failed = |error: &io::Error| HostError::journal(&self.path, error);
+        let failed = |error: &io::Error| HostError::journal_io(&self.path, error);
         let mut text = String::new();
         for line in pendings.lines() {
             text += &serde_json::to_string(&line).map_err(|error| failed(&error.into()))?;
@@ -393,11 +393,7 @@ impl Journal {
                 Err(error) => return Err(failed(&error)),
             }
         } else {
-            let next = self.state_dir.join("journal.next");
-            write_synced(&next, text.as_bytes())
-                .and_then(|()| fs::rename(&next, &self.path))
-                .and_then(|()| sync_directory(&self.state_dir))
-                .map_err(|error| failed(&error))?;
+            replace_synced(&self.path, text.as_bytes())?;
             self.file = open_append(&self.path).map_err(|error| failed(&error))?;
         }
         self.length_bytes = text.len() as u64;
@@ -414,6 +410,20 @@ fn open_append(path: &Path) -> io::Result<File> {
         .create(true)
         .mode(0o600)
         .open(path)
+}
+
+/// Replaces (or makes) a file of the state directory: on return the new contents are on disk, and after a crash at any
+/// moment it is either the old file or the new one.
+///
+/// # Errors
+///
+/// [`HostError::Journal`]: the file is as it was.
+pub fn replace_synced(path: &Path, bytes: &[u8]) -> Result<(), HostError> {
+    let next = path.with_extension("next");
+    write_synced(&next, bytes)
+        .and_then(|()| fs::rename(&next, path))
+        .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
+        .map_err(|error| HostError::journal_io(path, &error))
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

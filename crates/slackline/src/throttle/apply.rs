@@ -289,8 +289,8 @@ impl Trial<'_> {
     }
 
     fn block(&self, is_new: bool, pool: &mut Option<String>) -> anyhow::Result<Block> {
-        if let Err(signal) = self.interrupt.sleep(Duration::from_secs_f64(SETTLE_S)) {
-            bail!("stopped by signal {signal}");
+        if let Err(stop) = self.interrupt.sleep(Duration::from_secs_f64(SETTLE_S)) {
+            bail!("stopped by {stop}");
         }
         if let Some(command) = &self.arguments.metric {
             // What it counted until now is not this block's.

@@ -18,6 +18,7 @@ mod guest;
 mod kill;
 mod load;
 mod quota;
+mod relayout;
 mod serve;
 mod signals;
 mod throttle;

@@ -1,0 +1,192 @@
+//! From a plan to bytes: code, tables, unwind information, and the patches that lead into them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::assemble::{Context, Target, assemble};
+use crate::error::{Error, Skipped};
+use crate::image::Image;
+use crate::link::Linker;
+use crate::map::AddressMap;
+use crate::plan::Plan;
+
+/// Where the file and the code cache lie in the process.
+#[derive(Debug, Clone, Default)]
+pub struct Placement {
+    /// Runtime address minus vaddr; 0 for an executable that is not position-independent.
+    pub load_bias: u64,
+    /// Runtime address of the code cache, page-aligned.
+    pub cache_address: u64,
+    /// Its size in bytes: more is an error.
+    pub cache_bytes: u64,
+    /// What slots of [`Image::got_slots`] hold: slot's vaddr to runtime address. Calls through a slot
+    /// that is here are made direct; leave out what is not resolved yet. May be empty.
+    pub got: BTreeMap<u64, u64>,
+    /// Where the counters are; needed if the plan has any.
+    pub counters: Option<CounterArea>,
+    /// Which patches to make.
+    pub patches: PatchSelection,
+}
+
+/// Where a counting plan's counters are: [`Plan::counters`] times 8 bytes, zeroed, writable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterArea {
+    /// Runtime address of the first counter.
+    pub address: u64,
+    /// How code addresses it.
+    pub addressing: CounterAddressing,
+}
+
+/// How a counter is addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CounterAddressing {
+    /// Relative to the code: one area for all threads, within 2 GiB of the code cache. Threads on several
+    /// CPUs slow each other down and lose counts.
+    RipRelative,
+    /// `gs:address`: the address lies below 2 GiB, and a thread whose GS base is k × the area's size uses
+    /// the k-th area behind it (0, what Linux programs have, the first). New threads inherit the GS base.
+    Gs,
+}
+
+/// Which patches lead from the old code into the new.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PatchSelection {
+    /// A jump at the entry of each emitted function.
+    pub entries: bool,
+    /// Direct calls in old code.
+    pub call_sites: CallSites,
+    /// Slots of vtables.
+    pub vtables: bool,
+    /// Entries of jump tables that old code goes on using: brings a loop that runs for ever into new code.
+    pub jump_tables: bool,
+}
+
+/// Which direct calls in old code lead to new code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CallSites {
+    /// None.
+    #[default]
+    None,
+    /// Those in the old code of functions that were emitted.
+    Moved,
+    /// All of the file.
+    All,
+}
+
+impl Default for PatchSelection {
+    /// Entries only.
+    fn default() -> Self {
+        Self {
+            entries: true,
+            call_sites: CallSites::None,
+            vtables: false,
+            jump_tables: false,
+        }
+    }
+}
+
+/// What a patch overwrites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PatchKind {
+    /// A function's first 5 bytes.
+    Entry,
+    /// A direct call or jump of 5 bytes; only its displacement changes.
+    CallSite,
+    /// 8 bytes of a vtable.
+    VtableSlot,
+    /// 4 or 8 bytes of a jump table.
+    JumpTable,
+}
+
+/// Bytes to overwrite. No thread may be about to run an instruction that begins strictly inside them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Patch {
+    /// Where (vaddr).
+    pub vaddr: u64,
+    /// What is there now, in the running process: another value means that somebody else changed it.
+    pub old: Vec<u8>,
+    /// What is to be there; as long as `old`.
+    pub new: Vec<u8>,
+    /// What it is.
+    pub kind: PatchKind,
+}
+
+/// The result. All of `bytes` goes to `address`, readable and executable.
+#[derive(Debug, Clone)]
+pub struct Emitted {
+    /// Runtime address of the first byte: the cache's.
+    pub address: u64,
+    /// Code, jump tables, exception tables and unwind information.
+    pub bytes: Vec<u8>,
+    /// Which of the bytes are code.
+    pub code: Range<usize>,
+    /// Which are `.eh_frame` data with its terminator: its runtime address is for `__register_frame`.
+    pub eh_frame: Range<usize>,
+    /// Each emitted function: its vaddr, and its runtime range in the code cache.
+    pub functions: Vec<(u64, Range<u64>)>,
+    /// What leads into the code, in order of address; write all after the code.
+    pub patches: Vec<Patch>,
+    /// Old and new addresses.
+    pub map: AddressMap,
+    /// What was left, by reason.
+    pub skipped: Skipped,
+}
+
+/// Emits a plan.
+///
+/// # Errors
+/// The cache is too small or out of reach, or the counters cannot be addressed.
+pub fn emit(image: &Image, plan: &Plan, placement: &Placement) -> Result<Emitted, Error> {
+    let counters = check_counters(plan, placement)?;
+    let cache = placement.cache_address
+        ..placement
+            .cache_address
+            .saturating_add(placement.cache_bytes);
+    let resolve = |slot: u64| {
+        let to = *placement.got.get(&slot)?;
+        let own = to.wrapping_sub(placement.load_bias);
+        if image.function_from(own).is_some() && !image.is_own_stub(own) {
+            // The file's own, exported function: perhaps there is a new copy.
+            return Some(Target::Code(own));
+        }
+        // Not resolved yet: it still holds its own stub's second half.
+        let resolved = !image.is_own_stub(own) && reaches(&cache, to);
+        resolved.then_some(Target::Runtime(to))
+    };
+    let context = Context {
+        image,
+        counters,
+        resolve: &resolve,
+    };
+    let mut linker = Linker::new(image, plan, placement);
+    for planned in &plan.functions {
+        linker.place(planned, assemble(&context, planned))?;
+    }
+    linker.finish()
+}
+
+fn check_counters(plan: &Plan, placement: &Placement) -> Result<Option<CounterAddressing>, Error> {
+    if plan.counters() == 0 {
+        return Ok(None);
+    }
+    let Some(area) = placement.counters else {
+        return Err(Error::Counters {
+            address: 0,
+            why: "the placement names none",
+        });
+    };
+    let end = area.address.saturating_add(plan.counters() as u64 * 8);
+    if area.addressing == CounterAddressing::Gs && end > 1 << 31 {
+        return Err(Error::Counters {
+            address: area.address,
+            why: "GS-relative ones must lie below 2 GiB",
+        });
+    }
+    Ok(Some(area.addressing))
+}
+
+/// Whether 32 bits of displacement lead from anywhere in a range to an address.
+fn reaches(from: &Range<u64>, to: u64) -> bool {
+    let near = |from: u64| i32::try_from(to.wrapping_sub(from).cast_signed()).is_ok();
+    near(from.start) && near(from.end)
+}

@@ -1,0 +1,50 @@
+//! The machine code of an x86-64 ELF file laid out again: hot blocks in the order in which they run.
+//!
+//! Bytes and counts come in, code and patches come out; the crate touches no process, reads no
+//! file and no clock. README.md beside this crate shows the calls from end to end.
+//!
+//! What keeps it correct: instruction bytes are copied and only displacements and branches are
+//! changed; only blocks that are understood are emitted; every other way out of them leads to the same
+//! block in the old code, which stays intact. Registers, flags and the stack hold the same values in new
+//! code as in old at corresponding instructions ([`AddressMap`]). [`check`] shows it for what was emitted.
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod bounds;
+mod call_graph;
+mod check;
+mod constants;
+mod counters;
+mod elf;
+mod emit;
+mod error;
+mod ext_tsp;
+mod flags;
+mod flow;
+mod frames;
+mod image;
+mod instruction;
+mod link;
+mod lsda;
+mod map;
+mod patches;
+mod plan;
+mod profile;
+mod runtimes;
+mod sweep;
+mod tables;
+mod unwind;
+mod vtable;
+mod walk;
+
+pub use check::check;
+pub use emit::{
+    CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection,
+    Placement, emit,
+};
+pub use error::{Error, Skip, Skipped};
+pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};
+pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable};
+pub use map::{AddressMap, Mapping};
+pub use plan::{Order, Plan};
+pub use profile::{BuildId, Edge, FunctionCounts, Profile};

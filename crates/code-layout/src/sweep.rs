@@ -1,0 +1,161 @@
+//! One pass over all code and pointers of a file, for what leads into the middle of functions from outside.
+
+use std::collections::BTreeSet;
+
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
+
+use crate::elf::{Value, little_endian};
+use crate::flow::ENTRY_BYTES;
+use crate::image::{FunctionId, Image};
+use crate::instruction::{got_slot, is_caller_sensitive, is_caller_sensitive_slot};
+
+/// What the pass finds.
+pub(crate) struct Found {
+    pub(crate) inner_targets: Vec<u64>,
+    pub(crate) caller_sensitive: BTreeSet<u64>,
+}
+
+/// Addresses inside functions (not their start) that code outside the function branches to, or whose address
+/// is taken anywhere: as a branch target, by `lea`, as an immediate, in relocated or constant data. In order.
+///
+/// Too many do no harm (a block more); the code is decoded one instruction after the other, which may
+/// see some in data that lies among code. And functions that end by a jump to a caller-sensitive one.
+pub(crate) fn sweep(image: &Image) -> Found {
+    let mut found = Vec::new();
+    let mut caller_sensitive = BTreeSet::new();
+    let inner = |target: u64| {
+        image
+            .function_at(target)
+            .filter(|id| image.range(*id).start != target)
+    };
+    each_instruction(image, |owner, instruction| {
+        if let Some(owner) = owner
+            && jumps_on_to_caller_sensitive(image, owner, instruction)
+        {
+            caller_sensitive.insert(image.range(owner).start);
+        }
+        if let Some(target) = instruction_target(image, instruction)
+            && let Some(id) = inner(target)
+        {
+            let taken = instruction.mnemonic() == Mnemonic::Lea
+                || instruction.mnemonic() == Mnemonic::Mov
+                || instruction.mnemonic() == Mnemonic::Push;
+            // Into what a patched entry overwrites, from anywhere: not all code may be reached by following it.
+            let start = image.range(id).start;
+            if taken || owner != Some(id) || target < start + ENTRY_BYTES {
+                found.push(target);
+            }
+        }
+    });
+    for &(_, value) in &image.elf.relocations {
+        let target = match value {
+            Value::Relative(target) => target,
+            Value::Symbol(..) => continue,
+        };
+        if inner(target).is_some() {
+            found.push(target);
+        }
+    }
+    if !image.elf.position_independent {
+        // Without relocations any aligned word may be a code address.
+        for segment in image.segments() {
+            let aligned = segment.vaddr.next_multiple_of(8);
+            let Some(bytes) = image.elf.from(aligned) else {
+                continue;
+            };
+            for word in bytes.chunks_exact(8) {
+                let target = little_endian(word);
+                if inner(target).is_some() {
+                    found.push(target);
+                }
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Found {
+        inner_targets: found,
+        caller_sensitive,
+    }
+}
+
+fn jumps_on_to_caller_sensitive(
+    image: &Image,
+    owner: FunctionId,
+    instruction: &Instruction,
+) -> bool {
+    if instruction.is_jmp_short_or_near() {
+        let range = image.range(owner);
+        let target = instruction.near_branch_target();
+        !(range.start..range.end).contains(&target) && is_caller_sensitive(image, target)
+    } else {
+        instruction.is_jmp_near_indirect()
+            && got_slot(instruction).is_some_and(|slot| is_caller_sensitive_slot(image, slot))
+    }
+}
+
+/// Decodes all code, function by function and the gaps between them. The owner is the function, if any.
+pub(crate) fn each_instruction(
+    image: &Image,
+    mut visit: impl FnMut(Option<FunctionId>, &Instruction),
+) {
+    let mut instruction = Instruction::default();
+    let mut run = |owner, start: u64, end: u64| {
+        let Some(bytes) = image.read(start, end.saturating_sub(start)) else {
+            return;
+        };
+        let mut decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            decoder.decode_out(&mut instruction);
+            if !instruction.is_invalid() {
+                visit(owner, &instruction);
+            }
+        }
+    };
+    for segment in image.segments().iter().filter(|segment| segment.executable) {
+        let end = segment.vaddr + segment.file_bytes;
+        let mut at = segment.vaddr;
+        let first = image
+            .functions()
+            .partition_point(|range| range.end <= segment.vaddr);
+        for (index, range) in (first..).zip(&image.functions()[first..]) {
+            if range.start >= end {
+                break;
+            }
+            if range.start > at {
+                run(None, at, range.start);
+            }
+            let owner = u32::try_from(index).ok().map(FunctionId);
+            run(owner, range.start, range.end);
+            at = at.max(range.end);
+        }
+        run(None, at, end);
+    }
+}
+
+/// The address that an instruction branches to or takes.
+fn instruction_target(image: &Image, instruction: &Instruction) -> Option<u64> {
+    let operands = instruction.op_count();
+    if operands == 0 {
+        return None;
+    }
+    match instruction.op_kind(0) {
+        OpKind::NearBranch64 => return Some(instruction.near_branch_target()),
+        _ if instruction.mnemonic() == Mnemonic::Lea => {
+            return instruction
+                .is_ip_rel_memory_operand()
+                .then(|| instruction.ip_rel_memory_address());
+        }
+        _ => {}
+    }
+    if image.elf.position_independent {
+        return None;
+    }
+    match instruction.code() {
+        Code::Mov_r32_imm32 => Some(u64::from(instruction.immediate32())),
+        Code::Mov_rm64_imm32 | Code::Mov_r64_imm64 | Code::Pushq_imm32 => {
+            instruction.try_immediate(operands - 1).ok()
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,82 @@
+//! Tables of virtual functions, found by their shape in the Itanium C++ ABI (2.5): offset-to-top, a pointer
+//! to type information, then function pointers.
+
+use std::collections::HashSet;
+
+use crate::elf::Value;
+use crate::image::{Image, Vtable};
+
+/// Offsets to top are small and negative; beyond this, it is something else.
+const OFFSET_TO_TOP_MIN: i64 = -(1 << 24);
+
+pub(crate) fn find(image: &Image) -> Vec<Vtable> {
+    let elf = &image.elf;
+    // A type information's first word points at one of the ABI library's own vtables.
+    let type_infos: HashSet<u64> = elf
+        .relocations
+        .iter()
+        .filter_map(|&(slot, value)| match value {
+            Value::Symbol(index, _) => elf
+                .symbol(index)
+                .is_some_and(|(name, _)| name.starts_with("_ZTVN10__cxxabiv1"))
+                .then_some(slot),
+            Value::Relative(_) => None,
+        })
+        .collect();
+    if type_infos.is_empty() {
+        return Vec::new();
+    }
+    let function = |value| {
+        let target = match value {
+            Value::Relative(target) => target,
+            Value::Symbol(index, addend) => elf.symbol(index)?.1?.checked_add_signed(addend)?,
+        };
+        image.function_from(target).map(|_| target)
+    };
+    let mut vtables = Vec::new();
+    for (index, &(slot, value)) in elf.relocations.iter().enumerate() {
+        let type_info = match value {
+            Value::Relative(target) => target,
+            Value::Symbol(index, addend) => {
+                match elf
+                    .symbol(index)
+                    .and_then(|(_, at)| at?.checked_add_signed(addend))
+                {
+                    Some(target) => target,
+                    None => continue,
+                }
+            }
+        };
+        let Some(top) = slot.checked_sub(8) else {
+            continue;
+        };
+        let top_is_offset = elf.relocation_at(top).is_none()
+            && elf.u64_at(top).is_some_and(|value| {
+                let offset = value.cast_signed();
+                offset % 8 == 0 && (OFFSET_TO_TOP_MIN..=0).contains(&offset)
+            });
+        if !type_infos.contains(&type_info)
+            || !top_is_offset
+            || !elf.is_read_only(top, slot.saturating_add(8))
+        {
+            continue;
+        }
+        let mut slots = Vec::new();
+        let rest = elf.relocations[index + 1..].iter();
+        for (at, &(slot, value)) in (slot + 8..).step_by(8).zip(rest) {
+            if at != slot || !elf.is_read_only(slot, slot.saturating_add(8)) {
+                break;
+            }
+            match (function(value), value) {
+                (Some(target), _) => slots.push((slot, target)),
+                // A function of another object (a pure virtual's stub, an inherited one).
+                (None, Value::Symbol(..)) if !type_infos.contains(&slot) => {}
+                (None, _) => break,
+            }
+        }
+        if !slots.is_empty() {
+            vtables.push(Vtable { slots });
+        }
+    }
+    vtables
+}

@@ -1,0 +1,209 @@
+//! Moved code does what the old code does: real programs, compiled here, run in every order.
+
+#![allow(
+    clippy::expect_used,
+    reason = "a test that cannot go on ends there and says why"
+)]
+
+mod process;
+mod random;
+mod sqlite;
+
+use code_layout::{
+    CallSites, CounterAddressing, CounterArea, Function, Order, PatchSelection, Plan, Profile,
+};
+use process::{Counters, Program};
+
+const SEEDS: u64 = 20;
+
+const ALL_PATCHES: PatchSelection = PatchSelection {
+    entries: true,
+    call_sites: CallSites::All,
+    vtables: true,
+    jump_tables: true,
+};
+
+fn counts(program: &Program, functions: Vec<Function>, hint: &Profile, gs: bool) -> Profile {
+    let plan = Plan::counting(functions, hint);
+    let counters = Counters::new(plan.counters(), (!gs).then_some(program.bias));
+    let area = CounterArea {
+        address: counters.address,
+        addressing: if gs {
+            CounterAddressing::Gs
+        } else {
+            CounterAddressing::RipRelative
+        },
+    };
+    let installed = program.install(&plan, PatchSelection::default(), Some(area));
+    program.results(SEEDS);
+    drop(installed);
+    plan.profile(&program.image, &counters.read())
+}
+
+/// All layouts of all functions give the same results.
+fn same_in_every_order(program: &Program) {
+    let expected = program.results(SEEDS);
+    let functions = program.functions();
+    assert!(!functions.is_empty());
+    let empty = Profile::default();
+    for (order, patches) in [
+        (Order::Original, ALL_PATCHES),
+        (Order::Random(1), PatchSelection::default()),
+        (Order::Random(2), ALL_PATCHES),
+    ] {
+        let plan = Plan::new(functions.clone(), &empty, order);
+        let installed = program.install(&plan, patches, None);
+        assert!(!installed.emitted.patches.is_empty());
+        assert_eq!(program.results(SEEDS), expected, "{order:?}");
+    }
+    let counted = counts(program, functions.clone(), &empty, false);
+    let again = counts(program, functions.clone(), &counted, true);
+    // With counters on other edges, the same counts.
+    for (start, one) in &counted.functions {
+        let two = &again.functions[start];
+        if !may_throw(program, *start) {
+            assert_eq!(one, two, "{start:#x}");
+        }
+    }
+    let plan = Plan::new(functions, &counted, Order::Profiled);
+    let installed = program.install(&plan, ALL_PATCHES, None);
+    assert_eq!(program.results(SEEDS), expected);
+    drop(installed);
+    assert_eq!(program.results(SEEDS), expected);
+}
+
+/// A call that does not come back leaves a block in its middle, and counts are only near the truth.
+fn may_throw(program: &Program, start: u64) -> bool {
+    let id = program.image.function_from(start).expect("a function");
+    program
+        .image
+        .name(id)
+        .is_none_or(|name| name.contains("jumps") || name.contains("leave"))
+        || program.image.range(id).lsda.is_some()
+}
+
+#[test]
+fn c_in_every_order() {
+    for level in ["-O0", "-O1", "-O2", "-O3", "-Os"] {
+        same_in_every_order(&Program::new("mixed.c", &[level]));
+    }
+}
+
+#[test]
+fn c_lazily_bound_with_no_stubs_and_with_frame_pointers() {
+    same_in_every_order(&Program::new(
+        "mixed.c",
+        &["-O2", "-Wl,-z,lazy", "-fcf-protection"],
+    ));
+    same_in_every_order(&Program::new(
+        "mixed.c",
+        &["-O2", "-fno-plt", "-fno-omit-frame-pointer"],
+    ));
+}
+
+#[test]
+fn exceptions_in_every_order() {
+    for flags in [
+        ["-O0", "-std=c++14"],
+        ["-O2", "-std=c++14"],
+        ["-O3", "-std=c++20"],
+        ["-Os", "-std=c++17"],
+    ] {
+        same_in_every_order(&Program::new("exceptions.cc", &flags));
+    }
+}
+
+#[test]
+fn odd_instructions_in_every_order() {
+    same_in_every_order(&Program::new("odd.s", &[]));
+}
+
+#[test]
+fn counts_are_exact() {
+    let program = Program::new("mixed.c", &["-O1"]);
+    let function = program.function(c"counted");
+    let plan = Plan::counting(vec![function.clone()], &Profile::default());
+    for gs in [false, true] {
+        let counters = Counters::new(plan.counters(), (!gs).then_some(program.bias));
+        let area = CounterArea {
+            address: counters.address,
+            addressing: if gs {
+                CounterAddressing::Gs
+            } else {
+                CounterAddressing::RipRelative
+            },
+        };
+        let installed = program.install(&plan, PatchSelection::default(), Some(area));
+        for _ in 0..5 {
+            program.call(c"counted", 300);
+        }
+        drop(installed);
+        let profile = plan.profile(&program.image, &counters.read());
+        let counts = &profile.functions[&function.start];
+        assert_eq!(counts.entries, 5);
+        let of = |count| {
+            counts
+                .blocks
+                .values()
+                .filter(|each| **each == count)
+                .count()
+        };
+        assert!(of(5 * 300) >= 1, "{counts:?}");
+        assert!(of(5 * 100) >= 1, "{counts:?}");
+        assert_eq!(counts.blocks[&0], 5);
+    }
+}
+
+thread_local! {
+    static HOOK: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) };
+}
+
+extern "C" fn hook() {
+    if let Some(hook) = HOOK.take() {
+        hook();
+    }
+}
+
+/// A loop that never leaves its function comes into new code through its table of labels.
+#[test]
+fn a_patched_table_brings_a_running_loop_into_new_code() {
+    let program: &'static Program = Box::leak(Box::new(Program::new("mixed.c", &["-O2"])));
+    let function = program.function(c"interpret");
+    assert!(!function.tables.is_empty(), "{function:?}");
+    let plan: &'static Plan = Box::leak(Box::new(Plan::counting(
+        vec![function],
+        &Profile::default(),
+    )));
+    let counters = Counters::new(plan.counters(), Some(program.bias));
+    let area = CounterArea {
+        address: counters.address,
+        addressing: CounterAddressing::RipRelative,
+    };
+    let tables_only = PatchSelection {
+        entries: false,
+        call_sites: CallSites::None,
+        vtables: false,
+        jump_tables: true,
+    };
+    let mut code = vec![0u8, 1, 2, 3, 4];
+    code.push(5);
+    code.extend([0, 1, 2, 3, 4].repeat(100));
+    code.push(6);
+    let call = |hooked: bool| {
+        let address = program.symbol(c"interpret");
+        type Interpret = extern "C" fn(*const u8, u64, extern "C" fn()) -> u64;
+        #[allow(unsafe_code, reason = "calls the program")]
+        // SAFETY: the program's function has this type.
+        let interpret: Interpret = unsafe { std::mem::transmute(address) };
+        if hooked {
+            let placed = program.place(plan, tables_only, Some(area));
+            HOOK.set(Some(Box::new(move || std::mem::forget(placed.activate()))));
+        }
+        interpret(code.as_ptr(), 42, hook)
+    };
+    let expected = call(false);
+    assert!(counters.read().iter().all(|count| *count == 0));
+    assert_eq!(call(true), expected);
+    let counted: u64 = counters.read().iter().sum();
+    assert!(counted >= 100, "{counted}: the loop stayed in old code");
+}

@@ -1,0 +1,115 @@
+//! Does what the [`Driver`] asks for, with a process, and tells of each step.
+
+use crate::comparison::{Effort, compare};
+use crate::driver::{Action, Driver, Observation, State};
+use crate::session::{Method, Session};
+use crate::status::{Gain, PauseUs, Status};
+use crate::units::Unit;
+use crate::{RelayoutError, Store};
+
+/// What a process is driven with.
+#[derive(Clone, Debug, Default)]
+pub struct Drive {
+    /// How it is profiled and laid out.
+    pub method: Method,
+    /// What a gain is measured in.
+    pub unit: Unit,
+    /// How long it is compared.
+    pub effort: Effort,
+}
+
+/// Drives one process until there is nothing to do for now, and tells `show` of every change of state.
+///
+/// # Errors
+/// [`RelayoutError::Gone`], missing privileges, a manifest that cannot be written. What speaks against the process itself
+/// is a state, not an error.
+pub fn drive(
+    store: &Store,
+    session: &mut Session,
+    driver: &mut Driver,
+    with: &Drive,
+    is_interrupted: &mut dyn FnMut() -> bool,
+    show: &mut dyn FnMut(&Status),
+) -> Result<Status, RelayoutError> {
+    let (pid, start_time) = (session.cache.process.pid, session.cache.process.start_time);
+    let mut status = Status::load(store, pid, start_time)
+        .unwrap_or_else(|| Status::new(pid, start_time, &session.cache.process.exe));
+    let mut action = driver.wake();
+    loop {
+        status.state = driver.state();
+        status.reason = driver.reason().map(str::to_owned);
+        status.generation = session.cache.manifest.generation;
+        let seconds = session.seconds.iter();
+        status.seconds = seconds
+            .map(|(step, seconds)| ((*step).to_owned(), *seconds))
+            .collect();
+        status.save(store)?;
+        show(&status);
+        if is_interrupted() && action != Action::Rest {
+            action = match action {
+                Action::Look => Action::Rest,
+                _ => {
+                    driver.step(Observation::Failed("interrupted".into()));
+                    Action::RollBack
+                }
+            };
+        }
+        let observed = match action {
+            Action::Rest => return Ok(status),
+            Action::Look => session.look().map(Observation::Load),
+            Action::Count => session.count().map(|()| Observation::Done),
+            Action::Install { .. } => session.install().map(|layout| {
+                status.skipped.clone_from(&layout.skipped);
+                status.layout = Some(layout);
+                Observation::Done
+            }),
+            Action::Compare => {
+                let number = session.cache.manifest.generation;
+                compare(
+                    &mut session.cache,
+                    number,
+                    &with.unit,
+                    &with.effort,
+                    &mut *is_interrupted,
+                )
+                .map(|compared| match compared {
+                    None => Observation::Failed("interrupted".into()),
+                    Some(compared) => {
+                        status.gain = Some(Gain::of(&compared));
+                        status.pause_us = PauseUs {
+                            median: compared.pause_us_median,
+                            worst: compared.pause_us_worst,
+                            threads: compared.threads,
+                        };
+                        let gain = compared.per_cpu_s;
+                        status.comparison = Some(compared);
+                        Observation::Compared(gain)
+                    }
+                })
+            }
+            Action::RollBack => {
+                let (_, kept) = session.cache.rollback()?;
+                status.kept_bytes = kept.bytes;
+                action = Action::Rest;
+                continue;
+            }
+        };
+        let observation = match observed {
+            Ok(observation) => observation,
+            Err(error @ RelayoutError::Gone { .. }) => return Err(error),
+            Err(error) if error.is_missing_privilege() => {
+                let _ = session.cache.rollback();
+                return Err(error);
+            }
+            Err(RelayoutError::Declined { reason, .. }) => Observation::Failed(reason.to_string()),
+            // Another Slackline rolled it back meanwhile.
+            Err(RelayoutError::NoGeneration { .. }) => Observation::RolledBack,
+            Err(error) => Observation::Failed(error.to_string()),
+        };
+        action = driver.step(observation);
+        if driver.state() == State::Optimized {
+            // What was tried before it.
+            session.forget_others()?;
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! What to do next with a process: a state machine that reads no clock and touches nothing. What was observed comes in,
+//! what to do goes out.
+//!
+//! `monitoring → profiling → optimizing → verifying → optimized`, and `reoptimizing` when the workload has changed. Every
+//! way that ends elsewhere ends in `declined` (nothing was gained, or tried) or `rolled-back` (somebody wished it, or the
+//! gain was not shown).
+
+use latency_stats::Interval;
+use serde::{Deserialize, Serialize};
+
+/// Where a process stands. The names are those that users of Dynimizer know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Looked at now and then.
+    Monitoring,
+    /// Counting what runs.
+    Profiling,
+    /// Being laid out.
+    Optimizing,
+    /// Compared with its original layout, back and forth.
+    Verifying,
+    /// Runs in a layout that was shown to be better.
+    Optimized,
+    /// Its workload has changed: profiled again.
+    Reoptimizing,
+    /// Left as it is.
+    Declined,
+    /// Back to its original bytes.
+    RolledBack,
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.pad(match self {
+            Self::Monitoring => "monitoring",
+            Self::Profiling => "profiling",
+            Self::Optimizing => "optimizing",
+            Self::Verifying => "verifying",
+            Self::Optimized => "optimized",
+            Self::Reoptimizing => "reoptimizing",
+            Self::Declined => "declined",
+            Self::RolledBack => "rolled-back",
+        })
+    }
+}
+
+/// When it is worth it, and when it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Below this the process is idle, in cores. (A gain of 20 % of it would be 1 % of a core.)
+    pub idle_cores: f64,
+    /// Above this share of kernel time it is kernel-bound. (nginx has 77 %: +3.6 % [2.1, 10.3] at best; PostgreSQL and MariaDB
+    /// have 14 to 40 %.)
+    pub kernel_share_max: f64,
+    /// Hot code of so many bytes stays in the instruction cache however it lies: 32 KiB on x86-64 since 2006.
+    pub footprint_bytes_min: u64,
+    /// Samples in user code that choose functions, at least.
+    pub samples_min: u64,
+    /// Placements tried before it is rolled back.
+    pub placements: u32,
+    /// Profiles less alike than this are of another workload (the sum over functions of the smaller share).
+    pub overlap_min: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            idle_cores: 0.05,
+            kernel_share_max: 0.65,
+            footprint_bytes_min: 32 << 10,
+            samples_min: 200,
+            placements: 2,
+            overlap_min: 0.5,
+        }
+    }
+}
+
+/// What a look at a process showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// CPU time in use, in cores.
+    pub cores: f64,
+    /// The kernel's share of it.
+    pub kernel_share: f64,
+    /// Samples in user code.
+    pub user_samples: u64,
+    /// Bytes of the functions that hold nine tenths of them.
+    pub footprint_bytes: u64,
+    /// How alike they are to those that the layout in force was made for, 0 to 1.
+    pub overlap: Option<f64>,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observation {
+    /// A look.
+    Load(Load),
+    /// The counts are there, or a layout is installed: the step is done.
+    Done,
+    /// The step failed: the reason.
+    Failed(String),
+    /// The comparison, new layout over original: units of work per CPU second.
+    Compared(Interval),
+    /// Somebody else rolled it back.
+    RolledBack,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Sample it.
+    Look,
+    /// Count exactly what runs.
+    Count,
+    /// Lay it out; which placement of the code cache.
+    Install {
+        /// From 0.
+        placement: u32,
+    },
+    /// Compare the new layout with the original.
+    Compare,
+    /// Back to the original bytes.
+    RollBack,
+    /// Leave it alone until the next look.
+    Rest,
+}
+
+/// The state machine of one process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Driver {
+    settings: Settings,
+    state: State,
+    placement: u32,
+    reason: Option<String>,
+    gain: Option<Interval>,
+}
+
+impl Driver {
+    /// A process that was just found.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            state: State::Monitoring,
+            placement: 0,
+            reason: None,
+            gain: None,
+        }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why it was declined or rolled back.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// The last comparison.
+    #[must_use]
+    pub fn gain(&self) -> Option<Interval> {
+        self.gain
+    }
+
+    /// What to do first, and after each rest.
+    #[must_use]
+    pub fn wake(&self) -> Action {
+        match self.state {
+            State::RolledBack => Action::Rest,
+            _ => Action::Look,
+        }
+    }
+
+    /// Takes in what happened.
+    pub fn step(&mut self, observation: Observation) -> Action {
+        match (self.state, observation) {
+            (_, Observation::RolledBack) => {
+                self.end(State::RolledBack, "as its user wished".into())
+            }
+            (State::Monitoring | State::Declined, Observation::Load(load)) => {
+                match self.why_not(&load) {
+                    Some(why) => self.end(State::Declined, why),
+                    None => self.go(State::Profiling, Action::Count),
+                }
+            }
+            (State::Optimized, Observation::Load(load)) => {
+                let is_worth_a_look = self.why_not(&load).is_none();
+                let is_other = load
+                    .overlap
+                    .is_some_and(|overlap| overlap < self.settings.overlap_min);
+                if is_worth_a_look && is_other {
+                    self.placement = 0;
+                    self.go(State::Reoptimizing, Action::Count)
+                } else {
+                    Action::Rest
+                }
+            }
+            (State::Profiling | State::Reoptimizing, Observation::Done) => {
+                let placement = self.placement;
+                self.go(State::Optimizing, Action::Install { placement })
+            }
+            (State::Optimizing, Observation::Done) => self.go(State::Verifying, Action::Compare),
+            (State::Verifying, Observation::Compared(gain)) => self.judge(gain),
+            (state, Observation::Failed(why)) => {
+                let is_before = matches!(
+                    state,
+                    State::Monitoring | State::Profiling | State::Declined
+                );
+                self.end(
+                    if is_before {
+                        State::Declined
+                    } else {
+                        State::RolledBack
+                    },
+                    why,
+                );
+                // Code that counts may be in force.
+                Action::RollBack
+            }
+            // An answer to what was not asked: nothing follows from it.
+            (_, _) => Action::Rest,
+        }
+    }
+
+    fn judge(&mut self, gain: Interval) -> Action {
+        self.gain = Some(gain);
+        if gain.low > 1.0 {
+            return self.go(State::Optimized, Action::Rest);
+        }
+        self.placement += 1;
+        if self.placement < self.settings.placements {
+            let placement = self.placement;
+            return self.go(State::Optimizing, Action::Install { placement });
+        }
+        self.end(
+            State::RolledBack,
+            format!(
+                "no gain shown at {} placements (the last: {:+.1} % [{:.1}, {:.1}])",
+                self.settings.placements,
+                percent(gain.estimate),
+                percent(gain.low),
+                percent(gain.high)
+            ),
+        );
+        Action::RollBack
+    }
+
+    fn go(&mut self, state: State, action: Action) -> Action {
+        self.state = state;
+        self.reason = None;
+        action
+    }
+
+    fn end(&mut self, state: State, reason: String) -> Action {
+        self.state = state;
+        self.reason = Some(reason);
+        Action::Rest
+    }
+
+    /// Why nothing is to be won from a process in this state of load.
+    fn why_not(&self, load: &Load) -> Option<String> {
+        let settings = &self.settings;
+        if load.cores < settings.idle_cores {
+            return Some(format!(
+                "idle: it uses {:.3} cores (below {})",
+                load.cores, settings.idle_cores
+            ));
+        }
+        if load.kernel_share > settings.kernel_share_max {
+            return Some(format!(
+                "kernel-bound: {:.0} % of its CPU time is in the kernel, which stays as it is",
+                load.kernel_share * 100.0
+            ));
+        }
+        if load.user_samples < settings.samples_min {
+            return Some(format!(
+                "too little of its time is in code that could be moved: {} samples of {}",
+                load.user_samples, settings.samples_min
+            ));
+        }
+        if load.footprint_bytes < settings.footprint_bytes_min {
+            return Some(format!(
+                "footprint small: nine tenths of its time are in {:.0} KiB of functions, which fit into the instruction cache as they lie",
+                load.footprint_bytes as f64 / 1024.0
+            ));
+        }
+        None
+    }
+}
+
+fn percent(ratio: f64) -> f64 {
+    (ratio - 1.0) * 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy() -> Load {
+        Load {
+            cores: 1.5,
+            kernel_share: 0.2,
+            user_samples: 5000,
+            footprint_bytes: 300 << 10,
+            overlap: None,
+        }
+    }
+
+    fn gain(low: f64, estimate: f64, high: f64) -> Observation {
+        Observation::Compared(Interval {
+            low,
+            estimate,
+            high,
+            confidence: 0.95,
+        })
+    }
+
+    fn verifying() -> Driver {
+        let mut driver = Driver::new(Settings::default());
+        assert_eq!(driver.wake(), Action::Look);
+        assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
+        assert_eq!(driver.state(), State::Profiling);
+        assert_eq!(
+            driver.step(Observation::Done),
+            Action::Install { placement: 0 }
+        );
+        assert_eq!(driver.step(Observation::Done), Action::Compare);
+        assert_eq!(driver.state(), State::Verifying);
+        driver
+    }
+
+    #[test]
+    fn a_gain_that_is_shown_stays() {
+        let mut driver = verifying();
+        assert_eq!(driver.step(gain(1.10, 1.17, 1.22)), Action::Rest);
+        assert_eq!((driver.state(), driver.reason()), (State::Optimized, None));
+        // The same workload, then another one.
+        let same = Load {
+            overlap: Some(0.9),
+            ..busy()
+        };
+        assert_eq!(driver.step(Observation::Load(same)), Action::Rest);
+        assert_eq!(driver.state(), State::Optimized);
+        let other = Load {
+            overlap: Some(0.2),
+            ..busy()
+        };
+        assert_eq!(driver.step(Observation::Load(other)), Action::Count);
+        assert_eq!(driver.state(), State::Reoptimizing);
+        assert_eq!(
+            driver.step(Observation::Done),
+            Action::Install { placement: 0 }
+        );
+    }
+
+    #[test]
+    fn a_gain_that_is_not_shown_is_tried_elsewhere_once_and_rolled_back() {
+        let mut driver = verifying();
+        assert_eq!(
+            driver.step(gain(0.95, 1.01, 1.07)),
+            Action::Install { placement: 1 }
+        );
+        assert_eq!(driver.step(Observation::Done), Action::Compare);
+        assert_eq!(driver.step(gain(1.0, 1.01, 1.02)), Action::RollBack);
+        assert_eq!(driver.state(), State::RolledBack);
+        assert_eq!(
+            driver.reason(),
+            Some("no gain shown at 2 placements (the last: +1.0 % [0.0, 2.0])")
+        );
+        assert_eq!(driver.wake(), Action::Rest);
+    }
+
+    #[test]
+    fn each_reason_to_decline_is_said_and_looked_at_again() {
+        for (load, said) in [
+            (
+                Load {
+                    cores: 0.01,
+                    ..busy()
+                },
+                "idle",
+            ),
+            (
+                Load {
+                    kernel_share: 0.77,
+                    ..busy()
+                },
+                "kernel-bound",
+            ),
+            (
+                Load {
+                    user_samples: 10,
+                    ..busy()
+                },
+                "10 samples",
+            ),
+            (
+                Load {
+                    footprint_bytes: 9 << 10,
+                    ..busy()
+                },
+                "footprint small",
+            ),
+        ] {
+            let mut driver = Driver::new(Settings::default());
+            assert_eq!(driver.step(Observation::Load(load)), Action::Rest);
+            assert_eq!(driver.state(), State::Declined);
+            assert!(
+                driver.reason().unwrap().contains(said),
+                "{:?}",
+                driver.reason()
+            );
+            assert_eq!(driver.wake(), Action::Look);
+            assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
+        }
+    }
+
+    #[test]
+    fn failures_leave_the_original_in_force() {
+        let mut driver = Driver::new(Settings::default());
+        driver.step(Observation::Load(busy()));
+        assert_eq!(
+            driver.step(Observation::Failed("no room".into())),
+            Action::RollBack
+        );
+        assert_eq!(driver.state(), State::Declined);
+        let mut driver = verifying();
+        assert_eq!(
+            driver.step(Observation::Failed("gone".into())),
+            Action::RollBack
+        );
+        assert_eq!(
+            (driver.state(), driver.reason()),
+            (State::RolledBack, Some("gone"))
+        );
+        let mut driver = verifying();
+        assert_eq!(driver.step(Observation::RolledBack), Action::Rest);
+        assert_eq!(driver.state(), State::RolledBack);
+    }
+}

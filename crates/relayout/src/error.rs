@@ -1,0 +1,198 @@
+//! What can go wrong with another process, and the reasons for which one is left alone.
+
+use std::io;
+use std::path::PathBuf;
+
+use host::HostError;
+
+/// An operation on a process failed. Unless a variant says otherwise the process is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayoutError {
+    /// A kernel file, the state directory or its lock.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// Samples or tracepoints.
+    #[error(transparent)]
+    Perf(#[from] perf_events::Error),
+    /// A file, or what was to be emitted from it.
+    #[error("{path}: {source}")]
+    Layout {
+        /// The object.
+        path: String,
+        /// What is wrong.
+        source: code_layout::Error,
+    },
+    /// The command that counts units of work.
+    #[error("the metric's command `{command}`: {why}")]
+    Metric {
+        /// The command.
+        command: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The comparison has no interval.
+    #[error("the gain cannot be measured: {0}")]
+    Stats(#[from] latency_stats::StatsError),
+    /// The process cannot or should not be re-laid out.
+    #[error("process {pid} is declined: {reason}")]
+    Declined {
+        /// The process.
+        pid: u32,
+        /// Why.
+        reason: Declined,
+    },
+    /// It ended, or replaced its program, while we were at work.
+    #[error("process {pid} ended, or executed another program, meanwhile")]
+    Gone {
+        /// The process.
+        pid: u32,
+    },
+    /// A ptrace request was refused.
+    #[error("ptrace {request} of thread {thread}: {source}")]
+    Ptrace {
+        /// The thread.
+        thread: u32,
+        /// The request's name without `PTRACE_`.
+        request: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Memory of the process cannot be read or written.
+    #[error("memory of process {pid} at {address:#x} cannot be {verb}: {source}")]
+    Memory {
+        /// The process.
+        pid: u32,
+        /// The first address.
+        address: u64,
+        /// "read" or "written".
+        verb: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// Some thread did not stop in time.
+    #[error(
+        "thread {thread} of process {pid} did not stop within {limit_ms} ms (state {state}): it is in an uninterruptible sleep, or has no CPU; try again"
+    )]
+    NotStopping {
+        /// The process.
+        pid: u32,
+        /// The thread.
+        thread: u32,
+        /// How long it was waited for.
+        limit_ms: u64,
+        /// Its state in `/proc`.
+        state: char,
+    },
+    /// A system call that the process was made to do was refused.
+    #[error("process {pid} may not {call}: {source}")]
+    Refused {
+        /// The process.
+        pid: u32,
+        /// The call.
+        call: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The undo manifest cannot be understood.
+    #[error("{}: {why}; it holds what is needed to undo a relayout, so it is left alone", path.display())]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// There is no such generation.
+    #[error("process {pid} has no generation {number}; it has {known}")]
+    NoGeneration {
+        /// The process.
+        pid: u32,
+        /// What was asked for.
+        number: u32,
+        /// Those there are.
+        known: String,
+    },
+    /// No relayout of this process is on record.
+    #[error("process {pid} is not re-laid out, as far as {} knows", state_dir.display())]
+    NotRelaidOut {
+        /// The process.
+        pid: u32,
+        /// Where the manifests are.
+        state_dir: PathBuf,
+    },
+}
+
+impl RelayoutError {
+    /// Whether a privilege or a kernel feature is missing (exit code 3).
+    #[must_use]
+    pub fn is_missing_privilege(&self) -> bool {
+        match self {
+            Self::Host(error) => error.is_missing_privilege(),
+            Self::Perf(_) => true,
+            Self::Declined { reason, .. } => matches!(reason, Declined::NotPermitted { .. }),
+            Self::Ptrace { source, .. } | Self::Memory { source, .. } => {
+                matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Why a process is left alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Declined {
+    /// The kernel does not let us trace it.
+    #[error("not permitted to trace it: {why}")]
+    NotPermitted {
+        /// Which rule forbids it.
+        why: String,
+    },
+    /// Somebody traces it: a debugger, strace.
+    #[error("it is already traced, by process {tracer}: a process has one tracer at most")]
+    Traced {
+        /// The tracer.
+        tracer: u32,
+    },
+    /// Its user stopped it.
+    #[error("it is stopped (SIGSTOP, or Ctrl-Z): continue it first")]
+    Stopped,
+    /// It is a kernel thread or a zombie.
+    #[error("it has no program: a kernel thread, or it has ended")]
+    NoProgram,
+    /// Its executable is none that can be laid out again.
+    #[error("{path}: {why}")]
+    Program {
+        /// The executable or library.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Its runtime unwinds by tables of its own.
+    #[error("it is a {runtime} program: {why}")]
+    Runtime {
+        /// E.g. Go.
+        runtime: &'static str,
+        /// What breaks.
+        why: &'static str,
+    },
+    /// A seccomp filter is installed.
+    #[error(
+        "a seccomp filter is installed, and a refused mmap could end the process; run the service without SystemCallFilter= to have it re-laid out"
+    )]
+    Seccomp,
+    /// It uses shadow stacks.
+    #[error("it runs with user shadow stacks, which do not let a return address be moved")]
+    ShadowStack,
+    /// There is no hole for the code cache.
+    #[error("no room of {wanted_bytes} bytes within 2 GiB of {path}")]
+    NoRoom {
+        /// The object.
+        path: String,
+        /// How much was looked for.
+        wanted_bytes: u64,
+    },
+    /// Nothing to win.
+    #[error("{0}")]
+    NothingToWin(String),
+}

@@ -1,0 +1,296 @@
+//! Making a stopped thread do something: a system call, or a call of one of its own functions.
+//!
+//! What it runs is a *stub* in its own text that does the work, puts the signal mask back, pops all registers and returns
+//! by `iretq`, which sets instruction pointer, flags and stack pointer in one instruction. The values to pop lie on the
+//! thread's own stack, below the red zone. So a thread that is let go at any moment, because we were killed, ends where
+//! it was by itself. All signals are blocked meanwhile: a handler must not run while the other threads stand still.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::ptrace::{self, Registers, Wait};
+use crate::stop::Stopped;
+use crate::{Memory, RelayoutError};
+
+/// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64, section 3.2.2).
+pub(crate) const RED_ZONE_BYTES: u64 = 128;
+
+/// Room for `xsave`: 2.7 KiB with AVX-512, 11 KiB with AMX tiles (CPUID leaf 13).
+const XSAVE_BYTES: u64 = 16 << 10;
+
+/// The part of an XSAVE area that must be zero beforehand: its header (Intel SDM, volume 1, section 13.4.2).
+const XSAVE_HEADER: (u64, usize) = (512, 64);
+
+/// How long an injected call may take. `__register_frame` takes microseconds, an `mmap` too.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
+
+/// A stub's size at most, so that one number says how much room to look for.
+pub(crate) const STUB_BYTES: usize = 128;
+
+/// `cs` of 64-bit user code (`__USER_CS` in arch/x86/include/asm/segment.h).
+const CODE_SEGMENT: u64 = 0x33;
+
+/// The direction flag, which functions expect to be clear.
+const DIRECTION_FLAG: u64 = 1 << 10;
+
+/// From the result of the work to where the thread was: put the mask back, pop everything. On entry `rsp` is the frame.
+const RETURN: &[u8] = &[
+    0xbf, 0x02, 0x00, 0x00, 0x00, // mov edi, SIG_SETMASK
+    0x48, 0x89, 0xe6, // mov rsi, rsp
+    0x31, 0xd2, // xor edx, edx
+    0x41, 0xba, 0x08, 0x00, 0x00, 0x00, // mov r10d, 8
+    0xb8, 0x0e, 0x00, 0x00, 0x00, // mov eax, __NR_rt_sigprocmask
+    0x0f, 0x05, // syscall
+    0x41, 0x5f, // pop r15 (the mask)
+    0x41, 0x5f, // pop r15
+    0x41, 0x5e, // pop r14
+    0x41, 0x5d, // pop r13
+    0x41, 0x5c, // pop r12
+    0x5d, // pop rbp
+    0x5b, // pop rbx
+    0x41, 0x5b, // pop r11
+    0x41, 0x5a, // pop r10
+    0x41, 0x59, // pop r9
+    0x41, 0x58, // pop r8
+    0x58, // pop rax
+    0x59, // pop rcx
+    0x5a, // pop rdx
+    0x5e, // pop rsi
+    0x5f, // pop rdi
+    0x48, 0xcf, // iretq
+];
+
+/// Where in [`RETURN`] the instruction behind its system call is.
+const MASK_IS_BACK: u64 = 23;
+
+/// `syscall`.
+const SYSCALL: &[u8] = &[0x0f, 0x05];
+
+/// Calls r12 with r13 for its argument; rbx is the frame, rsp a zeroed XSAVE area aligned to 64 bytes.
+const CALL: &[u8] = &[
+    0xb8, 0xff, 0xff, 0xff, 0xff, // mov eax, -1
+    0xba, 0xff, 0xff, 0xff, 0xff, // mov edx, -1
+    0x48, 0x0f, 0xae, 0x24, 0x24, // xsave64 [rsp]
+    0x4c, 0x89, 0xef, // mov rdi, r13
+    0x41, 0xff, 0xd4, // call r12
+    0xb8, 0xff, 0xff, 0xff, 0xff, // mov eax, -1
+    0xba, 0xff, 0xff, 0xff, 0xff, // mov edx, -1
+    0x48, 0x0f, 0xae, 0x2c, 0x24, // xrstor64 [rsp]
+    0x48, 0x89, 0xdc, // mov rsp, rbx
+];
+
+/// The stub for system calls.
+pub(crate) fn syscall_stub() -> Vec<u8> {
+    [SYSCALL, RETURN].concat()
+}
+
+/// The stub for function calls.
+pub(crate) fn call_stub() -> Vec<u8> {
+    [CALL, RETURN].concat()
+}
+
+/// Errors of a system call that was interrupted and is to be done again (include/linux/errno.h): ERESTARTSYS,
+/// ERESTARTNOINTR, ERESTARTNOHAND, and ERESTART_RESTARTBLOCK, which goes on by `restart_syscall`.
+const RESTART: [i64; 3] = [-512, -513, -514];
+const RESTART_BLOCK: i64 = -516;
+const NR_RESTART_SYSCALL: u64 = 219;
+
+/// The registers with which a stopped thread will go on in user mode: what the kernel makes of an interrupted system call
+/// when no handler runs (`arch_do_signal_or_restart` in arch/x86/kernel/signal.c).
+pub(crate) fn going_on(mut registers: Registers) -> Registers {
+    let (call, result) = (
+        registers.orig_rax.cast_signed(),
+        registers.rax.cast_signed(),
+    );
+    if call >= 0 {
+        if RESTART.contains(&result) {
+            registers.rax = registers.orig_rax;
+            registers.rip = registers.rip.wrapping_sub(2);
+        } else if result == RESTART_BLOCK {
+            registers.rax = NR_RESTART_SYSCALL;
+            registers.rip = registers.rip.wrapping_sub(2);
+        }
+    }
+    registers.orig_rax = u64::MAX;
+    registers
+}
+
+/// A system call by a stopped thread, through a stub at `stub`. The kernel's result, negative for an error.
+///
+/// # Errors
+/// [`RelayoutError::Ptrace`], [`RelayoutError::Gone`], [`RelayoutError::Memory`] where its stack has no room.
+pub(crate) fn syscall(
+    process: &Stopped<'_>,
+    thread: u32,
+    stub: u64,
+    number: u64,
+    arguments: [u64; 6],
+) -> Result<i64, RelayoutError> {
+    let (back, frame) = lay_frame(process.memory, thread)?;
+    let mut there = back;
+    (there.rip, there.rsp, there.rax) = (stub, frame, number);
+    [
+        there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9,
+    ] = arguments;
+    let end = stub + SYSCALL.len() as u64 + MASK_IS_BACK;
+    run(
+        process,
+        thread,
+        &there,
+        &back,
+        stub + SYSCALL.len() as u64,
+        end,
+    )
+}
+
+/// A call of a function with one argument by a stopped thread, through a stub at `stub`. Other threads may run meanwhile,
+/// and must, where the function takes a lock that one of them could hold.
+///
+/// # Errors
+/// As [`syscall`].
+pub(crate) fn call(
+    process: &Stopped<'_>,
+    thread: u32,
+    stub: u64,
+    function: u64,
+    argument: u64,
+) -> Result<(), RelayoutError> {
+    let (back, frame) = lay_frame(process.memory, thread)?;
+    let area = (frame - XSAVE_BYTES) & !63;
+    let (header, header_bytes) = XSAVE_HEADER;
+    process
+        .memory
+        .write(area + header, &vec![0; header_bytes])?;
+    let mut there = back;
+    (there.rip, there.rsp, there.rbx) = (stub, area, frame);
+    (there.r12, there.r13) = (function, argument);
+    there.eflags &= !DIRECTION_FLAG;
+    let end = stub + CALL.len() as u64 + MASK_IS_BACK;
+    run(process, thread, &there, &back, u64::MAX, end).map(drop)
+}
+
+/// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame's address.
+fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, u64), RelayoutError> {
+    let back = going_on(ptrace::registers(thread)?);
+    if back.cs != CODE_SEGMENT {
+        return Err(RelayoutError::Ptrace {
+            thread,
+            request: "GETREGS",
+            source: std::io::Error::other("the thread is not in 64-bit user code"),
+        });
+    }
+    let mask = ptrace::signal_mask(thread)?;
+    let words = [
+        mask,
+        back.r15,
+        back.r14,
+        back.r13,
+        back.r12,
+        back.rbp,
+        back.rbx,
+        back.r11,
+        back.r10,
+        back.r9,
+        back.r8,
+        back.rax,
+        back.rcx,
+        back.rdx,
+        back.rsi,
+        back.rdi,
+        back.rip,
+        back.cs,
+        back.eflags,
+        back.rsp,
+        back.ss,
+    ];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let frame = (back.rsp - RED_ZONE_BYTES - bytes.len() as u64) & !15;
+    memory.write(frame, &bytes)?;
+    Ok((back, frame))
+}
+
+/// Lets the thread run from `there` to `end`, and then from `back`. The value of rax when it passed `result_at`.
+fn run(
+    process: &Stopped<'_>,
+    thread: u32,
+    there: &Registers,
+    back: &Registers,
+    result_at: u64,
+    end: u64,
+) -> Result<i64, RelayoutError> {
+    // In this order: killed in between, the thread runs the stub with its own mask.
+    ptrace::set_registers(thread, there)?;
+    ptrace::set_signal_mask(thread, u64::MAX)?;
+    ptrace::resume_to_syscall(thread)?;
+    let deadline = Instant::now() + CALL_LIMIT;
+    let mut result = 0;
+    loop {
+        let wait = ptrace::poll(thread).map_err(|source| RelayoutError::Ptrace {
+            thread,
+            request: "wait",
+            source,
+        })?;
+        match wait {
+            Wait::Nothing if Instant::now() > deadline => {
+                // It will come back by itself: when our thread ends, it is let go.
+                return Err(RelayoutError::NotStopping {
+                    pid: process.pid,
+                    thread,
+                    limit_ms: u64::try_from(CALL_LIMIT.as_millis()).unwrap_or(u64::MAX),
+                    state: 'R',
+                });
+            }
+            Wait::Nothing => sleep(Duration::from_micros(5)),
+            Wait::Ended => return Err(RelayoutError::Gone { pid: process.pid }),
+            Wait::Syscall => {
+                let now = ptrace::registers(thread)?;
+                // At its entry a system call's result is ENOSYS (arch/x86/entry/entry_64.S).
+                let is_exit = now.rax.cast_signed() != -i64::from(libc::ENOSYS);
+                if now.rip == result_at && is_exit {
+                    result = now.rax.cast_signed();
+                }
+                if now.rip == end && is_exit {
+                    ptrace::set_registers(thread, back)?;
+                    return Ok(result);
+                }
+                ptrace::resume_to_syscall(thread)?;
+            }
+            Wait::Stopped | Wait::GroupStopped => ptrace::resume_to_syscall(thread)?,
+            // Only what cannot be blocked: a fault of the function that was called.
+            Wait::Signal(signal) => ptrace::resume(thread, signal)?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registers() -> Registers {
+        // SAFETY: a structure of integers only, for which all-zero bytes are a value.
+        unsafe { std::mem::zeroed() }
+    }
+
+    #[test]
+    fn an_interrupted_system_call_is_done_again_and_a_finished_one_is_not() {
+        let mut at = registers();
+        (at.orig_rax, at.rip, at.rax) = (7, 100, (-512_i64).cast_unsigned());
+        let back = going_on(at);
+        assert_eq!((back.rip, back.rax, back.orig_rax), (98, 7, u64::MAX));
+        at.rax = (-516_i64).cast_unsigned();
+        assert_eq!(going_on(at).rax, NR_RESTART_SYSCALL);
+        at.rax = (-4_i64).cast_unsigned();
+        assert_eq!((going_on(at).rip, going_on(at).rax), (100, at.rax));
+        (at.orig_rax, at.rax) = (u64::MAX, (-512_i64).cast_unsigned());
+        assert_eq!(going_on(at).rip, 100);
+    }
+
+    #[test]
+    fn stubs_fit_and_the_mark_is_behind_the_system_call() {
+        for stub in [syscall_stub(), call_stub()] {
+            assert!(stub.len() <= STUB_BYTES, "{}", stub.len());
+        }
+        let mark = usize::try_from(MASK_IS_BACK).unwrap();
+        assert_eq!(RETURN[mark - 2..mark], *SYSCALL);
+    }
+}

@@ -1,0 +1,44 @@
+//! Re-lays out the code of a running process: stops it, writes into it, measures, and rolls back.
+//!
+//! This is the only crate that writes into another process. What is written is decided by `code-layout`; where a process
+//! is left in between is the subject here. Three promises hold at every moment, also when Slackline is killed:
+//!
+//! - the process goes on and answers right: each single write leaves code that runs;
+//! - every byte that was changed is on disk with what was there before (see [`manifest`]);
+//! - nothing is unmapped that anything may still return into (see `scan`).
+//!
+//! The unsafe code is in `ptrace`.
+
+mod cache;
+mod cave;
+mod comparison;
+mod drive;
+mod driver;
+mod error;
+mod inject;
+pub mod manifest;
+pub mod maps;
+mod memory;
+mod patching;
+mod process;
+mod ptrace;
+mod sampling;
+mod scan;
+mod session;
+mod status;
+mod stop;
+mod units;
+
+pub use cache::{CodeCache, HEADER_BYTES, Kept, Switched};
+pub use comparison::{BlockRecord, Compared, Effort, compare};
+pub use drive::{Drive, drive};
+pub use driver::{Action, Driver, Load, Observation, Settings, State};
+pub use error::{Declined, RelayoutError};
+pub use manifest::{Manifest, Patch, Store};
+pub use memory::Memory;
+pub use process::{Object, Process};
+pub use sampling::{Samples, sample};
+pub use session::{Layout, Method, Session};
+pub use status::{Gain, PauseUs, Status};
+pub use stop::{Pause, STOP_LIMITS, Stopped, one_stopped, stopped};
+pub use units::{Meter, Reading, Unit};

@@ -1,0 +1,412 @@
+//! The undo manifest of one process: everything that was, or was about to be, written into it, with the bytes that were
+//! there before. It is on disk, fsynced, before the first byte is written.
+//!
+//! It is no record of [`host::Journal`]: a relayout outlives the command that made it and goes with its process, while the
+//! journal is empty between two runs, is locked for the length of one, and undone at its end. The discipline is the same,
+//! and so is the file's replacement ([`host::replace_synced`]).
+//!
+//! `STATE_DIR/relayout/PID-STARTTIME.json`; the start time keeps a later process with the same pid apart.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use host::{HostError, Lock, Roots};
+use serde::{Deserialize, Serialize};
+
+use crate::RelayoutError;
+
+/// The version of the format; a manifest of another one is left alone.
+const VERSION: u32 = 1;
+
+/// How long an operation waits for another Slackline that is writing into some process: each takes milliseconds.
+const LOCK_WAIT: Duration = Duration::from_secs(20);
+
+/// Bytes in JSON, as a hexadecimal string.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Serialize for Bytes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        from_hexadecimal(&text)
+            .map(Self)
+            .ok_or_else(|| serde::de::Error::custom("not pairs of hexadecimal digits"))
+    }
+}
+
+fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
+}
+
+/// Bytes of the process that are replaced. Never crosses a page, so that it is replaced as a whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patch {
+    /// Where.
+    pub address: u64,
+    /// What was there at first.
+    pub old: Bytes,
+    /// What is there while the patch is in force; as long as `old`.
+    pub new: Bytes,
+}
+
+impl Patch {
+    /// The first address behind it.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.address + self.old.0.len() as u64
+    }
+}
+
+/// Memory that was mapped into the process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Region {
+    /// Where.
+    pub address: u64,
+    /// How much.
+    pub bytes: u64,
+    /// Code: something may return into it. Otherwise counters, which only such code knows.
+    pub is_code: bool,
+    /// The first bytes of it, by which it is known to be ours.
+    pub mark: Bytes,
+    /// `.eh_frame` data in it that was registered with the process's unwinder (or was about to be).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unwinding: Vec<Unwinding>,
+}
+
+/// What the process's unwinder was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unwinding {
+    /// The argument of `__register_frame`.
+    pub frames: u64,
+    /// `__deregister_frame` in this process.
+    pub deregister: u64,
+    /// It was told, for sure. Otherwise we were killed while it was being told, or while it was to forget: to make it forget
+    /// what it does not know ends the process (an assertion of libgcc), so then the memory stays.
+    pub is_told: bool,
+}
+
+/// One layout of the process. Number 0 is the original one and has none of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Its number, from 1.
+    pub number: u32,
+    /// In order of address, without overlaps.
+    pub patches: Vec<Patch>,
+    /// The memory that its patches lead into, by index.
+    pub region: Option<usize>,
+}
+
+/// The manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    version: u32,
+    /// The process.
+    pub pid: u32,
+    /// Clock ticks between boot and its start.
+    pub start_time: u64,
+    /// The boot.
+    pub boot_id: String,
+    /// Its executable.
+    pub exe: String,
+    /// Inode of the executable, by which children are known.
+    pub exe_inode: u64,
+    /// The build-ids of the objects that are patched, by path.
+    pub build_ids: BTreeMap<String, Bytes>,
+    /// Memory of ours in it (mapped, or about to be), also of generations that are gone.
+    pub regions: Vec<Region>,
+    /// The layouts.
+    pub generations: Vec<Generation>,
+    /// Code of ours in the process's own text, for the length of a system call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stub: Option<Patch>,
+    /// The layout in force, as far as known: after a crash in the middle of a switch some patches are of another one.
+    /// Nothing is undone by it, so it lies in a small file of its own, `PID-STARTTIME.generation`, which is not synced.
+    #[serde(skip)]
+    pub generation: u32,
+    #[serde(skip)]
+    path: PathBuf,
+}
+
+impl Manifest {
+    /// An empty one, not yet on disk.
+    #[must_use]
+    pub fn new(store: &Store, pid: u32, start_time: u64, exe: &str, exe_inode: u64) -> Self {
+        Self {
+            version: VERSION,
+            pid,
+            start_time,
+            boot_id: host::boot_id(&Roots::default()),
+            exe: exe.to_owned(),
+            exe_inode,
+            build_ids: BTreeMap::new(),
+            regions: Vec::new(),
+            generations: Vec::new(),
+            stub: None,
+            generation: 0,
+            path: store.path(pid, start_time),
+        }
+    }
+
+    /// A generation by its number.
+    ///
+    /// # Errors
+    /// [`RelayoutError::NoGeneration`].
+    pub fn generation(&self, number: u32) -> Result<&Generation, RelayoutError> {
+        self.generations
+            .iter()
+            .find(|generation| generation.number == number)
+            .ok_or_else(|| RelayoutError::NoGeneration {
+                pid: self.pid,
+                number,
+                known: std::iter::once(0)
+                    .chain(self.generations.iter().map(|generation| generation.number))
+                    .map(|number| number.to_string())
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            })
+    }
+
+    /// The number that the next generation gets.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        let last = self.generations.iter().map(|generation| generation.number);
+        last.max().unwrap_or(0) + 1
+    }
+
+    /// Whether the process it speaks of still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let roots = Roots::default();
+        host::boot_id(&roots) == self.boot_id && host::is_running(&roots, self.pid, self.start_time)
+    }
+
+    /// Writes it; on return it is on disk.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`]: then nothing may be written into the process.
+    pub fn save(&self) -> Result<(), RelayoutError> {
+        let text = serde_json::to_vec(self)
+            .map_err(|error| HostError::journal_io(&self.path, &error.into()))?;
+        Ok(host::replace_synced(&self.path, &text)?)
+    }
+
+    /// Says which layout is in force.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`].
+    pub fn save_generation(&self) -> Result<(), RelayoutError> {
+        let path = self.path.with_extension("generation");
+        fs::write(&path, self.generation.to_string())
+            .map_err(|error| HostError::journal_io(&path, &error).into())
+    }
+
+    /// Reads which layout is in force.
+    pub(crate) fn load_generation(&mut self) {
+        let text = fs::read_to_string(self.path.with_extension("generation"));
+        self.generation = text.ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    }
+
+    /// What tells one version of the file from another, without reading it; `None` where there is none.
+    pub(crate) fn version_on_disk(&self) -> Option<(u64, i64, i64)> {
+        use std::os::unix::fs::MetadataExt as _;
+        let metadata = fs::metadata(&self.path).ok()?;
+        Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
+    }
+
+    /// Removes it: there is nothing left to undo.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`].
+    pub fn remove(&self) -> Result<(), RelayoutError> {
+        let _ = fs::remove_file(self.path.with_extension("generation"));
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(HostError::journal_io(&self.path, &error).into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The directory of all manifests.
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+}
+
+impl Store {
+    /// Makes the directory below the state directory where it does not exist.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`].
+    pub fn open(state_dir: &Path) -> Result<Self, RelayoutError> {
+        let directory = std::path::absolute(state_dir)
+            .unwrap_or_else(|_| state_dir.to_owned())
+            .join("relayout");
+        use std::os::unix::fs::DirBuilderExt as _;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|error| HostError::journal_io(&directory, &error))?;
+        Ok(Self { directory })
+    }
+
+    /// Where the manifests are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Keeps every other Slackline from writing into any process until the lock is dropped. Waits for one at work.
+    ///
+    /// # Errors
+    /// [`HostError::Locked`], [`HostError::Journal`].
+    pub fn lock(&self) -> Result<Lock, RelayoutError> {
+        let give_up = Instant::now() + LOCK_WAIT;
+        loop {
+            match Lock::take(&self.directory) {
+                Err(HostError::Locked { .. }) if Instant::now() < give_up => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    fn path(&self, pid: u32, start_time: u64) -> PathBuf {
+        self.directory.join(format!("{pid}-{start_time}.json"))
+    }
+
+    /// The manifest of a process; `None` where nothing was ever written into it.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Manifest`], [`HostError::Read`].
+    pub fn load(&self, pid: u32, start_time: u64) -> Result<Option<Manifest>, RelayoutError> {
+        let path = self.path(pid, start_time);
+        match fs::read(&path) {
+            Ok(bytes) => read(&path, &bytes).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(HostError::read(&path, &error).into()),
+        }
+    }
+
+    /// All manifests.
+    ///
+    /// # Errors
+    /// As [`Store::load`].
+    pub fn all(&self) -> Result<Vec<Manifest>, RelayoutError> {
+        let failed = |error: &std::io::Error| HostError::read(&self.directory, error);
+        let mut manifests = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(|error| failed(&error))? {
+            let path = entry.map_err(|error| failed(&error))?.path();
+            if !is_manifest(&path) {
+                continue;
+            }
+            let bytes = fs::read(&path).map_err(|error| HostError::read(&path, &error))?;
+            manifests.push(read(&path, &bytes)?);
+        }
+        manifests.sort_by_key(|manifest| (manifest.pid, manifest.start_time));
+        Ok(manifests)
+    }
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.and_then(|name| name.strip_suffix(".json"))
+        .and_then(|name| name.split_once('-'))
+        .is_some_and(|(pid, start)| pid.parse::<u32>().is_ok() && start.parse::<u64>().is_ok())
+}
+
+fn read(path: &Path, bytes: &[u8]) -> Result<Manifest, RelayoutError> {
+    let damaged = |why: String| RelayoutError::Manifest {
+        path: path.to_owned(),
+        why,
+    };
+    let mut manifest: Manifest =
+        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    if manifest.version != VERSION {
+        return Err(damaged(format!(
+            "format {}, and this Slackline knows {VERSION}",
+            manifest.version
+        )));
+    }
+    for patch in manifest
+        .generations
+        .iter()
+        .flat_map(|generation| &generation.patches)
+    {
+        if patch.old.0.len() != patch.new.0.len() {
+            return Err(damaged(format!(
+                "the patch at {:#x} changes its length",
+                patch.address
+            )));
+        }
+    }
+    manifest.path = path.to_owned();
+    manifest.load_generation();
+    Ok(manifest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_survives_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let mut manifest = Manifest::new(&store, 12, 34, "/usr/sbin/x", 5);
+        manifest.generations.push(Generation {
+            number: 1,
+            patches: vec![Patch {
+                address: 0x1000,
+                old: Bytes(vec![0x55, 0]),
+                new: Bytes(vec![0xe9, 255]),
+            }],
+            region: None,
+        });
+        assert!(store.load(12, 34).unwrap().is_none());
+        manifest.save().unwrap();
+        assert_eq!(store.load(12, 34).unwrap(), Some(manifest.clone()));
+        assert_eq!(store.all().unwrap(), [manifest.clone()]);
+        assert_eq!(manifest.next_number(), 2);
+        let error = manifest.generation(7).unwrap_err().to_string();
+        assert_eq!(error, "process 12 has no generation 7; it has 0, 1");
+        assert!(!manifest.is_alive());
+        manifest.remove().unwrap();
+        assert!(store.all().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_manifest_is_named_and_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let path = store.directory().join("1-2.json");
+        for text in ["{", r#"{"version":1}"#] {
+            fs::write(&path, text).unwrap();
+            let error = store.all().unwrap_err().to_string();
+            assert!(
+                error.contains("1-2.json") && error.contains("left alone"),
+                "{error}"
+            );
+            assert!(path.exists());
+        }
+    }
+}

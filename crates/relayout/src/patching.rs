@@ -1,0 +1,201 @@
+//! Writing what is wanted at the patched places of a process, while it is stopped and nobody is in the middle of one.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::cache::Switched;
+use crate::inject::going_on;
+use crate::manifest::{Manifest, Patch};
+use crate::scan::PAGE;
+use crate::stop::{Stopped, stopped};
+use crate::{Memory, RelayoutError, ptrace};
+
+/// How often a stop is tried again when a thread is about to run the inside of a patch: it has left after some
+/// instructions, unless it waits there.
+const TRIES: usize = 40;
+
+/// What a thread is given to leave the inside of a patch.
+const TRY_AGAIN: Duration = Duration::from_micros(300);
+
+/// One place of a process that is patched in some layout.
+pub(crate) struct Place<'a> {
+    address: u64,
+    wanted: &'a [u8],
+    /// The first address that no thread may be about to run: behind the place's own where what begins there is right in
+    /// either layout.
+    first_forbidden: u64,
+    /// Everything that we may have put there, and the original.
+    known: Vec<Vec<u8>>,
+}
+
+impl<'a> Place<'a> {
+    fn new(patch: &'a Patch, wanted: &'a [u8], mut known: Vec<Vec<u8>>) -> Self {
+        known.push(patch.old.0.clone());
+        Self {
+            address: patch.address,
+            wanted,
+            first_forbidden: patch.address + 1,
+            known,
+        }
+    }
+
+    /// Taking the stub of a system call out of the text again.
+    pub(crate) fn of_stub(stub: &'a Patch) -> Self {
+        let place = Self::new(stub, &stub.old.0, vec![stub.new.0.clone()]);
+        Self {
+            first_forbidden: stub.address,
+            ..place
+        }
+    }
+}
+
+/// What is to change.
+struct Change<'a> {
+    address: u64,
+    wanted: &'a [u8],
+    forbidden: Range<u64>,
+}
+
+pub(crate) fn originals(manifest: &Manifest) -> BTreeMap<u64, Vec<u8>> {
+    let patches = manifest
+        .generations
+        .iter()
+        .flat_map(|generation| &generation.patches);
+    patches
+        .map(|patch| (patch.address, patch.old.0.clone()))
+        .collect()
+}
+
+/// Every place of every layout, with what is wanted there.
+pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Place<'a>> {
+    let mut places: BTreeMap<u64, Place<'a>> = BTreeMap::new();
+    let patches = manifest
+        .generations
+        .iter()
+        .flat_map(|generation| &generation.patches);
+    for patch in patches {
+        let place = places
+            .entry(patch.address)
+            .or_insert_with(|| Place::new(patch, &patch.old.0, Vec::new()));
+        place.known.push(patch.new.0.clone());
+    }
+    for patch in wanted {
+        if let Some(place) = places.get_mut(&patch.address) {
+            place.wanted = &patch.new.0;
+        }
+    }
+    places.into_values().collect()
+}
+
+/// Writes what is wanted where something else of ours is, while the process is stopped and no thread is about to run the
+/// inside of a changed place.
+pub(crate) fn write_image(
+    pid: u32,
+    memory: &Memory,
+    places: &[Place<'_>],
+) -> Result<Switched, RelayoutError> {
+    let mut switched = Switched::default();
+    // Before the stop, while nobody else writes there: what is to change, and in which pages.
+    let mut changes: Vec<Change<'_>> = Vec::new();
+    let mut last_page = u64::MAX;
+    for place in places {
+        let found = match memory.read(place.address, place.wanted.len()) {
+            Ok(found) => found,
+            // Unmapped: the library was closed.
+            Err(RelayoutError::Memory { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        if found == place.wanted {
+            continue;
+        }
+        if !place.known.contains(&found) {
+            switched.changed_by_others.push(place.address);
+            continue;
+        }
+        // The first write to a page copies it: not while the process waits. The same byte again changes nothing.
+        if place.address / PAGE as u64 != last_page {
+            last_page = place.address / PAGE as u64;
+            memory.write(place.address, &found[..1])?;
+        }
+        changes.push(Change {
+            address: place.address,
+            wanted: place.wanted,
+            forbidden: place.first_forbidden..place.address + place.wanted.len() as u64,
+        });
+    }
+    for attempt in 0..TRIES {
+        if changes.is_empty() {
+            break;
+        }
+        let runs = runs(&changes, memory)?;
+        let (inside, pause) = stopped(pid, memory, |process| {
+            let inside = occupied(process, &changes)?;
+            if inside.is_empty() {
+                for (address, bytes) in &runs {
+                    process.memory.write(*address, bytes)?;
+                }
+            }
+            Ok(inside)
+        })?;
+        if pause.us > switched.pause.us {
+            switched.pause = pause;
+        }
+        if inside.is_empty() {
+            return Ok(switched);
+        }
+        // Half-way: where somebody waits for long is left out.
+        if attempt == TRIES / 2 {
+            changes.retain(|change| !inside.contains(&change.address));
+            switched.occupied.extend(inside);
+        }
+        std::thread::sleep(TRY_AGAIN);
+    }
+    if changes.is_empty() {
+        return Ok(switched);
+    }
+    Err(RelayoutError::Refused {
+        pid,
+        call: "be switched: a thread stays inside a place that is to be patched",
+        source: std::io::Error::from_raw_os_error(libc::EBUSY),
+    })
+}
+
+/// The changes that a thread is in the middle of.
+fn occupied(process: &Stopped<'_>, changes: &[Change<'_>]) -> Result<Vec<u64>, RelayoutError> {
+    let mut inside = Vec::new();
+    for thread in &process.threads {
+        let rip = going_on(ptrace::registers(*thread)?).rip;
+        // Changes are in order of address and do not overlap.
+        let after = changes.partition_point(|change| change.address <= rip);
+        let change = after.checked_sub(1).and_then(|index| changes.get(index));
+        inside.extend(
+            change
+                .filter(|change| change.forbidden.contains(&rip))
+                .map(|change| change.address),
+        );
+    }
+    Ok(inside)
+}
+
+/// One write a page, from its first changed byte to its last: what lies between is written as it is.
+fn runs(changes: &[Change<'_>], memory: &Memory) -> Result<Vec<(u64, Vec<u8>)>, RelayoutError> {
+    let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+    for Change {
+        address, wanted, ..
+    } in changes
+    {
+        let end = address + wanted.len() as u64;
+        match runs.last_mut() {
+            Some((start, bytes)) if *start / PAGE as u64 == address / PAGE as u64 => {
+                let behind = *start + bytes.len() as u64;
+                let between = memory.read(behind, usize::try_from(end - behind).unwrap_or(0))?;
+                bytes.extend_from_slice(&between);
+                let at = usize::try_from(address - *start).unwrap_or(0);
+                bytes[at..at + wanted.len()].copy_from_slice(wanted);
+            }
+            _ => runs.push((*address, wanted.to_vec())),
+        }
+    }
+    Ok(runs)
+}

@@ -1,0 +1,323 @@
+//! A process as the kernel shows it: who it is, which objects it has loaded, and whether it may be re-laid out. All its
+//! files are read below `/proc/PID/root`, as it sees them itself.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use code_layout::{Error as LayoutError, Image};
+use host::{HostError, Roots};
+
+use crate::maps::{self, Mapping};
+use crate::stop::status_field;
+use crate::{Declined, Memory, RelayoutError};
+
+/// A running process. Pid and start time name it for good; its memory handle goes with its address space.
+#[derive(Debug)]
+pub struct Process {
+    /// The process.
+    pub pid: u32,
+    /// Clock ticks between boot and its start.
+    pub start_time: u64,
+    /// Its executable's path, as it sees it.
+    pub exe: String,
+    /// The executable's inode.
+    pub exe_inode: u64,
+    /// Its memory.
+    pub memory: Memory,
+}
+
+/// A file whose code the process runs: its executable or a shared library.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Its path, as the process sees it.
+    pub path: String,
+    /// Its mappings, in order of address.
+    pub mappings: Vec<Mapping>,
+}
+
+impl Object {
+    /// First address, and first address behind it.
+    #[must_use]
+    pub fn range(&self) -> (u64, u64) {
+        let start = self.mappings.iter().map(|map| map.start).min();
+        let end = self.mappings.iter().map(|map| map.end).max();
+        (start.unwrap_or(0), end.unwrap_or(0))
+    }
+
+    /// Runtime address minus the file's own.
+    #[must_use]
+    pub fn load_bias(&self, image: &Image) -> Option<u64> {
+        let map = self.mappings.iter().find(|map| map.is_executable)?;
+        image
+            .segments()
+            .iter()
+            .filter(|segment| segment.executable)
+            .find_map(|segment| {
+                let end = segment.file_offset + segment.file_bytes;
+                (map.offset < end && segment.file_offset < map.offset + map.bytes()).then(|| {
+                    map.start
+                        .wrapping_sub(map.offset)
+                        .wrapping_add(segment.file_offset)
+                        .wrapping_sub(segment.vaddr)
+                })
+            })
+    }
+}
+
+impl Process {
+    /// Opens a process for reading and writing.
+    ///
+    /// # Errors
+    /// [`HostError::NoSuchProcess`]; [`RelayoutError::Declined`] with [`Declined::NotPermitted`] or
+    /// [`Declined::NoProgram`].
+    pub fn open(pid: u32) -> Result<Self, RelayoutError> {
+        let start_time = host::start_time(&Roots::default(), pid)?;
+        let declined = |reason| RelayoutError::Declined { pid, reason };
+        let link = PathBuf::from(format!("/proc/{pid}/exe"));
+        let exe = match fs::read_link(&link) {
+            Ok(exe) => exe.to_string_lossy().into_owned(),
+            Err(error) if is_refusal(&error) => {
+                return Err(declined(Declined::NotPermitted {
+                    why: why_not_permitted(pid),
+                }));
+            }
+            Err(_) => return Err(declined(Declined::NoProgram)),
+        };
+        let memory = Memory::open(pid).map_err(|error| match &error {
+            RelayoutError::Memory { source, .. } if is_refusal(source) => {
+                declined(Declined::NotPermitted {
+                    why: why_not_permitted(pid),
+                })
+            }
+            _ => error,
+        })?;
+        let exe_inode = fs::metadata(&link).map(|metadata| metadata.ino());
+        Ok(Self {
+            pid,
+            start_time,
+            exe,
+            exe_inode: exe_inode.unwrap_or(0),
+            memory,
+        })
+    }
+
+    /// Whether it still runs and still is the same program.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        host::is_running(&Roots::default(), self.pid, self.start_time)
+            && self.memory.read(self.text_start(), 1).is_ok()
+    }
+
+    fn text_start(&self) -> u64 {
+        self.maps()
+            .ok()
+            .and_then(|maps| {
+                maps.iter()
+                    .find(|map| map.is_executable)
+                    .map(|map| map.start)
+            })
+            .unwrap_or(0)
+    }
+
+    /// What is mapped now.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Gone`], [`HostError::Read`].
+    pub fn maps(&self) -> Result<Vec<Mapping>, RelayoutError> {
+        maps::read(&Roots::default(), self.pid).map_err(|error| match error {
+            HostError::NoSuchProcess { pid } => RelayoutError::Gone { pid },
+            error => error.into(),
+        })
+    }
+
+    /// Whether anything speaks against tracing it, before its program is looked at.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Declined`].
+    pub fn preflight(&self) -> Result<(), RelayoutError> {
+        let pid = self.pid;
+        let declined = |reason| Err(RelayoutError::Declined { pid, reason });
+        let field = |key| status_field(pid, pid, key).unwrap_or_default();
+        match field("State").chars().next() {
+            Some('Z' | 'X') => return declined(Declined::NoProgram),
+            Some('T') => return declined(Declined::Stopped),
+            _ => {}
+        }
+        if let Some(tracer) = field("TracerPid")
+            .parse()
+            .ok()
+            .filter(|tracer| *tracer != 0)
+        {
+            return declined(Declined::Traced { tracer });
+        }
+        if field("Seccomp") == "2" {
+            return declined(Declined::Seccomp);
+        }
+        if field("x86_Thread_features")
+            .split_whitespace()
+            .any(|word| word == "shstk")
+        {
+            return declined(Declined::ShadowStack);
+        }
+        Ok(())
+    }
+
+    /// The objects whose code it runs, the executable first.
+    ///
+    /// # Errors
+    /// As [`Process::maps`].
+    pub fn objects(&self) -> Result<Vec<Object>, RelayoutError> {
+        let mut objects: Vec<Object> = Vec::new();
+        for map in self.maps()? {
+            if map.inode == 0 || !map.path.starts_with('/') {
+                continue;
+            }
+            match objects.iter_mut().find(|object| object.path == map.path) {
+                Some(object) => object.mappings.push(map),
+                None => objects.push(Object {
+                    path: map.path.clone(),
+                    mappings: vec![map],
+                }),
+            }
+        }
+        objects.retain(|object| object.mappings.iter().any(|map| map.is_executable));
+        objects.sort_by_key(|object| object.path != self.exe);
+        Ok(objects)
+    }
+
+    /// The path of a file of the process, for us.
+    #[must_use]
+    pub fn outside(&self, path: &str) -> PathBuf {
+        Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'))
+    }
+
+    /// An object's file, after showing that the code in memory is the file's.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Declined`]: the file is gone, replaced or not understood, or the code was changed.
+    pub fn image(&self, object: &Object) -> Result<Image, RelayoutError> {
+        let bytes = self.file(object)?;
+        self.check_text(object, &bytes)?;
+        Image::parse(bytes).map_err(|error| {
+            let reason = match error {
+                LayoutError::Runtime { name, why } => Declined::Runtime { runtime: name, why },
+                error => Declined::Program {
+                    path: object.path.clone(),
+                    why: error.to_string(),
+                },
+            };
+            self.declined(reason)
+        })
+    }
+
+    fn declined(&self, reason: Declined) -> RelayoutError {
+        RelayoutError::Declined {
+            pid: self.pid,
+            reason,
+        }
+    }
+
+    fn not_that_file(&self, object: &Object, why: impl Into<String>) -> RelayoutError {
+        self.declined(Declined::Program {
+            path: object.path.clone(),
+            why: why.into(),
+        })
+    }
+
+    /// The bytes of an object's file on disk.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Declined`].
+    pub fn file(&self, object: &Object) -> Result<Vec<u8>, RelayoutError> {
+        if let Some(path) = object.path.strip_suffix(" (deleted)") {
+            return Err(self.not_that_file(
+                object,
+                format!("{path} was deleted or replaced since it was loaded: restart the process to run the new one"),
+            ));
+        }
+        fs::read(self.outside(&object.path))
+            .map_err(|error| self.not_that_file(object, format!("cannot be read: {error}")))
+    }
+
+    /// Compares all code of an object with its file.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Declined`] naming the first difference.
+    pub fn check_text(&self, object: &Object, file: &[u8]) -> Result<(), RelayoutError> {
+        match self.text_difference(object, file)? {
+            None => Ok(()),
+            Some(address) => Err(self.not_that_file(
+                object,
+                format!("the code in memory is not the file's (first at {address:#x}): the file was replaced, or somebody else changes the code"),
+            )),
+        }
+    }
+
+    /// The first address at which an object's code differs from its file, if any.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Gone`], [`RelayoutError::Memory`].
+    pub fn text_difference(
+        &self,
+        object: &Object,
+        file: &[u8],
+    ) -> Result<Option<u64>, RelayoutError> {
+        const CHUNK: usize = 1 << 20;
+        let mut bytes = vec![0; CHUNK];
+        for map in object.mappings.iter().filter(|map| map.is_executable) {
+            let start = usize::try_from(map.offset).unwrap_or(usize::MAX);
+            let length = usize::try_from(map.bytes()).unwrap_or(usize::MAX);
+            let end = start.saturating_add(length).min(file.len());
+            let Some(expected) = file.get(start..end) else {
+                return Ok(Some(map.start));
+            };
+            let mut address = map.start;
+            for expected in expected.chunks(CHUNK) {
+                let found = &mut bytes[..expected.len()];
+                self.memory.read_into(address, found)?;
+                if found != expected {
+                    let at = found.iter().zip(expected).position(|(a, b)| a != b);
+                    return Ok(Some(address + at.unwrap_or(0) as u64));
+                }
+                address += expected.len() as u64;
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
+
+/// Which of the rules of ptrace(2), "Ptrace access mode checking", is the likely one.
+fn why_not_permitted(pid: u32) -> String {
+    let ours = rustix::process::geteuid().as_raw();
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
+    if let Ok(owner) = owner
+        && owner != ours
+        && ours != 0
+    {
+        return format!(
+            "it belongs to uid {owner}, and this is uid {ours}: run as root (CAP_SYS_PTRACE)"
+        );
+    }
+    let user_namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user"));
+    if let (Ok(theirs), Ok(own)) = (user_namespace(&pid.to_string()), user_namespace("self"))
+        && theirs != own
+    {
+        return "it is in another user namespace, in which this process has no CAP_SYS_PTRACE"
+            .into();
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => {
+            "it belongs to another user, or is not dumpable: run as root (CAP_SYS_PTRACE)".into()
+        }
+        scope => format!(
+            "Yama forbids it (kernel.yama.ptrace_scope = {scope}): run as root, or lower it"
+        ),
+    }
+}

@@ -1,0 +1,238 @@
+//! ptrace(2), one request a function. All unsafe code that touches another process is here.
+//!
+//! Every call about a thread must come from the thread of ours that seized it.
+
+use std::io;
+use std::ptr;
+
+use crate::RelayoutError;
+
+/// The general registers (`struct user_regs_struct`).
+pub(crate) type Registers = libc::user_regs_struct;
+
+/// Size of the kernel's signal set.
+const SIGSET_BYTES: usize = 8;
+
+/// What `waitpid` says of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing yet.
+    Nothing,
+    /// Stopped by `interrupt`, or at its birth.
+    Stopped,
+    /// Job control has stopped the process.
+    GroupStopped,
+    /// At the entry or the exit of a system call.
+    Syscall,
+    /// A signal is about to be delivered.
+    Signal(i32),
+    /// The thread, or the process, has ended.
+    Ended,
+}
+
+fn request(
+    name: &'static str,
+    request: libc::c_uint,
+    thread: u32,
+    address: *mut libc::c_void,
+    data: *mut libc::c_void,
+) -> Result<i64, RelayoutError> {
+    let pid = libc::pid_t::try_from(thread).unwrap_or(0);
+    // SAFETY: `address` and `data` are numbers, or point to what the request reads or writes, as each caller says.
+    let result = unsafe { libc::ptrace(request, pid, address, data) };
+    if result == -1 {
+        return Err(RelayoutError::Ptrace {
+            thread,
+            request: name,
+            source: io::Error::last_os_error(),
+        });
+    }
+    Ok(result)
+}
+
+fn number(value: usize) -> *mut libc::c_void {
+    ptr::without_provenance_mut(value)
+}
+
+/// Becomes the thread's tracer without stopping it.
+pub(crate) fn seize(thread: u32) -> Result<(), RelayoutError> {
+    let options = usize::try_from(libc::PTRACE_O_TRACESYSGOOD).unwrap_or(0);
+    request(
+        "SEIZE",
+        libc::PTRACE_SEIZE,
+        thread,
+        ptr::null_mut(),
+        number(options),
+    )
+    .map(drop)
+}
+
+/// Asks a seized thread to stop.
+pub(crate) fn interrupt(thread: u32) -> Result<(), RelayoutError> {
+    request(
+        "INTERRUPT",
+        libc::PTRACE_INTERRUPT,
+        thread,
+        ptr::null_mut(),
+        ptr::null_mut(),
+    )
+    .map(drop)
+}
+
+/// Lets a stopped thread run, untraced.
+pub(crate) fn detach(thread: u32) -> Result<(), RelayoutError> {
+    request(
+        "DETACH",
+        libc::PTRACE_DETACH,
+        thread,
+        ptr::null_mut(),
+        ptr::null_mut(),
+    )
+    .map(drop)
+}
+
+/// Lets a stopped thread run, delivering `signal` (0: none).
+pub(crate) fn resume(thread: u32, signal: i32) -> Result<(), RelayoutError> {
+    let signal = usize::try_from(signal).unwrap_or(0);
+    request(
+        "CONT",
+        libc::PTRACE_CONT,
+        thread,
+        ptr::null_mut(),
+        number(signal),
+    )
+    .map(drop)
+}
+
+/// Lets a stopped thread run to the next entry or exit of a system call.
+pub(crate) fn resume_to_syscall(thread: u32) -> Result<(), RelayoutError> {
+    request(
+        "SYSCALL",
+        libc::PTRACE_SYSCALL,
+        thread,
+        ptr::null_mut(),
+        ptr::null_mut(),
+    )
+    .map(drop)
+}
+
+/// The general registers of a stopped thread.
+pub(crate) fn registers(thread: u32) -> Result<Registers, RelayoutError> {
+    // SAFETY: a structure of integers only, for which all-zero bytes are a value.
+    let mut registers: Registers = unsafe { std::mem::zeroed() };
+    let data = (&raw mut registers).cast();
+    // The kernel writes one user_regs_struct to `data`, and `registers` is one.
+    request(
+        "GETREGS",
+        libc::PTRACE_GETREGS,
+        thread,
+        ptr::null_mut(),
+        data,
+    )?;
+    Ok(registers)
+}
+
+/// Sets all general registers at once.
+pub(crate) fn set_registers(thread: u32, registers: &Registers) -> Result<(), RelayoutError> {
+    let data = ptr::from_ref(registers).cast_mut().cast();
+    // The kernel reads one user_regs_struct from `data`.
+    request(
+        "SETREGS",
+        libc::PTRACE_SETREGS,
+        thread,
+        ptr::null_mut(),
+        data,
+    )
+    .map(drop)
+}
+
+/// The signals that a stopped thread blocks (the lasting mask, where a system call has put a temporary one in force).
+pub(crate) fn signal_mask(thread: u32) -> Result<u64, RelayoutError> {
+    let mut mask = 0_u64;
+    let data = (&raw mut mask).cast();
+    // The kernel writes SIGSET_BYTES to `data`, a u64.
+    request(
+        "GETSIGMASK",
+        libc::PTRACE_GETSIGMASK,
+        thread,
+        number(SIGSET_BYTES),
+        data,
+    )?;
+    Ok(mask)
+}
+
+/// Sets the signals that a stopped thread blocks.
+pub(crate) fn set_signal_mask(thread: u32, mask: u64) -> Result<(), RelayoutError> {
+    let mut mask = mask;
+    let data = (&raw mut mask).cast();
+    // The kernel reads SIGSET_BYTES from `data`, a u64.
+    request(
+        "SETSIGMASK",
+        libc::PTRACE_SETSIGMASK,
+        thread,
+        number(SIGSET_BYTES),
+        data,
+    )
+    .map(drop)
+}
+
+/// What a seized thread has come to; does not wait.
+pub(crate) fn poll(thread: u32) -> io::Result<Wait> {
+    let pid = libc::pid_t::try_from(thread).unwrap_or(0);
+    let mut status = 0;
+    // SAFETY: waitpid(2) asks for a pointer that is valid for writing one int; `status` is one.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    if waited == 0 {
+        return Ok(Wait::Nothing);
+    }
+    if waited < 0 {
+        let error = io::Error::last_os_error();
+        // Reaped by somebody else: the thread is no tracee of ours any more.
+        return if error.raw_os_error() == Some(libc::ECHILD) {
+            Ok(Wait::Ended)
+        } else {
+            Err(error)
+        };
+    }
+    if !libc::WIFSTOPPED(status) {
+        return Ok(Wait::Ended);
+    }
+    let signal = libc::WSTOPSIG(status);
+    Ok(match (status >> 16, signal) {
+        (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => Wait::Stopped,
+        (libc::PTRACE_EVENT_STOP, _) => Wait::GroupStopped,
+        (_, signal) if signal == libc::SIGTRAP | 0x80 => Wait::Syscall,
+        (_, signal) => Wait::Signal(signal),
+    })
+}
+
+/// A thread of ours at real-time priority until dropped, so that a stopped process does not wait for its own load.
+pub(crate) struct RealTime {
+    before: Option<(i32, libc::sched_param)>,
+}
+
+impl RealTime {
+    /// Takes the lowest real-time priority; where that is not allowed, goes on without.
+    pub(crate) fn take() -> Self {
+        let mut before = libc::sched_param { sched_priority: 0 };
+        // SAFETY: sched_getscheduler(2) takes no pointer; 0 is the calling thread.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        // SAFETY: the pointer is valid for writing one sched_param.
+        let known = unsafe { libc::sched_getparam(0, &raw mut before) };
+        let wanted = libc::sched_param { sched_priority: 1 };
+        // SAFETY: the pointer is valid for reading one sched_param.
+        let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) };
+        Self {
+            before: (policy >= 0 && known == 0 && set == 0).then_some((policy, before)),
+        }
+    }
+}
+
+impl Drop for RealTime {
+    fn drop(&mut self) {
+        if let Some((policy, parameter)) = self.before {
+            // SAFETY: the pointer is valid for reading one sched_param.
+            unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
+        }
+    }
+}

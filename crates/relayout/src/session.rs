@@ -1,0 +1,562 @@
+//! One process from its first sample to a verified layout: the steps that [`Driver`](crate::Driver) asks for, done.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use code_layout::{
+    CallSites, CounterAddressing, CounterArea, Emitted, Function, FunctionId, Image, Order,
+    PatchSelection, Placement, Plan, Profile, Skipped,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::cache::{CodeCache, HEADER_BYTES};
+use crate::driver::Load;
+use crate::manifest::{Bytes, Patch, Region};
+use crate::process::{Object, Process};
+use crate::sampling::{Samples, sample};
+use crate::scan::PAGE;
+use crate::{Declined, RelayoutError, Store};
+
+/// How a process is profiled and laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Method {
+    /// Samples a CPU and second for choosing functions.
+    pub samples_per_s: u64,
+    /// How long they are taken.
+    pub sampling: Duration,
+    /// Functions are counted that hold this share of the samples in user code.
+    pub share: f64,
+    /// And no more than so many in an object.
+    pub functions_max: usize,
+    /// Functions with together this share of the samples are counted at a time: counting slows them about three times, and
+    /// throughput is to stay above four fifths.
+    pub counted_share: f64,
+    /// For how long.
+    pub counting: Duration,
+    /// Objects with less than this share of the samples stay as they are.
+    pub object_share: f64,
+    /// The stress test: every movable function, its blocks in random order under this seed.
+    pub random: Option<u64>,
+}
+
+impl Default for Method {
+    fn default() -> Self {
+        Self {
+            samples_per_s: 2000,
+            sampling: Duration::from_secs(3),
+            share: 0.995,
+            functions_max: 4000,
+            counted_share: 0.05,
+            counting: Duration::from_millis(100),
+            object_share: 0.05,
+            random: None,
+        }
+    }
+}
+
+/// An object that is laid out.
+#[derive(Debug)]
+struct Loaded {
+    object: Object,
+    image: Image,
+    bias: u64,
+    profile: Profile,
+    functions: Vec<Function>,
+    skipped: Skipped,
+}
+
+/// What a layout consists of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Its generation.
+    pub generation: u32,
+    /// Functions that were moved.
+    pub functions: usize,
+    /// Bytes of code emitted.
+    pub code_bytes: u64,
+    /// Memory mapped for it.
+    pub mapped_bytes: u64,
+    /// Places patched.
+    pub patches: usize,
+    /// Patches left out: they cross a page or overlap, or the process does not hold what the file does.
+    pub patches_left_out: usize,
+    /// Functions and places left as they are, by reason.
+    pub skipped: BTreeMap<String, u64>,
+    /// Whether the process's unwinder was told.
+    pub is_unwinder_told: bool,
+}
+
+/// One process being worked on.
+#[derive(Debug)]
+pub struct Session {
+    /// Its code cache.
+    pub cache: CodeCache,
+    method: Method,
+    objects: Vec<Loaded>,
+    unwinder: Option<Unwinder>,
+    /// How long each step took, in seconds.
+    pub seconds: BTreeMap<&'static str, f64>,
+}
+
+/// `__register_frame` and `__deregister_frame` of the process's libgcc.
+#[derive(Clone, Copy, Debug)]
+struct Unwinder {
+    register: u64,
+    deregister: u64,
+}
+
+impl Session {
+    /// Opens a process, after preflight.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Declined`] and those of opening.
+    pub fn open(store: &Store, pid: u32, method: Method) -> Result<Self, RelayoutError> {
+        let process = Process::open(pid)?;
+        process.preflight()?;
+        Ok(Self {
+            cache: CodeCache::open(store, process)?,
+            method,
+            objects: Vec::new(),
+            unwinder: None,
+            seconds: BTreeMap::new(),
+        })
+    }
+
+    /// Samples it: what it does, and which objects and functions are worth counting.
+    ///
+    /// # Errors
+    /// Those of sampling; [`RelayoutError::Declined`] where its executable cannot be laid out.
+    pub fn look(&mut self) -> Result<Load, RelayoutError> {
+        let start = Instant::now();
+        let pid = self.cache.process.pid;
+        let samples = sample(&[pid], self.method.samples_per_s, self.method.sampling)?;
+        if self.objects.is_empty() && samples.user_total() > 0 {
+            self.load(&samples)?;
+        }
+        let mut overlap: Option<f64> = None;
+        let (mut user_samples, mut footprint_bytes) = (0, 0);
+        for loaded in &mut self.objects {
+            let profile = profile_of(&samples, loaded);
+            if !loaded.profile.functions.is_empty() {
+                let alike = loaded.profile.overlap(&profile, &loaded.image);
+                overlap = Some(overlap.map_or(alike, |known| known.min(alike)));
+            }
+            user_samples += profile.samples.values().sum::<u64>();
+            let hot = profile.hottest(&loaded.image, 0.9, usize::MAX);
+            footprint_bytes += hot
+                .iter()
+                .map(|id| loaded.image.range(*id))
+                .map(|range| range.end - range.start)
+                .sum::<u64>();
+            loaded.profile.samples = profile.samples;
+        }
+        self.time("sampling", start);
+        Ok(Load {
+            cores: samples.cores(),
+            kernel_share: samples.kernel_share(),
+            user_samples,
+            footprint_bytes,
+            overlap,
+        })
+    }
+
+    /// Reads the objects in which the time goes, and finds the unwinder.
+    fn load(&mut self, samples: &Samples) -> Result<(), RelayoutError> {
+        let process = &self.cache.process;
+        let total = samples.user_total().max(1) as f64;
+        let objects = process.objects()?;
+        let is_patched = self.cache.manifest.generation != 0;
+        if is_patched {
+            // Its code is compared with its file.
+            self.cache.switch(0)?;
+        }
+        let process = &self.cache.process;
+        for object in &objects {
+            let (start, end) = object.range();
+            let own: u64 = samples.user.range(start..end).map(|(_, count)| count).sum();
+            let is_executable = object.path == process.exe;
+            if own as f64 / total < self.method.object_share && !is_executable {
+                continue;
+            }
+            let image = match process.image(object) {
+                Ok(image) => image,
+                // A library that cannot be laid out stays as it is; an executable decides.
+                Err(RelayoutError::Declined { .. }) if !is_executable => continue,
+                Err(error) => return Err(error),
+            };
+            let Some(bias) = object.load_bias(&image) else {
+                continue;
+            };
+            let mut loaded = Loaded {
+                object: object.clone(),
+                image,
+                bias,
+                profile: Profile::default(),
+                functions: Vec::new(),
+                skipped: Skipped::new(),
+            };
+            loaded.profile.build_id = loaded.image.build_id().cloned().unwrap_or_default();
+            self.objects.push(loaded);
+        }
+        self.unwinder = find_unwinder(process, &objects)?;
+        if self.unwinder.is_none() {
+            for loaded in &self.objects {
+                let has_tables = loaded
+                    .image
+                    .functions()
+                    .iter()
+                    .any(|range| range.lsda.is_some());
+                if has_tables {
+                    return Err(RelayoutError::Declined {
+                        pid: process.pid,
+                        reason: Declined::Program {
+                            path: loaded.object.path.clone(),
+                            why: "it handles exceptions, and its unwinder is not libgcc_s.so.1, so it cannot be told of moved code".into(),
+                        },
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts exactly what runs in the functions that the samples chose, some of them at a time. The process is back in
+    /// its original layout afterwards.
+    ///
+    /// # Errors
+    /// Those of mapping, writing and switching.
+    pub fn count(&mut self) -> Result<(), RelayoutError> {
+        let start = Instant::now();
+        for index in 0..self.objects.len() {
+            let loaded = &mut self.objects[index];
+            let ids: Vec<FunctionId> = match self.method.random {
+                None => loaded.profile.hottest(
+                    &loaded.image,
+                    self.method.share,
+                    self.method.functions_max,
+                ),
+                Some(_) => all_functions(&loaded.image),
+            };
+            loaded.functions.clear();
+            loaded.skipped.clear();
+            for id in ids {
+                match loaded.image.analyse(id) {
+                    Ok(function) => loaded.functions.push(function),
+                    Err(skip) => *loaded.skipped.entry(skip).or_default() += 1,
+                }
+            }
+            if self.method.random.is_none() {
+                self.count_object(index)?;
+            }
+        }
+        self.time("counting", start);
+        Ok(())
+    }
+
+    fn count_object(&mut self, index: usize) -> Result<(), RelayoutError> {
+        let loaded = &self.objects[index];
+        let groups = groups(loaded, self.method.counted_share);
+        let plans: Vec<Plan> = groups
+            .into_iter()
+            .map(|group| Plan::counting(group, &loaded.profile))
+            .collect();
+        if plans.is_empty() {
+            return Ok(());
+        }
+        let counters: usize = plans.iter().map(|plan| plan.counters() * 8 + 64).sum();
+        // Below 2 GiB, where `gs:` reaches; see code_layout::CounterAddressing.
+        let low = (64 << 20, 64 << 20);
+        let area = self.cache.map(low, HEADER_BYTES + counters as u64, false)?;
+        let placement = |cache: u64, cache_bytes: u64, counters: u64, bias: u64| Placement {
+            load_bias: bias,
+            cache_address: cache,
+            cache_bytes,
+            counters: Some(CounterArea {
+                address: counters,
+                addressing: CounterAddressing::Gs,
+            }),
+            ..Placement::default()
+        };
+        let loaded = &self.objects[index];
+        let near = loaded.object.range();
+        // How long each one gets does not depend on where it lies.
+        let mut sizes = Vec::new();
+        let somewhere = near.0.saturating_sub(256 << 20).max(1 << 20) & !(PAGE as u64 - 1);
+        for plan in &plans {
+            let at = placement(
+                somewhere,
+                u64::from(u32::MAX),
+                area.address + HEADER_BYTES,
+                loaded.bias,
+            );
+            let emitted = emit(loaded, plan, &at)?;
+            sizes.push((emitted.bytes.len() as u64).next_multiple_of(PAGE as u64) + PAGE as u64);
+        }
+        let all: u64 = sizes.iter().sum();
+        let region = self.cache.map(near, PAGE as u64 + all, true)?;
+        let mut at = region.address + PAGE as u64;
+        let mut counters_at = area.address + HEADER_BYTES;
+        let mut in_force = None;
+        let mut profile = Profile::default();
+        for (plan, size) in plans.iter().zip(&sizes) {
+            let loaded = &self.objects[index];
+            let emitted = emit(
+                loaded,
+                plan,
+                &placement(at, *size, counters_at, loaded.bias),
+            )?;
+            let bias = loaded.bias;
+            self.put(&region, &emitted)?;
+            let patches = patches(&emitted, bias);
+            let (number, _) = self.cache.announce(patches, Some(&region))?;
+            self.cache.switch(number)?;
+            if let Some(last) = in_force.replace(number) {
+                self.cache.forget(last)?;
+            }
+            sleep(self.method.counting);
+            let bytes = self
+                .cache
+                .process
+                .memory
+                .read(counters_at, plan.counters() * 8)?;
+            let counts: Vec<u64> = bytes
+                .chunks_exact(8)
+                .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
+                .collect();
+            profile.merge(&plan.profile(&self.objects[index].image, &counts));
+            at += size;
+            counters_at += (plan.counters() as u64 * 8).next_multiple_of(64);
+        }
+        self.cache.switch(0)?;
+        if let Some(last) = in_force {
+            self.cache.forget(last)?;
+        }
+        // What a thread is still in stays until the next time.
+        self.cache.reclaim()?;
+        self.objects[index].profile.merge(&profile);
+        Ok(())
+    }
+
+    /// Writes emitted code into a region and tells the unwinder of it.
+    fn put(&mut self, region: &Region, emitted: &Emitted) -> Result<(), RelayoutError> {
+        self.cache
+            .process
+            .memory
+            .write(emitted.address, &emitted.bytes)?;
+        if let Some(unwinder) = self.unwinder
+            && !emitted.eh_frame.is_empty()
+        {
+            let frames = emitted.address + emitted.eh_frame.start as u64;
+            self.cache
+                .register_frames(region, frames, unwinder.register, unwinder.deregister)?;
+        }
+        Ok(())
+    }
+
+    /// Lays everything out by the counts and puts it in force.
+    ///
+    /// # Errors
+    /// Those of mapping, writing and switching; [`RelayoutError::Declined`] where nothing could be moved.
+    pub fn install(&mut self) -> Result<Layout, RelayoutError> {
+        let start = Instant::now();
+        let mut layout = Layout {
+            is_unwinder_told: self.unwinder.is_some(),
+            ..Layout::default()
+        };
+        let mut all_patches = Vec::new();
+        let mut last_region = None;
+        for index in 0..self.objects.len() {
+            let loaded = &self.objects[index];
+            if loaded.functions.is_empty() {
+                continue;
+            }
+            let order = self.method.random.map_or(Order::Profiled, Order::Random);
+            let plan = Plan::new(loaded.functions.clone(), &loaded.profile, order);
+            let near = loaded.object.range();
+            let mut placement = Placement {
+                load_bias: loaded.bias,
+                cache_address: near.0.saturating_sub(256 << 20).max(1 << 20) & !(PAGE as u64 - 1),
+                cache_bytes: u64::from(u32::MAX),
+                got: resolved(&self.cache.process, loaded)?,
+                counters: None,
+                patches: PatchSelection {
+                    entries: true,
+                    call_sites: CallSites::Moved,
+                    vtables: true,
+                    jump_tables: self.method.random.is_none(),
+                },
+            };
+            let size = emit(loaded, &plan, &placement)?.bytes.len() as u64;
+            let bytes = (PAGE as u64 + size + PAGE as u64).next_multiple_of(PAGE as u64);
+            let region = self.cache.map(near, bytes, true)?;
+            let loaded = &self.objects[index];
+            placement.cache_address = region.address + PAGE as u64;
+            placement.cache_bytes = bytes - PAGE as u64;
+            let emitted = emit(loaded, &plan, &placement)?;
+            code_layout::check(&loaded.image, &plan, &placement, &emitted)
+                .map_err(|source| layout_error(loaded, source))?;
+            layout.functions += emitted.functions.len();
+            layout.code_bytes += emitted.code.len() as u64;
+            layout.mapped_bytes += region.bytes;
+            for (skip, count) in loaded.skipped.iter().chain(&emitted.skipped) {
+                *layout.skipped.entry(skip_name(*skip)).or_default() += count;
+            }
+            all_patches.extend(patches(&emitted, loaded.bias));
+            self.put(&region, &emitted)?;
+            last_region = Some(region);
+        }
+        if all_patches.is_empty() {
+            return Err(RelayoutError::Declined {
+                pid: self.cache.process.pid,
+                reason: Declined::NothingToWin("no function of it can be moved".into()),
+            });
+        }
+        let wanted = all_patches.len();
+        let (number, left_out) = self.cache.announce(all_patches, last_region.as_ref())?;
+        layout.generation = number;
+        layout.patches = wanted - left_out;
+        layout.patches_left_out = left_out;
+        self.cache.switch(number)?;
+        self.time("laying out", start);
+        Ok(layout)
+    }
+
+    /// Forgets the layouts that are not in force, and gives back their memory.
+    ///
+    /// # Errors
+    /// Those of stopping.
+    pub fn forget_others(&mut self) -> Result<(), RelayoutError> {
+        let in_force = self.cache.manifest.generation;
+        let others = self
+            .cache
+            .manifest
+            .generations
+            .iter()
+            .map(|known| known.number);
+        for number in others
+            .filter(|number| *number != in_force)
+            .collect::<Vec<_>>()
+        {
+            self.cache.forget(number)?;
+        }
+        self.cache.reclaim().map(drop)
+    }
+
+    fn time(&mut self, step: &'static str, start: Instant) {
+        *self.seconds.entry(step).or_default() += start.elapsed().as_secs_f64();
+    }
+}
+
+fn emit(loaded: &Loaded, plan: &Plan, placement: &Placement) -> Result<Emitted, RelayoutError> {
+    code_layout::emit(&loaded.image, plan, placement).map_err(|source| layout_error(loaded, source))
+}
+
+fn layout_error(loaded: &Loaded, source: code_layout::Error) -> RelayoutError {
+    RelayoutError::Layout {
+        path: loaded.object.path.clone(),
+        source,
+    }
+}
+
+fn skip_name(skip: code_layout::Skip) -> String {
+    serde_json::to_value(skip)
+        .ok()
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_else(|| format!("{skip:?}"))
+}
+
+fn all_functions(image: &Image) -> Vec<FunctionId> {
+    let starts = image.functions().iter().map(|range| range.start);
+    starts
+        .filter_map(|start| image.function_at(start))
+        .collect()
+}
+
+/// The samples of one object, by the file's own addresses.
+fn profile_of(samples: &Samples, loaded: &Loaded) -> Profile {
+    let (start, end) = loaded.object.range();
+    let mut profile = Profile {
+        build_id: loaded.profile.build_id.clone(),
+        ..Profile::default()
+    };
+    for (address, count) in samples.user.range(start..end) {
+        profile.add_sample(address.wrapping_sub(loaded.bias), *count);
+    }
+    profile
+}
+
+/// Functions in groups whose share of the samples is at most `share`; one that has more is a group of its own.
+fn groups(loaded: &Loaded, share: f64) -> Vec<Vec<Function>> {
+    let by_function = loaded.profile.by_function(&loaded.image);
+    let total = by_function.values().sum::<u64>().max(1) as f64;
+    let mut groups: Vec<(f64, Vec<Function>)> = Vec::new();
+    for function in &loaded.functions {
+        let own = by_function.get(&function.id).copied().unwrap_or(0) as f64 / total;
+        match groups.iter_mut().find(|(used, _)| used + own <= share) {
+            Some((used, group)) => {
+                *used += own;
+                group.push(function.clone());
+            }
+            None => groups.push((own, vec![function.clone()])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// Patches at runtime addresses.
+fn patches(emitted: &Emitted, bias: u64) -> Vec<Patch> {
+    let patches = emitted.patches.iter();
+    patches
+        .map(|patch| Patch {
+            address: patch.vaddr.wrapping_add(bias),
+            old: Bytes(patch.old.clone()),
+            new: Bytes(patch.new.clone()),
+        })
+        .collect()
+}
+
+/// What the object's slots hold, where the dynamic linker has filled them: an address in the code of another object.
+fn resolved(process: &Process, loaded: &Loaded) -> Result<BTreeMap<u64, u64>, RelayoutError> {
+    let maps = process.maps()?;
+    let own = loaded.object.range();
+    let mut got = BTreeMap::new();
+    for slot in loaded.image.got_slots() {
+        let Ok(value) = process.memory.word(slot.vaddr.wrapping_add(loaded.bias)) else {
+            continue;
+        };
+        let is_code = maps
+            .iter()
+            .any(|map| map.is_executable && map.inode != 0 && map.contains(value));
+        if is_code && !(own.0..own.1).contains(&value) {
+            got.insert(slot.vaddr, value);
+        }
+    }
+    Ok(got)
+}
+
+fn find_unwinder(process: &Process, objects: &[Object]) -> Result<Option<Unwinder>, RelayoutError> {
+    let is_libgcc = |object: &&Object| {
+        let name = object.path.rsplit('/').next().unwrap_or_default();
+        name.starts_with("libgcc_s.so")
+    };
+    let Some(object) = objects.iter().find(is_libgcc) else {
+        return Ok(None);
+    };
+    let image = process.image(object)?;
+    let Some(bias) = object.load_bias(&image) else {
+        return Ok(None);
+    };
+    let address = |name: &str| {
+        all_functions(&image)
+            .into_iter()
+            .find(|id| image.name(*id) == Some(name))
+            .map(|id| image.range(id).start.wrapping_add(bias))
+    };
+    Ok(address("__register_frame")
+        .zip(address("__deregister_frame"))
+        .map(|(register, deregister)| Unwinder {
+            register,
+            deregister,
+        }))
+}

@@ -1,0 +1,177 @@
+//! What is known of a process, for people: kept beside its manifest, but nothing depends on it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use latency_stats::Interval;
+use serde::{Deserialize, Serialize};
+
+use crate::comparison::Compared;
+use crate::driver::State;
+use crate::session::Layout;
+use crate::{RelayoutError, Store};
+
+/// A verified change, new layout over original: 1.1 is 10 % more for the same CPU time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gain {
+    /// The estimate.
+    pub ratio: f64,
+    /// Lower end of the 95 % interval.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+    /// Of what.
+    pub metric: String,
+}
+
+impl Gain {
+    /// From a comparison.
+    #[must_use]
+    pub fn of(compared: &Compared) -> Self {
+        let Interval {
+            estimate,
+            low,
+            high,
+            ..
+        } = compared.per_cpu_s;
+        Self {
+            ratio: estimate,
+            low,
+            high,
+            metric: compared.metric.clone(),
+        }
+    }
+}
+
+/// How long switches kept the process from running, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseUs {
+    /// Of the comparison's switches.
+    pub median: u64,
+    /// Of the same.
+    pub worst: u64,
+    /// Threads stopped.
+    pub threads: usize,
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The process.
+    pub pid: u32,
+    /// Clock ticks between boot and its start.
+    pub start_time: u64,
+    /// Its executable.
+    pub exe: String,
+    /// Where it stands.
+    pub state: State,
+    /// Why it was declined or rolled back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The layout in force; 0 is the original.
+    pub generation: u32,
+    /// What was shown of it.
+    pub gain: Option<Gain>,
+    /// How long it stood still.
+    pub pause_us: PauseUs,
+    /// Functions and places left as they are, by reason.
+    pub skipped: BTreeMap<String, u64>,
+    /// What the layout consists of.
+    pub layout: Option<Layout>,
+    /// The comparison with all its blocks.
+    pub comparison: Option<Compared>,
+    /// Length of each step, in seconds.
+    pub seconds: BTreeMap<String, f64>,
+    /// Memory that could not be given back yet, in bytes.
+    pub kept_bytes: u64,
+    /// When it was written.
+    pub time: String,
+}
+
+impl Status {
+    /// Of a process that was just found.
+    #[must_use]
+    pub fn new(pid: u32, start_time: u64, exe: &str) -> Self {
+        Self {
+            pid,
+            start_time,
+            exe: exe.to_owned(),
+            state: State::Monitoring,
+            reason: None,
+            generation: 0,
+            gain: None,
+            pause_us: PauseUs::default(),
+            skipped: BTreeMap::new(),
+            layout: None,
+            comparison: None,
+            seconds: BTreeMap::new(),
+            kept_bytes: 0,
+            time: String::new(),
+        }
+    }
+
+    /// The executable's name without its directory.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.exe.rsplit('/').next().unwrap_or(&self.exe)
+    }
+
+    fn path(store: &Store, pid: u32, start_time: u64) -> PathBuf {
+        store
+            .directory()
+            .join(format!("{pid}-{start_time}.status.json"))
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// [`host::HostError::Journal`].
+    pub fn save(&mut self, store: &Store) -> Result<(), RelayoutError> {
+        self.time = jiff::Timestamp::now().to_string();
+        let path = Self::path(store, self.pid, self.start_time);
+        let failed = |error: &std::io::Error| host::HostError::journal_io(&path, error);
+        let text = serde_json::to_vec_pretty(self).map_err(|error| failed(&error.into()))?;
+        let next = path.with_extension("next");
+        fs::write(&next, text)
+            .and_then(|()| fs::rename(&next, &path))
+            .map_err(|error| failed(&error))?;
+        Ok(())
+    }
+
+    /// Reads that of a process; `None` where there is none that can be read.
+    #[must_use]
+    pub fn load(store: &Store, pid: u32, start_time: u64) -> Option<Self> {
+        let bytes = fs::read(Self::path(store, pid, start_time)).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// All there are, of processes that still run; those of others are removed.
+    #[must_use]
+    pub fn all(store: &Store) -> Vec<Self> {
+        let entries = fs::read_dir(store.directory())
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut all: Vec<Self> = Vec::new();
+        for entry in entries {
+            let path = entry.path();
+            if !path.to_string_lossy().ends_with(".status.json") {
+                continue;
+            }
+            let read = fs::read(&path).ok();
+            let Some(status) = read.and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok())
+            else {
+                continue;
+            };
+            let roots = host::Roots::default();
+            if host::is_running(&roots, status.pid, status.start_time) {
+                all.push(status);
+            } else {
+                let _ = fs::remove_file(&path);
+            }
+        }
+        all.sort_by_key(|status| (status.pid, status.start_time));
+        all
+    }
+}

@@ -1,0 +1,321 @@
+//! Stopping a process, all its threads or one of them, and letting it go on as if nothing had happened.
+//!
+//! The tracing is done by a thread of ours that lives for one operation: whatever becomes of it, the kernel detaches all
+//! its tracees when it ends (`exit_ptrace` in kernel/ptrace.c), also those that had not stopped yet. A signal that arrives
+//! at the stop is delivered before the thread is counted as stopped.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use host::{HostError, Roots};
+use serde::{Deserialize, Serialize};
+
+use crate::ptrace::{self, RealTime, Wait};
+use crate::{Declined, Memory, RelayoutError};
+
+/// How long all threads of a process may take to stop before an attempt is given up and all go on: the first, and, where
+/// others compete for the CPUs, further ones. A thread that has a CPU needs microseconds; one that waits for one needs as
+/// long as the scheduler lets others run; one in an uninterruptible sleep may need as long as its disk.
+pub const STOP_LIMITS: [Duration; 5] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+];
+
+/// How long one thread may take, before another one is tried.
+const ONE_LIMIT: Duration = Duration::from_millis(200);
+
+/// What a process gets to do its work between two attempts to stop it.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(50);
+
+/// Between two looks at threads that have not stopped yet, they need the CPUs.
+const POLL: Duration = Duration::from_micros(20);
+
+/// How long a process was kept from running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// From the first request to stop to the last thread's going on.
+    pub us: u64,
+    /// The part of it until the last thread had stopped.
+    pub stopping_us: u64,
+    /// The part of it that it takes to let them go.
+    pub resuming_us: u64,
+    /// How many threads were stopped.
+    pub threads: usize,
+}
+
+/// A stopped process (or a stopped thread of it). Nobody else runs in it, so its text can be changed.
+#[derive(Debug)]
+pub struct Stopped<'a> {
+    /// The process.
+    pub pid: u32,
+    /// Its memory.
+    pub memory: &'a Memory,
+    /// The stopped threads.
+    pub threads: Vec<u32>,
+    /// Job control had stopped the process before we did.
+    pub is_group_stopped: bool,
+    limit: Duration,
+    since: Option<Instant>,
+    stopped: Option<Instant>,
+}
+
+/// Runs `act` while every thread of the process is stopped.
+///
+/// # Errors
+/// [`RelayoutError::NotStopping`], [`RelayoutError::Gone`], [`RelayoutError::Declined`] where somebody else traces it,
+/// [`RelayoutError::Ptrace`], and whatever `act` returns.
+pub fn stopped<T: Send>(
+    pid: u32,
+    memory: &Memory,
+    act: impl FnOnce(&Stopped<'_>) -> Result<T, RelayoutError> + Send,
+) -> Result<(T, Pause), RelayoutError> {
+    let mut act = Some(act);
+    let mut failed = RelayoutError::Gone { pid };
+    for limit in STOP_LIMITS {
+        let attempt = on_a_thread(|| {
+            let mut process = Stopped::new(pid, memory, limit);
+            let _real_time = RealTime::take();
+            process.stop_all()?;
+            process.stopped = Some(Instant::now());
+            let done = act.take().map(|act| act(&process));
+            let pause = process.resume();
+            done.unwrap_or(Err(RelayoutError::Gone { pid }))
+                .map(|done| (done, pause))
+        });
+        match attempt {
+            Err(error @ RelayoutError::NotStopping { .. }) if act.is_some() => failed = error,
+            other => return other,
+        }
+        sleep(BETWEEN_ATTEMPTS);
+    }
+    Err(failed)
+}
+
+/// Runs `act` while one thread is stopped and the others run: the first of them that stops soon.
+///
+/// # Errors
+/// As [`stopped`].
+pub fn one_stopped<T: Send>(
+    pid: u32,
+    memory: &Memory,
+    candidates: &[u32],
+    act: impl FnOnce(&Stopped<'_>) -> Result<T, RelayoutError> + Send,
+) -> Result<(T, Pause), RelayoutError> {
+    on_a_thread(|| {
+        let mut failed = RelayoutError::Gone { pid };
+        for thread in candidates {
+            let mut process = Stopped::new(pid, memory, ONE_LIMIT);
+            match process.stop_one(*thread) {
+                Ok(()) if process.is_group_stopped => {
+                    return Err(declined(pid, Declined::Stopped));
+                }
+                Ok(()) => {
+                    let done = act(&process);
+                    let pause = process.resume();
+                    return Ok((done?, pause));
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    })
+}
+
+fn on_a_thread<T: Send>(
+    act: impl FnOnce() -> Result<T, RelayoutError> + Send,
+) -> Result<T, RelayoutError> {
+    std::thread::scope(|scope| {
+        scope
+            .spawn(act)
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn declined(pid: u32, reason: Declined) -> RelayoutError {
+    RelayoutError::Declined { pid, reason }
+}
+
+/// A field of `/proc/PID/task/TID/status`.
+pub(crate) fn status_field(pid: u32, thread: u32, key: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(line.strip_prefix(':')?.trim().to_owned())
+}
+
+fn state(pid: u32, thread: u32) -> char {
+    status_field(pid, thread, "State")
+        .and_then(|text| text.chars().next())
+        .unwrap_or('?')
+}
+
+impl<'a> Stopped<'a> {
+    fn new(pid: u32, memory: &'a Memory, limit: Duration) -> Self {
+        Self {
+            pid,
+            memory,
+            threads: Vec::new(),
+            is_group_stopped: false,
+            limit,
+            since: None,
+            stopped: None,
+        }
+    }
+
+    /// Seizes first and stops afterwards, so that the process runs while we look for its threads; then looks again, until
+    /// no thread appears that a running one could have made.
+    fn stop_all(&mut self) -> Result<(), RelayoutError> {
+        let mut seized: BTreeMap<u32, bool> = BTreeMap::new();
+        for _ in 0..4 {
+            if !self.seize_new(&mut seized)? {
+                break;
+            }
+        }
+        let deadline = Instant::now() + self.limit;
+        self.since = Some(Instant::now());
+        loop {
+            for (thread, is_known) in &mut seized {
+                if !*is_known {
+                    // ESRCH: it has just ended, as the wait will tell.
+                    let _ = ptrace::interrupt(*thread);
+                    self.threads.push(*thread);
+                    *is_known = true;
+                }
+            }
+            self.wait(deadline)?;
+            if !self.seize_new(&mut seized)? {
+                break;
+            }
+        }
+        if self.threads.is_empty() {
+            return Err(RelayoutError::Gone { pid: self.pid });
+        }
+        Ok(())
+    }
+
+    fn stop_one(&mut self, thread: u32) -> Result<(), RelayoutError> {
+        seize(self.pid, thread)?;
+        self.since = Some(Instant::now());
+        ptrace::interrupt(thread)?;
+        self.threads.push(thread);
+        self.wait(Instant::now() + self.limit)?;
+        if self.threads.is_empty() {
+            return Err(RelayoutError::Gone { pid: self.pid });
+        }
+        Ok(())
+    }
+
+    /// Seizes the threads that are not yet; whether there were any.
+    fn seize_new(&self, seized: &mut BTreeMap<u32, bool>) -> Result<bool, RelayoutError> {
+        let threads =
+            host::thread_ids(&Roots::default(), self.pid).map_err(|error| match error {
+                HostError::NoSuchProcess { pid } => RelayoutError::Gone { pid },
+                error => error.into(),
+            })?;
+        let mut is_any = false;
+        for thread in threads {
+            if seized.contains_key(&thread) {
+                continue;
+            }
+            match seize(self.pid, thread) {
+                Ok(()) => {
+                    seized.insert(thread, false);
+                    is_any = true;
+                }
+                // A thread that has ended runs no code: a zombie leader stays in the list until its process ends.
+                Err(_) if matches!(state(self.pid, thread), 'Z' | 'X' | '?') => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(is_any)
+    }
+
+    /// Waits until every thread in the list has stopped; those that ended leave the list.
+    fn wait(&mut self, deadline: Instant) -> Result<(), RelayoutError> {
+        let mut waiting = self.threads.clone();
+        let pid = self.pid;
+        loop {
+            let mut still = Vec::new();
+            for thread in waiting {
+                match self.wait_one(thread)? {
+                    Wait::Nothing => still.push(thread),
+                    Wait::Ended => self.threads.retain(|known| *known != thread),
+                    Wait::GroupStopped => self.is_group_stopped = true,
+                    _ => {}
+                }
+            }
+            let Some(thread) = still.first().copied() else {
+                return Ok(());
+            };
+            if Instant::now() >= deadline {
+                return Err(RelayoutError::NotStopping {
+                    pid,
+                    thread,
+                    limit_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX),
+                    state: state(pid, thread),
+                });
+            }
+            waiting = still;
+            sleep(POLL);
+        }
+    }
+
+    fn wait_one(&self, thread: u32) -> Result<Wait, RelayoutError> {
+        let failed = |source| RelayoutError::Ptrace {
+            thread,
+            request: "wait",
+            source,
+        };
+        match ptrace::poll(thread).map_err(failed)? {
+            Wait::Signal(signal) => {
+                // Any stop takes back the request to stop (`ptrace_stop` in kernel/signal.c), so ask again, then let the
+                // signal through: the thread stops before the first instruction of its handler.
+                ptrace::interrupt(thread)?;
+                ptrace::resume(thread, signal)?;
+                Ok(Wait::Nothing)
+            }
+            Wait::Syscall => {
+                ptrace::interrupt(thread)?;
+                ptrace::resume(thread, 0)?;
+                Ok(Wait::Nothing)
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn resume(&mut self) -> Pause {
+        let threads = self.threads.len();
+        let acted = Instant::now();
+        for thread in self.threads.drain(..) {
+            // ESRCH: it was killed meanwhile.
+            let _ = ptrace::detach(thread);
+        }
+        let since = self.since.unwrap_or(acted);
+        let us = |length: Duration| u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        Pause {
+            us: us(since.elapsed()),
+            stopping_us: us(self.stopped.unwrap_or(since) - since),
+            resuming_us: us(acted.elapsed()),
+            threads,
+        }
+    }
+}
+
+fn seize(pid: u32, thread: u32) -> Result<(), RelayoutError> {
+    ptrace::seize(thread).map_err(|error| {
+        let tracer = status_field(pid, thread, "TracerPid")
+            .and_then(|tracer| tracer.parse().ok())
+            .unwrap_or(0);
+        match &error {
+            _ if tracer != 0 => declined(pid, Declined::Traced { tracer }),
+            RelayoutError::Ptrace { source, .. } if source.raw_os_error() == Some(libc::ESRCH) => {
+                RelayoutError::Gone { pid }
+            }
+            _ => error,
+        }
+    })
+}

@@ -1,0 +1,155 @@
+//! A whole program moved: C++ that throws from several threads, every movable function in random order, and a counted one.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use relayout::{Method, Process, Session, Store};
+
+struct Throws {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Throws {
+    fn start(name: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("throws-{name}"));
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/throws.cpp");
+        let status = Command::new("c++")
+            .args(["-O2", "-g0", "-s", "-pthread", "-o"])
+            .arg(&path)
+            .arg(source)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let mut child = Command::new(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            stdin: child.stdin.take().unwrap(),
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    /// Rounds done and exceptions caught; panics where it has aborted.
+    fn counts(&mut self) -> (u64, u64) {
+        self.stdin.write_all(b"c\n").unwrap();
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        let numbers: Vec<u64> = line
+            .split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect();
+        let [rounds, caught] = numbers[..] else {
+            panic!("it has ended: {:?}", self.child.wait());
+        };
+        (rounds, caught)
+    }
+
+    fn assert_goes_on(&mut self) {
+        let before = self.counts();
+        std::thread::sleep(Duration::from_millis(100));
+        let after = self.counts();
+        assert!(
+            after.0 > before.0 && after.1 > before.1,
+            "{before:?} {after:?}"
+        );
+    }
+
+    fn is_text_changed(&self) -> bool {
+        let process = Process::open(self.child.id()).unwrap();
+        process.objects().unwrap().iter().any(|object| {
+            let file = process.file(object).unwrap();
+            process.text_difference(object, &file).unwrap().is_some()
+        })
+    }
+}
+
+impl Drop for Throws {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_stress() -> bool {
+    std::env::var("SLACKLINE_STRESS_KILLS").is_ok()
+}
+
+fn method(random: Option<u64>) -> Method {
+    Method {
+        sampling: Duration::from_millis(500),
+        counting: Duration::from_millis(50),
+        random,
+        // `cargo xtask stress relayout` moves its libraries as well, and with them the unwinder itself.
+        object_share: if is_stress() { 0.05 } else { 2.0 },
+        ..Method::default()
+    }
+}
+
+fn moved(name: &str, random: Option<u64>, switches: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut program = Throws::start(name);
+    program.assert_goes_on();
+    let mut session = Session::open(&store, program.child.id(), method(random)).unwrap();
+    session.look().unwrap();
+    session.count().unwrap();
+    program.assert_goes_on();
+    assert!(
+        !program.is_text_changed(),
+        "counting leaves nothing in force"
+    );
+    let layout = session.install().unwrap();
+    println!("{name}: {layout:?}");
+    assert!(layout.functions > 0 && layout.is_unwinder_told);
+    assert!(program.is_text_changed());
+    program.assert_goes_on();
+    for _ in 0..switches {
+        session.cache.switch(0).unwrap();
+        session.cache.switch(layout.generation).unwrap();
+    }
+    program.assert_goes_on();
+    let (switched, kept) = session.cache.rollback().unwrap();
+    assert!(switched.changed_by_others.is_empty() && switched.occupied.is_empty());
+    println!("{name}: {kept:?} kept, {:?}", program.counts());
+    assert!(!program.is_text_changed());
+    program.assert_goes_on();
+}
+
+#[test]
+fn exceptions_pass_through_counted_and_reordered_code() {
+    moved("profiled", None, 20);
+}
+
+#[test]
+fn exceptions_pass_through_a_program_in_random_order() {
+    for seed in 1..=if is_stress() { 5 } else { 1 } {
+        moved(&format!("random-{seed}"), Some(seed), 10);
+    }
+}
+
+#[test]
+fn an_unwinder_that_may_not_have_been_told_is_not_made_to_forget() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut program = Throws::start("untold");
+    let mut session = Session::open(&store, program.child.id(), method(Some(3))).unwrap();
+    session.look().unwrap();
+    session.count().unwrap();
+    session.install().unwrap();
+    // As a kill leaves it between announcing frames and telling the unwinder of them.
+    let region = session.cache.manifest.regions.last_mut().unwrap();
+    let unwinding = region.unwinding.last_mut().unwrap();
+    (unwinding.is_told, unwinding.frames) = (false, unwinding.frames + 4096);
+    session.cache.manifest.save().unwrap();
+    let (_, kept) = session.cache.rollback().unwrap();
+    assert!(kept.bytes > 0);
+    assert!(!program.is_text_changed());
+    program.assert_goes_on();
+}

@@ -1,0 +1,122 @@
+//! Writing into a real process: a small C program, whose function `answer` is patched by hand to lead into the code cache.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
+)]
+
+mod kill;
+mod layout;
+mod pause;
+mod target;
+
+use relayout::{CodeCache, Declined, Process, RelayoutError, Store};
+use target::{Target, two};
+
+/// A cache in the target with `answer` patched to give 2 as generation 1.
+fn installed(target: &Target, store: &Store) -> CodeCache {
+    let process = Process::open(target.pid()).unwrap();
+    process.preflight().unwrap();
+    let mut cache = CodeCache::open(store, process).unwrap();
+    two(&mut cache, target.answer);
+    cache
+}
+
+#[test]
+fn a_function_is_switched_back_and_forth_under_load_and_nothing_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut target = Target::start(3, 6);
+    let mut cache = installed(&target, &store);
+    assert!(!target.is_text_changed(), "announcing changes nothing");
+    let mut worst_us = 0;
+    for round in 0..300 {
+        target.signal();
+        let switched = cache.switch(1).unwrap();
+        assert_eq!(switched.changed_by_others, [0; 0]);
+        if round == 0 {
+            assert!(target.is_text_changed());
+            target.assert_answers(1, 2);
+        }
+        worst_us = worst_us.max(switched.pause.us);
+        target.signal();
+        worst_us = worst_us.max(cache.switch(0).unwrap().pause.us);
+    }
+    println!("600 switches of 10 threads: worst pause {worst_us} µs");
+    target.assert_answers(2, 1);
+    // Every queued signal arrived.
+    assert_eq!(target.counts().signals, 600);
+    cache.switch(1).unwrap();
+    let (switched, kept) = cache.rollback().unwrap();
+    assert!(switched.changed_by_others.is_empty());
+    assert_eq!(kept.bytes, 0, "{kept:?}");
+    assert!(!target.is_text_changed());
+    assert!(!target.has_cache(), "the memory is given back");
+    assert_eq!(store.all().unwrap(), []);
+    target.quit();
+}
+
+#[test]
+fn what_somebody_else_wrote_is_left_alone_and_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let target = Target::start(0, 2);
+    let mut cache = installed(&target, &store);
+    cache.switch(1).unwrap();
+    let breakpoint = [0xb8, 0x02, 0, 0, 0];
+    cache
+        .process
+        .memory
+        .write(target.answer, &breakpoint)
+        .unwrap();
+    let (switched, _) = cache.rollback().unwrap();
+    assert_eq!(switched.changed_by_others, [target.answer]);
+    let found = cache.process.memory.read(target.answer, 5).unwrap();
+    assert_eq!(found, breakpoint);
+    target.quit();
+}
+
+#[test]
+fn a_process_in_a_debugger_or_stopped_is_declined_and_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let target = Target::start(1, 1);
+    target.stop();
+    let error = Process::open(target.pid())
+        .unwrap()
+        .preflight()
+        .unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            RelayoutError::Declined {
+                reason: Declined::Stopped,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    // A rollback must work nevertheless: only the memory stays until it goes on.
+    target.go_on();
+    let mut cache = installed(&target, &store);
+    cache.switch(1).unwrap();
+    target.stop();
+    let (_, kept) = cache.rollback().unwrap();
+    assert!(!target.is_text_changed());
+    assert!(kept.bytes > 0);
+    assert!(target.is_stopped(), "still stopped by its user");
+    target.go_on();
+    let (_, kept) = cache.rollback().unwrap();
+    assert_eq!(kept.bytes, 0, "{kept:?}");
+    target.quit();
+}
+
+#[test]
+fn who_is_not_there_is_named() {
+    let error = Process::open(u32::MAX).unwrap_err();
+    assert!(error.to_string().contains("4294967295"), "{error}");
+    // A kernel thread.
+    let error = Process::open(2).unwrap_err();
+    assert!(matches!(&error, RelayoutError::Declined { .. }), "{error}");
+}

@@ -1,0 +1,79 @@
+// The process under test: threads that call `answer` for ever and abort on anything but 1 or 2, threads that sleep in
+// system calls, a count of queued signals. Commands on standard input: "c" prints the counts, "q" ends with 0.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+int answer(void);
+__asm__(".text\n.globl answer\n.type answer,@function\nanswer:\n.cfi_startproc\n"
+        "mov $1, %eax\nnop\nnop\nret\n.cfi_endproc\n.size answer, .-answer\n");
+
+static _Atomic long calls, ones, twos, signals, sleeps;
+static __thread double floating = 1.5;
+
+static void on_signal(int signal) { (void)signal; signals++; }
+
+static void *work(void *unused) {
+    (void)unused;
+    double x = floating;
+    for (;;) {
+        int result = answer();
+        if (result == 1) ones++;
+        else if (result == 2) twos++;
+        else abort();
+        x = x * 1.0000001 + 0.5;
+        if (!(x > 0)) abort();
+        if (x > 1e9) x = 1.5;
+        calls++;
+    }
+}
+
+static void *sleep_often(void *unused) {
+    (void)unused;
+    int epoll = epoll_create1(0);
+    struct epoll_event event;
+    for (;;) {
+        struct timespec nap = {0, 3000000};
+        if (nanosleep(&nap, 0) != 0 && errno != EINTR) abort();
+        if (poll(0, 0, 3) != 0 && errno != EINTR) abort();
+        if (epoll_wait(epoll, &event, 1, 3) != 0 && errno != EINTR) abort();
+        sleeps++;
+    }
+}
+
+static void *sleep_long(void *unused) {
+    (void)unused;
+    for (;;) {
+        if (poll(0, 0, -1) != -1 || errno != EINTR) abort();
+    }
+}
+
+int main(int argc, char **argv) {
+    int workers = argc > 1 ? atoi(argv[1]) : 2, sleepers = argc > 2 ? atoi(argv[2]) : 2;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigaction(SIGRTMIN, &action, 0);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 128 << 10);
+    pthread_t thread;
+    for (int i = 0; i < workers; i++) pthread_create(&thread, &attributes, work, 0);
+    for (int i = 0; i < sleepers; i++)
+        pthread_create(&thread, &attributes, i < 4 ? sleep_often : sleep_long, 0);
+    setvbuf(stdout, 0, _IOLBF, 0);
+    printf("%p\n", (void *)answer);
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        if (line[0] == 'q') return 0;
+        printf("%ld %ld %ld %ld %ld\n", (long)calls, (long)ones, (long)twos, (long)signals, (long)sleeps);
+    }
+    return 3;
+}

@@ -1,0 +1,203 @@
+//! The small C program, compiled once a run, and what can be asked of it.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use relayout::manifest::Bytes;
+use relayout::{CodeCache, HEADER_BYTES, Patch, Process};
+
+pub(crate) struct Target {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    pub(crate) answer: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) calls: u64,
+    pub(crate) ones: u64,
+    pub(crate) twos: u64,
+    pub(crate) signals: u64,
+    pub(crate) sleeps: u64,
+}
+
+fn program() -> PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM
+        .get_or_init(|| {
+            let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+                .join(format!("target-{}", std::process::id()));
+            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/target.c");
+            let status = Command::new("cc")
+                .args(["-O1", "-g0", "-pthread", "-o"])
+                .arg(&path)
+                .arg(source)
+                .status()
+                .unwrap();
+            assert!(status.success());
+            path
+        })
+        .clone()
+}
+
+impl Target {
+    pub(crate) fn start(workers: u32, sleepers: u32) -> Self {
+        let mut child = Command::new(program())
+            .args([workers.to_string(), sleepers.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let answer = u64::from_str_radix(line.trim().trim_start_matches("0x"), 16).unwrap();
+        Self {
+            child,
+            stdin,
+            stdout,
+            answer,
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn counts(&mut self) -> Counts {
+        self.stdin.write_all(b"c\n").unwrap();
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        let numbers: Vec<u64> = line
+            .split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect();
+        let [calls, ones, twos, signals, sleeps] = numbers[..] else {
+            panic!("the target ended: {line:?}");
+        };
+        Counts {
+            calls,
+            ones,
+            twos,
+            signals,
+            sleeps,
+        }
+    }
+
+    /// Waits until it answers `wanted` (1 or 2), and only that.
+    pub(crate) fn assert_answers(&mut self, _before: u64, wanted: u64) {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            let a = self.counts();
+            std::thread::sleep(Duration::from_millis(10));
+            let b = self.counts();
+            let (ones, twos) = (b.ones > a.ones, b.twos > a.twos);
+            if (ones, twos) == (wanted == 1, wanted == 2) {
+                assert!(b.sleeps >= a.sleeps && b.calls > a.calls);
+                return;
+            }
+            assert!(Instant::now() < end, "{a:?} {b:?}");
+        }
+    }
+
+    fn kill(&self, signal: &str) {
+        let status = Command::new("kill")
+            .args([signal, &self.pid().to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Sends a queued signal, which the target counts.
+    pub(crate) fn signal(&self) {
+        // SIGRTMIN as glibc gives it to programs; `kill` knows it by that name.
+        let pid = rustix_pid(self.pid());
+        let signal = libc::SIGRTMIN();
+        // SAFETY: kill(2) takes two numbers.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.kill("-STOP");
+        while !self.is_stopped() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.kill("-CONT");
+        while self.is_stopped() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    }
+
+    /// Whether the code in memory differs from the file, of any object.
+    pub(crate) fn is_text_changed(&self) -> bool {
+        let process = Process::open(self.pid()).unwrap();
+        let objects = process.objects().unwrap();
+        objects
+            .iter()
+            .filter(|object| object.path.starts_with('/'))
+            .any(|object| {
+                let file = process.file(object).unwrap();
+                process.text_difference(object, &file).unwrap().is_some()
+            })
+    }
+
+    /// Whether there is executable memory without a file.
+    pub(crate) fn has_cache(&self) -> bool {
+        let maps = Process::open(self.pid()).unwrap().maps().unwrap();
+        maps.iter()
+            .any(|map| map.is_anonymous() && map.is_executable)
+    }
+
+    pub(crate) fn quit(mut self) {
+        self.stdin.write_all(b"q\n").unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn rustix_pid(pid: u32) -> libc::pid_t {
+    libc::pid_t::try_from(pid).unwrap()
+}
+
+/// Announces a generation in which `answer` gives 2. Its number.
+pub(crate) fn two(cache: &mut CodeCache, answer: u64) -> u32 {
+    let region = cache.map((answer, answer), 4096, true).unwrap();
+    let code = region.address + HEADER_BYTES;
+    // mov eax, 2; ret
+    cache
+        .process
+        .memory
+        .write(code, &[0xb8, 2, 0, 0, 0, 0xc3])
+        .unwrap();
+    let distance = i32::try_from(code.cast_signed() - (answer + 5).cast_signed()).unwrap();
+    let mut jump = vec![0xe9];
+    jump.extend(distance.to_le_bytes());
+    let old = vec![0xb8, 1, 0, 0, 0];
+    let patch = Patch {
+        address: answer,
+        old: Bytes(old),
+        new: Bytes(jump),
+    };
+    let (number, left_out) = cache.announce(vec![patch], Some(&region)).unwrap();
+    assert_eq!(left_out, 0);
+    number
+}

@@ -1,0 +1,235 @@
+//! `slackline relayout start` and `stop`.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs;
+use std::time::Duration;
+
+use ::relayout::{
+    Drive, Driver, Effort, Method, Session, Settings, State, Status, Store, Unit, drive,
+};
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+use tuner::process::Interrupt;
+
+use super::status::line;
+use crate::{Done, message, print};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    whom: Whom,
+    /// Stay in the foreground until every process is optimised, declined or rolled back; then end.
+    #[arg(long)]
+    once: bool,
+    /// Print the processes as JSON at the end.
+    #[arg(long)]
+    json: bool,
+    /// A command whose last number counts units of work, for the gain; without it, messages sent.
+    #[arg(long, value_name = "COMMAND")]
+    metric_command: Option<String>,
+    /// What a unit of that is called.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "units",
+        requires = "metric_command"
+    )]
+    metric_name: String,
+    /// Pairs of blocks in the comparison.
+    #[arg(long, value_name = "N", default_value_t = Effort::default().pairs)]
+    pairs: usize,
+    /// Length of a block of the comparison, in seconds.
+    #[arg(long, value_name = "S", default_value_t = Effort::default().block.as_secs_f64())]
+    block_s: f64,
+    /// Stress test: every movable function with its blocks in random order under this seed. Slow on purpose.
+    #[arg(long, value_name = "SEED", hide = true)]
+    random: Option<u64>,
+    /// How often the processes are looked for, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    every_s: f64,
+}
+
+/// Whom to watch.
+#[derive(clap::Args)]
+#[group(required = true, multiple = true)]
+struct Whom {
+    /// This process.
+    #[arg(long)]
+    pid: Vec<u32>,
+    /// Every process with an executable of this name.
+    #[arg(long, value_name = "NAME")]
+    exe: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Watcher {
+    pid: u32,
+    start_time: u64,
+}
+
+pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> {
+    anyhow::ensure!(arguments.pairs >= 2, "--pairs must be 2 at least");
+    anyhow::ensure!(
+        (0.05..=60.0).contains(&arguments.block_s),
+        "--block-s must be between 0.05 and 60"
+    );
+    anyhow::ensure!(
+        (1.0..=86_400.0).contains(&arguments.every_s),
+        "--every-s must be between 1 and 86400"
+    );
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let with = Drive {
+        method: Method {
+            random: arguments.random,
+            ..Method::default()
+        },
+        unit: match &arguments.metric_command {
+            None => Unit::Sends,
+            Some(command) => Unit::Command {
+                command: command.clone(),
+                name: arguments.metric_name.clone(),
+            },
+        },
+        effort: Effort {
+            pairs: arguments.pairs,
+            block: Duration::from_secs_f64(arguments.block_s),
+            ..Effort::default()
+        },
+    };
+    if !arguments.once {
+        let pid = std::process::id();
+        let start_time = host::start_time(&host::Roots::default(), pid)?;
+        let path = store.directory().join("watcher.json");
+        fs::write(&path, serde_json::to_vec(&Watcher { pid, start_time })?)
+            .with_context(|| path.display().to_string())?;
+    }
+    let mut watched: BTreeMap<(u32, u64), (Session, Driver)> = BTreeMap::new();
+    let mut seen: BTreeMap<(u32, u64), Status> = BTreeMap::new();
+    loop {
+        let pids = find(&arguments.whom)?;
+        if pids.is_empty() && arguments.once {
+            bail!(
+                "no process has an executable of that name: {}",
+                arguments.whom.exe.join(", ")
+            );
+        }
+        watched.retain(|(pid, _), _| pids.contains(pid));
+        for pid in pids {
+            match one(pid, store, &with, &interrupt, &mut watched) {
+                Ok(status) => {
+                    seen.insert((status.pid, status.start_time), status);
+                }
+                Err(error) if !arguments.once => message(&format!("slackline: {error:#}")),
+                Err(error) => return Err(error),
+            }
+            if let Some(signal) = interrupt.signal() {
+                return Ok(Done::Signal(signal));
+            }
+        }
+        if arguments.once {
+            break;
+        }
+        let _ = interrupt.sleep(Duration::from_secs_f64(arguments.every_s));
+        if let Some(signal) = interrupt.signal() {
+            return Ok(Done::Signal(signal));
+        }
+    }
+    let all: Vec<&Status> = seen.values().collect();
+    if arguments.json {
+        let printed = serde_json::json!({ "processes": all });
+        print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
+    } else {
+        let text: String = all.iter().map(|status| line(status) + "\n").collect();
+        print(&text)?;
+    }
+    Ok(
+        match all.iter().all(|status| status.state == State::Optimized) {
+            true => Done::Positive,
+            false => Done::Negative,
+        },
+    )
+}
+
+/// Drives one process as far as it goes now.
+fn one(
+    pid: u32,
+    store: &Store,
+    with: &Drive,
+    interrupt: &Interrupt,
+    watched: &mut BTreeMap<(u32, u64), (Session, Driver)>,
+) -> anyhow::Result<Status> {
+    let start_time = host::start_time(&host::Roots::default(), pid)?;
+    let key = (pid, start_time);
+    let (session, driver) = match watched.entry(key) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(place) => match Session::open(store, pid, with.method) {
+            Ok(session) => place.insert((session, Driver::new(Settings::default()))),
+            Err(::relayout::RelayoutError::Declined { pid, reason })
+                if !matches!(reason, ::relayout::Declined::NotPermitted { .. }) =>
+            {
+                let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+                let mut status = Status::new(pid, start_time, &exe.to_string_lossy());
+                status.state = State::Declined;
+                status.reason = Some(reason.to_string());
+                status.save(store)?;
+                message(&line(&status));
+                return Ok(status);
+            }
+            Err(error) => return Err(error.into()),
+        },
+    };
+    let mut is_interrupted = || interrupt.signal().is_some();
+    let mut show = |status: &Status| message(&line(status));
+    let status = drive(store, session, driver, with, &mut is_interrupted, &mut show)?;
+    Ok(status)
+}
+
+/// The processes to watch now.
+fn find(whom: &Whom) -> anyhow::Result<Vec<u32>> {
+    let mut pids = whom.pid.clone();
+    if !whom.exe.is_empty() {
+        for pid in host::all_pids(&host::Roots::default())? {
+            let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else {
+                continue;
+            };
+            let name = exe
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            if name.is_some_and(|name| whom.exe.contains(&name)) {
+                pids.push(pid);
+            }
+        }
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+/// `slackline relayout stop`.
+pub(super) fn stop(store: &Store) -> anyhow::Result<Done> {
+    let path = store.directory().join("watcher.json");
+    let known = fs::read(&path).ok();
+    let watcher = known.and_then(|bytes| serde_json::from_slice::<Watcher>(&bytes).ok());
+    let roots = host::Roots::default();
+    let Some(watcher) =
+        watcher.filter(|known| host::is_running(&roots, known.pid, known.start_time))
+    else {
+        message("Nobody watches.");
+        return Ok(Done::Positive);
+    };
+    match host::end_process(watcher.pid, watcher.start_time, Duration::from_secs(60)) {
+        Ok(_) => {
+            let _ = fs::remove_file(&path);
+            message(
+                "Stopped. Optimised processes stay so: slackline relayout rollback --all undoes them.",
+            );
+            Ok(Done::Positive)
+        }
+        Err(errno) => bail!(
+            "process {} cannot be ended: {}",
+            watcher.pid,
+            std::io::Error::from_raw_os_error(errno)
+        ),
+    }
+}

@@ -1,0 +1,147 @@
+//! `slackline relayout status` and `explain`.
+
+use std::fmt::Write as _;
+
+use ::relayout::{Status, Store};
+use anyhow::Context as _;
+use serde::Serialize;
+use tuner::report::percent;
+
+use crate::table::table;
+use crate::{Done, message, print};
+
+#[derive(Serialize)]
+struct Printed<'a> {
+    processes: &'a [Status],
+}
+
+pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
+    let all = current(store)?;
+    if json {
+        let printed = Printed { processes: &all };
+        print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
+    } else if all.is_empty() {
+        message("No process was looked at yet: slackline relayout start --pid PID");
+    } else {
+        let mut rows = table(&["process", "pid", "state", "generation", "gain", "memory"]);
+        for status in &all {
+            rows.add_row([
+                status.name().to_owned(),
+                status.pid.to_string(),
+                status.state.to_string(),
+                status.generation.to_string(),
+                gain(status)
+                    .or_else(|| status.reason.clone())
+                    .unwrap_or_default(),
+                memory(status),
+            ]);
+        }
+        print(&format!("{rows}\n"))?;
+    }
+    Ok(Done::Positive)
+}
+
+/// What is known, with the layout that the manifest says is in force: another command may have switched since.
+pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
+    let mut all = Status::all(store);
+    for status in &mut all {
+        let manifest = store.load(status.pid, status.start_time)?;
+        status.generation = manifest.as_ref().map_or(0, |manifest| manifest.generation);
+    }
+    Ok(all)
+}
+
+fn gain(status: &Status) -> Option<String> {
+    let gain = status.gain.as_ref()?;
+    Some(format!(
+        "{} % [{}, {}] {}",
+        percent(gain.ratio),
+        percent(gain.low),
+        percent(gain.high),
+        gain.metric
+    ))
+}
+
+fn memory(status: &Status) -> String {
+    let bytes = status.kept_bytes
+        + match (&status.layout, status.generation) {
+            (Some(layout), number) if number != 0 => layout.mapped_bytes,
+            _ => 0,
+        };
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// One line on a process, as it goes along.
+pub(super) fn line(status: &Status) -> String {
+    let mut line = format!("{} {}  {}", status.name(), status.pid, status.state);
+    if let Some(reason) = &status.reason {
+        let _ = write!(line, ": {reason}");
+    } else if status.state == ::relayout::State::Optimized {
+        if let Some(gain) = gain(status) {
+            let _ = write!(line, "  {gain}");
+        }
+        let _ = write!(
+            line,
+            ", {}, generation {}",
+            memory(status),
+            status.generation
+        );
+    }
+    line
+}
+
+pub(super) fn explain(store: &Store, pid: u32, json: bool) -> anyhow::Result<Done> {
+    let all = current(store)?;
+    let status = all
+        .iter()
+        .find(|status| status.pid == pid)
+        .with_context(|| format!("process {pid} was not looked at, or has ended"))?;
+    if json {
+        print(&(serde_json::to_string_pretty(status)? + "\n"))?;
+        return Ok(Done::Positive);
+    }
+    let mut text = line(status) + "\n";
+    if let Some(layout) = &status.layout {
+        let _ = writeln!(
+            text,
+            "\n{} functions moved, {} bytes of code, {} places patched ({} left out)",
+            layout.functions, layout.code_bytes, layout.patches, layout.patches_left_out
+        );
+        if !layout.skipped.is_empty() {
+            let mut rows = table(&["left as it is, because", "how many"]);
+            for (reason, count) in &layout.skipped {
+                rows.add_row([reason.clone(), count.to_string()]);
+            }
+            let _ = writeln!(text, "{rows}");
+        }
+    }
+    if let Some(compared) = &status.comparison {
+        let mut rows = table(&["new layout over original", "change", "95 %"]);
+        let mut row = |name: &str, interval: &latency_stats::Interval| {
+            rows.add_row([
+                name.to_owned(),
+                format!("{} %", percent(interval.estimate)),
+                format!("[{}, {}]", percent(interval.low), percent(interval.high)),
+            ]);
+        };
+        row(&compared.metric, &compared.per_cpu_s);
+        if let Some(per_user_s) = &compared.per_user_s {
+            row("the same per second of user CPU time", per_user_s);
+        }
+        row("the same per second", &compared.per_s);
+        let _ = writeln!(
+            text,
+            "{rows}\n{} pairs of blocks in {:.0} s; {} threads stood still for {} µs (median), {} µs (worst)",
+            compared.blocks.len() / 2,
+            compared.seconds,
+            compared.threads,
+            compared.pause_us_median,
+            compared.pause_us_worst
+        );
+    }
+    for (step, seconds) in &status.seconds {
+        let _ = writeln!(text, "{step}: {seconds:.1} s");
+    }
+    print(&text)?;
+    Ok(Done::Positive)
+}

@@ -1,0 +1,164 @@
+//! `slackline relayout rollback` and `switch`, and what `slackline restore` does about relayouts.
+
+use ::relayout::{CodeCache, Manifest, Process, RelayoutError, State, Status, Store};
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::{Done, message, print};
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Arguments {
+    /// The process.
+    #[arg(required = true)]
+    pid: Option<u32>,
+    /// All processes that were re-laid out.
+    #[arg(long)]
+    all: bool,
+}
+
+/// What became of one process.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Undone {
+    pub(crate) pid: u32,
+    pub(crate) exe: String,
+    /// In a person's words.
+    pub(crate) outcome: String,
+    pub(crate) is_restored: bool,
+}
+
+impl Undone {
+    pub(crate) fn line(&self) -> String {
+        format!(
+            "code of process {} ({}): {}",
+            self.pid, self.exe, self.outcome
+        )
+    }
+}
+
+pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> {
+    let undone = match arguments.pid {
+        None => undo_all(store, false)?,
+        Some(pid) => {
+            let all = store.all()?;
+            let manifest = all
+                .into_iter()
+                .find(|manifest| manifest.pid == pid && manifest.is_alive())
+                .ok_or_else(|| RelayoutError::NotRelaidOut {
+                    pid,
+                    state_dir: store.directory().to_owned(),
+                })?;
+            vec![undo(store, &manifest, false)]
+        }
+    };
+    if undone.is_empty() {
+        message("Nothing to roll back: no process is re-laid out.");
+    }
+    let text: String = undone.iter().map(|undone| undone.line() + "\n").collect();
+    print(&text)?;
+    Ok(match undone.iter().all(|undone| undone.is_restored) {
+        true => Done::Positive,
+        false => Done::RestoreFailed,
+    })
+}
+
+/// Rolls back every process that is re-laid out; in a dry run only says so.
+pub(crate) fn undo_all(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undone>> {
+    let manifests = store.all()?;
+    Ok(manifests
+        .iter()
+        .map(|manifest| undo(store, manifest, dry_run))
+        .collect())
+}
+
+fn undo(store: &Store, manifest: &Manifest, dry_run: bool) -> Undone {
+    let (outcome, is_restored) = match try_undo(store, manifest, dry_run) {
+        Ok(outcome) => outcome,
+        Err(error) => (
+            format!("COULD NOT BE RESTORED: {error:#}; it stays on record, try again"),
+            false,
+        ),
+    };
+    Undone {
+        pid: manifest.pid,
+        exe: manifest.exe.clone(),
+        outcome,
+        is_restored,
+    }
+}
+
+fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result<(String, bool)> {
+    if !manifest.is_alive() {
+        if !dry_run {
+            manifest.remove()?;
+        }
+        return Ok(("gone, nothing to do".into(), true));
+    }
+    if dry_run {
+        return Ok(("would be restored to the original bytes".into(), true));
+    }
+    let mut cache = CodeCache::open(store, Process::open(manifest.pid)?)?;
+    let (switched, kept) = match cache.rollback() {
+        Ok(done) => done,
+        Err(RelayoutError::Gone { .. }) => {
+            manifest.remove()?;
+            return Ok(("gone, nothing to do".into(), true));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(mut status) = Status::load(store, manifest.pid, manifest.start_time) {
+        status.state = State::RolledBack;
+        status.reason = Some("as its user wished".into());
+        status.kept_bytes = kept.bytes;
+        status.generation = 0;
+        status.save(store)?;
+    }
+    let mut outcome = format!(
+        "restored to the original bytes; it stood still for {} µs",
+        switched.pause.us
+    );
+    if kept.bytes > 0 {
+        let why = kept
+            .why
+            .as_deref()
+            .unwrap_or("something may still return into it");
+        outcome += &format!(
+            "; {} KiB of memory stay for now ({why}): roll back again later",
+            kept.bytes >> 10
+        );
+    }
+    if !switched.changed_by_others.is_empty() {
+        outcome += &format!(
+            "; left alone, because someone else changed them: {} places, first at {:#x}",
+            switched.changed_by_others.len(),
+            switched.changed_by_others[0]
+        );
+    }
+    if !switched.occupied.is_empty() {
+        outcome += &format!(
+            "; {} places are NOT RESTORED, because a thread waits inside them: roll back again later",
+            switched.occupied.len()
+        );
+    }
+    let is_restored = switched.changed_by_others.is_empty() && switched.occupied.is_empty();
+    Ok((outcome, is_restored))
+}
+
+pub(super) fn switch(store: &Store, pid: u32, generation: u32) -> anyhow::Result<Done> {
+    let process = Process::open(pid)?;
+    store
+        .load(pid, process.start_time)?
+        .ok_or_else(|| RelayoutError::NotRelaidOut {
+            pid,
+            state_dir: store.directory().to_owned(),
+        })?;
+    let mut cache = CodeCache::open(store, process)?;
+    let switched = cache
+        .switch(generation)
+        .with_context(|| format!("process {pid} stays as it is"))?;
+    message(&format!(
+        "process {pid} runs in generation {generation}; {} threads stood still for {} µs",
+        switched.pause.threads, switched.pause.us
+    ));
+    Ok(Done::Positive)
+}

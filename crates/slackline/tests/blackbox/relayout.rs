@@ -1,0 +1,49 @@
+//! `slackline relayout` and what it says of processes that it leaves alone.
+
+use serde_json::Value;
+
+use crate::toy::{Ended, Toy};
+
+#[test]
+fn who_is_not_there_or_not_re_laid_out_is_named() {
+    let toy = Toy::new();
+    Ended::of(toy.slackline(&["relayout", "start", "--pid", "4294967", "--once"]))
+        .with_code(2)
+        .saying(&["process 4294967 does not exist"]);
+    Ended::of(toy.slackline(&["relayout", "rollback", "4294967"]))
+        .with_code(2)
+        .saying(&["4294967", "not re-laid out"]);
+    Ended::of(toy.slackline(&["relayout", "start", "--once"])).with_code(2);
+    Ended::of(toy.slackline(&["relayout", "rollback", "--all"]))
+        .with_code(0)
+        .saying(&["Nothing to roll back"]);
+    Ended::of(toy.slackline(&["relayout", "stop"]))
+        .with_code(0)
+        .saying(&["Nobody watches"]);
+}
+
+#[test]
+fn an_idle_process_is_declined_with_the_reason() {
+    let toy = Toy::new();
+    let mut sleeper = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    let pid = sleeper.id().to_string();
+    let ended = Ended::of(toy.slackline(&["relayout", "start", "--pid", &pid, "--once", "--json"]));
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    if ended.code == 3 {
+        eprintln!("SKIP: {}", ended.stderr);
+        return;
+    }
+    let ended = ended.with_code(1);
+    let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let process = &printed["processes"][0];
+    assert_eq!(process["state"], "declined");
+    assert_eq!(process["generation"], 0);
+    assert!(
+        process["reason"].as_str().unwrap().contains("idle"),
+        "{process}"
+    );
+}

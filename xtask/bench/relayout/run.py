@@ -1,0 +1,161 @@
+"""Measures `slackline relayout` on Debian's MariaDB under sysbench: run.py OUTPUT.json [--blocks N] [--workloads A,B]
+
+Two servers run side by side under the same load on the same CPUs. One is re-laid out and switched between its original
+layout and the new one; the other is never touched. So three things are seen in the same seconds: the new layout against the
+original, and each against a server that Slackline never wrote to. Noise that hits both servers cancels.
+"""
+import argparse
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parents[2] / "examples" / "relayout-mariadb"
+SLACKLINE = os.environ["SLACKLINE"]
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+# Student's 97.5 % quantiles by degrees of freedom (any table of them); the next smaller one is used.
+STUDENT = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 9: 2.262, 11: 2.201, 15: 2.131, 19: 2.093, 29: 2.045, 39: 2.023, 59: 2.0}
+
+
+def interval(ratios):
+    """Geometric mean and 95 % interval of some ratios, as percentages of change."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    factor = next(STUDENT[known] for known in sorted(STUDENT, reverse=True) if known <= len(logs) - 1)
+    half = factor * statistics.stdev(logs) / math.sqrt(len(logs))
+    return [round((math.exp(value) - 1) * 100, 1) for value in (mean, mean - half, mean + half)]
+
+
+class Server:
+    def __init__(self, directory, port):
+        self.directory = directory
+        output = subprocess.run([EXAMPLE / "server", directory, str(port)], check=True, stdout=subprocess.PIPE, text=True)
+        self.pid = int(output.stdout)
+
+    def sql(self, text):
+        command = ["mariadb", "--no-defaults", f"--socket={self.directory}/socket", "--user=root", "-N", "-B", "-e", text]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def reading(self):
+        """Queries answered, and seconds of CPU time: of all threads to the nanosecond, and the user part by ticks."""
+        queries = int(self.sql("show global status like 'Questions'").split()[1])
+        run_ns = sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat"))
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return queries, run_ns / 1e9, int(fields[11]) * TICK_S
+
+    def load(self, workload, threads):
+        log = open(f"{self.directory}/sysbench.log", "w")
+        command = ["sysbench", f"oltp_{workload}", "--db-driver=mysql", f"--mysql-socket={self.directory}/socket",
+                   "--mysql-user=sbtest", "--tables=4", "--table-size=25000", f"--threads={threads}", "--time=0",
+                   "--report-interval=1", "run"]
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def windows(self):
+        """Queries per second, by windows of one second."""
+        text = Path(f"{self.directory}/sysbench.log").read_text()
+        return [float(word) for word in re.findall(r"qps: ([0-9.]+)", text)]
+
+    def stop(self):
+        subprocess.run(["kill", str(self.pid)], check=False)
+        while Path(f"/proc/{self.pid}").exists():
+            time.sleep(0.1)
+
+
+def relayout(state, *arguments, check=True):
+    return subprocess.run([SLACKLINE, "--state-dir", state, "relayout", *map(str, arguments)], check=check, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def per_cpu(before, after):
+    return (after[0] - before[0]) / (after[1] - before[1])
+
+
+def measure(workload, threads, blocks, block_s):
+    result = {"workload": workload, "connections_each": threads, "blocks": []}
+    with tempfile.TemporaryDirectory() as work:
+        touched, untouched = Server(f"{work}/touched", 33401), Server(f"{work}/untouched", 33402)
+        loads = []
+        try:
+            checksum = touched.sql("checksum table sbtest.sbtest1, sbtest.sbtest2")
+            loads = [server.load(workload, threads) for server in (touched, untouched)]
+            time.sleep(6)
+            before = touched.windows()[1:]
+            start = time.monotonic()
+            # What the command itself verifies is one claim; the comparison below is another.
+            done = relayout(f"{work}/state", "start", "--pid", touched.pid, "--once", "--json", check=False)
+            result["start_s"] = round(time.monotonic() - start, 1)
+            print(done.stderr, end="")
+            if done.returncode not in (0, 1):
+                sys.exit(done.stderr)
+            status = json.loads(done.stdout)["processes"][0]
+            result["state"], result["reason"] = status["state"], status.get("reason")
+            for key in ("gain", "pause_us", "seconds", "layout"):
+                result[key] = status[key]
+            during = touched.windows()[len(before) + 1:][: int(status["seconds"].get("counting", 0) + 5)]
+            result["profiling_windows"] = {"before": before, "during": during}
+            if status["state"] == "optimized":
+                number = status["generation"]
+                for block in range(blocks):
+                    for generation in ((0, number) if block % 2 == 0 else (number, 0)):
+                        relayout(f"{work}/state", "switch", touched.pid, generation)
+                        time.sleep(0.05)
+                        first = touched.reading(), untouched.reading()
+                        time.sleep(block_s)
+                        last = touched.reading(), untouched.reading()
+                        result["blocks"].append({
+                            "block": block, "new": generation != 0,
+                            "touched": per_cpu(first[0], last[0]), "untouched": per_cpu(first[1], last[1]),
+                        })
+                result["changes"] = changes(result["blocks"])
+            rollback = relayout(f"{work}/state", "rollback", "--all", check=False)
+            result["rollback"] = (rollback.stdout + rollback.stderr).strip()
+            result["same_code"] = subprocess.run([EXAMPLE / "same-code", str(touched.pid)], check=False).returncode == 0
+            result["same_checksum"] = touched.sql("checksum table sbtest.sbtest1, sbtest.sbtest2") == checksum
+        finally:
+            for load in loads:
+                load.kill()
+                load.wait()
+            touched.stop()
+            untouched.stop()
+    return result
+
+
+def changes(blocks):
+    """Each pair's ratios, as intervals."""
+    def ratios(new):
+        return [block["touched"] / block["untouched"] for block in blocks if block["new"] == new]
+    original, new = ratios(False), ratios(True)
+    return {
+        "new_over_original": interval([n / o for n, o in zip(new, original)]),
+        "original_over_untouched": interval(original),
+        "new_over_untouched": interval(new),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--block-s", type=float, default=0.7)
+    parser.add_argument("--workloads", default="point_select,read_only")
+    parser.add_argument("--connections", default="2")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
+    for workload in arguments.workloads.split(","):
+        for threads in map(int, arguments.connections.split(",")):
+            result = measure(workload, threads, arguments.blocks, arguments.block_s)
+            result["kernel"], result["time"] = os.uname().release, time.strftime("%Y-%m-%d %H:%M")
+            results.append(result)
+            arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+            print(workload, threads, result["state"], result.get("changes"))
+
+
+main()
