@@ -1,6 +1,6 @@
 //! What is understood of ELF files: functions, blocks, jump tables, and what is skipped and why.
 //!
-//! `cargo run --release -p code-layout --example survey -- /usr/sbin/nginx …`
+//! `cargo run --release -p code-layout --example survey -- [--every N] FILE …`: each N-th function only.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use std::time::Instant;
@@ -10,9 +10,10 @@ use code_layout::{
     emit,
 };
 
-/// Emits all movable functions and compares them with the file.
-fn emit_all(image: &Image, order: Order) -> Result<(), Box<dyn std::error::Error>> {
+/// Emits the movable functions and compares them with the file.
+fn emit_all(image: &Image, order: Order, every: usize) -> Result<(), Box<dyn std::error::Error>> {
     let functions = (0..image.functions().len())
+        .step_by(every)
         .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
         .collect();
     let begun = Instant::now();
@@ -52,7 +53,15 @@ fn emit_all(image: &Image, order: Order) -> Result<(), Box<dyn std::error::Error
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    for path in std::env::args().skip(1) {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let mut every = 1;
+    if arguments
+        .next_if(|argument| argument == "--every")
+        .is_some()
+    {
+        every = arguments.next().ok_or("--every needs a number")?.parse()?;
+    }
+    for path in arguments {
         let bytes = std::fs::read(&path)?;
         let begun = Instant::now();
         let image = match Image::parse(bytes) {
@@ -66,7 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let begun = Instant::now();
         let mut skipped = Skipped::new();
         let (mut moved, mut blocks, mut tables, mut entries, mut indirect) = (0, 0, 0, 0, 0);
-        for index in 0..image.functions().len() {
+        for index in (0..image.functions().len()).step_by(every) {
             match image.analyse(FunctionId(u32::try_from(index)?)) {
                 Ok(function) => {
                     moved += 1;
@@ -82,11 +91,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         Err(skip) => *skipped.entry(skip).or_default() += 1,
                     }
                     for (skip, count) in function.skipped {
-                        if std::env::var_os("SURVEY_JUMPS").is_some()
-                            && skip == code_layout::Skip::IndirectJump
-                        {
-                            println!("  unknown jump in {:#x}", function.start);
-                        }
                         *skipped.entry(skip).or_default() += count;
                     }
                 }
@@ -100,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             begun.elapsed(),
         );
         for order in [Order::Original, Order::Random(1)] {
-            emit_all(&image, order)?;
+            emit_all(&image, order, every)?;
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::process::{Counters, Program};
 
-const FUNCTIONS: usize = 16;
+const FUNCTIONS: usize = 10;
 const SEEDS: u64 = 5;
 
 /// Writes one function's statements.
@@ -154,7 +154,7 @@ fn source(seed: u64) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 0, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
     #[test]
     fn any_program_in_any_order(seed in any::<u64>(), order in any::<u64>(), level in 0usize..4) {

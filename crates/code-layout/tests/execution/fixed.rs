@@ -1,0 +1,89 @@
+//! An executable that is not position-independent: absolute jump tables, a code cache below 2 GiB.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use code_layout::{
+    CallSites, FunctionId, Image, Order, PatchSelection, Placement, Plan, Profile, check, emit,
+};
+
+const CACHE: u64 = 0x1000_0000;
+
+fn output(program: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{:?}", output.status);
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_fixed_executable_in_every_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/fixed.c");
+    let program = directory.path().join("fixed");
+    for level in ["-O1", "-O2"] {
+        let status = Command::new("gcc")
+            .args(["-no-pie", "-fno-pie", level, "-s", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .status()
+            .expect("gcc runs");
+        assert!(status.success());
+        let expected = output(&program, &[]);
+        let image = Image::parse(std::fs::read(&program).expect("the program")).expect("an image");
+        assert!(!image.is_position_independent());
+        let functions: Vec<_> = (0..image.functions().len())
+            .filter_map(|index| image.analyse(FunctionId(u32::try_from(index).ok()?)).ok())
+            .collect();
+        let absolute = functions
+            .iter()
+            .flat_map(|function| &function.tables)
+            .filter(|table| table.entry_bytes == 8);
+        assert!(absolute.count() > 0);
+        for order in [Order::Original, Order::Random(5), Order::Random(6)] {
+            let plan = Plan::new(functions.clone(), &Profile::default(), order);
+            let placement = Placement {
+                cache_address: CACHE,
+                cache_bytes: 16 << 20,
+                patches: PatchSelection {
+                    entries: true,
+                    call_sites: CallSites::Moved,
+                    vtables: true,
+                    jump_tables: true,
+                },
+                ..Placement::default()
+            };
+            let emitted = emit(&image, &plan, &placement).expect("emitted");
+            check(&image, &plan, &placement, &emitted).expect("right");
+            assert!(
+                emitted
+                    .patches
+                    .iter()
+                    .any(|patch| patch.kind == code_layout::PatchKind::JumpTable)
+            );
+            let mut lines = String::new();
+            for patch in &emitted.patches {
+                let bytes = patch.new.iter().fold(String::new(), |mut text, byte| {
+                    let _ = write!(text, "{byte:02x}");
+                    text
+                });
+                let _ = writeln!(lines, "{:x} {bytes}", patch.vaddr);
+            }
+            let (code, patches) = (
+                directory.path().join("code"),
+                directory.path().join("patches"),
+            );
+            std::fs::write(&code, &emitted.bytes).expect("written");
+            std::fs::write(&patches, lines).expect("written");
+            let arguments = [
+                code.to_str().expect("UTF-8"),
+                patches.to_str().expect("UTF-8"),
+                "10000000",
+            ];
+            assert_eq!(output(&program, &arguments), expected, "{level} {order:?}");
+        }
+    }
+}
