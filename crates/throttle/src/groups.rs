@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_that_was_not_seen_costs_no_more_than_the_time_since_the_last() {
+    fn a_stretch_whose_beginning_was_not_seen_is_not_counted() {
         let mut groups = Groups::new(0, 1);
         groups.add(1, 0);
         groups.take(0, switch(0, 0, 1));
@@ -213,7 +213,7 @@ mod tests {
         groups.take(40 * MS, switch(0, 0, 7));
         groups.take(50 * MS, switch(0, 1, 0));
         let seen = groups.finish(100 * MS);
-        assert_eq!(seen[0].cpu_us, 20_000.0);
+        assert_eq!(seen[0].cpu_us, 10_000.0);
     }
 
     #[test]

@@ -64,7 +64,20 @@ impl Group {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
+        let pid = child.id();
         self.children.push(child);
+        // Until then it is in our own group.
+        for file in files {
+            let is_in = || {
+                std::fs::read_to_string(&file)
+                    .unwrap()
+                    .lines()
+                    .any(|line| line == pid.to_string())
+            };
+            while !is_in() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
     }
 }
 
