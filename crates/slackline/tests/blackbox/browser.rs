@@ -16,7 +16,13 @@ fn toy() -> Toy {
     let parameters = toy.spec["parameters"].as_array_mut().unwrap();
     parameters.push(json!({ "name": "pool", "type": "int", "low": 1, "high": 64, "default": 32, "scale": "log" }));
     parameters.push(json!({ "name": "codec", "type": "categorical", "values": ["lz4", "none", "zstd"], "default": "none" }));
-    toy.load_after("us=$(( us + ({pool}-12)*({pool}-12) )); sleep 0.05");
+    // Slow enough for a hand on the mouse, as long as that file is there.
+    let slow = toy.path("slow");
+    std::fs::write(&slow, "").unwrap();
+    toy.load_after(&format!(
+        "us=$(( us + ({{pool}}-12)*({{pool}}-12) )); sleep 0.05; [ ! -e {} ] || sleep 2",
+        slow.display()
+    ));
     toy.spec["name"] = json!("pool and codec");
     toy.spec["search"] = json!({ "strategy": "sobol" });
     toy.spec["evaluation"]["blocks"] = json!(3);
@@ -69,6 +75,7 @@ fn a_person_clicks_through_all_of_it() {
     browser.wait("document.querySelector('#kill')");
     browser.click("#kill");
     browser.wait("document.querySelector('tr.killed')");
+    std::fs::remove_file(toy.path("slow")).unwrap();
     browser.click("#verb-pause");
     browser.wait("document.querySelector('p[role=status] .tag.paused')");
     assert_eq!(knob(), FIRST);
