@@ -65,6 +65,11 @@ const EDGES: &[Edges] = &[
         reason: "the asynchronous part: what a request means is decided below it",
     },
     Edges {
+        from: "dispatch",
+        to: &["host", "tuner"],
+        reason: "NATS, for coordinators and workers: a worker needs neither a database nor a page",
+    },
+    Edges {
         from: "relayout",
         to: &["code-layout", "host", "latency-stats", "perf-events"],
         reason: "the only crate that writes into another process: what it writes is decided below it",
@@ -75,6 +80,7 @@ const EDGES: &[Edges] = &[
             "bayes-opt",
             "coordinator",
             "dashboard",
+            "dispatch",
             "host",
             "latency-stats",
             "load",
@@ -107,6 +113,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "tuner",
     "coordinator",
     "dashboard",
+    "dispatch",
 ];
 
 /// Past this many lines a file has a second subject (the house style, rule 4).

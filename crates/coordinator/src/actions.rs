@@ -75,6 +75,12 @@ impl Coordinator {
         parent: Option<i64>,
     ) -> Result<i64, Error> {
         within_limits(&spec.spec.budget)?;
+        if spec.spec.workers.is_some() && !self.workers.is_there() {
+            return Err(Error::Invalid(
+                "workers: this server has none: start it with --workers, or leave the section out"
+                    .into(),
+            ));
+        }
         let id = self.store.create(&NewExperiment {
             name: spec.name.clone(),
             dir: spec.dir.display().to_string(),
@@ -165,6 +171,7 @@ impl Coordinator {
                 .interrupt
                 .raise(rustix::process::Signal::TERM.as_raw());
         }
+        self.nudge();
         Ok(())
     }
 
@@ -173,6 +180,11 @@ impl Coordinator {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Conflict`] where it is not running.
     pub fn kill(&self, id: i64, number: usize) -> Result<(), Error> {
+        if self.store.experiment(id)?.spec.workers.is_some() {
+            self.store.withdraw(id, number)?;
+            self.nudge();
+            return Ok(());
+        }
         self.store.is_to_be_killed(id, number)?;
         if let Some(present) = &*self.present()
             && present.progress.experiment == id

@@ -11,12 +11,14 @@ use tuner::TunerError;
 use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
+use tuner::protocol::{Reply, Request};
 use tuner::report::Report;
 use tuner::spec::CheckedSpec;
 
 use crate::error::Error;
 use crate::sitting::Sitting;
 use crate::store::{ExperimentRow, State, Store, Wish};
+use crate::workers::Workers;
 
 /// How often an idle coordinator looks for work that nobody told it of.
 const IDLE: Duration = Duration::from_secs(1);
@@ -35,7 +37,10 @@ pub struct Coordinator {
     present: Mutex<Option<Present>>,
     wake: Condvar,
     is_ending: AtomicBool,
+    /// It has the store's lock, and has seen to what an earlier coordinator left.
+    is_active: AtomicBool,
     trouble: Mutex<Option<String>>,
+    pub(crate) workers: Workers,
 }
 
 /// The experiment that is measured now.
@@ -69,8 +74,36 @@ impl Coordinator {
             present: Mutex::new(None),
             wake: Condvar::new(),
             is_ending: AtomicBool::new(false),
+            is_active: AtomicBool::new(false),
             trouble: Mutex::new(None),
+            workers: Workers::new(),
         }
+    }
+
+    /// Lets experiments be measured by workers on other hosts, of whom a silence of `lease` means that they are gone. The
+    /// caller sees to it that [`run_workers`](Self::run_workers) runs and that [`answer`](Self::answer) is asked.
+    #[must_use]
+    pub fn with_workers(mut self, lease: Duration) -> Self {
+        self.workers.set_lease(lease);
+        self
+    }
+
+    /// The workers on other hosts.
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// Answers a worker.
+    pub fn answer(&self, request: Request) -> Reply {
+        if !self.is_active() {
+            return Reply::Trouble("this coordinator does not have the store yet".into());
+        }
+        self.workers.answer_and_wake(&self.store, request)
+    }
+
+    /// Whether it has the store's lock, and has seen to what an earlier coordinator left.
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
     }
 
     /// The store.
@@ -110,6 +143,7 @@ impl Coordinator {
     /// There may be something to do.
     pub(crate) fn nudge(&self) {
         self.wake.notify_all();
+        self.workers.wake_all();
     }
 
     /// Asks [`run`](Self::run) to return; the evaluation that is measured will be repeated after the next start.
@@ -140,6 +174,7 @@ impl Coordinator {
                 if !is_recovered {
                     self.recover(report)?;
                     is_recovered = true;
+                    self.is_active.store(true, Ordering::Relaxed);
                 }
                 self.set_trouble(None);
                 self.work()
@@ -166,7 +201,8 @@ impl Coordinator {
         Ok(())
     }
 
-    fn is_ending(&self) -> bool {
+    /// Whether it has been asked to [`end`](Self::end).
+    pub fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }
 
@@ -310,7 +346,7 @@ impl Coordinator {
 }
 
 /// What a sitting leaves its experiment as.
-fn end_of(
+pub(crate) fn end_of(
     report: &mut Report,
     error: Option<&TunerError>,
     is_stopped: bool,

@@ -6,11 +6,11 @@ use tuner::evaluation::Block;
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
 use tuner::report::{EvaluationRecord, Report};
-use tuner::spec::{Scalar, Spec};
+use tuner::spec::Scalar;
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{EvaluationRow, ExperimentRow, NewExperiment, State};
+use crate::store::{ExperimentRow, NewExperiment, State};
 
 impl Coordinator {
     /// The whole report of an experiment, with every block.
@@ -97,6 +97,7 @@ impl Coordinator {
                 run,
                 blocks,
                 fault: None,
+                host: None,
             }));
         }
         // What was in force elsewhere is not in force here.
@@ -122,68 +123,4 @@ impl Coordinator {
         }
         Ok(id)
     }
-}
-
-/// The evaluations as a table: one a line, with a column for each parameter and each constraint's excess.
-///
-/// # Errors
-/// [`Error::Invalid`] where the table cannot be written.
-pub fn evaluations_csv(spec: &Spec, rows: &[EvaluationRow]) -> Result<String, Error> {
-    let parameters: Vec<&str> = spec
-        .parameters
-        .iter()
-        .map(|parameter| parameter.name.as_str())
-        .collect();
-    let constraints: Vec<&str> = spec.constraints.iter().map(String::as_str).collect();
-    let mut table = csv::Writer::from_writer(Vec::new());
-    let failed = |error: csv::Error| Error::Invalid(error.to_string());
-    let fixed = [
-        "number",
-        "outcome",
-        "reason",
-        "started_ms",
-        "duration_s",
-        "score",
-        "score_variance",
-    ];
-    let excesses: Vec<String> = constraints
-        .iter()
-        .map(|text| format!("excess of {text}"))
-        .collect();
-    let head = fixed.into_iter().chain(parameters.iter().copied());
-    table
-        .write_record(head.chain(excesses.iter().map(String::as_str)))
-        .map_err(failed)?;
-    for row in rows {
-        let record = &row.record;
-        let number = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
-        let measurement = record.measurement.as_ref();
-        let mut line = vec![
-            record.number.to_string(),
-            if row.is_running {
-                "running".to_owned()
-            } else {
-                record.outcome.to_string()
-            },
-            record.reason.clone().unwrap_or_default(),
-            row.started_ms.to_string(),
-            record.duration_s.to_string(),
-            number(measurement.map(|measurement| measurement.score)),
-            number(measurement.map(|measurement| measurement.score_variance)),
-        ];
-        let value = |name: &&str| {
-            let value = record.configuration.get(name);
-            value.map_or_else(String::new, ToString::to_string)
-        };
-        line.extend(parameters.iter().map(value));
-        let excess = |text: &&str| {
-            number(measurement.and_then(|measurement| measurement.excess.get(*text).copied()))
-        };
-        line.extend(constraints.iter().map(excess));
-        table.write_record(&line).map_err(failed)?;
-    }
-    let bytes = table
-        .into_inner()
-        .map_err(|error| Error::Invalid(error.to_string()))?;
-    String::from_utf8(bytes).map_err(|error| Error::Invalid(error.to_string()))
 }

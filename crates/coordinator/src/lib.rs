@@ -5,8 +5,11 @@
 //! went away are the same thing to it: the sitting ends, the host is restored, and a later sitting goes on from what was
 //! committed.
 //!
-//! Architecture invariant: no HTTP here, and nothing asynchronous. One thread measures; the methods of [`Coordinator`] may
-//! be called from any other.
+//! An experiment may be measured by workers on other hosts instead: each has a thread that asks, gives out, and takes in what
+//! comes back. How orders and answers travel is behind [`Bus`] and [`Coordinator::answer`].
+//!
+//! Architecture invariant: no HTTP here, no NATS, and nothing asynchronous. One thread measures; the methods of
+//! [`Coordinator`] may be called from any other.
 
 #![forbid(unsafe_code)]
 
@@ -14,9 +17,13 @@ mod actions;
 mod coordinator;
 mod error;
 mod exchange;
+mod remote;
 mod sitting;
 pub mod store;
+mod table;
+mod workers;
 
 pub use coordinator::{Coordinator, Progress};
 pub use error::Error;
-pub use exchange::evaluations_csv;
+pub use table::evaluations_csv;
+pub use workers::{Bus, Counts, WorkerView, Workers};

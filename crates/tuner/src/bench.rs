@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::Configuration;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Fault;
 use crate::evaluation::Block;
 use crate::spec::Scalar;
 
 /// One configuration beside the control.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Arm {
     /// Its parameters.
     pub configuration: Configuration,

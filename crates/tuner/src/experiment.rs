@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use bayes_opt::{Configuration, Observation, Optimizer};
 
+use crate::assignment::{self, Assignment, Purpose};
 use crate::bench::{Arm, Bench};
-use crate::error::{Fault, TunerError};
-use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
-use crate::ledger::{Event, Ledger};
-use crate::process::Stop;
+use crate::error::TunerError;
+use crate::evaluation::{Measurement, Outcome};
+use crate::ledger::{Event, Ledger, PlannedArm};
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
 use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
 use crate::verification;
@@ -96,14 +96,7 @@ fn fill(
     if let Some(started) = kept.started {
         report.started = started;
     }
-    let mut search = Search::new(spec, &kept.evaluations)?;
-    for record in std::mem::take(&mut kept.evaluations) {
-        search.learn(&record)?;
-        search.records.push(record);
-    }
-    // Whoever goes on has seen to what ended the last sitting.
-    search.failures = 0;
-    search.given_up = 0;
+    let mut search = Search::resume(spec, std::mem::take(&mut kept.evaluations))?;
     // A verification that has begun is about what was known then.
     let searched = match kept.plan {
         Some(_) => Ok(Ended::Enough),
@@ -112,11 +105,7 @@ fn fill(
     report.evaluations = std::mem::take(&mut search.records);
     match searched? {
         Ended::Enough => {
-            report.recommended = search.optimizer.best().map(|best| Recommended {
-                configuration: best.configuration,
-                mean: best.mean,
-                sd: best.sd,
-            });
+            report.recommended = search.recommended();
             verification::run(spec, bench, ledger, kept, report)?;
         }
         Ended::Signal(signal) => report.interrupted = Some(signal),
@@ -136,7 +125,9 @@ enum Ended {
     Paused,
 }
 
-struct Search {
+/// What a search knows and wants next. [`run`] drives it one evaluation at a time; whoever has several measured at once
+/// drives it by [`next`](Self::next) and [`take`](Self::take).
+pub struct Search {
     optimizer: Optimizer,
     records: Vec<EvaluationRecord>,
     /// Evaluations in a row in which the control could not be measured.
@@ -144,12 +135,28 @@ struct Search {
     /// Configurations in a row that were given up because their load could not be measured.
     given_up: usize,
     /// To be measured again before anything else.
-    again: Option<Configuration>,
-    /// The configuration in `again` could not be measured once already.
-    is_second_try: bool,
+    again: Vec<Configuration>,
+    /// Configurations that could not be measured once already.
+    unmeasured: Vec<Configuration>,
 }
 
 impl Search {
+    /// A search that goes on from what has been measured.
+    ///
+    /// # Errors
+    /// The optimiser refuses a configuration that is not of this specification.
+    pub fn resume(spec: &CheckedSpec, kept: Vec<EvaluationRecord>) -> Result<Self, TunerError> {
+        let mut search = Self::new(spec, &kept)?;
+        for record in kept {
+            search.learn(&record)?;
+            search.records.push(record);
+        }
+        // Whoever goes on has seen to what ended the last sitting.
+        search.failures = 0;
+        search.given_up = 0;
+        Ok(search)
+    }
+
     fn new(spec: &CheckedSpec, kept: &[EvaluationRecord]) -> Result<Self, TunerError> {
         let mut settings = spec.settings.clone();
         for record in kept {
@@ -184,8 +191,8 @@ impl Search {
             records: Vec::new(),
             failures: 0,
             given_up: 0,
-            again: None,
-            is_second_try: false,
+            again: Vec::new(),
+            unmeasured: Vec::new(),
         })
     }
 
@@ -226,24 +233,70 @@ impl Search {
             if let Some(signal) = signal {
                 return Ok(Ended::Signal(signal));
             }
-            self.give_up(reason)?;
+            self.give_up(reason, 1)?;
         }
     }
 
+    /// Takes in an evaluation that ended, of several measured at once.
+    ///
+    /// # Errors
+    /// Going on is of no use: the control, or the load, could not be measured several times in a row.
+    pub fn take(&mut self, record: EvaluationRecord, at_once: usize) -> Result<(), TunerError> {
+        self.learn(&record)?;
+        let reason = record.reason.clone();
+        self.records.push(record);
+        self.give_up(reason, at_once)
+    }
+
+    /// Counts a configuration as being measured.
+    ///
+    /// # Errors
+    /// It is not of this specification.
+    pub fn hold(&mut self, configuration: &Configuration) -> Result<(), TunerError> {
+        Ok(self.optimizer.hold(configuration)?)
+    }
+
+    /// What an evaluation must not be shown to be worse than: see [`crate::evaluation::Evaluation::new`].
+    pub fn incumbent(&mut self) -> Option<f64> {
+        self.optimizer.best().map(|best| best.mean + best.sd)
+    }
+
+    /// The arms of a verification of what has been found.
+    pub fn plan(&mut self, spec: &CheckedSpec) -> Vec<PlannedArm> {
+        let mut report = begin(spec);
+        report.recommended = self.recommended();
+        report.evaluations.clone_from(&self.records);
+        verification::plan(spec, &report)
+    }
+
+    fn recommended(&mut self) -> Option<Recommended> {
+        self.optimizer.best().map(|best| Recommended {
+            configuration: best.configuration,
+            mean: best.mean,
+            sd: best.sd,
+        })
+    }
+
     /// Evaluations that count against the budget.
-    fn counted(&self) -> usize {
+    pub fn counted(&self) -> usize {
         let is_lost = |record: &&EvaluationRecord| record.failure == Some(Failure::Lost);
         self.records.len() - self.records.iter().filter(is_lost).count()
     }
 
     /// The next question; an absolute objective asks for the control's own value first.
-    fn next(
+    ///
+    /// # Errors
+    /// The optimiser has nothing left to ask.
+    pub fn next(
         &mut self,
         spec: &CheckedSpec,
         queued: Option<Configuration>,
     ) -> Result<Option<Configuration>, TunerError> {
-        if let Some(first) = self.again.take().or(queued) {
-            return Ok(Some(first));
+        if !self.again.is_empty() {
+            return Ok(Some(self.again.remove(0)));
+        }
+        if queued.is_some() {
+            return Ok(queued);
         }
         if self.records.is_empty() && spec.objective.scale == ObjectiveScale::Absolute {
             return Ok(Some(spec.space.default_configuration()));
@@ -260,61 +313,26 @@ impl Search {
         bench: &mut dyn Bench,
         ledger: &mut dyn Ledger,
     ) -> Result<(EvaluationRecord, Option<i32>), TunerError> {
-        let incumbent = self.optimizer.best().map(|best| best.mean + best.sd);
-        let arm = Arm {
-            configuration: configuration.clone(),
-            ..Arm::default()
+        let assignment = Assignment {
+            purpose: Purpose::Search,
+            arm: Arm {
+                configuration: configuration.clone(),
+                ..Arm::default()
+            },
+            incumbent: self.incumbent(),
         };
-        let start_s = bench.elapsed_s();
-        let own_cpu_start_s = bench.own_cpu_s();
-        let evaluation = Evaluation::new(Rules::of(spec), incumbent);
-        let (measured, blocks) = evaluate(evaluation, &arm, bench, ledger)?;
-        let mut record = EvaluationRecord {
-            number,
-            configuration,
-            outcome: Outcome::Failed,
-            reason: None,
-            measurement: None,
-            failure: None,
-            blocks,
-            duration_s: bench.elapsed_s() - start_s,
-            own_cpu_s: bench.own_cpu_s() - own_cpu_start_s,
-        };
-        let mut signal = None;
-        match measured {
-            Ok((outcome, measurement)) => {
-                record.outcome = outcome;
-                record.measurement = Some(measurement);
-            }
-            Err(fault) => {
-                record.reason = Some(fault.to_string());
-                match fault {
-                    Fault::Configuration(_) => record.outcome = Outcome::Crashed,
-                    Fault::Harness(_) => record.failure = Some(Failure::Harness),
-                    Fault::Unmeasured(_) => record.failure = Some(Failure::Unmeasured),
-                    Fault::Interrupted(stop) => {
-                        record.outcome = Outcome::Killed;
-                        match stop {
-                            Stop::Signal(number) => {
-                                signal = Some(number);
-                                record.reason = Some(stop.to_string());
-                            }
-                            Stop::Evaluation => record.reason = Some(BY_USER.into()),
-                        }
-                    }
-                }
-            }
-        }
-        Ok((record, signal))
+        let measured = assignment::measure(spec, &assignment, bench, ledger)?;
+        let signal = measured.signal;
+        Ok((measured.record(number, configuration), signal))
     }
 
     /// Draws the conclusions from an evaluation, measured now or in an earlier sitting.
     fn learn(&mut self, record: &EvaluationRecord) -> Result<(), TunerError> {
         let configuration = &record.configuration;
-        let was_second_try = self.is_second_try;
-        self.again = None;
+        let was_second_try = self.unmeasured.contains(configuration);
+        self.again.retain(|again| again != configuration);
         if record.failure != Some(Failure::Lost) {
-            self.is_second_try = false;
+            self.unmeasured.retain(|once| once != configuration);
         }
         if !matches!(record.failure, Some(Failure::Lost | Failure::Harness)) {
             self.failures = 0;
@@ -335,29 +353,30 @@ impl Search {
                     self.optimizer.hold(configuration)?;
                 }
                 Some(Failure::Unmeasured) => {
-                    self.is_second_try = true;
-                    self.again = Some(configuration.clone());
+                    self.unmeasured.push(configuration.clone());
+                    self.again.push(configuration.clone());
                 }
-                Some(Failure::Lost) => self.again = Some(configuration.clone()),
+                Some(Failure::Lost) => self.again.push(configuration.clone()),
                 Some(Failure::Harness) | None => {
                     self.failures += 1;
-                    self.again = Some(configuration.clone());
+                    self.again.push(configuration.clone());
                 }
             },
         }
         Ok(())
     }
 
-    /// Ends the experiment where going on is of no use.
-    fn give_up(&self, reason: Option<String>) -> Result<(), TunerError> {
+    /// Ends the experiment where going on is of no use. Of several at once, some had begun before the others failed.
+    fn give_up(&self, reason: Option<String>, at_once: usize) -> Result<(), TunerError> {
         let reason = reason.unwrap_or_default();
-        if self.failures >= FAILURES_IN_A_ROW {
+        let limit = FAILURES_IN_A_ROW + at_once.saturating_sub(1);
+        if self.failures >= limit {
             return Err(TunerError::Control {
                 attempts: self.failures,
                 reason,
             });
         }
-        if self.given_up >= FAILURES_IN_A_ROW {
+        if self.given_up >= limit {
             return Err(TunerError::Load {
                 configurations: self.given_up,
                 reason,
@@ -401,50 +420,4 @@ fn known_excess(spec: &CheckedSpec) -> BTreeMap<String, f64> {
         .filter(|constraint| matches!(constraint.limit, Limit::TimesControl(_)))
         .map(|constraint| (constraint.text.clone(), constraint.excess(1.0, 1.0)))
         .collect()
-}
-
-pub(crate) type Measured = Result<(Outcome, Measurement), Fault>;
-
-/// One evaluation from start to end; the blocks are kept even of one that ended badly.
-pub(crate) fn evaluate(
-    mut evaluation: Evaluation,
-    arm: &Arm,
-    bench: &mut dyn Bench,
-    ledger: &mut dyn Ledger,
-) -> Result<(Measured, Vec<Block>), TunerError> {
-    let planned = evaluation.planned_blocks();
-    let mut unkept = Ok(());
-    let mut measure = || -> Result<(), Fault> {
-        bench.begin(arm)?;
-        for index in 0..planned {
-            let block = bench.block(index)?;
-            let step = evaluation.push(block)?;
-            if let Some(block) = evaluation.blocks().last() {
-                unkept = ledger.note(&Event::Block {
-                    done: index + 1,
-                    of: planned,
-                    block,
-                });
-            }
-            if step == Step::Stop || unkept.is_err() {
-                break;
-            }
-        }
-        Ok(())
-    };
-    let measured = measure();
-    bench.end()?;
-    unkept?;
-    Ok(match measured {
-        Err(fault) => (Err(fault), evaluation.blocks().to_vec()),
-        Ok(()) => {
-            let blocks = evaluation.blocks().to_vec();
-            (
-                evaluation
-                    .finish()
-                    .map(|(outcome, measurement, _)| (outcome, measurement)),
-                blocks,
-            )
-        }
-    })
 }

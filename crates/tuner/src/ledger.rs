@@ -68,7 +68,8 @@ pub struct PlannedArm {
 }
 
 impl PlannedArm {
-    pub(crate) fn arm(&self) -> Arm {
+    /// What is measured of it.
+    pub fn arm(&self) -> Arm {
         Arm {
             configuration: self.configuration.clone(),
             variables: self.variables.clone(),
@@ -87,6 +88,9 @@ pub struct VerificationRun {
     pub blocks: Vec<Block>,
     /// Why it gave none.
     pub fault: Option<String>,
+    /// The worker that measured it; none where that was this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// What earlier sittings of an experiment left.

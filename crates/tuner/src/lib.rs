@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod assignment;
 pub mod bench;
 pub mod error;
 pub mod evaluation;
@@ -21,6 +22,7 @@ pub mod live;
 pub mod metrics;
 pub mod parse;
 pub mod process;
+pub mod protocol;
 mod quota;
 pub mod reapply;
 pub mod report;

@@ -76,6 +76,9 @@ pub struct EvaluationRecord {
     pub duration_s: f64,
     /// Slackline's own CPU time in it.
     pub own_cpu_s: f64,
+    /// The worker that measured it, control and all; none where that was this host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// Why an evaluation says nothing about its configuration.

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use bayes_opt::Configuration;
 use latency_stats::{ratio_interval, ratio_interval_of_runs};
 
+use crate::assignment::{self, Assignment, Purpose};
 use crate::bench::Bench;
-use crate::error::{Fault, TunerError};
-use crate::evaluation::{Block, Evaluation, Outcome, Rules};
-use crate::experiment::evaluate;
-use crate::ledger::{Event, Kept, Ledger, PlannedArm, VerificationRun};
-use crate::process::Stop;
+use crate::error::TunerError;
+use crate::evaluation::{Block, Outcome, Rules};
+use crate::ledger::{Event, Kept, Ledger, PlannedArm};
 use crate::report::{ArmResult, Finding, Report, judge};
 use crate::spec::CheckedSpec;
 use crate::template;
@@ -39,7 +38,7 @@ fn candidates(spec: &CheckedSpec, report: &Report) -> Vec<Configuration> {
 }
 
 /// The arms to measure: the best configurations of the search, then those that the specification names.
-fn plan(spec: &CheckedSpec, report: &Report) -> Vec<PlannedArm> {
+pub(crate) fn plan(spec: &CheckedSpec, report: &Report) -> Vec<PlannedArm> {
     let found = candidates(spec, report).into_iter().enumerate();
     let found = found.map(|(index, configuration)| PlannedArm {
         name: format!("candidate {}", index + 1),
@@ -103,20 +102,17 @@ pub(crate) fn run(
                         run,
                         of: rules.runs,
                     })?;
-                    let (blocks, fault) = match measure(spec, planned, bench, ledger)? {
-                        Ok(blocks) => (blocks, None),
-                        Err(Fault::Interrupted(Stop::Signal(signal))) => {
-                            report.interrupted = Some(signal);
-                            break 'runs;
-                        }
-                        Err(fault) => (Vec::new(), Some(fault.to_string())),
+                    let assignment = Assignment {
+                        purpose: Purpose::Verification,
+                        arm: planned.arm(),
+                        incumbent: None,
                     };
-                    let measured = VerificationRun {
-                        arm: index,
-                        run,
-                        blocks,
-                        fault,
-                    };
+                    let measured = assignment::measure(spec, &assignment, bench, ledger)?;
+                    if let Some(signal) = measured.signal {
+                        report.interrupted = Some(signal);
+                        break 'runs;
+                    }
+                    let measured = measured.run(index, run);
                     ledger.note(&Event::Verified(&measured))?;
                     measured
                 }
@@ -155,25 +151,6 @@ pub(crate) fn run(
     }
     report.verification = results;
     Ok(())
-}
-
-/// One run of one arm; a hiccup of the harness says nothing about it, so it is tried twice.
-fn measure(
-    spec: &CheckedSpec,
-    planned: &PlannedArm,
-    bench: &mut dyn Bench,
-    ledger: &mut dyn Ledger,
-) -> Result<Result<Vec<Block>, Fault>, TunerError> {
-    let arm = planned.arm();
-    let mut attempt = || -> Result<Result<Vec<Block>, Fault>, TunerError> {
-        let evaluation = Evaluation::new(Rules::of_verification(spec), None);
-        let (measured, blocks) = evaluate(evaluation, &arm, bench, ledger)?;
-        Ok(measured.map(|_| blocks))
-    };
-    match attempt()? {
-        Err(Fault::Harness(_) | Fault::Unmeasured(_)) => attempt(),
-        measured => Ok(measured),
-    }
 }
 
 fn empty_result(arm: &PlannedArm) -> ArmResult {

@@ -98,6 +98,7 @@ impl Memory {
                 blocks: Vec::new(),
                 duration_s: 0.0,
                 own_cpu_s: 0.0,
+                host: None,
             });
         }
     }

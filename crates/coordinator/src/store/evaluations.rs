@@ -29,7 +29,7 @@ pub struct Running {
     pub configuration: Configuration,
 }
 
-const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s";
+const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host";
 
 /// As it is written in a column.
 fn word(value: &impl serde::Serialize) -> Result<String, Error> {
@@ -62,19 +62,24 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
             blocks: Vec::new(),
             duration_s: cells[7].real().unwrap_or(0.0),
             own_cpu_s: cells[8].real().unwrap_or(0.0),
+            host: cells[9].text().map(str::to_owned),
         },
     })
 }
 
 /// Writes how an evaluation ended, inside a transaction.
-fn write_end(database: &mut Database, id: i64, record: &EvaluationRecord) -> Result<(), Error> {
+pub(super) fn write_end(
+    database: &mut Database,
+    id: i64,
+    record: &EvaluationRecord,
+) -> Result<(), Error> {
     let score = record
         .measurement
         .as_ref()
         .map(|measurement| measurement.score);
     database.execute(
         "UPDATE evaluations SET outcome = $1, reason = $2, failure = $3, score = $4, measurement = $5, \
-         duration_s = $6, own_cpu_s = $7 WHERE experiment = $8 AND number = $9",
+         duration_s = $6, own_cpu_s = $7, host = $8 WHERE experiment = $9 AND number = $10",
         &[
             word(&record.outcome)?.into(),
             record.reason.clone().into(),
@@ -83,6 +88,7 @@ fn write_end(database: &mut Database, id: i64, record: &EvaluationRecord) -> Res
             record.measurement.as_ref().map(to_json).transpose()?.into(),
             record.duration_s.into(),
             record.own_cpu_s.into(),
+            record.host.clone().into(),
             id.into(),
             record.number.into(),
         ],
@@ -90,7 +96,7 @@ fn write_end(database: &mut Database, id: i64, record: &EvaluationRecord) -> Res
     Ok(())
 }
 
-fn insert(
+pub(super) fn insert(
     database: &mut Database,
     id: i64,
     number: usize,
@@ -104,7 +110,7 @@ fn insert(
     Ok(())
 }
 
-fn insert_block(
+pub(super) fn insert_block(
     database: &mut Database,
     id: i64,
     evaluation: usize,
@@ -121,6 +127,30 @@ fn insert_block(
         ],
     )?;
     Ok(())
+}
+
+/// The first of those to be tried by hand is tried.
+pub(super) fn leave_queue(database: &mut Database, id: i64) -> Result<(), Error> {
+    database.execute(
+        "DELETE FROM queue WHERE experiment = $1 AND position = \
+         (SELECT MIN(position) FROM queue WHERE experiment = $2)",
+        &[id.into(), id.into()],
+    )?;
+    Ok(())
+}
+
+/// One evaluation without its blocks, inside a transaction.
+pub(super) fn find_evaluation(
+    database: &mut Database,
+    id: i64,
+    number: usize,
+) -> Result<EvaluationRow, Error> {
+    let rows = database.query(
+        &format!("SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 AND number = $2"),
+        &[id.into(), number.into()],
+    )?;
+    let found = rows.first().map(|cells| row(cells)).transpose()?;
+    found.ok_or_else(|| Error::NotFound(format!("evaluation {number} of experiment {id}")))
 }
 
 impl Store {
@@ -178,12 +208,7 @@ impl Store {
     /// [`Error::NotFound`], [`Error::Unavailable`], [`Error::Corrupt`].
     pub fn evaluation(&self, id: i64, number: usize) -> Result<EvaluationRow, Error> {
         self.read(|database| {
-            let rows = database.query(
-                &format!("SELECT {COLUMNS} FROM evaluations WHERE experiment = $1 AND number = $2"),
-                &[id.into(), number.into()],
-            )?;
-            let found = rows.first().map(|cells| row(cells)).transpose()?;
-            let mut found = found.ok_or_else(|| Error::NotFound(format!("evaluation {number} of experiment {id}")))?;
+            let mut found = find_evaluation(database, id, number)?;
             let blocks = database.query(
                 "SELECT block FROM blocks WHERE experiment = $1 AND evaluation = $2 ORDER BY number",
                 &[id.into(), number.into()],
@@ -216,11 +241,7 @@ impl Store {
         self.change(|database| {
             insert(database, id, running.number, &running.configuration)?;
             if is_from_queue {
-                database.execute(
-                    "DELETE FROM queue WHERE experiment = $1 AND position = \
-                     (SELECT MIN(position) FROM queue WHERE experiment = $2)",
-                    &[id.into(), id.into()],
-                )?;
+                leave_queue(database, id)?;
             }
             Ok(())
         })
@@ -274,21 +295,25 @@ impl Store {
         })
     }
 
-    /// After a restart: what ran is not running any more. Evaluations are `lost`, or killed where that was wanted;
+    /// After a restart: what ran here is not running any more (what workers measure is). Evaluations are `lost`, or killed where that was wanted;
     /// experiments wait for their turn, or are what they were to become.
     pub(crate) fn recover(&self) -> Result<(), Error> {
         self.change(|database| {
             database.batch(
                 "UPDATE evaluations SET outcome = 'killed', reason = 'by its user' \
-                   WHERE outcome = 'running' AND is_to_be_killed = 1;
+                   WHERE outcome = 'running' AND is_to_be_killed = 1 \
+                   AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0);
                  UPDATE evaluations SET outcome = 'failed', failure = 'lost', \
-                   reason = 'the coordinator ended while it was measured' WHERE outcome = 'running';
-                 UPDATE experiments SET state = 'stopped', wish = NULL WHERE state = 'running' AND wish = 'stop';
-                 UPDATE experiments SET state = 'paused', wish = NULL WHERE state = 'running' AND wish = 'pause';",
+                   reason = 'the coordinator ended while it was measured' WHERE outcome = 'running' \
+                   AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0);
+                 UPDATE experiments SET state = 'stopped', wish = NULL \
+                   WHERE state = 'running' AND wish = 'stop' AND on_workers = 0;
+                 UPDATE experiments SET state = 'paused', wish = NULL \
+                   WHERE state = 'running' AND wish = 'pause' AND on_workers = 0;",
             )?;
             // Before all others: what was begun is ended.
             database.execute(
-                "UPDATE experiments SET state = $1, queued_ms = 0 WHERE state = 'running'",
+                "UPDATE experiments SET state = $1, queued_ms = 0 WHERE state = 'running' AND on_workers = 0",
                 &[State::Queued.name().into()],
             )?;
             Ok(())

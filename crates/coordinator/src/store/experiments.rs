@@ -290,11 +290,11 @@ impl Store {
         self.read(|database| find(database, id))
     }
 
-    /// The experiment whose turn it is, if any waits.
+    /// The experiment whose turn it is on this host, if any waits.
     pub(crate) fn next_in_queue(&self) -> Result<Option<i64>, Error> {
         let rows = self.read(|database| {
             database.query(
-                "SELECT id FROM experiments WHERE state = 'queued' ORDER BY queued_ms, id LIMIT 1",
+                "SELECT id FROM experiments WHERE state = 'queued' AND on_workers = 0 ORDER BY queued_ms, id LIMIT 1",
                 &[],
             )
         })?;
@@ -314,7 +314,7 @@ impl Store {
             let prior = (!new.prior.is_empty()).then(|| to_json(&new.prior)).transpose()?;
             database.execute(
                 "INSERT INTO experiments (id, name, state, dir, source, spec, prior, parent, created_ms, queued_ms, \
-                 verification, report) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1, $11)",
+                 verification, report, on_workers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1, $11, $12)",
                 &[
                     id.into(),
                     new.name.clone().into(),
@@ -327,6 +327,7 @@ impl Store {
                     now_ms.into(),
                     now_ms.into(),
                     to_json(&new.report)?.into(),
+                    i64::from(new.spec.workers.is_some()).into(),
                 ],
             )?;
             Ok(id)
@@ -389,6 +390,17 @@ impl Store {
             database.execute(
                 "UPDATE experiments SET message = $1 WHERE id = $2",
                 &[message.into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// It does not wait any more.
+    pub(crate) fn say_nothing(&self, id: i64) -> Result<(), Error> {
+        self.change(|database| {
+            database.execute(
+                "UPDATE experiments SET message = NULL WHERE id = $1",
+                &[id.into()],
             )?;
             Ok(())
         })

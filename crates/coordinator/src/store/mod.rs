@@ -9,6 +9,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod assignments;
 mod database;
 mod evaluations;
 mod experiments;
@@ -19,6 +20,7 @@ mod tests;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub use assignments::Assigned;
 pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Running};

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use bayes_opt::{Configuration, Value};
 use host::Roots;
 use tempfile::TempDir;
+use tuner::assignment::Measured;
 use tuner::evaluation::{Block, Measurement, Order, Outcome};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::report::{EvaluationRecord, Failure};
@@ -154,6 +155,7 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
         blocks: Vec::new(),
         duration_s: 1.5,
         own_cpu_s: 0.01,
+        host: None,
     }
 }
 
@@ -196,6 +198,7 @@ fn what_is_written_is_read() {
             run: 1,
             blocks: vec![block()],
             fault: None,
+            host: None,
         };
         store.add_run(id, &run).unwrap();
         let budget = BudgetSpec {
@@ -345,6 +348,100 @@ fn a_server_that_was_restarted_is_asked_again() {
     assert!(other.try_lock().unwrap());
     let _ = store.experiment(id);
     assert!(matches!(store.experiment(id), Err(Error::Superseded)));
+}
+
+#[test]
+fn a_server_that_is_restarted_in_a_transaction_has_kept_nothing_of_it() {
+    let Some(server) = Server::start() else {
+        return;
+    };
+    let store = Store::open(&server.location()).unwrap();
+    let id = store.create(&new_experiment()).unwrap();
+    let running = Running {
+        number: 1,
+        configuration: at(3),
+    };
+    let changed = store.change(|database| {
+        super::evaluations::insert(database, id, 1, &at(3))?;
+        server.restart();
+        super::evaluations::insert(database, id, 2, &at(3))
+    });
+    assert!(matches!(changed, Err(Error::Unavailable(_))), "{changed:?}");
+    assert_eq!(
+        store.evaluations(id, 1).unwrap().len(),
+        0,
+        "whole or not at all"
+    );
+    store.started(id, &running, false).unwrap();
+    assert_eq!(store.evaluations(id, 1).unwrap().len(), 1);
+}
+
+#[test]
+fn a_result_is_taken_once_and_only_of_the_present_attempt() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let id = store.create(&new_experiment()).unwrap();
+        let running = Running {
+            number: 1,
+            configuration: at(3),
+        };
+        let ticket = store
+            .assign_evaluation(id, &running, false, Some(-0.5))
+            .unwrap();
+        let measured = || Measured {
+            host: Some("w1".into()),
+            ..record_measured()
+        };
+        assert_eq!(store.claim(ticket, "w1").unwrap(), Some(1));
+        assert_eq!(store.claim(ticket, "w2").unwrap(), Some(2));
+        assert_eq!(store.attempt(ticket).unwrap(), Some((2, "w2".into())));
+        assert!(
+            !store.finish(ticket, 1, measured()).unwrap(),
+            "an earlier attempt's"
+        );
+        assert_eq!(store.assignments(id).unwrap()[0].incumbent, Some(-0.5));
+        assert!(store.finish(ticket, 2, measured()).unwrap());
+        assert!(
+            !store.finish(ticket, 2, measured()).unwrap(),
+            "the same again"
+        );
+        assert_eq!(store.claim(ticket, "w3").unwrap(), None, "nobody needs it");
+        let ended = store.evaluation(id, 1).unwrap();
+        assert_eq!(ended.record.host.as_deref(), Some("w1"));
+        assert_eq!((ended.is_running, ended.record.blocks.len()), (false, 1));
+        // A verification: its runs, but not those that are there.
+        let plan = [PlannedArm {
+            name: "candidate 1".into(),
+            is_candidate: true,
+            configuration: at(3),
+            variables: Default::default(),
+        }];
+        store.assign_verification(id, &plan, 2).unwrap();
+        let runs = store.assignments(id).unwrap();
+        assert_eq!(runs.len(), 2);
+        store.claim(runs[0].ticket, "w1").unwrap();
+        assert!(store.finish(runs[0].ticket, 1, measured()).unwrap());
+        assert_eq!(store.runs(id).unwrap()[0].host.as_deref(), Some("w1"));
+        store.withdraw_all(id, "stopped").unwrap();
+        assert!(store.assignments(id).unwrap().is_empty());
+        store.assign_verification(id, &plan, 2).unwrap();
+        assert_eq!(store.assignments(id).unwrap().len(), 1, "one run is there");
+    });
+}
+
+fn record_measured() -> Measured {
+    let record = record(1, Outcome::Completed);
+    Measured {
+        outcome: record.outcome,
+        reason: None,
+        measurement: record.measurement,
+        failure: None,
+        blocks: vec![block()],
+        duration_s: 1.0,
+        own_cpu_s: 0.1,
+        signal: None,
+        host: None,
+    }
 }
 
 #[test]

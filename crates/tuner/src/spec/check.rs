@@ -45,6 +45,9 @@ pub struct CheckedSpec {
     pub constraints: Vec<MetricConstraint>,
 }
 
+/// The most evaluations at once: what is asked while so many are unknown is hardly better than chance.
+const AT_ONCE_MAX: usize = 1000;
+
 /// What [`check_templates`] looks at.
 pub(super) struct CheckedParts<'a> {
     pub(super) spec: &'a Spec,
@@ -378,6 +381,14 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     }
     if spec.budget.evaluations == 0 {
         return Err(source.error("budget.evaluations", "must be above 0"));
+    }
+    if let Some(workers) = &spec.workers
+        && !(1..=AT_ONCE_MAX).contains(&workers.at_once)
+    {
+        return Err(source.error(
+            "workers.at_once",
+            format!("must be between 1 and {AT_ONCE_MAX}"),
+        ));
     }
     if let Some(minutes) = spec.budget.wall_time_min {
         positive("budget.wall_time_min", minutes, false)?;

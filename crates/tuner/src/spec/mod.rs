@@ -74,6 +74,29 @@ pub struct Spec {
     /// How configurations are chosen.
     #[serde(default)]
     pub search: SearchSpec,
+    /// `slackline serve` has it measured by `slackline worker` on other hosts, in place of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<WorkersSpec>,
+}
+
+/// Which workers may measure an experiment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkersSpec {
+    /// Labels that a worker must have, with these values: `{ kernel = "6.1.0-41-amd64", rack = "b" }`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Evaluations that are measured at once, each on another worker.
+    pub at_once: usize,
+}
+
+impl Default for WorkersSpec {
+    fn default() -> Self {
+        Self {
+            labels: BTreeMap::new(),
+            at_once: 1,
+        }
+    }
 }
 
 /// A value in a specification.

@@ -1,0 +1,371 @@
+//! Workers as the coordinator sees them: who is there, who measures what, and whose result is taken.
+//!
+//! The store's row of an assignment counts its attempts; only the present attempt's result is taken, in the transaction
+//! that removes the row. Leases are kept in memory only: they keep a second worker from starting what a first one is
+//! measuring, which is a matter of thrift. That a result is taken once is a matter of the row.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use tuner::protocol::{Hello, Order, Reply, Request, Ticket};
+
+use crate::error::Error;
+use crate::store::Store;
+
+/// A worker that was not heard of for that long is not shown any more.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
+
+/// Workers that are shown; more may work.
+const WORKERS_MAX: usize = 10_000;
+
+/// Brings orders to workers.
+pub trait Bus: Sync {
+    /// Puts an order into the queue of its class. One that still lies there is not put there twice.
+    ///
+    /// # Errors
+    /// Why the queue cannot be reached now.
+    fn publish(&self, class: &str, order: &Order) -> Result<(), String>;
+}
+
+/// The queue for workers that have these labels.
+pub(crate) fn class_of(labels: &BTreeMap<String, String>) -> String {
+    let mut hash = Sha256::new();
+    for (name, value) in labels {
+        for text in [name, value] {
+            hash.update(text.len().to_le_bytes());
+            hash.update(text);
+        }
+    }
+    let hash = hash.finalize();
+    hash.iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// A worker, for those who look at it.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerView {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Version of Slackline.
+    pub version: String,
+    /// How long ago it was heard of.
+    pub silent_s: f64,
+    /// What it measures.
+    pub measures: Option<String>,
+}
+
+/// What came of claims and results since the coordinator's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Claims that were granted.
+    pub granted: u64,
+    /// Claims of what nobody needed any more, or somebody else was measuring.
+    pub declined: u64,
+    /// Results that were taken.
+    pub accepted: u64,
+    /// Results of earlier attempts, or of what was withdrawn.
+    pub refused: u64,
+}
+
+struct Seen {
+    hello: Hello,
+    at: Instant,
+}
+
+struct Lease {
+    attempt: i64,
+    worker: String,
+    beat: Instant,
+}
+
+/// The workers of a coordinator.
+pub struct Workers {
+    lease: Duration,
+    is_there: AtomicBool,
+    seen: Mutex<BTreeMap<String, Seen>>,
+    leases: Mutex<HashMap<Ticket, Lease>>,
+    classes: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
+    sittings: Mutex<BTreeMap<i64, Thread>>,
+    granted: AtomicU64,
+    declined: AtomicU64,
+    accepted: AtomicU64,
+    refused: AtomicU64,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Workers {
+    pub(crate) fn new() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            is_there: AtomicBool::new(false),
+            seen: Mutex::default(),
+            leases: Mutex::default(),
+            classes: Mutex::default(),
+            sittings: Mutex::default(),
+            granted: AtomicU64::new(0),
+            declined: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn set_lease(&mut self, lease: Duration) {
+        self.lease = lease;
+        self.is_there = AtomicBool::new(true);
+    }
+
+    /// There is a bus, so experiments on workers can be made.
+    pub(crate) fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Workers that were heard of in the last hour, by name.
+    pub fn list(&self) -> Vec<WorkerView> {
+        let leases = held(&self.leases);
+        let measures: BTreeMap<&str, String> = leases
+            .iter()
+            .filter(|(_, lease)| lease.beat.elapsed() < self.lease)
+            .map(|(ticket, lease)| (lease.worker.as_str(), ticket.to_string()))
+            .collect();
+        let seen = held(&self.seen);
+        let view = |seen: &Seen| WorkerView {
+            name: seen.hello.name.clone(),
+            labels: seen.hello.labels.clone(),
+            version: seen.hello.version.clone(),
+            silent_s: seen.at.elapsed().as_secs_f64(),
+            measures: measures.get(seen.hello.name.as_str()).cloned(),
+        };
+        seen.values().map(view).collect()
+    }
+
+    /// What came of claims and results.
+    pub fn counts(&self) -> Counts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            granted: of(&self.granted),
+            declined: of(&self.declined),
+            accepted: of(&self.accepted),
+            refused: of(&self.refused),
+        }
+    }
+
+    /// How many workers that were heard of lately have these labels.
+    pub(crate) fn count_with(&self, labels: &BTreeMap<String, String>) -> usize {
+        let seen = held(&self.seen);
+        let is_here = |seen: &&Seen| seen.at.elapsed() < self.lease * 2 && has(&seen.hello, labels);
+        seen.values().filter(is_here).count()
+    }
+
+    pub(crate) fn open_class(&self, labels: &BTreeMap<String, String>) -> String {
+        let class = class_of(labels);
+        held(&self.classes).insert(class.clone(), labels.clone());
+        class
+    }
+
+    /// Nobody is known to measure it.
+    pub(crate) fn is_idle(&self, ticket: Ticket) -> bool {
+        held(&self.leases)
+            .get(&ticket)
+            .is_none_or(|lease| lease.beat.elapsed() > self.lease)
+    }
+
+    pub(crate) fn begin_sitting(&self, id: i64, thread: Thread) -> bool {
+        let mut sittings = held(&self.sittings);
+        let is_new = !sittings.contains_key(&id);
+        if is_new {
+            sittings.insert(id, thread);
+        }
+        is_new
+    }
+
+    /// The thread of a sitting that was begun is this one.
+    pub(crate) fn sit_here(&self, id: i64) {
+        held(&self.sittings).insert(id, std::thread::current());
+    }
+
+    pub(crate) fn end_sitting(&self, id: i64) {
+        held(&self.sittings).remove(&id);
+    }
+
+    pub(crate) fn sittings(&self) -> usize {
+        held(&self.sittings).len()
+    }
+
+    /// Something happened to that experiment.
+    fn wake(&self, id: i64) {
+        if let Some(thread) = held(&self.sittings).get(&id) {
+            thread.unpark();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        for thread in held(&self.sittings).values() {
+            thread.unpark();
+        }
+    }
+
+    /// Answers a worker. Nothing is granted or taken before its row is committed.
+    pub(crate) fn answer(&self, store: &Store, request: Request) -> Reply {
+        let answered = match request {
+            Request::Hello(hello) => Ok(self.welcome(hello)),
+            Request::Claim { ticket, worker } => self.claim(store, ticket, worker),
+            Request::Beat {
+                ticket,
+                attempt,
+                worker,
+                ..
+            } => self.beat(store, ticket, attempt, worker),
+            Request::Release { ticket, attempt } => {
+                let mut leases = held(&self.leases);
+                if leases
+                    .get(&ticket)
+                    .is_some_and(|lease| lease.attempt == attempt)
+                {
+                    leases.remove(&ticket);
+                }
+                Ok(Reply::Accepted)
+            }
+            Request::Result {
+                ticket,
+                attempt,
+                measured,
+            } => store.finish(ticket, attempt, *measured).map(|is_taken| {
+                if is_taken {
+                    self.accepted.fetch_add(1, Ordering::Relaxed);
+                    held(&self.leases).remove(&ticket);
+                    Reply::Accepted
+                } else {
+                    self.refused.fetch_add(1, Ordering::Relaxed);
+                    Reply::Refused
+                }
+            }),
+        };
+        answered.unwrap_or_else(|error| Reply::Trouble(error.to_string()))
+    }
+
+    /// As [`answer`](Self::answer), and tells the experiment.
+    pub(crate) fn answer_and_wake(&self, store: &Store, request: Request) -> Reply {
+        let experiment = match &request {
+            Request::Result { ticket, .. } => Some(ticket.experiment),
+            _ => None,
+        };
+        let reply = self.answer(store, request);
+        if let Some(id) = experiment {
+            self.wake(id);
+        }
+        reply
+    }
+
+    fn welcome(&self, hello: Hello) -> Reply {
+        let classes = held(&self.classes);
+        let classes = classes
+            .iter()
+            .filter(|(_, labels)| has(&hello, labels))
+            .map(|(class, _)| class.clone())
+            .collect();
+        let at = Instant::now();
+        let mut seen = held(&self.seen);
+        seen.retain(|_, seen| seen.at.elapsed() < FORGOTTEN);
+        if seen.len() < WORKERS_MAX || seen.contains_key(&hello.name) {
+            seen.insert(hello.name.clone(), Seen { hello, at });
+        }
+        drop(seen);
+        Reply::Welcome {
+            classes,
+            lease_s: self.lease.as_secs_f64(),
+        }
+    }
+
+    fn claim(&self, store: &Store, ticket: Ticket, worker: String) -> Result<Reply, Error> {
+        let is_taken = held(&self.leases)
+            .get(&ticket)
+            .is_some_and(|lease| lease.worker != worker && lease.beat.elapsed() < self.lease);
+        if is_taken {
+            self.declined.fetch_add(1, Ordering::Relaxed);
+            return Ok(Reply::Later);
+        }
+        let Some(attempt) = store.claim(ticket, &worker)? else {
+            self.declined.fetch_add(1, Ordering::Relaxed);
+            return Ok(Reply::Gone);
+        };
+        self.granted.fetch_add(1, Ordering::Relaxed);
+        let beat = Instant::now();
+        let lease = Lease {
+            attempt,
+            worker,
+            beat,
+        };
+        held(&self.leases).insert(ticket, lease);
+        Ok(Reply::Granted { attempt })
+    }
+
+    fn beat(
+        &self,
+        store: &Store,
+        ticket: Ticket,
+        attempt: i64,
+        worker: String,
+    ) -> Result<Reply, Error> {
+        if let Some(seen) = held(&self.seen).get_mut(&worker) {
+            seen.at = Instant::now();
+        }
+        // The row, not the lease: it may have been withdrawn.
+        if store.attempt(ticket)?.map(|(attempt, _)| attempt) != Some(attempt) {
+            return Ok(Reply::Stop);
+        }
+        let beat = Instant::now();
+        let lease = Lease {
+            attempt,
+            worker,
+            beat,
+        };
+        held(&self.leases).insert(ticket, lease);
+        Ok(Reply::GoOn)
+    }
+
+    /// Forgets leases of what is over.
+    pub(crate) fn forget(&self, ticket: Ticket) {
+        held(&self.leases).remove(&ticket);
+    }
+}
+
+fn has(hello: &Hello, labels: &BTreeMap<String, String>) -> bool {
+    labels
+        .iter()
+        .all(|(name, value)| hello.labels.get(name) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_its_labels_and_nothing_else() {
+        let of = |pairs: &[(&str, &str)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
+            class_of(&pairs.collect())
+        };
+        assert_eq!(of(&[("a", "1"), ("b", "2")]), of(&[("b", "2"), ("a", "1")]));
+        assert_ne!(of(&[("a", "1")]), of(&[("a", "2")]));
+        assert_ne!(of(&[("a", "1b")]), of(&[("a1", "b")]));
+        assert_eq!(of(&[]).len(), 16);
+    }
+}

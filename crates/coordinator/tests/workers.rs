@@ -1,0 +1,339 @@
+//! Experiments measured by workers: a coordinator, a queue that may be down or deliver twice, and workers in threads, whose
+//! services are simulated.
+
+#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use coordinator::store::{Location, State, Store};
+use coordinator::{Bus, Coordinator};
+use tuner::assignment::{self, Measured};
+use tuner::ledger::Event;
+use tuner::protocol::{Hello, Order, Reply, Request, Ticket};
+use tuner::simulation::{Noise, SimulatedService, pooled_service};
+
+const LEASE: Duration = Duration::from_millis(1500);
+
+/// A queue in memory.
+#[derive(Default)]
+struct Queue {
+    orders: Mutex<VecDeque<Order>>,
+    is_down: AtomicBool,
+    /// Every order is delivered that often.
+    copies: AtomicUsize,
+    /// When which experiment's orders came.
+    log: Mutex<Vec<(Instant, i64)>>,
+}
+
+impl Bus for Queue {
+    fn publish(&self, _: &str, order: &Order) -> Result<(), String> {
+        if self.is_down.load(Ordering::Relaxed) {
+            return Err("the queue is down".into());
+        }
+        let mut orders = self.orders.lock().unwrap();
+        if !orders.iter().any(|other| other.ticket == order.ticket) {
+            self.log
+                .lock()
+                .unwrap()
+                .push((Instant::now(), order.ticket.experiment));
+            for _ in 0..self.copies.load(Ordering::Relaxed).max(1) {
+                orders.push_back(order.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn simulated(order: &Order) -> Measured {
+    let text = serde_json::to_string(&order.spec).unwrap();
+    let spec =
+        tuner::spec::check(text, Path::new("simulated.json"), &host::Roots::default()).unwrap();
+    let seed = order.ticket.number as u64;
+    let control = spec.space.default_configuration();
+    let mut service = SimulatedService::new(seed, Noise::default(), control, pooled_service);
+    assignment::measure(&spec, &order.assignment, &mut service, &mut |_: &Event<
+        '_,
+    >| ())
+    .unwrap()
+}
+
+fn hello(name: &str) -> Request {
+    Request::Hello(Hello {
+        name: name.into(),
+        labels: [("arch".to_owned(), "x86_64".to_owned())].into(),
+        version: String::new(),
+    })
+}
+
+/// Takes, claims, measures and brings until told to end.
+fn work(coordinator: &Coordinator, queue: &Queue, name: &str, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        coordinator.answer(hello(name));
+        let order = queue.orders.lock().unwrap().pop_front();
+        let Some(order) = order else {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        let (ticket, worker) = (order.ticket, name.to_owned());
+        let Reply::Granted { attempt } = coordinator.answer(Request::Claim { ticket, worker })
+        else {
+            continue;
+        };
+        let measured = Box::new(simulated(&order));
+        loop {
+            let result = Request::Result {
+                ticket,
+                attempt,
+                measured: measured.clone(),
+            };
+            match coordinator.answer(result) {
+                Reply::Trouble(_) => std::thread::sleep(Duration::from_millis(20)),
+                _ => break,
+            }
+        }
+    }
+}
+
+fn spec(strategy: &str, evaluations: usize, at_once: usize) -> String {
+    serde_json::json!({
+        "parameters": [
+            { "name": "threads", "type": "int", "low": 1, "high": 64, "default": 16 },
+            { "name": "buffer_kib", "type": "int", "low": 4, "high": 300, "default": 16 },
+            { "name": "a", "type": "float", "low": 0, "high": 1, "default": 0.5 },
+            { "name": "b", "type": "float", "low": 0, "high": 1, "default": 0.5 },
+        ],
+        "target": { "start": ["true"] },
+        "workload": { "command": ["true"], "json": { "requests": "r", "latency_p99_us": "p" } },
+        "objective": { "metric": "cpu_s_per_request" },
+        "evaluation": { "blocks": 3, "early_abort": false },
+        "budget": { "evaluations": evaluations },
+        "search": { "strategy": strategy },
+        "workers": { "at_once": at_once },
+    })
+    .to_string()
+}
+
+/// Runs a coordinator and workers around `test`.
+fn with_workers(workers: usize, queue: &Queue, test: impl FnOnce(&Coordinator)) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slackline.db").display().to_string();
+    let store = Store::open(&Location::parse(&file)).unwrap();
+    let coordinator = Coordinator::new(store, dir.path()).with_workers(LEASE);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| coordinator.run(&|message| say(message)).unwrap());
+        scope.spawn(|| coordinator.run_workers(queue, &|message| say(message)));
+        for index in 0..workers {
+            let (coordinator, is_over) = (&coordinator, &is_over);
+            scope.spawn(move || work(coordinator, queue, &format!("w{index}"), is_over));
+        }
+        let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&coordinator)));
+        is_over.store(true, Ordering::Relaxed);
+        coordinator.end();
+        if let Err(panic) = tested {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn say(message: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{message}\n").as_bytes());
+}
+
+fn wait_for(coordinator: &Coordinator, id: i64, state: State) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let row = coordinator.store().experiment(id).unwrap();
+        if row.state == state {
+            return;
+        }
+        assert!(
+            Instant::now() < end,
+            "{id} is {}: {:?}",
+            row.state,
+            row.message
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn orders_delivered_twice_are_measured_into_one_result() {
+    let queue = Queue::default();
+    queue.copies.store(2, Ordering::Relaxed);
+    with_workers(4, &queue, |coordinator| {
+        let path = Path::new("/tmp/simulated.json");
+        let create = |_| coordinator.create(&spec("random", 12, 4), path).unwrap();
+        let made: Vec<i64> = (0..3).map(create).collect();
+        for id in &made {
+            wait_for(coordinator, *id, State::Done);
+            let report = coordinator.export(*id).unwrap();
+            let numbers: Vec<usize> = report.evaluations.iter().map(|it| it.number).collect();
+            assert_eq!(numbers, (1..=12).collect::<Vec<_>>());
+            assert!(report.evaluations.iter().all(|it| it.blocks.len() == 3));
+            assert_eq!(report.verification[0].runs, 3);
+            assert!(coordinator.store().assignments(*id).unwrap().is_empty());
+        }
+        let counts = coordinator.workers().counts();
+        assert_eq!(counts.accepted, 3 * (12 + 3), "{counts:?}");
+        assert!(counts.declined > 0, "the copies: {counts:?}");
+    });
+}
+
+#[test]
+fn a_queue_that_was_away_gets_what_it_missed() {
+    let queue = Queue::default();
+    queue.is_down.store(true, Ordering::Relaxed);
+    with_workers(2, &queue, |coordinator| {
+        let id = coordinator
+            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        let message = || {
+            coordinator
+                .store()
+                .experiment(id)
+                .unwrap()
+                .message
+                .unwrap_or_default()
+        };
+        while !message().contains("waits for NATS: the queue is down") {
+            assert!(Instant::now() < end, "{:?}", message());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        queue.is_down.store(false, Ordering::Relaxed);
+        wait_for(coordinator, id, State::Done);
+        assert_eq!(message(), "");
+        assert_eq!(coordinator.export(id).unwrap().evaluations.len(), 4);
+    });
+}
+
+#[test]
+fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
+    let queue = Queue::default();
+    with_workers(0, &queue, |coordinator| {
+        let id = coordinator
+            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        let order = loop {
+            let order = queue.orders.lock().unwrap().pop_front();
+            match order {
+                Some(order) => break order,
+                None => assert!(Instant::now() < end, "no order came"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let ticket = order.ticket;
+        let claim = |worker: &str| {
+            coordinator.answer(Request::Claim {
+                ticket,
+                worker: worker.into(),
+            })
+        };
+        let beat = |attempt: i64, worker: &str| {
+            let (worker, blocks) = (worker.to_owned(), 0);
+            coordinator.answer(Request::Beat {
+                ticket,
+                attempt,
+                worker,
+                blocks,
+            })
+        };
+        assert_eq!(claim("first"), Reply::Granted { attempt: 1 });
+        assert_eq!(claim("second"), Reply::Later, "the first is heard of");
+        assert_eq!(beat(1, "first"), Reply::GoOn);
+        std::thread::sleep(LEASE + Duration::from_millis(100));
+        assert_eq!(
+            claim("second"),
+            Reply::Granted { attempt: 2 },
+            "the first is silent"
+        );
+        assert_eq!(beat(1, "first"), Reply::Stop);
+        let bring = |attempt: i64| {
+            let measured = Box::new(simulated(&order));
+            coordinator.answer(Request::Result {
+                ticket,
+                attempt,
+                measured,
+            })
+        };
+        assert_eq!(bring(1), Reply::Refused, "too late");
+        coordinator.kill(id, ticket.number).unwrap();
+        assert_eq!(beat(2, "second"), Reply::Stop);
+        assert_eq!(bring(2), Reply::Refused);
+        assert_eq!(claim("third"), Reply::Gone);
+        let ended = coordinator.store().evaluation(id, ticket.number).unwrap();
+        assert_eq!(ended.record.outcome, tuner::evaluation::Outcome::Killed);
+        coordinator.stop(id).unwrap();
+        wait_for(coordinator, id, State::Stopped);
+        let rows = coordinator.store().evaluations(id, 1).unwrap();
+        assert!(
+            rows.iter().all(|row| !row.is_running),
+            "nothing is left running"
+        );
+    });
+}
+
+#[test]
+fn what_one_experiment_asks_keeps_no_other_waiting() {
+    let queue = Queue::default();
+    with_workers(3, &queue, |coordinator| {
+        let path = Path::new("/tmp/simulated.json");
+        // One at a time: between two of its orders it asks, longer and longer.
+        let slow = coordinator.create(&spec("bayesian", 60, 1), path).unwrap();
+        let quick = coordinator
+            .create(&spec("random", 100_000, 2), path)
+            .unwrap();
+        wait_for(coordinator, slow, State::Done);
+        coordinator.stop(quick).unwrap();
+        wait_for(coordinator, quick, State::Stopped);
+        let log = queue.log.lock().unwrap();
+        let of = |id: i64| log.iter().filter(move |it| it.1 == id).map(|it| it.0);
+        let asked: Vec<(Instant, Instant)> = of(slow).zip(of(slow).skip(1)).collect();
+        let longest = asked.iter().max_by_key(|(from, to)| *to - *from).unwrap();
+        let took = longest.1 - longest.0;
+        let meanwhile = of(quick)
+            .filter(|at| (longest.0..longest.1).contains(at))
+            .count();
+        assert!(
+            took > Duration::from_millis(50),
+            "{took:?}: too quick to tell anything"
+        );
+        assert!(
+            meanwhile >= 3,
+            "{meanwhile} orders of another experiment in {took:?}"
+        );
+        let total = of(quick).count();
+        say(&format!(
+            "the longest ask took {took:?}; another experiment gave out {meanwhile} meanwhile, {total} in all"
+        ));
+    });
+}
+
+#[test]
+fn without_workers_an_experiment_for_them_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("slackline.db").display().to_string();
+    let coordinator = Coordinator::new(Store::open(&Location::parse(&file)).unwrap(), dir.path());
+    let refused = coordinator.create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"));
+    assert!(refused.unwrap_err().to_string().contains("--workers"));
+    let ticket = Ticket {
+        experiment: 1,
+        verification: 0,
+        arm: 0,
+        number: 1,
+    };
+    let reply = coordinator.answer(Request::Claim {
+        ticket,
+        worker: "w".into(),
+    });
+    assert!(
+        matches!(reply, Reply::Trouble(_)),
+        "it does not have the store: {reply:?}"
+    );
+}

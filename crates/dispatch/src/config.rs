@@ -1,0 +1,195 @@
+//! The files that say where NATS is, and what a worker may do.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::Error;
+
+/// Where NATS is, and who we are to it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nats {
+    /// `tls://host:4222`, or `nats://…` without encryption.
+    pub url: String,
+    /// Certificates (PEM) of the authority that signed the server's; the system's by default.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// Our own certificate and its key (PEM), where the server asks for one.
+    #[serde(default)]
+    pub certificate: Option<PathBuf>,
+    /// See `certificate`.
+    #[serde(default)]
+    pub key: Option<PathBuf>,
+    /// User name.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// File that holds the user's password, or, without `user`, a token.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+}
+
+/// `slackline serve --workers FILE`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Where NATS is.
+    pub nats: Nats,
+    /// A worker that is silent for that long has lost what it measures, in seconds.
+    #[serde(default = "lease_s")]
+    pub lease_s: f64,
+}
+
+fn lease_s() -> f64 {
+    30.0
+}
+
+impl ServerConfig {
+    /// Reads and checks the file.
+    ///
+    /// # Errors
+    /// What is wrong with it, with file, line and key.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let config: Self = read(path)?;
+        if !(1.0..=3600.0).contains(&config.lease_s) {
+            return Err(wrong(path, "lease_s must be between 1 and 3600"));
+        }
+        config.nats.check(path)?;
+        Ok(config)
+    }
+
+    /// The lease.
+    pub fn lease(&self) -> Duration {
+        Duration::from_secs_f64(self.lease_s)
+    }
+}
+
+/// `slackline worker FILE`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// The worker's name; the host's by default. No two workers may have the same.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Where NATS is.
+    pub nats: Nats,
+    /// Public keys of coordinators (64 hexadecimal digits, `signing.pub` in their state directory) whose specifications are
+    /// run as they are.
+    #[serde(default)]
+    pub coordinator_keys: Vec<String>,
+    /// Labels beside `kernel`, `cpu` and `arch`.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What specifications without a known signature may do.
+    #[serde(default)]
+    pub allow: Allow,
+}
+
+/// What this host does for anybody.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Allow {
+    /// Commands, word for word as in the specification: `["nginx", "-c", "{dir}/nginx.conf"]`. Allow no shell script into
+    /// which a parameter is filled.
+    pub commands: Vec<Vec<String>>,
+    /// Knobs: `"net.core.somaxconn"`, as `slackline check` names them.
+    pub knobs: Vec<String>,
+}
+
+impl WorkerConfig {
+    /// Reads and checks the file.
+    ///
+    /// # Errors
+    /// What is wrong with it, with file, line and key.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let config: Self = read(path)?;
+        for key in &config.coordinator_keys {
+            if crate::signing::bytes_of_hex(key).is_none_or(|bytes| bytes.len() != 32) {
+                return Err(wrong(
+                    path,
+                    "coordinator_keys: a key is 64 hexadecimal digits, as in a coordinator's signing.pub",
+                ));
+            }
+        }
+        if config.coordinator_keys.is_empty() && config.allow.commands.is_empty() {
+            return Err(wrong(
+                path,
+                "there are neither coordinator_keys nor allow.commands: this worker would run nothing",
+            ));
+        }
+        config.nats.check(path)?;
+        Ok(config)
+    }
+}
+
+impl Nats {
+    fn check(&self, path: &Path) -> Result<(), Error> {
+        let has_scheme = ["nats://", "tls://"]
+            .iter()
+            .any(|scheme| self.url.starts_with(scheme));
+        if !has_scheme {
+            return Err(wrong(path, "nats.url begins with nats:// or tls://"));
+        }
+        if self.certificate.is_some() != self.key.is_some() {
+            return Err(wrong(path, "nats.certificate and nats.key belong together"));
+        }
+        if self.user.is_some() && self.password_file.is_none() {
+            return Err(wrong(path, "nats.user needs nats.password_file"));
+        }
+        Ok(())
+    }
+}
+
+fn wrong(path: &Path, message: &str) -> Error {
+    Error::Config {
+        path: path.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|error| wrong(path, error.to_string().trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("worker.toml");
+        std::fs::write(&path, text).unwrap();
+        WorkerConfig::read(&path).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_wrong_file_is_refused_with_its_name_and_the_reason() {
+        let nats = "[nats]\nurl = \"nats://127.0.0.1:4222\"\n";
+        for (text, why) in [
+            (nats.to_owned(), "neither coordinator_keys"),
+            (
+                format!("coordinator_keys = [\"12\"]\n{nats}"),
+                "64 hexadecimal",
+            ),
+            (format!("colour = 1\n{nats}"), "unknown field `colour`"),
+            (
+                format!(
+                    "coordinator_keys = [\"{}\"]\n[nats]\nurl = \"10.0.0.1\"",
+                    "0".repeat(64)
+                ),
+                "nats:// or tls://",
+            ),
+        ] {
+            let message = refused(&text);
+            assert!(message.contains("worker.toml"), "{message}");
+            assert!(message.contains(why), "{message}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! A worker: takes orders from the queue, claims them, measures them on this host, and brings the results.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::{self, AckKind, Message};
+use futures_util::StreamExt as _;
+use host::Roots;
+use tuner::assignment::{self, Measured};
+use tuner::ledger::Event;
+use tuner::live::Live;
+use tuner::process::Interrupt;
+use tuner::protocol::{Hello, Order, Reply, Request, Ticket};
+
+use crate::config::WorkerConfig;
+use crate::connection::{COORDINATOR, STREAM, connect};
+use crate::error::Error;
+use crate::signing::{KEY_HEADER, SIGNATURE_HEADER, is_allowed, is_trusted};
+
+/// How long to wait before the coordinator, or a queue, is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long one look into a queue waits for an order.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The longest pause after orders that failed through no fault of their configuration: a sick host must not drain the queue.
+const SICK_MAX: Duration = Duration::from_secs(60);
+
+/// Measures what the queue holds, until a signal.
+///
+/// First it undoes whatever an earlier worker on this host left when it was killed.
+///
+/// # Errors
+/// The host cannot be restored or is in use; the configuration cannot be used.
+pub fn run(
+    config: &WorkerConfig,
+    state_dir: &Path,
+    interrupt: &Interrupt,
+    report: &(dyn Fn(&str) + Sync),
+) -> Result<(), Error> {
+    restore(state_dir, report)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Runtime)?;
+    let ended = runtime.block_on(async {
+        let hello = hello(config);
+        let client = connect(&config.nats, &hello.name).await?;
+        let mut worker = Worker {
+            config,
+            state_dir: state_dir.to_owned(),
+            interrupt: interrupt.clone(),
+            report,
+            client,
+            hello,
+            lease: Duration::from_secs(30),
+            sick: 0,
+        };
+        worker.work().await
+    });
+    // A measurement that is under way has been told to end.
+    runtime.shutdown_timeout(Duration::from_secs(60));
+    ended
+}
+
+fn restore(state_dir: &Path, report: &(dyn Fn(&str) + Sync)) -> Result<(), Error> {
+    let undone = tuner::undo::undo(state_dir, &Roots::default(), false)?;
+    if !undone.is_empty() {
+        report(&format!(
+            "an earlier run was killed; undone: {} changes, {} processes",
+            undone.report.items.len(),
+            undone.orphans.len()
+        ));
+    }
+    match undone.is_complete() {
+        true => Ok(()),
+        false => Err(Error::NotRestored),
+    }
+}
+
+fn hello(config: &WorkerConfig) -> Hello {
+    let roots = Roots::default();
+    let machine = host::Machine::describe(&roots);
+    let hostname = || {
+        let text = std::fs::read_to_string(roots.proc("sys/kernel/hostname"));
+        text.map_or_else(|_| "worker".into(), |text| text.trim().to_owned())
+    };
+    let mut labels = config.labels.clone();
+    for (name, value) in [
+        ("kernel", machine.kernel),
+        ("cpu", machine.cpu_model),
+        ("arch", std::env::consts::ARCH.to_owned()),
+    ] {
+        labels.entry(name.to_owned()).or_insert(value);
+    }
+    Hello {
+        name: config.name.clone().unwrap_or_else(hostname),
+        labels,
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+struct Worker<'a> {
+    config: &'a WorkerConfig,
+    state_dir: PathBuf,
+    interrupt: Interrupt,
+    report: &'a (dyn Fn(&str) + Sync),
+    client: Client,
+    hello: Hello,
+    lease: Duration,
+    /// Orders in a row that failed through no fault of their configuration.
+    sick: u32,
+}
+
+impl Worker<'_> {
+    async fn work(&mut self) -> Result<(), Error> {
+        let mut turn = 0;
+        let mut said = String::new();
+        while self.interrupt.signal().is_none() {
+            let classes = match self.ask(&Request::Hello(self.hello.clone())).await {
+                Ok(Reply::Welcome { classes, lease_s }) => {
+                    self.lease = Duration::from_secs_f64(lease_s.clamp(1.0, 3600.0));
+                    if !said.is_empty() {
+                        (self.report)("the coordinator answers");
+                        said.clear();
+                    }
+                    classes
+                }
+                Ok(Reply::Trouble(message)) | Err(message) => {
+                    if said != message {
+                        (self.report)(&format!("waits for the coordinator: {message}"));
+                        said = message;
+                    }
+                    self.pause(AGAIN).await;
+                    continue;
+                }
+                Ok(_) => Vec::new(),
+            };
+            if classes.is_empty() {
+                self.pause(AGAIN).await;
+                continue;
+            }
+            turn += 1;
+            let class = &classes[turn % classes.len()];
+            // Of several queues, none is waited for long.
+            let wait = LOOK / u32::try_from(classes.len()).unwrap_or(1);
+            match self.take(class, wait.max(Duration::from_millis(100))).await {
+                Ok(None) => {}
+                Ok(Some(message)) => self.attend(message).await?,
+                Err(message) => {
+                    if said != message {
+                        (self.report)(&format!("the queue: {message}"));
+                        said = message;
+                    }
+                    self.pause(AGAIN).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits, but not beyond a signal.
+    async fn pause(&self, duration: Duration) {
+        let end = tokio::time::Instant::now() + duration;
+        while self.interrupt.signal().is_none() && tokio::time::Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(50).min(duration)).await;
+        }
+    }
+
+    /// Asks the coordinator.
+    async fn ask(&self, request: &Request) -> Result<Reply, String> {
+        let body = serde_json::to_vec(request).map_err(|error| error.to_string())?;
+        let most = self.client.server_info().max_payload;
+        if most > 0 && body.len() > most {
+            return Err(format!(
+                "{} bytes are more than NATS's max_payload of {most}",
+                body.len()
+            ));
+        }
+        let answer = self.client.request(COORDINATOR, body.into()).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())
+    }
+
+    /// One order of a class, if one lies there.
+    async fn take(&self, class: &str, wait: Duration) -> Result<Option<Message>, String> {
+        let look = async {
+            let context = jetstream::new(self.client.clone());
+            let consumer: PullConsumer = context
+                .get_consumer_from_stream(class, STREAM)
+                .await
+                .map_err(|error| error.to_string())?;
+            let mut messages = consumer
+                .fetch()
+                .max_messages(1)
+                .expires(wait)
+                .messages()
+                .await
+                .map_err(|error| error.to_string())?;
+            match messages.next().await {
+                Some(Ok(message)) => Ok(Some(message)),
+                Some(Err(error)) => Err(error.to_string()),
+                None => Ok(None),
+            }
+        };
+        match tokio::time::timeout(wait + Duration::from_secs(10), look).await {
+            Ok(taken) => taken,
+            Err(_) => Err("NATS does not answer".into()),
+        }
+    }
+
+    /// Claims an order, measures it, brings the result. An order that is not acknowledged is delivered again.
+    async fn attend(&mut self, message: Message) -> Result<(), Error> {
+        let Ok(order) = serde_json::from_slice::<Order>(&message.payload) else {
+            (self.report)("an order is not understood: are worker and coordinator of one version?");
+            let _ = message.ack_with(AckKind::Nak(Some(self.lease))).await;
+            return Ok(());
+        };
+        let Some(attempt) = self.claim(&message, order.ticket).await else {
+            return Ok(());
+        };
+        let ticket = order.ticket;
+        let header = |name: &str| {
+            let headers = message.headers.as_ref()?;
+            Some(headers.get(name)?.as_str().to_owned())
+        };
+        let is_trusted = is_trusted(
+            self.config,
+            header(KEY_HEADER).as_deref(),
+            header(SIGNATURE_HEADER).as_deref(),
+            &message.payload,
+        );
+        let blocks = Arc::new(AtomicUsize::new(0));
+        let measuring = Measuring {
+            order,
+            allow: (!is_trusted).then(|| self.config.allow.clone()),
+            state_dir: self.state_dir.clone(),
+            interrupt: self.interrupt.clone(),
+            blocks: Arc::clone(&blocks),
+        };
+        let mut measuring = tokio::task::spawn_blocking(move || measuring.run());
+        let measured = loop {
+            tokio::select! {
+                ended = &mut measuring => break ended,
+                () = tokio::time::sleep(self.lease / 4) => {
+                    let _ = message.ack_with(AckKind::Progress).await;
+                    let beat = Request::Beat {
+                        ticket,
+                        attempt,
+                        worker: self.hello.name.clone(),
+                        blocks: blocks.load(Ordering::Relaxed),
+                    };
+                    // Whoever is cut off goes on: the link may come back before somebody else claims it.
+                    if self.ask(&beat).await == Ok(Reply::Stop) {
+                        self.interrupt.kill_evaluation();
+                    }
+                }
+            }
+        };
+        self.interrupt.evaluation_is_over();
+        let (mut measured, is_restored) = match measured {
+            Ok(measured) => measured,
+            Err(_) => (
+                Measured::failed("the worker's thread panicked".into()),
+                false,
+            ),
+        };
+        if measured.signal.is_some() {
+            let _ = self.ask(&Request::Release { ticket, attempt }).await;
+            let _ = message.ack_with(AckKind::Nak(None)).await;
+        } else {
+            measured.host = Some(self.hello.name.clone());
+            let is_sick = measured.failure == Some(tuner::report::Failure::Harness);
+            self.bring(&message, ticket, attempt, measured).await;
+            self.sick = if is_sick { self.sick + 1 } else { 0 };
+            if is_sick {
+                let pause = Duration::from_secs(1) * 2_u32.pow(self.sick.min(6) - 1);
+                self.pause(pause.min(SICK_MAX)).await;
+            }
+        }
+        match is_restored {
+            true => Ok(()),
+            false => Err(Error::NotRestored),
+        }
+    }
+
+    /// The attempt under which it may be measured; `None` where it is not to be.
+    async fn claim(&self, message: &Message, ticket: Ticket) -> Option<i64> {
+        let claim = Request::Claim {
+            ticket,
+            worker: self.hello.name.clone(),
+        };
+        while self.interrupt.signal().is_none() {
+            match self.ask(&claim).await {
+                Ok(Reply::Granted { attempt }) => return Some(attempt),
+                Ok(Reply::Gone) => {
+                    let _ = message.double_ack().await;
+                    return None;
+                }
+                Ok(Reply::Later) => {
+                    let _ = message.ack_with(AckKind::Nak(Some(self.lease))).await;
+                    return None;
+                }
+                _ => {
+                    let _ = message.ack_with(AckKind::Progress).await;
+                    self.pause(AGAIN).await;
+                }
+            }
+        }
+        let _ = message.ack_with(AckKind::Nak(None)).await;
+        None
+    }
+
+    /// Brings a result until the coordinator has written it down, or does not want it.
+    async fn bring(&self, message: &Message, ticket: Ticket, attempt: i64, measured: Measured) {
+        let mut result = Request::Result {
+            ticket,
+            attempt,
+            measured: Box::new(measured),
+        };
+        let size = serde_json::to_vec(&result).map_or(0, |body| body.len());
+        let most = self.client.server_info().max_payload;
+        if most > 0 && size > most {
+            let reason = format!(
+                "the result has {size} bytes, more than NATS's max_payload of {most}: raise that, or measure fewer blocks"
+            );
+            let mut failed = Measured::failed(reason);
+            failed.host = Some(self.hello.name.clone());
+            result = Request::Result {
+                ticket,
+                attempt,
+                measured: Box::new(failed),
+            };
+        }
+        while self.interrupt.signal().is_none() {
+            match self.ask(&result).await {
+                Ok(reply @ (Reply::Accepted | Reply::Refused)) => {
+                    if reply == Reply::Refused {
+                        (self.report)(&format!(
+                            "the result of {ticket} came too late: somebody else has measured it, or nobody wants it"
+                        ));
+                    }
+                    // Where this is lost, the order comes again, and its claim is answered with "gone".
+                    let _ = message.double_ack().await;
+                    return;
+                }
+                _ => {
+                    let _ = message.ack_with(AckKind::Progress).await;
+                    self.pause(AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+/// One order while it is measured, in a thread of its own.
+struct Measuring {
+    order: Order,
+    /// What an order without a known signature may do.
+    allow: Option<crate::config::Allow>,
+    state_dir: PathBuf,
+    interrupt: Interrupt,
+    blocks: Arc<AtomicUsize>,
+}
+
+impl Measuring {
+    /// What came of it, and whether the host is as it was.
+    fn run(self) -> (Measured, bool) {
+        let roots = Roots::default();
+        let failed = |message: String| Measured::failed(message);
+        let path = self.order.dir.join("experiment.json");
+        let spec = serde_json::to_string(&self.order.spec)
+            .map_err(|error| error.to_string())
+            .and_then(|text| {
+                tuner::spec::check(text, &path, &roots).map_err(|error| error.to_string())
+            });
+        let spec = match spec {
+            Ok(spec) => spec,
+            Err(message) => return (failed(message), true),
+        };
+        if let Some(allow) = &self.allow
+            && let Err(message) = is_allowed(allow, &self.order, &spec)
+        {
+            return (failed(message), true);
+        }
+        let mut live = match Live::new(&spec, &self.state_dir, self.interrupt.clone()) {
+            Ok(live) => live,
+            Err(error) => return (failed(error.to_string()), true),
+        };
+        if !live.left_over().is_empty() {
+            drop(live);
+            if restore(&self.state_dir, &|_| ()).is_err() {
+                return (failed("the host could not be restored".into()), false);
+            }
+            live = match Live::new(&spec, &self.state_dir, self.interrupt.clone()) {
+                Ok(live) => live,
+                Err(error) => return (failed(error.to_string()), true),
+            };
+        }
+        let mut count = |event: &Event<'_>| {
+            if let Event::Block { done, .. } = event {
+                self.blocks.store(*done, Ordering::Relaxed);
+            }
+        };
+        let measured = assignment::measure(&spec, &self.order.assignment, &mut live, &mut count);
+        let restored = live.restore();
+        let measured = measured.unwrap_or_else(|error| failed(error.to_string()));
+        match restored {
+            Ok(restored) => (measured, restored.is_complete()),
+            Err(error) => (failed(error.to_string()), false),
+        }
+    }
+}

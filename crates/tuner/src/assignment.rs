@@ -1,0 +1,224 @@
+//! One evaluation, or one run of a verification, as whoever measures it is given it: the loop of this process, or a worker
+//! on another host. Both measure by [`measure`].
+
+use serde::{Deserialize, Serialize};
+
+use bayes_opt::Configuration;
+
+use crate::bench::{Arm, Bench};
+use crate::error::{Fault, TunerError};
+use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
+use crate::experiment::BY_USER;
+use crate::ledger::{Event, Ledger, VerificationRun};
+use crate::process::Stop;
+use crate::report::{EvaluationRecord, Failure};
+use crate::spec::CheckedSpec;
+
+/// What it is measured for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// To find something better: it may end early.
+    Search,
+    /// To prove it: it never ends early, and a hiccup of the harness is tried again.
+    Verification,
+}
+
+/// What is to be measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// What for.
+    pub purpose: Purpose,
+    /// What is measured beside the control.
+    pub arm: Arm,
+    /// The score that it must not be shown to be worse than.
+    pub incumbent: Option<f64>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, where that needs words.
+    pub reason: Option<String>,
+    /// What was measured.
+    pub measurement: Option<Measurement>,
+    /// Why it `failed`, where it did.
+    pub failure: Option<Failure>,
+    /// The blocks, even of one that ended badly.
+    pub blocks: Vec<Block>,
+    /// How long it took.
+    pub duration_s: f64,
+    /// Slackline's own CPU time in it.
+    pub own_cpu_s: f64,
+    /// The signal that ended it.
+    #[serde(skip)]
+    pub signal: Option<i32>,
+    /// The worker that measured it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+}
+
+impl Measured {
+    /// Nothing, for a reason that is the harness's.
+    #[must_use]
+    pub fn failed(reason: String) -> Self {
+        Self {
+            outcome: Outcome::Failed,
+            reason: Some(reason),
+            measurement: None,
+            failure: Some(Failure::Harness),
+            blocks: Vec::new(),
+            duration_s: 0.0,
+            own_cpu_s: 0.0,
+            signal: None,
+            host: None,
+        }
+    }
+
+    /// As an evaluation of the search.
+    #[must_use]
+    pub fn record(self, number: usize, configuration: Configuration) -> EvaluationRecord {
+        EvaluationRecord {
+            number,
+            configuration,
+            outcome: self.outcome,
+            reason: self.reason,
+            measurement: self.measurement,
+            failure: self.failure,
+            blocks: self.blocks,
+            duration_s: self.duration_s,
+            own_cpu_s: self.own_cpu_s,
+            host: self.host,
+        }
+    }
+
+    /// As a run of a verification.
+    #[must_use]
+    pub fn run(self, arm: usize, run: usize) -> VerificationRun {
+        let (blocks, fault) = match self.measurement {
+            Some(_) => (self.blocks, None),
+            None => (Vec::new(), Some(self.reason.unwrap_or_default())),
+        };
+        VerificationRun {
+            arm,
+            run,
+            blocks,
+            fault,
+            host: self.host,
+        }
+    }
+}
+
+/// Measures it. The ledger is told of every block.
+///
+/// # Errors
+/// A knob cannot be put back, or what was measured cannot be kept.
+pub fn measure(
+    spec: &CheckedSpec,
+    assignment: &Assignment,
+    bench: &mut dyn Bench,
+    ledger: &mut dyn Ledger,
+) -> Result<Measured, TunerError> {
+    let start_s = bench.elapsed_s();
+    let own_cpu_start_s = bench.own_cpu_s();
+    let mut attempt = || match assignment.purpose {
+        Purpose::Search => {
+            let evaluation = Evaluation::new(Rules::of(spec), assignment.incumbent);
+            evaluate(evaluation, &assignment.arm, bench, ledger)
+        }
+        Purpose::Verification => {
+            let evaluation = Evaluation::new(Rules::of_verification(spec), None);
+            evaluate(evaluation, &assignment.arm, bench, ledger)
+        }
+    };
+    let mut measured = attempt()?;
+    let hiccup = matches!(measured.0, Err(Fault::Harness(_) | Fault::Unmeasured(_)));
+    if hiccup && assignment.purpose == Purpose::Verification {
+        measured = attempt()?;
+    }
+    let (ended, blocks) = measured;
+    let mut result = Measured {
+        outcome: Outcome::Failed,
+        reason: None,
+        measurement: None,
+        failure: None,
+        blocks,
+        duration_s: bench.elapsed_s() - start_s,
+        own_cpu_s: bench.own_cpu_s() - own_cpu_start_s,
+        signal: None,
+        host: None,
+    };
+    match ended {
+        Ok((outcome, measurement)) => {
+            result.outcome = outcome;
+            result.measurement = Some(measurement);
+        }
+        Err(fault) => {
+            result.reason = Some(fault.to_string());
+            match fault {
+                Fault::Configuration(_) => result.outcome = Outcome::Crashed,
+                Fault::Harness(_) => result.failure = Some(Failure::Harness),
+                Fault::Unmeasured(_) => result.failure = Some(Failure::Unmeasured),
+                Fault::Interrupted(stop) => {
+                    result.outcome = Outcome::Killed;
+                    match stop {
+                        Stop::Signal(number) => {
+                            result.signal = Some(number);
+                            result.reason = Some(stop.to_string());
+                        }
+                        Stop::Evaluation => result.reason = Some(BY_USER.into()),
+                    }
+                }
+            }
+        }
+    }
+    Ok(result)
+}
+
+type Ended = Result<(Outcome, Measurement), Fault>;
+
+/// One evaluation from start to end; the blocks are kept even of one that ended badly.
+fn evaluate(
+    mut evaluation: Evaluation,
+    arm: &Arm,
+    bench: &mut dyn Bench,
+    ledger: &mut dyn Ledger,
+) -> Result<(Ended, Vec<Block>), TunerError> {
+    let planned = evaluation.planned_blocks();
+    let mut unkept = Ok(());
+    let mut measure = || -> Result<(), Fault> {
+        bench.begin(arm)?;
+        for index in 0..planned {
+            let block = bench.block(index)?;
+            let step = evaluation.push(block)?;
+            if let Some(block) = evaluation.blocks().last() {
+                unkept = ledger.note(&Event::Block {
+                    done: index + 1,
+                    of: planned,
+                    block,
+                });
+            }
+            if step == Step::Stop || unkept.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let measured = measure();
+    bench.end()?;
+    unkept?;
+    Ok(match measured {
+        Err(fault) => (Err(fault), evaluation.blocks().to_vec()),
+        Ok(()) => {
+            let blocks = evaluation.blocks().to_vec();
+            (
+                evaluation
+                    .finish()
+                    .map(|(outcome, measurement, _)| (outcome, measurement)),
+                blocks,
+            )
+        }
+    })
+}

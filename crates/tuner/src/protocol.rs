@@ -1,0 +1,132 @@
+//! What a coordinator and its workers say to each other. How it travels, and who may say it, is not decided here.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::assignment::{Assignment, Measured};
+use crate::spec::Spec;
+
+/// Which evaluation, or which run of which verification. It is measured by one worker at a time, whose *attempt* the store
+/// counts: what an earlier attempt brings is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ticket {
+    /// The experiment.
+    pub experiment: i64,
+    /// The verification, from 1; 0 for an evaluation of the search.
+    pub verification: i64,
+    /// The verification's arm, from 0; 0 for an evaluation of the search.
+    pub arm: usize,
+    /// The number of the evaluation, or of the verification's run.
+    pub number: usize,
+}
+
+impl std::fmt::Display for Ticket {
+    /// Four numbers: `3.0.0.12` is evaluation 12 of experiment 3.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}.{}.{}.{}",
+            self.experiment, self.verification, self.arm, self.number
+        )
+    }
+}
+
+/// What lies in the queue: everything that a worker needs to know. It is signed as a whole.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// What it is.
+    pub ticket: Ticket,
+    /// The specification, with the control's values written out.
+    pub spec: Spec,
+    /// The folder against which its relative paths count; files that it names must be there on the worker's host.
+    pub dir: PathBuf,
+    /// What is to be measured.
+    pub assignment: Assignment,
+}
+
+/// Who a worker is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Its name: no two workers have the same.
+    pub name: String,
+    /// Its labels: `kernel`, `cpu`, `arch`, and those that its configuration gives.
+    pub labels: BTreeMap<String, String>,
+    /// Version of Slackline.
+    pub version: String,
+}
+
+/// What a worker says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// I am here; which queues may I take from?
+    Hello(Hello),
+    /// I have taken this from a queue; may I measure it?
+    Claim {
+        /// What.
+        ticket: Ticket,
+        /// Who.
+        worker: String,
+    },
+    /// I am measuring it.
+    Beat {
+        /// What.
+        ticket: Ticket,
+        /// The attempt that was granted.
+        attempt: i64,
+        /// Who.
+        worker: String,
+        /// Blocks that are done.
+        blocks: usize,
+    },
+    /// I give it back.
+    Release {
+        /// What.
+        ticket: Ticket,
+        /// The attempt that was granted.
+        attempt: i64,
+    },
+    /// It is measured.
+    Result {
+        /// What.
+        ticket: Ticket,
+        /// The attempt that was granted.
+        attempt: i64,
+        /// What came of it.
+        measured: Box<Measured>,
+    },
+}
+
+/// What the coordinator answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// To `Hello`.
+    Welcome {
+        /// The queues to take from.
+        classes: Vec<String>,
+        /// A worker that is silent for that long has lost what it measures.
+        lease_s: f64,
+    },
+    /// To `Claim`: measure it, under this attempt.
+    Granted {
+        /// Counts from 1.
+        attempt: i64,
+    },
+    /// To `Claim`: nobody needs it any more.
+    Gone,
+    /// To `Claim`: somebody else is measuring it; ask again after a lease.
+    Later,
+    /// To `Beat`: go on.
+    GoOn,
+    /// To `Beat`: stop measuring it.
+    Stop,
+    /// To `Release` and `Result`: it is written down.
+    Accepted,
+    /// To `Result`: another attempt has taken its place, or its user does not want it any more.
+    Refused,
+    /// The coordinator cannot say now; ask again.
+    Trouble(String),
+}
