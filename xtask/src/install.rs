@@ -82,6 +82,26 @@ const CHROMEDRIVER: Need = Need {
     package: "chromium-driver",
     purpose: "a browser that clicks through the pages",
 };
+const NATS: Need = Need {
+    present: Present::Program("nats-server"),
+    package: "nats-server",
+    purpose: "brings evaluations to workers on other hosts",
+};
+const OPENSSL: Need = Need {
+    present: Present::Program("openssl"),
+    package: "openssl",
+    purpose: "certificates for it",
+};
+const IPROUTE: Need = Need {
+    present: Present::Program("ip"),
+    package: "iproute2",
+    purpose: "network namespaces in which workers are cut off",
+};
+const FAKETIME: Need = Need {
+    present: Present::File("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"),
+    package: "libfaketime",
+    purpose: "a clock that jumps",
+};
 
 const SWIG: Need = Need {
     present: Present::Program("swig"),
@@ -124,6 +144,10 @@ pub(crate) const TEST: &[Need] = &[
     CHROMEDRIVER,
     CXX,
     SQLITE,
+    NATS,
+    OPENSSL,
+    IPROUTE,
+    FAKETIME,
 ];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];

@@ -387,11 +387,11 @@ pub(crate) async fn export(
 ) -> Result<Response, Refusal> {
     let id = self::id(&id)?;
     let format = query.format.unwrap_or_else(|| "json".into());
-    let (kind, text) = match format.as_str() {
+    let (kind, body) = match format.as_str() {
         "json" => {
             let write = move || {
                 let report = app.coordinator.export(id)?;
-                serde_json::to_string_pretty(&report)
+                serde_json::to_vec_pretty(&report)
                     .map_err(|error| Error::Invalid(error.to_string()))
             };
             ("application/json", blocking(write).await?)
@@ -399,10 +399,8 @@ pub(crate) async fn export(
         "csv" => {
             let write = move || {
                 let row = app.coordinator.store().experiment(id)?;
-                coordinator::evaluations_csv(
-                    &row.spec,
-                    &app.coordinator.store().evaluations(id, 1)?,
-                )
+                let rows = app.coordinator.store().evaluations(id, 1)?;
+                coordinator::evaluations_csv(&row.spec, &rows).map(String::into_bytes)
             };
             ("text/csv; charset=utf-8", blocking(write).await?)
         }
@@ -416,7 +414,7 @@ pub(crate) async fn export(
     let name = format!("attachment; filename=\"experiment-{id}.{format}\"");
     Ok((
         [(CONTENT_TYPE, kind.to_owned()), (CONTENT_DISPOSITION, name)],
-        text,
+        body,
     )
         .into_response())
 }
@@ -613,6 +611,12 @@ pub(crate) async fn host(State(app): Here) -> Reply<Value> {
     })
     .await
     .map(Json)
+}
+
+/// The workers on other hosts, and what came of what they claimed and brought.
+pub(crate) async fn workers(State(app): Here) -> Json<Value> {
+    let workers = app.coordinator.workers();
+    Json(json!({ "workers": workers.list(), "counts": workers.counts() }))
 }
 
 /// What is changed on this host now, in words.

@@ -206,6 +206,11 @@ const OPERATIONS: &[Operation] = &[
         "host",
         "What is changed on the host now, and what it can do",
     ),
+    get(
+        "/workers",
+        "workers",
+        "The workers on other hosts, and what came of what they claimed and brought",
+    ),
     get("/openapi.json", "openapi", "This description"),
 ];
 

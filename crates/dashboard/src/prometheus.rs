@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use coordinator::Counts;
 use coordinator::store::{State as ExperimentState, Summary};
 
 use crate::reply::{Refusal, blocking};
@@ -15,7 +16,10 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refus
     let text = blocking(move || {
         let experiments = app.coordinator.store().experiments()?;
         let is_in_trouble = app.coordinator.trouble().is_some();
-        Ok(text(&experiments, is_in_trouble, host::own_cpu_s()))
+        let workers = app.coordinator.workers();
+        let mut out = text(&experiments, is_in_trouble, host::own_cpu_s());
+        out.push_str(&text_of_workers(workers.list().len(), workers.counts()));
+        Ok(out)
     })
     .await?;
     Ok((
@@ -99,6 +103,20 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
         &[(String::new(), cpu_s)],
     );
     out
+}
+
+fn text_of_workers(workers: usize, counts: Counts) -> String {
+    let claims = "slackline_claims_total";
+    let results = "slackline_results_total";
+    format!(
+        "# HELP slackline_workers Workers on other hosts that were heard of in the last hour.\n\
+         # TYPE slackline_workers gauge\nslackline_workers {workers}\n\
+         # HELP {claims} Orders that workers claimed, by answer.\n# TYPE {claims} counter\n\
+         {claims}{{answer=\"granted\"}} {}\n{claims}{{answer=\"declined\"}} {}\n\
+         # HELP {results} Results that workers brought, by answer.\n# TYPE {results} counter\n\
+         {results}{{answer=\"accepted\"}} {}\n{results}{{answer=\"refused\"}} {}\n",
+        counts.granted, counts.declined, counts.accepted, counts.refused
+    )
 }
 
 #[cfg(test)]

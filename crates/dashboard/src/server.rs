@@ -99,6 +99,7 @@ fn router(app: Arc<App>) -> Router {
         )
         .route("/specs/check", post(api::check))
         .route("/host", get(api::host))
+        .route("/workers", get(api::workers))
         .route("/events", get(stream::events))
         .route("/openapi.json", get(openapi::serve))
         .fallback(api::nothing_here);

@@ -120,6 +120,11 @@ impl Client {
     }
 
     fn text(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
+        let bytes = self.bytes(method, path, body)?;
+        String::from_utf8(bytes).context("the server answered with something else than text")
+    }
+
+    fn bytes(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Vec<u8>> {
         let url = format!("{}{path}", self.base);
         let request = ureq::http::Request::builder()
             .method(method)
@@ -132,15 +137,16 @@ impl Client {
             .run(request)
             .with_context(|| format!("{url} does not answer"))?;
         let status = response.status();
-        let text = response
+        let bytes = response
             .body_mut()
             .with_config()
             .limit(1 << 30)
-            .read_to_string()
+            .read_to_vec()
             .with_context(|| url.clone())?;
         if status.is_success() {
-            return Ok(text);
+            return Ok(bytes);
         }
+        let text = String::from_utf8_lossy(&bytes);
         let refusal: Value = serde_json::from_str(&text).unwrap_or_default();
         let why = refusal["error"].as_str().unwrap_or(&text);
         match (refusal["line"].as_u64(), refusal["key"].as_str()) {
@@ -248,7 +254,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             made(&client.json("POST", &on(id, "fork"), Some(&body))?)?;
         }
         Verb::Export { id, format } => {
-            print(&client.text("GET", &on(id, &format!("export?format={format}")), None)?)?;
+            let path = on(id, &format!("export?format={format}"));
+            crate::print_bytes(&client.bytes("GET", &path, None)?)?;
         }
         Verb::Import { report } => {
             let text =

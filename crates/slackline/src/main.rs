@@ -12,6 +12,7 @@ mod serve;
 mod table;
 mod throttle;
 mod tune;
+mod worker;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -60,6 +61,8 @@ enum Command {
     Load(load::Arguments),
     /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
     Serve(serve::Arguments),
+    /// Measure on this host what a `slackline serve --workers` elsewhere gives out.
+    Worker(worker::Arguments),
     /// Make, watch and change the experiments of a running `slackline serve`.
     Experiments(experiments::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
@@ -109,6 +112,13 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let host = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<host::HostError>());
+    let host =
+        host.or(error
+            .chain()
+            .find_map(|cause| match cause.downcast_ref::<dispatch::Error>() {
+                Some(dispatch::Error::Host(error)) => Some(error),
+                _ => None,
+            }));
     let tuner = error
         .chain()
         .find_map(|cause| match cause.downcast_ref::<tuner::TunerError>() {
@@ -143,6 +153,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Relayout(command) => relayout::run(&command, &arguments.state_dir),
         Command::Load(arguments) => load::run(&arguments),
         Command::Serve(serve) => serve::run(&serve, &arguments.state_dir),
+        Command::Worker(worker) => worker::run(&worker, &arguments.state_dir),
         Command::Experiments(experiments) => experiments::run(&experiments, &arguments.state_dir),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),
@@ -164,8 +175,13 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
 
 /// Writes data to standard output; a reader that has gone away is no error.
 fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// As [`print`], for data that is no text.
+fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use coordinator::Coordinator;
 use coordinator::store::{Location, Store};
 use dashboard::{Access, Options};
+use dispatch::{Office, ServerConfig};
 use sd_notify::NotifyState;
 use tuner::process::Interrupt;
 
@@ -26,6 +27,9 @@ pub(crate) struct Arguments {
     /// `postgresql://…`, or a SQLite file; by default slackline.db in the state directory.
     #[arg(long, value_name = "URL", env = "SLACKLINE_STORE")]
     store: Option<String>,
+    /// Let workers on other hosts measure: a TOML file that says where NATS is.
+    #[arg(long, value_name = "FILE", env = "SLACKLINE_WORKERS")]
+    workers: Option<PathBuf>,
     /// A host name under which a proxy or another machine calls this server.
     #[arg(long = "name", value_name = "HOST")]
     names: Vec<String>,
@@ -47,8 +51,24 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         Some(text) => Location::parse(text),
         None => Location::Sqlite(state_dir.join("slackline.db")),
     };
+    let config = match &arguments.workers {
+        Some(file) => Some(ServerConfig::read(file)?),
+        None => None,
+    };
     let store = Store::open(&location)?;
-    let coordinator = Arc::new(Coordinator::new(store, &state_dir));
+    let mut coordinator = Coordinator::new(store, &state_dir);
+    let mut giving_out = None;
+    let office = match &config {
+        Some(config) => {
+            coordinator = coordinator.with_workers(config.lease());
+            Some(Office::open(config, &state_dir)?)
+        }
+        None => None,
+    };
+    let coordinator = Arc::new(coordinator);
+    if let Some(office) = office {
+        giving_out = Some(give_out(Arc::clone(&coordinator), office)?);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -61,8 +81,48 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     ));
     // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of the store goes here.
     drop(runtime);
+    coordinator.end();
+    if let Some(thread) = giving_out
+        && thread.join().is_err()
+    {
+        message("the thread that gives experiments to workers ended by a panic");
+    }
     drop(coordinator);
     ended
+}
+
+/// Gives experiments to workers, in a thread of its own.
+fn give_out(
+    coordinator: Arc<Coordinator>,
+    office: Office,
+) -> anyhow::Result<std::thread::JoinHandle<()>> {
+    message(&format!(
+        "orders are signed with the key {}",
+        office.public_key()
+    ));
+    let thread = std::thread::Builder::new().name("workers".into());
+    let thread = thread.spawn(move || {
+        // Only one coordinator answers: the one that has the store.
+        while !coordinator.is_active() && !coordinator.is_ending() {
+            std::thread::sleep(LOOK);
+        }
+        let answering = Arc::downgrade(&coordinator);
+        office.answer(Arc::new(move |request| match answering.upgrade() {
+            Some(coordinator) => coordinator.answer(request),
+            None => tuner::protocol::Reply::Trouble("the coordinator is ending".into()),
+        }));
+        coordinator.run_workers(&Bus(&office), &message);
+    });
+    thread.context("the thread that gives experiments to workers cannot be started")
+}
+
+/// NATS, as the coordinator knows it.
+struct Bus<'a>(&'a Office);
+
+impl coordinator::Bus for Bus<'_> {
+    fn publish(&self, class: &str, order: &tuner::protocol::Order) -> Result<(), String> {
+        self.0.publish(class, order)
+    }
 }
 
 async fn serve(

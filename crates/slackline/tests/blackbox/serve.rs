@@ -16,6 +16,11 @@ pub(crate) struct Server<'a> {
 
 impl<'a> Server<'a> {
     pub(crate) fn start(toy: &'a Toy) -> Self {
+        Self::start_in(toy, &[])
+    }
+
+    /// With further variables in its environment.
+    fn start_in(toy: &'a Toy, environment: &[(&str, &str)]) -> Self {
         // The address of the last server is not this one's.
         let said = toy.path("state/serve.json");
         let before = std::fs::read_to_string(&said).unwrap_or_default();
@@ -23,6 +28,7 @@ impl<'a> Server<'a> {
             toy,
             child: toy
                 .slackline(&["serve", "--listen", "127.0.0.1:0", "--rate", "10000"])
+                .envs(environment.iter().copied())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn()
@@ -327,6 +333,59 @@ fn a_service_that_never_comes_up_ends_its_experiment() {
     assert!(message.contains("3 times in a row"), "{message}");
     server.end();
     toy.assert_as_before("after three failures");
+}
+
+#[test]
+fn a_clock_that_jumps_changes_nothing_but_dates() {
+    let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+    if !std::path::Path::new(library).exists() {
+        return crate::toy::skip(&"libfaketime is missing here");
+    }
+    let mut toy = toy();
+    toy.load_after("sleep 0.05");
+    let clock = toy.path("clock");
+    let set = |offset: &str| std::fs::write(&clock, format!("{offset}\n")).unwrap();
+    set("+0");
+    // Jumps of the clock that is set; the monotonic one never jumps (clock_gettime(2)).
+    let server = Server::start_in(
+        &toy,
+        &[
+            ("LD_PRELOAD", library),
+            ("FAKETIME_TIMESTAMP_FILE", clock.to_str().unwrap()),
+            ("FAKETIME_NO_CACHE", "1"),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+        ],
+    );
+    let id = server.create();
+    server.wait_for_evaluation(id);
+    set("-400d");
+    let next = server.wait_for_evaluation(id) + 1;
+    while server.wait_for_evaluation(id) <= next {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    set("+400d");
+    let done = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(done["state"], "done", "{done}");
+    let evaluations = server.get(&format!("/experiments/{id}/evaluations"));
+    let evaluations = evaluations.as_array().unwrap();
+    assert_eq!(evaluations.len(), 6);
+    let started: Vec<i64> = evaluations
+        .iter()
+        .map(|it| it["started_ms"].as_i64().unwrap())
+        .collect();
+    let day_ms = 86_400_000;
+    let (first, last) = (started.iter().min().unwrap(), started.iter().max().unwrap());
+    assert!(
+        last - first > 300 * day_ms,
+        "the clock did jump: {started:?}"
+    );
+    for it in evaluations {
+        assert_eq!(it["outcome"], "completed", "{it}");
+        let took_s = it["duration_s"].as_f64().unwrap();
+        assert!((0.0..60.0).contains(&took_s), "{it}");
+    }
+    server.end();
+    toy.assert_as_before("after two jumps of the clock");
 }
 
 #[test]

@@ -1,0 +1,29 @@
+//! `slackline worker`: measures on this host what a coordinator elsewhere gives out.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use dispatch::{Error, WorkerConfig};
+use tuner::process::Interrupt;
+
+use crate::{Done, message};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// A TOML file: where NATS is, which coordinators' keys are known, labels, what else is allowed.
+    config: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    let config = WorkerConfig::read(&arguments.config)?;
+    let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
+    let state_dir = std::path::absolute(state_dir)?;
+    match dispatch::worker::run(&config, &state_dir, &interrupt, &message) {
+        Ok(()) => Ok(interrupt.signal().map_or(Done::Positive, Done::Signal)),
+        Err(Error::NotRestored) => {
+            message("Not everything could be restored: run `slackline restore`.");
+            Ok(Done::RestoreFailed)
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,245 @@
+//! `slackline worker` from outside: one coordinator, workers in network namespaces, PostgreSQL and NATS with TLS and passwords;
+//! any of them is killed or cut off, and every evaluation ends once.
+//!
+//! `cargo xtask stress workers` runs the same for half an hour with eight workers.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, Part};
+
+/// What happens, how often compared with the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    KillWorker,
+    CutOff,
+    KillCoordinator,
+    KillNats,
+    RestartPostgres,
+}
+
+/// A part that is away, until then.
+struct Away {
+    part: Part,
+    until: Instant,
+}
+
+/// An experiment on the only knob of each namespace.
+fn spec(name: &str, evaluations: usize, at_once: usize, measure_s: f64) -> Value {
+    let script = format!(
+        r#"v=$(cat /proc/sys/net/ipv4/tcp_fin_timeout); n=$(od -An -N1 -tu1 /dev/urandom)
+sleep {measure_s}; us=$(( (v-40)*(v-40) + 5000 + n )); echo "{{\"requests\": 1000, \"latency_p99_us\": $us}}""#
+    );
+    json!({
+        "name": name,
+        "parameters": [{ "name": "fin", "type": "int", "low": 10, "high": 120, "sysctl": "net.ipv4.tcp_fin_timeout" }],
+        "target": {
+            "start": ["sleep", "1000"],
+            "ready": { "command": ["true"], "timeout_s": 10 },
+            "stop": { "signal": "TERM", "grace_s": 1 },
+        },
+        "workload": {
+            "command": ["sh", "-c", script],
+            "json": { "requests": "requests", "latency_p99_us": "latency_p99_us" },
+        },
+        "objective": { "metric": "latency_p99_us" },
+        "evaluation": { "warm_up_s": 0, "block_s": 0.05, "blocks": 3, "early_abort": false },
+        "budget": { "evaluations": evaluations },
+        "verification": { "runs": 3 },
+        "search": { "strategy": "random" },
+        "workers": { "at_once": at_once, "labels": { "rack": "test" } },
+    })
+}
+
+struct Plan {
+    workers: usize,
+    time: Duration,
+    lease_s: f64,
+    /// Seconds between faults.
+    pause_s: (f64, f64),
+    /// Seconds that a part is away.
+    away_s: (f64, f64),
+    experiments: usize,
+    evaluations: usize,
+    measure_s: f64,
+    faults: &'static [(Fault, u32)],
+}
+
+/// Runs experiments while parts are killed and cut off, and checks what is left. What happened, for the record.
+fn stress(plan: &Plan) -> Option<String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(11);
+    let mut cluster = Cluster::start(plan.workers, plan.lease_s)?;
+    let began = Instant::now();
+    let mut made = 0;
+    let mut happened: BTreeMap<Fault, usize> = BTreeMap::new();
+    let mut away: Vec<Away> = Vec::new();
+    let mut next_fault = began + Duration::from_secs(1);
+    let mut order: Vec<Fault> = plan.faults.iter().map(|(fault, _)| *fault).collect();
+    loop {
+        let now = Instant::now();
+        let is_over = now - began > plan.time;
+        let (back, still): (Vec<Away>, Vec<Away>) =
+            away.into_iter().partition(|it| it.until <= now || is_over);
+        away = still;
+        for it in back {
+            cluster.bring_back(it.part);
+        }
+        if is_over {
+            break;
+        }
+        // As many experiments as there may be at once; another as one is done.
+        if cluster.is_there(Part::Coordinator) {
+            let unfinished = cluster.unfinished();
+            if unfinished.is_some_and(|count| count < plan.experiments) {
+                made += 1;
+                let name = format!("stress {made}");
+                let spec = spec(
+                    &name,
+                    plan.evaluations,
+                    plan.workers.div_ceil(2),
+                    plan.measure_s,
+                );
+                cluster.create(&spec);
+            }
+        }
+        if now >= next_fault {
+            let pause = rng.random_range(plan.pause_s.0..plan.pause_s.1);
+            next_fault = now + Duration::from_secs_f64(pause);
+            // Each kind once, then at random.
+            let fault = match order.is_empty() {
+                false => order.remove(0),
+                true => plan.faults.choose_weighted(&mut rng, |it| it.1).unwrap().0,
+            };
+            let part = match fault {
+                Fault::KillWorker => Part::Worker(rng.random_range(0..plan.workers)),
+                Fault::CutOff => Part::Link(rng.random_range(0..plan.workers)),
+                Fault::KillCoordinator => Part::Coordinator,
+                Fault::KillNats => Part::Nats,
+                Fault::RestartPostgres => Part::Postgres,
+            };
+            if cluster.is_there(part) {
+                *happened.entry(fault).or_default() += 1;
+                cluster.take_away(part);
+                let away_s = rng.random_range(plan.away_s.0..plan.away_s.1);
+                let until = now + Duration::from_secs_f64(away_s);
+                away.push(Away { part, until });
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let faults_ended = began.elapsed();
+    cluster.wait_until_all_rest(Duration::from_secs(300));
+    let mut evaluations = 0;
+    let mut by_host: BTreeMap<String, usize> = BTreeMap::new();
+    let all = cluster.get("/experiments");
+    let all = all.as_array().unwrap();
+    assert!(!all.is_empty());
+    for shown in all {
+        assert_eq!(shown["state"], "done", "{shown}");
+        let report = cluster.export(shown["id"].as_i64().unwrap());
+        let measured = report["evaluations"].as_array().unwrap();
+        let numbers: Vec<u64> = measured
+            .iter()
+            .map(|it| it["number"].as_u64().unwrap())
+            .collect();
+        let budget = plan.evaluations as u64;
+        assert_eq!(
+            numbers,
+            (1..=budget).collect::<Vec<_>>(),
+            "each once, none lost"
+        );
+        for it in measured {
+            assert_eq!(it["outcome"], "completed", "{it}");
+            assert_eq!(
+                it["blocks"].as_array().unwrap().len(),
+                3,
+                "of one attempt: {it}"
+            );
+            // The knob was what the configuration says, on both sides, in that host's own namespace.
+            let fin = it["configuration"]["fin"].as_i64().unwrap();
+            for block in it["blocks"].as_array().unwrap() {
+                for (side, value) in [("control", 60), ("experiment", fin)] {
+                    let us = block[side]["latency_p99_us"].as_f64().unwrap();
+                    let least = ((value - 40).pow(2) + 5000) as f64;
+                    assert!(
+                        (least..least + 256.0).contains(&us),
+                        "{side} at {value}: {it}"
+                    );
+                }
+            }
+            *by_host
+                .entry(it["host"].as_str().unwrap().to_owned())
+                .or_default() += 1;
+            evaluations += 1;
+        }
+        let verified = &report["verification"][0];
+        assert_eq!(
+            (&verified["runs"], &verified["blocks"]),
+            (&json!(3), &json!(9)),
+            "{verified}"
+        );
+    }
+    let late = cluster.said("came too late");
+    let undone = cluster.said("an earlier run was killed");
+    cluster.end();
+    for (fault, _) in plan.faults {
+        assert!(happened.contains_key(fault), "{fault:?} did not happen");
+    }
+    Some(format!(
+        "{} workers, {:.0} s of faults {happened:?}; {} experiments, {evaluations} evaluations, each ended once; \
+         {late} late results refused, {undone} killed workers' hosts restored at their next start; by host {by_host:?}",
+        plan.workers,
+        faults_ended.as_secs_f64(),
+        all.len(),
+    ))
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the record of what happened")]
+fn killed_and_cut_off_at_random_every_evaluation_ends_once() {
+    let minutes = std::env::var("SLACKLINE_STRESS_MINUTES").ok();
+    let minutes: Option<f64> = minutes.map(|text| text.parse().expect("minutes"));
+    let plan = match minutes {
+        Some(minutes) => Plan {
+            workers: 8,
+            time: Duration::from_secs_f64(minutes * 60.0),
+            lease_s: 4.0,
+            pause_s: (1.0, 6.0),
+            away_s: (0.2, 15.0),
+            experiments: 3,
+            evaluations: 40,
+            measure_s: 0.7,
+            faults: &[
+                (Fault::KillWorker, 10),
+                (Fault::CutOff, 10),
+                (Fault::KillCoordinator, 3),
+                (Fault::KillNats, 2),
+                (Fault::RestartPostgres, 2),
+            ],
+        },
+        None => Plan {
+            workers: 3,
+            time: Duration::from_secs(9),
+            lease_s: 1.5,
+            pause_s: (0.8, 1.6),
+            away_s: (0.2, 1.5),
+            experiments: 1,
+            evaluations: 8,
+            measure_s: 0.08,
+            faults: &[
+                (Fault::KillWorker, 3),
+                (Fault::CutOff, 3),
+                (Fault::KillCoordinator, 1),
+                (Fault::KillNats, 1),
+            ],
+        },
+    };
+    if let Some(record) = stress(&plan) {
+        println!("{record}");
+    }
+}
