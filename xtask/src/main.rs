@@ -17,6 +17,7 @@ mod step;
 mod test;
 mod tidy;
 mod venv;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,8 +34,10 @@ usage: cargo xtask VERB
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
+  bench workers     2,000 simulated workers and 100 experiments against one coordinator
   fuzz api          the JSON interface of `slackline serve`, fuzzed from its description by schemathesis
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order
+  stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   install [SET]     only install: test (the default), demo, examples or relayout
 ";
 
@@ -57,11 +60,14 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["tidy"] => tidy::run(&root),
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
+        ["bench", "workers"] => workers::bench(&root),
         ["bench", "fleet", options @ ..] => bench_fleet::run(&root, options),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
         ["fuzz", "api"] => fuzz::run(&root),
         ["stress", "relayout"] => test::stress_relayout(&root, "1000"),
         ["stress", "relayout", kills] => test::stress_relayout(&root, kills),
+        ["stress", "workers"] => workers::stress(&root, "30"),
+        ["stress", "workers", "--minutes", minutes] => workers::stress(&root, minutes),
         ["install"] => run(&["install", "test"]),
         ["install", set] => {
             let needs = match *set {
