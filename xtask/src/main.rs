@@ -90,10 +90,12 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The repository's root: the directory above this crate's.
+/// The repository's root: the directory above this crate's, which cargo names when it runs this task
+/// (what it was when this was compiled may be another clone's, where clones share a target directory).
 fn repository() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    here.parent().unwrap_or(&here).to_path_buf()
 }
 
 /// The cargo that runs this task.

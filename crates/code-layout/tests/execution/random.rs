@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile,
-};
+use code_layout::{CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -164,7 +162,7 @@ proptest! {
         let program = Program::from_path(&path, &[["-O1", "-O2", "-O3", "-Os"][level]]);
         let expected = program.results(SEEDS);
         let functions = program.functions();
-        let all = PatchSelection { entries: true, call_sites: CallSites::All, vtables: true, jump_tables: true };
+        let all = PatchSelection::ALL;
         let empty = Profile::default();
 
         let plan = Plan::new(functions.clone(), &empty, Order::Random(order));

@@ -50,7 +50,7 @@ fn histogram(report: &Report) -> String {
 }
 
 /// The histogram of cores in use, with the quota marked.
-pub(super) fn cores(cores: &Cores, quota: Option<f64>) -> String {
+fn cores(cores: &Cores, quota: Option<f64>) -> String {
     let rows = super::text::rows(cores);
     let is_over = |row: &Row| quota.is_some_and(|quota| row.low > quota + BIN_CORES / 2.0);
     let limit_at = quota.map(|_| rows.iter().take_while(|row| !is_over(row)).count());
