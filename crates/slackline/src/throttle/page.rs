@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use throttle::advice::Prediction;
 use throttle::{BIN_CORES, Cores};
 
 use super::text::Row;
 use super::watch::Report;
-use crate::page::{Column, columns, escaped, table};
+use crate::page::{Column, columns, escaped};
 
-pub(super) use crate::page::{paragraphs, write};
+pub(super) use crate::page::{paragraphs, table, write};
 
 /// A watch: the verdict, the histogram, the pools.
 pub(super) fn watch(report: &Report) -> String {
@@ -25,14 +26,32 @@ pub(super) fn watch(report: &Report) -> String {
 
 /// Watches side by side, each with a heading.
 pub(super) fn side_by_side(sides: &[(&str, &Report)]) -> String {
-    let mut html = "<div class=\"beside\">\n".to_owned();
-    for (name, report) in sides {
-        let _ = writeln!(
-            html,
-            "<div><h3>{}</h3>\n{}</div>",
-            escaped(name),
-            histogram(report)
+    beside(
+        sides
+            .iter()
+            .map(|(name, report)| (*name, histogram(report))),
+    )
+}
+
+/// The same of what the model says of two settings.
+pub(super) fn predictions(sides: &[(&str, &Prediction)]) -> String {
+    beside(sides.iter().map(|(name, prediction)| {
+        let quota = prediction.setting.limit.in_cores();
+        let throttled = 100.0 * prediction.throttled_share;
+        let html = format!(
+            "{}<p>{:.1} cores in use on average<br>Throttled: {throttled:.0} % of the periods<br>99 % of all jobs end within {}</p>\n",
+            cores(&prediction.cores, quota),
+            prediction.cores.mean(),
+            super::advise::time(prediction.p99_us)
         );
+        (*name, html)
+    }))
+}
+
+fn beside<'a>(sides: impl Iterator<Item = (&'a str, String)>) -> String {
+    let mut html = "<div class=\"beside\">\n".to_owned();
+    for (name, side) in sides {
+        let _ = writeln!(html, "<div><h3>{}</h3>\n{side}</div>", escaped(name));
     }
     html + "</div>\n"
 }
