@@ -10,11 +10,13 @@
 //! The unsafe code is in `ptrace`.
 
 mod cache;
+mod calls;
 mod cave;
 mod comparison;
 mod drive;
 mod driver;
 mod error;
+mod family;
 mod inject;
 pub mod manifest;
 pub mod maps;
@@ -22,6 +24,8 @@ mod memory;
 mod patching;
 mod process;
 mod ptrace;
+mod reclaim;
+mod region;
 mod sampling;
 mod scan;
 mod session;
@@ -29,7 +33,7 @@ mod status;
 mod stop;
 mod units;
 
-pub use cache::{CodeCache, HEADER_BYTES, Kept, Switched};
+pub use cache::{CodeCache, Kept, Switched};
 pub use comparison::{BlockRecord, Compared, Effort, compare};
 pub use drive::{Drive, drive};
 pub use driver::{Action, Driver, Load, Observation, Settings, State};
@@ -37,6 +41,7 @@ pub use error::{Declined, RelayoutError};
 pub use manifest::{Manifest, Patch, Store};
 pub use memory::Memory;
 pub use process::{Object, Process};
+pub use region::HEADER_BYTES;
 pub use sampling::{Samples, sample};
 pub use session::{Layout, Method, Session};
 pub use status::{Gain, PauseUs, Status};

@@ -10,10 +10,11 @@ use code_layout::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{CodeCache, HEADER_BYTES};
+use crate::cache::CodeCache;
 use crate::driver::Load;
 use crate::manifest::{Bytes, Patch, Region};
 use crate::process::{Object, Process};
+use crate::region::HEADER_BYTES;
 use crate::sampling::{Samples, sample};
 use crate::scan::PAGE;
 use crate::{Declined, RelayoutError, Store};
@@ -129,8 +130,12 @@ impl Session {
     /// Those of sampling; [`RelayoutError::Declined`] where its executable cannot be laid out.
     pub fn look(&mut self) -> Result<Load, RelayoutError> {
         let start = Instant::now();
-        let pid = self.cache.process.pid;
-        let samples = sample(&[pid], self.method.samples_per_s, self.method.sampling)?;
+        let cache = &mut self.cache;
+        let samples = sample(
+            || cache.pids(),
+            self.method.samples_per_s,
+            self.method.sampling,
+        )?;
         if self.objects.is_empty() && samples.user_total() > 0 {
             self.load(&samples)?;
         }
@@ -297,36 +302,30 @@ impl Session {
         let region = self.cache.map(near, PAGE as u64 + all, true)?;
         let mut at = region.address + PAGE as u64;
         let mut counters_at = area.address + HEADER_BYTES;
+        let bias = self.objects[index].bias;
+        let mut counted = Vec::new();
+        // All code is there before the first of it is put in force.
+        for (plan, size) in plans.into_iter().zip(&sizes) {
+            let placement = placement(at, *size, counters_at, bias);
+            let emitted = emit(&self.objects[index], &plan, &placement)?;
+            self.put(&region, &emitted)?;
+            let counters = counters_at;
+            at += size;
+            counters_at += (plan.counters() as u64 * 8).next_multiple_of(64);
+            counted.push((plan, patches(&emitted, bias), counters));
+        }
+        let regions = [region, area];
         let mut in_force = None;
         let mut profile = Profile::default();
-        for (plan, size) in plans.iter().zip(&sizes) {
-            let loaded = &self.objects[index];
-            let emitted = emit(
-                loaded,
-                plan,
-                &placement(at, *size, counters_at, loaded.bias),
-            )?;
-            let bias = loaded.bias;
-            self.put(&region, &emitted)?;
-            let patches = patches(&emitted, bias);
-            let (number, _) = self.cache.announce(patches, Some(&region))?;
+        for (plan, patches, counters) in counted {
+            let (number, _) = self.cache.announce(patches, &regions)?;
             self.cache.switch(number)?;
             if let Some(last) = in_force.replace(number) {
                 self.cache.forget(last)?;
             }
             sleep(self.method.counting);
-            let bytes = self
-                .cache
-                .process
-                .memory
-                .read(counters_at, plan.counters() * 8)?;
-            let counts: Vec<u64> = bytes
-                .chunks_exact(8)
-                .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
-                .collect();
+            let counts = self.counts(counters, plan.counters())?;
             profile.merge(&plan.profile(&self.objects[index].image, &counts));
-            at += size;
-            counters_at += (plan.counters() as u64 * 8).next_multiple_of(64);
         }
         self.cache.switch(0)?;
         if let Some(last) = in_force {
@@ -336,6 +335,24 @@ impl Session {
         self.cache.reclaim()?;
         self.objects[index].profile.merge(&profile);
         Ok(())
+    }
+
+    /// The counters at an address, summed over the family. (Who was forked meanwhile began with its parent's counts: so it
+    /// weighs a little more.)
+    fn counts(&mut self, address: u64, count: usize) -> Result<Vec<u64>, RelayoutError> {
+        let mut sums = vec![0_u64; count];
+        self.cache.gather();
+        for process in self.cache.family() {
+            // A member that was left out has no counters, and one that has ended has none any more.
+            let Ok(bytes) = process.memory.read(address, count * 8) else {
+                continue;
+            };
+            for (sum, word) in sums.iter_mut().zip(bytes.chunks_exact(8)) {
+                let count = word.try_into().map_or(0, u64::from_le_bytes);
+                *sum = sum.wrapping_add(count);
+            }
+        }
+        Ok(sums)
     }
 
     /// Writes emitted code into a region and tells the unwinder of it.
@@ -365,7 +382,7 @@ impl Session {
             ..Layout::default()
         };
         let mut all_patches = Vec::new();
-        let mut last_region = None;
+        let mut regions = Vec::new();
         for index in 0..self.objects.len() {
             let loaded = &self.objects[index];
             if loaded.functions.is_empty() {
@@ -404,7 +421,7 @@ impl Session {
             }
             all_patches.extend(patches(&emitted, loaded.bias));
             self.put(&region, &emitted)?;
-            last_region = Some(region);
+            regions.push(region);
         }
         if all_patches.is_empty() {
             return Err(RelayoutError::Declined {
@@ -413,7 +430,7 @@ impl Session {
             });
         }
         let wanted = all_patches.len();
-        let (number, left_out) = self.cache.announce(all_patches, last_region.as_ref())?;
+        let (number, left_out) = self.cache.announce(all_patches, &regions)?;
         layout.generation = number;
         layout.patches = wanted - left_out;
         layout.patches_left_out = left_out;

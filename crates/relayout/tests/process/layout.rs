@@ -144,9 +144,13 @@ fn an_unwinder_that_may_not_have_been_told_is_not_made_to_forget() {
     session.count().unwrap();
     session.install().unwrap();
     // As a kill leaves it between announcing frames and telling the unwinder of them.
-    let region = session.cache.manifest.regions.last_mut().unwrap();
+    let cache = &mut session.cache;
+    let region = cache.manifest.regions.last_mut().unwrap();
     let unwinding = region.unwinding.last_mut().unwrap();
-    (unwinding.is_told, unwinding.frames) = (false, unwinding.frames + 4096);
+    unwinding.frames += 4096;
+    let being_told = region.address + 256 + (region.unwinding.len() as u64 - 1);
+    assert_eq!(cache.process.memory.read(being_told, 1).unwrap(), [1]);
+    cache.process.memory.write(being_told, &[2]).unwrap();
     session.cache.manifest.save().unwrap();
     let (_, kept) = session.cache.rollback().unwrap();
     assert!(kept.bytes > 0);

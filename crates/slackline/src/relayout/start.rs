@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
@@ -161,6 +162,11 @@ fn one(
 ) -> anyhow::Result<Status> {
     let start_time = host::start_time(&host::Roots::default(), pid)?;
     let key = (pid, start_time);
+    // An execve: another program, of which nothing is known.
+    let is_current = |(session, _): &(Session, Driver)| session.cache.process.is_current();
+    if watched.get(&key).is_some_and(|known| !is_current(known)) {
+        watched.remove(&key);
+    }
     let (session, driver) = match watched.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => match Session::open(store, pid, with.method) {
@@ -189,6 +195,7 @@ fn one(
 fn find(whom: &Whom) -> anyhow::Result<Vec<u32>> {
     let mut pids = whom.pid.clone();
     if !whom.exe.is_empty() {
+        let mut found = Vec::new();
         for pid in host::all_pids(&host::Roots::default())? {
             let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else {
                 continue;
@@ -197,9 +204,16 @@ fn find(whom: &Whom) -> anyhow::Result<Vec<u32>> {
                 .file_name()
                 .map(|name| name.to_string_lossy().into_owned());
             if name.is_some_and(|name| whom.exe.contains(&name)) {
-                pids.push(pid);
+                found.push((pid, exe));
             }
         }
+        // What a server has forked belongs to it.
+        let is_forked = |(pid, exe): &(u32, PathBuf)| {
+            let parent = host::parent(&host::Roots::default(), *pid);
+            parent.is_some_and(|parent| found.iter().any(|other| *other == (parent, exe.clone())))
+        };
+        let own = found.iter().filter(|process| !is_forked(process));
+        pids.extend(own.map(|(pid, _)| *pid));
     }
     pids.sort_unstable();
     pids.dedup();
