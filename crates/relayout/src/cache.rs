@@ -230,14 +230,46 @@ impl CodeCache {
         patches: Vec<Patch>,
         regions: &[Region],
     ) -> Result<(u32, usize), RelayoutError> {
+        let wanted = patches.len();
+        let numbers = self.announce_all(vec![patches], regions)?;
+        let number = numbers.first().copied().unwrap_or(0);
+        let kept = self.manifest.generation(number)?.patches.len();
+        Ok((number, wanted - kept))
+    }
+
+    /// Announces several layouts at once, so that the disk is waited for once. Their numbers.
+    ///
+    /// # Errors
+    /// As [`CodeCache::announce`].
+    pub fn announce_all(
+        &mut self,
+        layouts: Vec<Vec<Patch>>,
+        regions: &[Region],
+    ) -> Result<Vec<u32>, RelayoutError> {
         let _lock = self.lock()?;
         for region in regions.iter().filter(|region| region.is_code) {
             region::set_complete(&self.process.memory, region)?;
         }
+        let mut numbers = Vec::new();
+        for patches in layouts {
+            let patches = self.applicable(patches)?;
+            let number = self.manifest.next_number();
+            self.note_objects(&patches)?;
+            self.manifest.generations.push(Generation {
+                number,
+                patches,
+                regions: regions.iter().map(|region| region.address).collect(),
+            });
+            numbers.push(number);
+        }
+        self.save()?;
+        Ok(numbers)
+    }
+
+    /// The patches that can be made.
+    fn applicable(&self, mut patches: Vec<Patch>) -> Result<Vec<Patch>, RelayoutError> {
         let originals = originals(&self.manifest);
         let mut kept: Vec<Patch> = Vec::with_capacity(patches.len());
-        let wanted = patches.len();
-        let mut patches = patches;
         patches.sort_by_key(|patch| patch.address);
         for patch in patches {
             let is_apart = kept.last().is_none_or(|last| last.end() <= patch.address);
@@ -257,16 +289,7 @@ impl CodeCache {
                 kept.push(patch);
             }
         }
-        let number = self.manifest.next_number();
-        let left_out = wanted - kept.len();
-        self.note_objects(&kept)?;
-        self.manifest.generations.push(Generation {
-            number,
-            patches: kept,
-            regions: regions.iter().map(|region| region.address).collect(),
-        });
-        self.save()?;
-        Ok((number, left_out))
+        Ok(kept)
     }
 
     /// Puts down which files the patches are in.
@@ -288,16 +311,27 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Forgets a layout that is not in force, unless some place of the process still holds what it put there.
+    /// Forgets layouts that are not in force, but for those of which some place of the family still holds what they put
+    /// there.
     ///
     /// # Errors
     /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Gone`].
-    pub fn forget(&mut self, number: u32) -> Result<(), RelayoutError> {
+    pub fn forget(&mut self, numbers: &[u32]) -> Result<(), RelayoutError> {
         let _lock = self.lock()?;
         self.gather();
-        if self.manifest.generation == number {
-            return Ok(());
+        let mut gone = Vec::new();
+        for number in numbers {
+            if *number != self.manifest.generation && !self.is_somewhere(*number)? {
+                gone.push(*number);
+            }
         }
+        let generations = &mut self.manifest.generations;
+        generations.retain(|generation| !gone.contains(&generation.number));
+        self.save()
+    }
+
+    /// Whether some place still holds what a layout that is not in force put there.
+    fn is_somewhere(&self, number: u32) -> Result<bool, RelayoutError> {
         let in_force = self.manifest.generation(self.manifest.generation);
         let in_force: BTreeMap<u64, &Patch> = in_force
             .iter()
@@ -305,25 +339,20 @@ impl CodeCache {
             .map(|patch| (patch.address, patch))
             .collect();
         for patch in &self.manifest.generation(number)?.patches {
-            if in_force
-                .get(&patch.address)
-                .is_some_and(|known| known.new == patch.new)
-            {
+            let same = |known: &&Patch| known.new == patch.new;
+            if in_force.get(&patch.address).is_some_and(same) {
                 continue;
             }
             for process in self.family() {
                 match process.memory.read(patch.address, patch.new.0.len()) {
-                    Ok(found) if found == patch.new.0 => return Ok(()),
+                    Ok(found) if found == patch.new.0 => return Ok(true),
                     Ok(_) | Err(RelayoutError::Memory { .. }) => {}
                     Err(RelayoutError::Gone { pid }) if pid != self.process.pid => {}
                     Err(error) => return Err(error),
                 }
             }
         }
-        self.manifest
-            .generations
-            .retain(|generation| generation.number != number);
-        self.save()
+        Ok(false)
     }
 
     /// Puts a layout in force in the whole family; 0 is the original one.
@@ -475,6 +504,9 @@ impl CodeCache {
             // What was forked while the memory was given back.
             self.gather();
             self.take_out_stub(&mut switched)?;
+        }
+        for process in self.family() {
+            crate::moved::remove_perf_map(process);
         }
         if kept.bytes == 0 && is_whole {
             self.manifest.remove()?;

@@ -18,11 +18,11 @@ pub(crate) const CALL_STUB: u64 = 64;
 /// Where the bytes begin that say what the unwinder was told, one for each set of frames.
 const TOLD: u64 = 256;
 
-/// What a region has before the caller's part.
-pub const HEADER_BYTES: u64 = 1024;
-
 /// Sets of frames in a region, at most: so many bytes there are for what the unwinder was told.
-pub(crate) const FRAMES_MAX: usize = (HEADER_BYTES - TOLD) as usize;
+pub(crate) const FRAMES_MAX: usize = 768;
+
+/// What a region has before the caller's part.
+pub const HEADER_BYTES: u64 = TOLD + FRAMES_MAX as u64;
 
 /// What the unwinder of a process knows of some frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -155,7 +155,9 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
     assert_eq!(old_backends.len(), 2);
     let method = Method {
         sampling: Duration::from_secs(1),
-        counting: Duration::from_millis(50),
+        counting: Duration::from_millis(20),
+        resting: Duration::ZERO,
+        counted_share: 0.3,
         share: 0.9,
         ..Method::default()
     };
@@ -181,7 +183,7 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
     }
     assert!(new.wait_with_output().unwrap().status.success());
     assert_eq!(server.sql(answer), before, "in the new layout");
-    for _ in 0..10 {
+    for _ in 0..5 {
         assert!(session.cache.switch(0).unwrap().is_whole());
         assert!(session.cache.switch(layout.generation).unwrap().is_whole());
     }
