@@ -149,7 +149,7 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
     let before = server.sql(answer);
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    let mut old = server.load(2, 60);
+    let mut old = server.load(2, 600);
     std::thread::sleep(Duration::from_millis(800));
     let old_backends = server.backends();
     assert_eq!(old_backends.len(), 2);

@@ -239,7 +239,8 @@ fn one(
         },
     };
     let mut is_interrupted = || interrupt.signal().is_some();
-    let mut last = String::new();
+    let known = Status::load(store, pid, start_time);
+    let mut last = known.as_ref().map(line).unwrap_or_default();
     let mut show = |status: &Status| {
         // A look that changed nothing is not worth a line.
         let line = line(status);
