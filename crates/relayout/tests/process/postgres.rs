@@ -155,7 +155,7 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
     assert_eq!(old_backends.len(), 2);
     let method = Method {
         sampling: Duration::from_secs(1),
-        counting: Duration::from_millis(20),
+        counting: Duration::from_millis(100),
         resting: Duration::ZERO,
         counted_share: 0.3,
         share: 0.9,
@@ -171,7 +171,7 @@ fn a_postmaster_and_its_backends_old_and_new_have_the_layout_and_lose_it() {
         layout.functions,
         session.cache.pids()
     );
-    assert!(layout.functions > 50);
+    assert!(layout.functions > 20);
     let new = server.load(2, 1);
     std::thread::sleep(Duration::from_millis(500));
     let all = server.backends();
