@@ -197,7 +197,7 @@ pub(crate) fn two(cache: &mut CodeCache, answer: u64) -> u32 {
         old: Bytes(old),
         new: Bytes(jump),
     };
-    let (number, left_out) = cache.announce(vec![patch], Some(&region)).unwrap();
+    let (number, left_out) = cache.announce(vec![patch], &[region]).unwrap();
     assert_eq!(left_out, 0);
     number
 }
