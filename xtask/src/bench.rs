@@ -1,12 +1,12 @@
 //! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench relayout`: a
-//! server that is re-laid out beside one that is never touched.
+//! server that is re-laid out beside one that is never touched. `cargo xtask bench continuous`: months, simulated.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
-use crate::{build_release, install, step, venv};
+use crate::{build_release, cargo, install, step, venv};
 
 const USAGE: &str = "\
 usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--seeds N]
@@ -16,6 +16,8 @@ usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--s
 usage: cargo xtask bench relayout [--workloads A,B] [--connections N,M] [--blocks N] [--block-s S]
 
   as root; appends to docs/results/relayout.json
+
+usage: cargo xtask bench continuous
 ";
 
 /// Runs what is not done yet and writes the table and picture into `docs/results/`.
@@ -23,11 +25,32 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     match arguments {
         ["tuners", options @ ..] => tuners(root, options),
         ["relayout", options @ ..] => relayout(root, options),
+        ["continuous"] => continuous(root),
         _ => {
             print!("{USAGE}");
             Ok(ExitCode::from(2))
         }
     }
+}
+
+fn continuous(root: &Path) -> anyhow::Result<ExitCode> {
+    let mut bench = cargo();
+    bench
+        .args([
+            "run",
+            "--release",
+            "--package",
+            "tuner",
+            "--example",
+            "continuous",
+            "--",
+        ])
+        .arg(root.join("docs/results"))
+        .current_dir(root);
+    Ok(match step::run("bench continuous", &mut bench)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 fn relayout(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {

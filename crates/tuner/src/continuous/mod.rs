@@ -146,6 +146,67 @@ pub struct View {
     pub next_window: Timestamp,
     /// The time zone of days and hours.
     pub time_zone: String,
+    /// All this in words, a line each.
+    pub lines: Vec<String>,
+}
+
+impl View {
+    fn in_words(&self, now: Timestamp) -> Vec<String> {
+        let state = &self.state;
+        let mut lines = vec![match (&state.acting, &state.promoted) {
+            (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
+            (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
+            (None, Some(promoted)) => format!(
+                "promoted {:.0}, {:+.1} % when verified; watched against the control, round {}",
+                promoted.since,
+                100.0 * promoted.gain.exp_m1(),
+                state.rounds
+            ),
+            (None, None) => format!(
+                "the control's configuration is in force, round {}",
+                state.rounds
+            ),
+        }];
+        let doing = match (&state.searching, &state.due, &state.candidate) {
+            (Some(searching), ..) => Some(format!(
+                "searching since {:.0}: {}",
+                searching.since,
+                state.due.as_deref().unwrap_or("")
+            )),
+            (None, _, Some(_)) => {
+                Some("a verified configuration waits for its promotion".to_owned())
+            }
+            (None, Some(due), None) => Some(format!("a search is due: {due}")),
+            (None, None, None) => None,
+        };
+        lines.extend(doing);
+        lines.extend(
+            state
+                .held
+                .as_ref()
+                .map(|why| format!("nothing is changed now: {why}")),
+        );
+        lines.extend(self.tests.iter().map(|test| {
+            format!(
+                "drift of {}: evidence {:.1} after {} rounds, alarm at {:.0}",
+                test.series, test.evidence, test.rounds, test.threshold
+            )
+        }));
+        let window = if self.next_window <= now {
+            "now".to_owned()
+        } else {
+            format!("{:.0}", self.next_window)
+        };
+        lines.push(format!(
+            "changes today ({}): {} of {}; next allowed: {window}",
+            self.time_zone, self.changes_today, self.changes_per_day
+        ));
+        lines.push(format!(
+            "so far: {} alarms, {} promotions, {} rollbacks",
+            state.alarms, state.promotions, state.rollbacks
+        ));
+        lines
+    }
 }
 
 /// The state machine.
@@ -215,14 +276,17 @@ impl Controller {
             threshold: test.threshold(),
             rounds: test.len(),
         };
-        View {
+        let mut view = View {
+            lines: Vec::new(),
             tests: self.tests.iter().map(test).collect(),
             changes_today: self.changes_today(now),
             changes_per_day: self.rules.changes_per_day,
             next_window: self.next_window(now),
             time_zone: self.rules.time_zone.iana_name().unwrap_or("UTC").to_owned(),
             state: self.state.clone(),
-        }
+        };
+        view.lines = view.in_words(now);
+        view
     }
 
     /// Somebody has put the control's configuration in force by hand.
