@@ -34,6 +34,7 @@ usage: cargo xtask VERB
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   bench throttle    what the model of throttling predicts against what is seen, into docs/results/
   bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
+  bench continuous  ninety simulated days of the continuous mode, into docs/results/
   fuzz api          the JSON interface of `slackline serve`, fuzzed from its description by schemathesis
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order
   install [SET]     only install: test (the default), demo, examples or relayout

@@ -9,7 +9,7 @@ use bayes_opt::{Configuration, Observation, Optimizer};
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
-use crate::ledger::{Event, Ledger};
+use crate::ledger::{Drift, Event, Ledger, weight};
 use crate::process::Stop;
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
 use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
@@ -97,6 +97,7 @@ fn fill(
         report.started = started;
     }
     let mut search = Search::new(spec, &kept.evaluations)?;
+    search.drifts = std::mem::take(&mut kept.drifts);
     for record in std::mem::take(&mut kept.evaluations) {
         search.learn(&record)?;
         search.records.push(record);
@@ -104,6 +105,8 @@ fn fill(
     // Whoever goes on has seen to what ended the last sitting.
     search.failures = 0;
     search.given_up = 0;
+    search.begin_again(kept.in_force.as_ref());
+    let drifted = search.drifts.last().map_or(0, |drift| drift.before);
     // A verification that has begun is about what was known then.
     let searched = match kept.plan {
         Some(_) => Ok(Ended::Enough),
@@ -117,7 +120,7 @@ fn fill(
                 mean: best.mean,
                 sd: best.sd,
             });
-            verification::run(spec, bench, ledger, kept, report)?;
+            verification::run(spec, bench, ledger, kept, drifted, report)?;
         }
         Ended::Signal(signal) => report.interrupted = Some(signal),
         Ended::Paused => report.paused = true,
@@ -147,6 +150,8 @@ struct Search {
     again: Option<Configuration>,
     /// The configuration in `again` could not be measured once already.
     is_second_try: bool,
+    /// What has drifted since earlier evaluations.
+    drifts: Vec<Drift>,
 }
 
 impl Search {
@@ -186,7 +191,17 @@ impl Search {
             given_up: 0,
             again: None,
             is_second_try: false,
+            drifts: Vec::new(),
         })
+    }
+
+    /// After a drift, what is in force is measured before anything else: how good it is now is what matters most.
+    fn begin_again(&mut self, in_force: Option<&Configuration>) {
+        let drifted = self.drifts.last().map_or(0, |drift| drift.before);
+        let is_known = self.records.iter().any(|record| record.number > drifted);
+        if drifted > 0 && !is_known && self.again.is_none() {
+            self.again = in_force.cloned();
+        }
     }
 
     fn run(
@@ -323,10 +338,11 @@ impl Search {
             Outcome::Completed | Outcome::Violated | Outcome::Aborted => {
                 self.given_up = 0;
                 if let Some(measurement) = &record.measurement {
-                    self.tell(configuration, measurement.observed())?;
+                    let weight = weight(&self.drifts, record.number, measurement.score_variance);
+                    self.tell(configuration, measurement.observed(), weight)?;
                 }
             }
-            Outcome::Crashed => self.tell(configuration, bayes_opt::Outcome::Crashed)?,
+            Outcome::Crashed => self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?,
             // Its user does not want it: it is not asked again.
             Outcome::Killed => self.optimizer.hold(configuration)?,
             Outcome::Failed => match record.failure {
@@ -370,11 +386,12 @@ impl Search {
         &mut self,
         configuration: &Configuration,
         outcome: bayes_opt::Outcome,
+        weight: f64,
     ) -> Result<(), TunerError> {
         Ok(self.optimizer.tell(Observation {
             configuration: configuration.clone(),
             outcome,
-            weight: 1.0,
+            weight,
         })?)
     }
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod continuous;
 pub mod error;
 pub mod evaluation;
 pub mod experiment;

@@ -9,6 +9,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod continuous;
 mod database;
 mod evaluations;
 mod experiments;

@@ -7,7 +7,8 @@ use super::database::Database;
 use crate::error::Error;
 
 /// One step a version; what has been released is never edited, only followed by another.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE experiments (
     id BIGINT PRIMARY KEY,
     name TEXT NOT NULL,
@@ -68,7 +69,23 @@ CREATE TABLE counters (
     value BIGINT NOT NULL
 );
 INSERT INTO counters (name, value) VALUES ('experiments', 0);
-"];
+",
+    "
+ALTER TABLE experiments ADD COLUMN continuous TEXT;
+CREATE TABLE rounds (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    number BIGINT NOT NULL,
+    round TEXT NOT NULL,
+    PRIMARY KEY (experiment, number)
+);
+CREATE TABLE entries (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    number BIGINT NOT NULL,
+    entry TEXT NOT NULL,
+    PRIMARY KEY (experiment, number)
+);
+",
+];
 
 /// Brings the store to the present version, each step whole or not at all.
 pub(super) fn migrate(database: &mut Database) -> Result<(), Error> {
