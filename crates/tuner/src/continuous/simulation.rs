@@ -280,9 +280,12 @@ pub struct Simulated<'a> {
     pub killed_after: Option<usize>,
 }
 
+/// What a configuration is truly like.
+type TruthOf<'a> = Box<dyn Fn(&Configuration) -> Truth + 'a>;
+
 /// A bench that moves the world's clock.
 struct Clocked<'a> {
-    service: SimulatedService<Box<dyn Fn(&Configuration) -> Truth + 'a>>,
+    service: SimulatedService<TruthOf<'a>>,
     clock_s: Rc<Cell<f64>>,
     scenario: &'a Scenario,
 }
@@ -389,7 +392,7 @@ impl<'a> Simulated<'a> {
     pub fn new(spec: &'a CheckedSpec, scenario: &'a Scenario, seed: u64) -> Self {
         let clock_s = Rc::new(Cell::new(0.0));
         let clock = Rc::clone(&clock_s);
-        let truth: Box<dyn Fn(&Configuration) -> Truth + 'a> =
+        let truth: TruthOf<'a> =
             Box::new(move |configuration| scenario.truth(configuration, clock.get()));
         let control = spec.space.default_configuration();
         let alerts = scenario.clone();
