@@ -114,6 +114,28 @@ fn exceptions_in_every_order() {
 }
 
 #[test]
+fn a_table_that_leads_into_a_cold_part() {
+    let program = Program::new("parts.s", &[]);
+    let parted = program.function(c"parted");
+    let outside: Vec<u64> = parted
+        .tables
+        .iter()
+        .flat_map(|table| table.targets.iter().copied())
+        .filter(|target| !(parted.start..parted.end).contains(target))
+        .collect();
+    assert_eq!(outside.len(), 3, "{parted:?}");
+    for target in outside {
+        let id = program.image.function_at(target).expect("a cold part");
+        let cold = program.image.analyse(id).expect("analysed");
+        let block = cold.block_at(target).expect("a block");
+        assert!(cold.blocks[block].root, "{target:#x} of {cold:?}");
+        // `case_3` lies where a jump at the cold part's start would be written.
+        assert_eq!(cold.entry, Err(code_layout::Skip::EntryBranchTarget));
+    }
+    same_in_every_order(&program);
+}
+
+#[test]
 fn odd_instructions_in_every_order() {
     same_in_every_order(&Program::new("odd.s", &[]));
 }
