@@ -121,17 +121,12 @@ pub struct Question<'a> {
 }
 
 impl Advice {
-    /// Of what was tried, best first, the best pool sizes under today's limit.
-    fn best_pools<'a>(tried: &'a [Prediction], limit: &Limit) -> Option<&'a Prediction> {
-        tried
-            .iter()
-            .find(|p| !p.setting.threads.is_empty() && p.setting.limit == *limit)
-    }
-
     /// The best pool sizes under today's limit, where any are better than today's.
     #[must_use]
     pub fn pools(&self) -> Option<&Prediction> {
-        Self::best_pools(&self.tried, &self.today.setting.limit)
+        self.tried
+            .iter()
+            .find(|p| p.setting.is_pools_alone(&self.today.setting))
             .filter(|pools| pools.ratio.is_some_and(|ratio| ratio.high < 1.0))
     }
 }
@@ -170,6 +165,11 @@ impl Setting {
         } else {
             parts.join(", ")
         }
+    }
+
+    /// Whether it changes pool sizes and nothing else.
+    fn is_pools_alone(&self, today: &Self) -> bool {
+        !self.threads.is_empty() && self.limit == today.limit
     }
 
     /// How many things it changes.
@@ -257,7 +257,21 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         }));
         tried.sort_by(by_p99);
     }
-    let recommended = recommended(question, &tried, &setting);
+    let with_load = |mut prediction: Prediction| {
+        if prediction.load_within_objective.is_none() {
+            prediction.load_within_objective = load_within(question, &parts, &prediction.setting);
+        }
+        prediction
+    };
+    // What the service's owner can do by the pools alone.
+    if let Some(pools) = tried
+        .iter_mut()
+        .find(|p| p.setting.is_pools_alone(&setting))
+    {
+        pools.load_within_objective = load_within(question, &parts, &pools.setting);
+    }
+    let today = with_load(today);
+    let recommended = recommended(question, &tried, &setting).map(with_load);
     let from = recommended.as_ref().map_or(&setting, |p| &p.setting);
     let give_back = [0.5, 0.6, 0.7, 0.8, 0.9].into_iter().find_map(|share| {
         let limit = with_quota(&from.limit, share)?;
@@ -268,37 +282,29 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         let ratio = prediction.ratio?;
         (ratio.high <= NOT_WORSE).then_some(prediction)
     });
-    let with_load = |mut prediction: Prediction| {
-        prediction.load_within_objective = load_within(question, &parts, &prediction.setting);
-        prediction
+    let known = |setting: &Setting| {
+        let mut known = std::iter::once(&today).chain(&recommended);
+        known.find(|p| p.setting == *setting).cloned()
     };
-    // What the service's owner can do by the pools alone.
-    let pools = Advice::best_pools(&tried, &question.limit)
-        .cloned()
-        .map(with_load);
-    if let Some(pools) = pools
-        && let Some(place) = tried.iter_mut().find(|p| p.setting == pools.setting)
-    {
-        *place = pools;
-    }
-    let mut sharding: Vec<Sharding> = shard_settings(question, from)
+    let mut sharding: Vec<Sharding> = shard_settings(question, &setting, from)
         .into_iter()
-        .filter_map(|setting| sharding(question, with_load(predict(setting))))
+        .map(|setting| known(&setting).unwrap_or_else(|| with_load(predict(setting))))
+        .filter_map(|each| sharding(question, each))
         .collect();
     sharding.sort_by(|a, b| a.cores.total_cmp(&b.cores).then(a.shards.cmp(&b.shards)));
     Some(Advice {
         pool: question.service.pools.get(question.pool)?.name.clone(),
-        today: with_load(today),
+        today,
         model_error: model_error(question, &outcomes),
         tried,
-        recommended: recommended.map(with_load),
+        recommended,
         give_back: give_back.map(with_load),
         sharding,
     })
 }
 
 /// Shards that are worth a look: of today's setting and of the recommended one, with other quotas within the host.
-fn shard_settings(question: &Question<'_>, recommended: &Setting) -> Vec<Setting> {
+fn shard_settings(question: &Question<'_>, today: &Setting, recommended: &Setting) -> Vec<Setting> {
     if question.shards.is_none() || question.objective_us.is_none() {
         return Vec::new();
     }
@@ -311,13 +317,8 @@ fn shard_settings(question: &Question<'_>, recommended: &Setting) -> Vec<Setting
         })
     };
     let mut settings: Vec<Setting> = SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
-    let today = Setting {
-        limit: question.limit,
-        threads: BTreeMap::new(),
-        load: 1.0,
-    };
-    if !settings.contains(&today) {
-        settings.push(today);
+    if !settings.contains(today) {
+        settings.push(today.clone());
     }
     settings
 }

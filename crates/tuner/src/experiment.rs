@@ -106,7 +106,7 @@ fn fill(
     search.failures = 0;
     search.given_up = 0;
     search.begin_again(kept.in_force.as_ref());
-    let drifted = search.drifts.last().map_or(0, |drift| drift.before);
+    let drifted = search.drifted();
     // A verification that has begun is about what was known then.
     let searched = match kept.plan {
         Some(_) => Ok(Ended::Enough),
@@ -195,9 +195,14 @@ impl Search {
         })
     }
 
+    /// The number of the last evaluation before the last drift; 0 without one.
+    fn drifted(&self) -> usize {
+        self.drifts.last().map_or(0, |drift| drift.before)
+    }
+
     /// After a drift, what is in force is measured before anything else: how good it is now is what matters most.
     fn begin_again(&mut self, in_force: Option<&Configuration>) {
-        let drifted = self.drifts.last().map_or(0, |drift| drift.before);
+        let drifted = self.drifted();
         let is_known = self.records.iter().any(|record| record.number > drifted);
         if drifted > 0 && !is_known && self.again.is_none() {
             self.again = in_force.cloned();

@@ -1,11 +1,13 @@
 //! A whole program moved: C++ that throws from several threads, every movable function in random order, and a counted one.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use relayout::{Method, Process, Session, Store};
+
+use crate::target::counted;
 
 struct Throws {
     child: Child,
@@ -46,13 +48,7 @@ impl Throws {
 
     /// Rounds done and exceptions caught; panics where it has aborted.
     fn counts(&mut self) -> (u64, u64) {
-        self.stdin.write_all(b"c\n").unwrap();
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        let numbers: Vec<u64> = line
-            .split_whitespace()
-            .map(|word| word.parse().unwrap())
-            .collect();
+        let numbers = counted(&mut self.stdin, &mut self.stdout);
         let [rounds, caught] = numbers[..] else {
             panic!("it has ended: {:?}", self.child.wait());
         };
