@@ -11,7 +11,7 @@ import java.util.zip.GZIPOutputStream;
 
 /**
  * A small JSON service: each request renders a page of records and compresses it (about 2 ms of CPU time and half a megabyte of
- * garbage). A second pool rebuilds a table twice a second, all its threads at once, as caches are refreshed.
+ * garbage). A second pool rebuilds a table once a second, all its threads at once, as caches are refreshed.
  *
  *     java Service.java PORT WORKERS REFRESHERS
  */
@@ -25,7 +25,7 @@ public class Service {
         var refresh = Executors.newScheduledThreadPool(refreshers, named("refresh"));
         for (int part = 0; part < PARTS; part++) {
             int number = part;
-            refresh.scheduleAtFixedRate(() -> refresh(number), 500, 500, TimeUnit.MILLISECONDS);
+            refresh.scheduleAtFixedRate(() -> refresh(number), 1000, 1000, TimeUnit.MILLISECONDS);
         }
         var server = HttpServer.create(new InetSocketAddress("127.0.0.1", port), 1024);
         server.createContext("/", exchange -> {
@@ -45,7 +45,7 @@ public class Service {
 
     private static void refresh(int part) {
         byte[][] next = new byte[PARTS][];
-        next[part] = compressed(page(part, 120));
+        next[part] = compressed(page(part, 240));
         table = next;
     }
 

@@ -1,12 +1,13 @@
 //! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench relayout`: a
-//! server that is re-laid out beside one that is never touched.
+//! server that is re-laid out beside one that is never touched. `cargo xtask bench throttle`: what the model of throttling
+//! predicts against what is seen. `cargo xtask bench continuous`: months, simulated.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
-use crate::{build_release, install, step, venv};
+use crate::{build_release, cargo, install, step, venv};
 
 const USAGE: &str = "\
 usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--seeds N]
@@ -16,13 +17,27 @@ usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--s
 usage: cargo xtask bench relayout [--workloads A,B] [--connections N,M] [--blocks N] [--block-s S]
 
   as root; appends to docs/results/relayout.json
+
+usage: cargo xtask bench throttle [--repetitions N] [--seconds S]
+
+  as root, about 12 minutes; writes docs/results/throttle-model.{json,md}
+
+usage: cargo xtask bench continuous
 ";
 
 /// Runs what is not done yet and writes the table and picture into `docs/results/`.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     match arguments {
         ["tuners", options @ ..] => tuners(root, options),
-        ["relayout", options @ ..] => relayout(root, options),
+        ["relayout", options @ ..] => {
+            install::install(install::RELAYOUT)?;
+            script(root, "relayout/run.py", "relayout.json", options)
+        }
+        ["throttle", options @ ..] => {
+            install::install(install::BENCH_THROTTLE)?;
+            script(root, "throttle/model.py", "", options)
+        }
+        ["continuous"] => continuous(root),
         _ => {
             print!("{USAGE}");
             Ok(ExitCode::from(2))
@@ -30,17 +45,37 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn relayout(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
-    install::install(install::RELAYOUT)?;
+fn continuous(root: &Path) -> anyhow::Result<ExitCode> {
+    let mut bench = cargo();
+    bench
+        .args([
+            "run",
+            "--release",
+            "--package",
+            "tuner",
+            "--example",
+            "continuous",
+            "--",
+        ])
+        .arg(root.join("docs/results"))
+        .current_dir(root);
+    Ok(match step::run("bench continuous", &mut bench)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Runs a script on the release binary, with `docs/results/`'s `out` as its first argument.
+fn script(root: &Path, name: &str, out: &str, options: &[&str]) -> anyhow::Result<ExitCode> {
     let binary = build_release(root)?;
     let mut bench = Command::new("python3");
     bench
-        .arg(root.join("xtask/bench/relayout/run.py"))
-        .arg(root.join("docs/results/relayout.json"))
+        .arg(root.join("xtask/bench").join(name))
+        .arg(root.join("docs/results").join(out))
         .args(options)
         .env("SLACKLINE", &binary)
         .current_dir(root);
-    Ok(match step::run("bench relayout", &mut bench)? {
+    Ok(match step::run(&format!("bench {name}"), &mut bench)? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -123,6 +123,11 @@ const SYSBENCH: Need = Need {
     package: "sysbench",
     purpose: "load for it",
 };
+const CURL: Need = Need {
+    present: Present::Program("curl"),
+    package: "curl",
+    purpose: "waits until the service answers",
+};
 const PYTHON: Need = Need {
     present: Present::Program("python3"),
     package: "python3-venv",
@@ -153,6 +158,8 @@ pub(crate) const TEST: &[Need] = &[
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
 /// What `cargo xtask bench fleet` needs.
 pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
+/// What `cargo xtask bench throttle` needs.
+pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
 /// What `cargo xtask fuzz api` needs.
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.

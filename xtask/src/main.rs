@@ -33,7 +33,9 @@ usage: cargo xtask VERB
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
+  bench throttle    what the model of throttling predicts against what is seen, into docs/results/
   bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
+  bench continuous  ninety simulated days of the continuous mode, into docs/results/
   bench workers     2,000 simulated workers and 100 experiments against one coordinator
   fuzz api          the JSON interface of `slackline serve`, fuzzed from its description by schemathesis
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order
@@ -96,10 +98,12 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The repository's root: the directory above this crate's.
+/// The repository's root: the directory above this crate's, which cargo names when it runs this task
+/// (what it was when this was compiled may be another clone's, where clones share a target directory).
 fn repository() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    here.parent().unwrap_or(&here).to_path_buf()
 }
 
 /// The cargo that runs this task.

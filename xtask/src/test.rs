@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{cargo, install, step, tidy};
+use crate::{build_release, cargo, install, step, tidy};
 
 /// Installs what the tests need and runs every check; goes on after a failed one, so that one run
 /// shows all that is wrong.
@@ -55,9 +55,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The tests of writing into other processes, with so many kills of the writer.
+/// The tests of writing into other processes, with so many kills of the writer; then a server under load, switched and killed
+/// at.
 pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCode> {
     install::install(install::TEST)?;
+    install::install(install::RELAYOUT)?;
     let mut tests = cargo();
     tests
         .args([
@@ -71,7 +73,16 @@ pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCo
         ])
         .env("SLACKLINE_STRESS_KILLS", kills)
         .current_dir(root);
-    Ok(match step::run("stress relayout", &mut tests)? {
+    let is_good = step::run("stress relayout: small programs", &mut tests)?;
+    let binary = build_release(root)?;
+    let mut server = Command::new("python3");
+    server
+        .arg(root.join("xtask/bench/relayout/stress.py"))
+        .arg(root.join("docs/results/relayout-stress.json"))
+        .env("SLACKLINE", &binary)
+        .current_dir(root);
+    let is_server_good = step::run("stress relayout: MariaDB (about 20 minutes)", &mut server)?;
+    Ok(match is_good && is_server_good {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -6,8 +6,7 @@
 use std::time::Instant;
 
 use code_layout::{
-    CallSites, FunctionId, Image, Order, PatchSelection, Placement, Plan, Profile, Skipped, check,
-    emit,
+    FunctionId, Image, Order, PatchSelection, Placement, Plan, Profile, Skipped, check, emit,
 };
 
 /// Emits the movable functions and compares them with the file.
@@ -25,12 +24,7 @@ fn emit_all(image: &Image, order: Order, every: usize) -> Result<(), Box<dyn std
     let placement = Placement {
         cache_address: end.next_multiple_of(4096) + (1 << 24),
         cache_bytes: 1 << 30,
-        patches: PatchSelection {
-            entries: true,
-            call_sites: CallSites::All,
-            vtables: true,
-            jump_tables: true,
-        },
+        patches: PatchSelection::ALL,
         ..Placement::default()
     };
     let emitted = emit(image, &plan, &placement)?;

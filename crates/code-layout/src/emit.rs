@@ -73,6 +73,16 @@ pub enum CallSites {
     All,
 }
 
+impl PatchSelection {
+    /// Everything that there is.
+    pub const ALL: Self = Self {
+        entries: true,
+        call_sites: CallSites::All,
+        vtables: true,
+        jump_tables: true,
+    };
+}
+
 impl Default for PatchSelection {
     /// Entries only.
     fn default() -> Self {

@@ -74,6 +74,12 @@ pub struct Image {
     pub(crate) caller_sensitive: BTreeSet<u64>,
 }
 
+/// The build-id of a file, without reading the rest of it; `None` where it has none, or is no x86-64 program.
+#[must_use]
+pub fn build_id(bytes: Vec<u8>) -> Option<BuildId> {
+    Elf::parse(bytes).ok()?.build_id.map(BuildId)
+}
+
 impl Image {
     /// Reads a file's bytes.
     ///

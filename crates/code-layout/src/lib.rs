@@ -21,6 +21,7 @@ mod error;
 mod ext_tsp;
 mod flags;
 mod flow;
+mod footprint;
 mod frames;
 mod image;
 mod instruction;
@@ -44,7 +45,8 @@ pub use emit::{
 };
 pub use error::{Error, Skip, Skipped};
 pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};
-pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable};
+pub use footprint::{Footprint, footprints};
+pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, build_id};
 pub use map::{AddressMap, Mapping};
 pub use plan::{Order, Plan};
 pub use profile::{BuildId, Edge, FunctionCounts, Profile};

@@ -1,6 +1,6 @@
 //! One pass over all code and pointers of a file, for what leads into the middle of functions from outside.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
@@ -16,13 +16,15 @@ pub(crate) struct Found {
 }
 
 /// Addresses inside functions (not their start) that code outside the function branches to, or whose address
-/// is taken anywhere: as a branch target, by `lea`, as an immediate, in relocated or constant data. In order.
+/// is taken anywhere: as a branch target, by `lea`, as an immediate, in relocated or constant data, in a jump
+/// table of offsets (a function's tables lead into its cold part, which is a function of its own). In order.
 ///
 /// Too many do no harm (a block more); the code is decoded one instruction after the other, which may
 /// see some in data that lies among code. And functions that end by a jump to a caller-sensitive one.
 pub(crate) fn sweep(image: &Image) -> Found {
     let mut found = Vec::new();
     let mut caller_sensitive = BTreeSet::new();
+    let mut constants: BTreeMap<u64, Option<FunctionId>> = BTreeMap::new();
     let inner = |target: u64| {
         image
             .function_at(target)
@@ -34,9 +36,17 @@ pub(crate) fn sweep(image: &Image) -> Found {
         {
             caller_sensitive.insert(image.range(owner).start);
         }
-        if let Some(target) = instruction_target(image, instruction)
-            && let Some(id) = inner(target)
-        {
+        let Some(target) = instruction_target(image, instruction) else {
+            return;
+        };
+        if image.elf.is_read_only(target, target) && !image.elf.is_executable(target) {
+            // Whose it is, if one function's alone.
+            constants
+                .entry(target)
+                .and_modify(|first| *first = first.filter(|_| *first == owner))
+                .or_insert(owner);
+        }
+        if let Some(id) = inner(target) {
             let taken = instruction.mnemonic() == Mnemonic::Lea
                 || instruction.mnemonic() == Mnemonic::Mov
                 || instruction.mnemonic() == Mnemonic::Push;
@@ -47,6 +57,13 @@ pub(crate) fn sweep(image: &Image) -> Found {
             }
         }
     });
+    for (owner, target) in offset_tables(image, &constants) {
+        if let Some(id) = inner(target)
+            && (owner != Some(id) || target < image.range(id).start + ENTRY_BYTES)
+        {
+            found.push(target);
+        }
+    }
     for &(_, value) in &image.elf.relocations {
         let target = match value {
             Value::Relative(target) => target,
@@ -77,6 +94,25 @@ pub(crate) fn sweep(image: &Image) -> Found {
         inner_targets: found,
         caller_sensitive,
     }
+}
+
+/// What could be jump tables of offsets: from each constant whose address code takes to the next one, as long
+/// as every 4 bytes lead from there to code. With the function that takes the address.
+fn offset_tables<'a>(
+    image: &'a Image,
+    constants: &'a BTreeMap<u64, Option<FunctionId>>,
+) -> impl Iterator<Item = (Option<FunctionId>, u64)> + 'a {
+    let ends = constants.keys().copied().skip(1).chain([u64::MAX]);
+    let ranges = constants.iter().zip(ends);
+    ranges.flat_map(move |((&base, &owner), end)| {
+        (base..end)
+            .step_by(4)
+            .map_while(move |slot| {
+                let target = base.wrapping_add_signed(image.elf.i32_at(slot)?.into());
+                image.elf.is_executable(target).then_some(target)
+            })
+            .map(move |target| (owner, target))
+    })
 }
 
 fn jumps_on_to_caller_sensitive(

@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Error, FunctionId, Image, Order, PatchSelection,
-    Placement, Plan, Profile, check, emit,
+    CounterAddressing, CounterArea, Error, FunctionId, Image, Order, PatchSelection, Placement,
+    Plan, Profile, check, emit,
 };
 use proptest::prelude::*;
 
@@ -67,12 +67,7 @@ fn exercise(bytes: Vec<u8>, order: Order, counting: bool) {
             address: 1 << 20,
             addressing: CounterAddressing::Gs,
         }),
-        patches: PatchSelection {
-            entries: true,
-            call_sites: CallSites::All,
-            vtables: true,
-            jump_tables: true,
-        },
+        patches: PatchSelection::ALL,
         ..Placement::default()
     };
     if let Ok(emitted) = emit(&image, &plan, &placement) {

@@ -35,7 +35,7 @@ pub struct Coordinator {
     pub(crate) state_dir: PathBuf,
     pub(crate) roots: Roots,
     present: Mutex<Option<Present>>,
-    wake: Condvar,
+    pub(crate) wake: Condvar,
     is_ending: AtomicBool,
     /// It has the store's lock, and has seen to what an earlier coordinator left.
     is_active: AtomicBool,
@@ -319,6 +319,9 @@ impl Coordinator {
         // An end, or a stop, that was asked for just before had nobody to tell.
         if self.is_ending() || self.store.experiment(id)?.wish == Some(Wish::Stop) {
             interrupt.raise(SIGTERM);
+        }
+        if spec.continuous.is_some() {
+            return self.sit_continuous(id, spec, &interrupt, live);
         }
         let mut sitting = Sitting::new(self, id);
         let mut live = live.after(sitting.elapsed_s()?);

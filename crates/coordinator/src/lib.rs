@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod continuous;
 mod coordinator;
 mod error;
 mod exchange;

@@ -15,7 +15,8 @@ use tuner::experiment::{self, Search};
 use tuner::protocol::{Order, Ticket};
 use tuner::report::EvaluationRecord;
 use tuner::spec::{CheckedSpec, WorkersSpec};
-use tuner::{Fault, ledger::PlannedArm};
+use tuner::Fault;
+use tuner::ledger::{Kept, PlannedArm};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -148,7 +149,11 @@ impl<'a> RemoteSitting<'a> {
         let (running, ended): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.is_running);
         let ended: Vec<EvaluationRecord> = ended.into_iter().map(|row| row.record).collect();
         let measured_s: f64 = ended.iter().map(|record| record.duration_s).sum();
-        let mut search = Search::resume(spec, ended)?;
+        let mut kept = Kept {
+            evaluations: ended,
+            ..Kept::default()
+        };
+        let mut search = Search::resume(spec, &mut kept)?;
         let mut outstanding = BTreeMap::new();
         for row in running {
             search.hold(&row.record.configuration)?;

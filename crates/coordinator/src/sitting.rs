@@ -2,6 +2,7 @@
 
 use bayes_opt::Configuration;
 use tuner::TunerError;
+use tuner::continuous::{Alert, Task, ask};
 use tuner::evaluation::Outcome;
 use tuner::experiment::BY_USER;
 use tuner::ledger::{self, Event, Kept, Ledger};
@@ -18,6 +19,8 @@ pub(crate) struct Sitting<'a> {
     offered: Option<Configuration>,
     /// The evaluation that is measured.
     number: Option<usize>,
+    /// The search of a continuous experiment.
+    task: Option<Task>,
 }
 
 impl<'a> Sitting<'a> {
@@ -27,7 +30,27 @@ impl<'a> Sitting<'a> {
             id,
             offered: None,
             number: None,
+            task: None,
         }
+    }
+
+    /// The ledger of one search of a continuous experiment.
+    pub(crate) fn of_task(coordinator: &'a Coordinator, id: i64, task: Task) -> Self {
+        Self {
+            task: Some(task),
+            ..Self::new(coordinator, id)
+        }
+    }
+
+    /// A search of a continuous experiment has to make room: for a round, for the end of the hours, for an alert.
+    fn must_pause(&self) -> bool {
+        self.task.as_ref().is_some_and(|task| {
+            jiff::Timestamp::now() >= task.until
+                || task
+                    .alert
+                    .as_ref()
+                    .is_some_and(|alert| ask(alert) != Alert::Quiet)
+        })
     }
 
     /// How long the evaluations of earlier sittings took.
@@ -113,6 +136,12 @@ impl<'a> Sitting<'a> {
             evaluations: evaluations.map(|row| row.record).collect(),
             plan: row.plan,
             runs: store.runs(id)?,
+            drifts: self
+                .task
+                .as_ref()
+                .map(|task| task.drifts.clone())
+                .unwrap_or_default(),
+            in_force: self.task.as_ref().and_then(|task| task.in_force.clone()),
         })
     }
 
@@ -123,11 +152,16 @@ impl<'a> Sitting<'a> {
         if row.wish == Some(Wish::Verify) {
             budget.evaluations = 0;
         }
+        if let Some(task) = &self.task {
+            budget.evaluations += task.from;
+            // It counts from the first search; how long each takes is bounded by its evaluations.
+            budget.wall_time_min = None;
+        }
         self.offered = store.queue(self.id)?.into_iter().next();
         Ok(ledger::Wish {
             budget: Some(budget),
             queued: self.offered.clone(),
-            pause: row.wish == Some(Wish::Pause),
+            pause: row.wish == Some(Wish::Pause) || self.must_pause(),
         })
     }
 }

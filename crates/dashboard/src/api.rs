@@ -149,6 +149,24 @@ pub(crate) struct Shown {
     promotion: Option<coordinator::store::Promotion>,
     queue: Vec<Configuration>,
     progress: Option<Progress>,
+    /// How it stands, in `mode = "continuous"`.
+    continuous: Option<tuner::continuous::View>,
+    /// What happened in it, newest first.
+    entries: Vec<tuner::continuous::Entry>,
+}
+
+/// As many of the last entries of a continuous experiment are shown.
+pub(crate) const ENTRIES: usize = 30;
+
+/// How a continuous experiment stands; `None` as well for one whose specification does not fit this host any more.
+pub(crate) fn continuous(
+    coordinator: &Coordinator,
+    id: i64,
+) -> Result<Option<tuner::continuous::View>, Error> {
+    match coordinator.continuous(id) {
+        Err(Error::Spec(_)) => Ok(None),
+        view => view,
+    }
 }
 
 /// The summary of one experiment.
@@ -174,6 +192,8 @@ fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
         settings: row.report.settings,
         promotion: row.promotion,
         queue: coordinator.store().queue(id)?,
+        continuous: continuous(coordinator, id)?,
+        entries: coordinator.store().entries(id, ENTRIES)?,
         progress: coordinator
             .progress()
             .filter(|progress| progress.experiment == id),

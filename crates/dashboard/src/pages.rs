@@ -201,6 +201,9 @@ struct ExperimentPage<'a> {
     may_write: bool,
     wall_time_min: String,
     has_verification: bool,
+    /// How `mode = "continuous"` stands, and what happened, newest first.
+    always_on: Vec<String>,
+    entries: Vec<tuner::continuous::Entry>,
     source: String,
 }
 
@@ -325,6 +328,10 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
             .wall_time_min
             .map_or_else(String::new, |it| it.to_string()),
         has_verification: row.plan.is_some() || !row.report.verification.is_empty(),
+        always_on: api::continuous(coordinator, id)?
+            .map(|view| view.lines)
+            .unwrap_or_default(),
+        entries: coordinator.store().entries(id, api::ENTRIES)?,
         source: row.source,
         summary,
     }))

@@ -90,6 +90,12 @@ pub fn start_time(roots: &Roots, pid: u32) -> Result<u64, HostError> {
         .start_time)
 }
 
+/// Who started a process (or adopted it, where that has ended); `None` where it is gone.
+#[must_use]
+pub fn parent(roots: &Roots, pid: u32) -> Option<u32> {
+    Some(Stat::read(roots, pid).ok()??.parent)
+}
+
 /// The kernel's name for this boot; empty where it does not tell. Pids and start times of another boot name nobody.
 #[must_use]
 pub fn boot_id(roots: &Roots) -> String {

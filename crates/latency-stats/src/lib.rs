@@ -3,7 +3,7 @@
 //! A measurement here is a list of [`Pair`]s: time blocks in which both sides were measured. What is
 //! claimed about them is always the *ratio* experiment / control with an [`Interval`] around it, and the
 //! early abort of an evaluation rests on a [`SequentialTest`] whose error rate holds however often it is
-//! looked at. The crate is pure: no clock, no I/O, no random numbers.
+//! looked at. A [`DriftTest`] says when a series is no longer what it was. The crate is pure: no clock, no I/O, no random numbers.
 //!
 //! ```
 //! use latency_stats::{Pair, ratio_interval};
@@ -21,11 +21,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod drift;
 mod interval;
 mod ratio;
 mod sequential;
 mod summary;
 
+pub use drift::DriftTest;
 pub use interval::{Interval, mean_interval};
 pub use ratio::{Pair, log_ratio_moments, ratio_interval, ratio_interval_of_runs};
 pub use sequential::{SequentialTest, Verdict};

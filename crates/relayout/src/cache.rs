@@ -1,43 +1,34 @@
-//! The code cache of one process: memory of ours in it, the patches that lead there, and the way back.
+//! The code cache of a process and its family: memory of ours in it, the patches that lead there, and the way back.
 //!
 //! Every step is announced in the manifest first. Each patch lies within one page and is right whatever other patches are
 //! in force, so a switch that is cut short anywhere leaves a process that runs, partly in one layout and partly in
 //! another.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::inject::{self, call_stub, syscall_stub};
-use crate::manifest::{Bytes, Generation, Manifest, Patch, Region, Store, Unwinding};
+use crate::calls::find_stub;
+use crate::manifest::{Generation, LoadedObject, Manifest, Patch, Region, Store, Unwinding};
 use crate::maps::{self, Mapping};
 use crate::patching::{Place, originals, places, write_image};
 use crate::process::Process;
-use crate::scan::{PAGE, Search};
-use crate::stop::{Pause, Stopped, one_stopped, stopped};
-use crate::{Declined, Memory, RelayoutError, cave, ptrace};
+use crate::region::{self, FRAMES_MAX, write_header};
+use crate::scan::PAGE;
+use crate::stop::Pause;
+use crate::{Declined, RelayoutError, calls, family, reclaim};
 
-/// What the first bytes of every region are. The stub for calls follows.
-const MARK: &[u8; 16] = b"slackline cache\0";
-
-/// Where in a region the stub for calls is.
-const CALL_STUB: u64 = 64;
-
-/// What a region has before the caller's part.
-pub const HEADER_BYTES: u64 = 256;
-
-const SYS_MMAP: u64 = libc::SYS_mmap as u64;
-const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
-
-/// A process that we write into.
+/// A process that we write into, with those that were forked from it.
 #[derive(Debug)]
 pub struct CodeCache {
-    /// The process.
+    /// The process; where it has ended, one of those that were forked from it.
     pub process: Process,
     /// What is on disk about it.
     pub manifest: Manifest,
+    /// The rest of its family, as far as seen.
+    members: Vec<Process>,
+    /// Those that have every region of ours that is in use.
+    joined: BTreeSet<(u32, u64)>,
     store: Store,
     /// Which version of the manifest's file this is.
     read: Option<(u64, i64, i64)>,
@@ -46,36 +37,85 @@ pub struct CodeCache {
 /// What a rollback, or a switch, came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switched {
-    /// How long the process stood still.
+    /// How long a process stood still, at most.
     pub pause: Pause,
+    /// How many processes run in the layout now.
+    pub processes: usize,
     /// Patches whose place holds what neither the file nor we put there: left alone.
     pub changed_by_others: Vec<u64>,
     /// Patches that were left out because a thread waits inside them.
     pub occupied: Vec<u64>,
+    /// Members of the family that stay as they are, and why.
+    pub left_out: Vec<(u32, String)>,
+    /// Patched files that the process has closed since (`dlclose`): nothing of theirs is left to change.
+    pub closed: BTreeSet<String>,
+}
+
+impl Switched {
+    /// Whether every place of every process holds what was wanted.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.changed_by_others.is_empty() && self.occupied.is_empty() && self.left_out.is_empty()
+    }
+
+    fn add(&mut self, other: Self) {
+        if other.pause.us > self.pause.us {
+            self.pause = other.pause;
+        }
+        self.processes += 1;
+        self.changed_by_others.extend(other.changed_by_others);
+        self.occupied.extend(other.occupied);
+        self.closed.extend(other.closed);
+    }
 }
 
 impl CodeCache {
-    /// Reads what is on disk about the process, or begins.
+    /// Reads what is on disk about the process, or begins. What an earlier program of the same process left in others is
+    /// rolled back.
     ///
     /// # Errors
-    /// [`RelayoutError::Manifest`].
+    /// [`RelayoutError::Manifest`], those of rolling back.
     pub fn open(store: &Store, process: Process) -> Result<Self, RelayoutError> {
-        let known = store.load(process.pid, process.start_time)?;
-        let manifest = known.unwrap_or_else(|| {
-            Manifest::new(
-                store,
-                process.pid,
-                process.start_time,
-                &process.exe,
-                process.exe_inode,
-            )
-        });
-        Ok(Self {
+        let mut known = store.load(process.pid, process.start_time)?;
+        if let Some(earlier) = known.take_if(|known| !known.is_of(&process))
+            && let Some(mut earlier) = Self::of(store, earlier)?
+        {
+            earlier.rollback()?;
+        }
+        let manifest = known.unwrap_or_else(|| Manifest::new(store, &process));
+        Ok(Self::new(store, process, manifest))
+    }
+
+    /// That of a manifest; `None` where no process of the family lives, or each of them runs another program now.
+    ///
+    /// # Errors
+    /// [`Declined::NotPermitted`], [`RelayoutError::Host`].
+    pub fn of(store: &Store, manifest: Manifest) -> Result<Option<Self>, RelayoutError> {
+        let mut members = family::members(&manifest);
+        let leader = match Process::open(manifest.pid) {
+            Err(error) if error.is_missing_privilege() => return Err(error),
+            leader => leader.ok().filter(|process| manifest.is_of(process)),
+        };
+        let process = match leader {
+            Some(leader) => leader,
+            None if members.is_empty() => {
+                manifest.remove()?;
+                return Ok(None);
+            }
+            None => members.remove(0),
+        };
+        Ok(Some(Self::new(store, process, manifest)))
+    }
+
+    fn new(store: &Store, process: Process, manifest: Manifest) -> Self {
+        Self {
             process,
             manifest,
+            members: Vec::new(),
+            joined: BTreeSet::new(),
             store: store.clone(),
             read: None,
-        })
+        }
     }
 
     /// Writes the manifest; on return it is on disk.
@@ -89,22 +129,43 @@ impl CodeCache {
     fn lock(&mut self) -> Result<host::Lock, RelayoutError> {
         let lock = self.store.lock()?;
         let version = self.manifest.version_on_disk();
+        let (pid, start_time) = (self.manifest.pid, self.manifest.start_time);
         if version.is_some() && version == self.read {
             self.manifest.load_generation();
-        } else if let Some(known) = self.store.load(self.process.pid, self.process.start_time)? {
+        } else if let Some(known) = self.store.load(pid, start_time)? {
             self.manifest = known;
             self.read = version;
         } else {
             self.manifest.generations.clear();
             self.manifest.regions.clear();
+            self.manifest.objects.clear();
             self.manifest.stub = None;
             self.manifest.generation = 0;
         }
         Ok(lock)
     }
 
+    /// Looks who belongs to the family now.
+    pub(crate) fn gather(&mut self) {
+        self.members = family::members(&self.manifest);
+        let own = self.process.pid;
+        self.members.retain(|member| member.pid != own);
+    }
+
+    /// The process first, then those that were forked from it, as they were seen last.
+    pub fn family(&self) -> impl Iterator<Item = &Process> {
+        std::iter::once(&self.process).chain(&self.members)
+    }
+
+    /// The pids of the family now.
+    pub fn pids(&mut self) -> Vec<u32> {
+        self.gather();
+        self.family().map(|process| process.pid).collect()
+    }
+
     /// Maps memory (readable and executable, or readable and writable) that reaches all of `near` with 32 bits. The
-    /// caller's part begins [`HEADER_BYTES`] behind the region's address. Stops one thread for some microseconds.
+    /// caller's part begins [`HEADER_BYTES`](crate::HEADER_BYTES) behind the region's address. Stops one thread for some
+    /// microseconds. The family gets it when a layout that needs it is put in force.
     ///
     /// # Errors
     /// [`Declined::NoRoom`], [`RelayoutError::Refused`], and those of stopping.
@@ -117,9 +178,14 @@ impl CodeCache {
         let _lock = self.lock()?;
         let bytes = bytes.next_multiple_of(PAGE as u64);
         let maps = self.process.maps()?;
-        let pid = self.process.pid;
-        let address = maps::room(&maps, near, bytes).ok_or_else(|| RelayoutError::Declined {
-            pid,
+        self.gather();
+        let mut taken = maps.clone();
+        for member in &self.members {
+            taken.extend(member.maps().unwrap_or_default());
+        }
+        taken.sort_by_key(|map| map.start);
+        let address = maps::room(&taken, near, bytes).ok_or_else(|| RelayoutError::Declined {
+            pid: self.process.pid,
             reason: Declined::NoRoom {
                 path: self.process.exe.clone(),
                 wanted_bytes: bytes,
@@ -129,121 +195,81 @@ impl CodeCache {
             address,
             bytes,
             is_code,
-            mark: Bytes(MARK.to_vec()),
+            mark: region::mark(&self.manifest),
             unwinding: Vec::new(),
         };
         self.manifest.regions.push(region.clone());
-        let access = if is_code {
-            libc::PROT_EXEC
-        } else {
-            libc::PROT_WRITE
-        };
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-        let arguments = [
-            address,
-            bytes,
-            u64::try_from(libc::PROT_READ | access).unwrap_or(0),
-            u64::try_from(flags).unwrap_or(0),
-            u64::MAX,
-            0,
-        ];
-        let result = self.syscall(&maps, SYS_MMAP, arguments)?;
-        if result.cast_unsigned() != address {
-            self.manifest.regions.retain(|known| *known != region);
-            self.save()?;
-            return Err(RelayoutError::Refused {
-                pid,
-                call: "map memory for the code cache",
-                source: std::io::Error::from_raw_os_error(
-                    i32::try_from(-result).unwrap_or(libc::ENOMEM),
-                ),
-            });
+        let stub = self.announce_stub(&maps)?;
+        if let Err(error) = family::map(&self.process, &region, &stub) {
+            if matches!(error, RelayoutError::Refused { .. }) {
+                self.manifest.regions.retain(|known| *known != region);
+                self.save()?;
+            }
+            return Err(error);
         }
-        self.process.memory.write(address, MARK)?;
-        if is_code {
-            self.process
-                .memory
-                .write(address + CALL_STUB, &call_stub())?;
-        }
+        write_header(&self.process.memory, &region)?;
         Ok(region)
     }
 
-    /// A system call by one thread, through a stub in the process's own text that is there for that long only. Saves the
-    /// manifest.
-    fn syscall(
-        &mut self,
-        maps: &[Mapping],
-        number: u64,
-        arguments: [u64; 6],
-    ) -> Result<i64, RelayoutError> {
-        let cave = self.dig(maps)?;
-        let threads = threads_by_chance(self.process.pid)?;
-        let memory = &self.process.memory;
-        let done = memory.write(cave.address, &cave.new.0).and_then(|()| {
-            one_stopped(self.process.pid, memory, &threads, |process| {
-                let thread = process.threads[0];
-                inject::syscall(process, thread, cave.address, number, arguments)
-            })
-        });
-        self.fill(&cave, done).map(|(result, _)| result)
-    }
-
-    /// Announces a stub in the text.
-    fn dig(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
-        // After a crash the stub of the call that it cut short may still be there.
-        if let Some(known) = self.manifest.stub.clone() {
-            self.save()?;
-            return Ok(known);
-        }
-        let memory = &self.process.memory;
-        let address = cave::find(memory, maps)?.ok_or_else(|| RelayoutError::Declined {
-            pid: self.process.pid,
-            reason: Declined::Program {
-                path: self.process.exe.clone(),
-                why: "no object of it has 128 unused bytes behind its code".into(),
-            },
-        })?;
-        let new = syscall_stub();
-        let old = memory.read(address, new.len())?;
-        let cave = Patch {
-            address,
-            old: Bytes(old),
-            new: Bytes(new),
-        };
-        self.manifest.stub = Some(cave.clone());
+    /// Announces a stub in the text, and with it whatever else was put down in the manifest and who is written into.
+    pub(crate) fn announce_stub(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
+        let (stub, _) = find_stub(&self.process, &self.manifest, maps)?;
+        self.manifest.stub = Some(stub.clone());
         self.save()?;
-        Ok(cave)
-    }
-
-    /// Takes the stub out of the text again, unless the call may still be under way.
-    fn fill<T>(
-        &mut self,
-        cave: &Patch,
-        done: Result<T, RelayoutError>,
-    ) -> Result<T, RelayoutError> {
-        let done = done?;
-        self.process.memory.write(cave.address, &cave.old.0)?;
-        self.manifest.stub = None;
-        self.save()?;
-        Ok(done)
+        Ok(stub)
     }
 
     /// Announces a layout: its patches, whose old bytes must be what the process holds while no layout is in force. What
     /// crosses a page, overlaps another patch or does not hold the old bytes is left out; how many were is the second
-    /// number. The first is the generation's.
+    /// number. The first is the generation's. All code is in `regions` by now.
     ///
     /// # Errors
     /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Memory`].
     pub fn announce(
         &mut self,
         patches: Vec<Patch>,
-        region: Option<&Region>,
+        regions: &[Region],
     ) -> Result<(u32, usize), RelayoutError> {
+        let wanted = patches.len();
+        let numbers = self.announce_all(vec![patches], regions)?;
+        let number = numbers.first().copied().unwrap_or(0);
+        let kept = self.manifest.generation(number)?.patches.len();
+        Ok((number, wanted - kept))
+    }
+
+    /// Announces several layouts at once, so that the disk is waited for once. Their numbers.
+    ///
+    /// # Errors
+    /// As [`CodeCache::announce`].
+    pub fn announce_all(
+        &mut self,
+        layouts: Vec<Vec<Patch>>,
+        regions: &[Region],
+    ) -> Result<Vec<u32>, RelayoutError> {
         let _lock = self.lock()?;
+        for region in regions.iter().filter(|region| region.is_code) {
+            region::set_complete(&self.process.memory, region)?;
+        }
+        let mut numbers = Vec::new();
+        for patches in layouts {
+            let patches = self.applicable(patches)?;
+            let number = self.manifest.next_number();
+            self.note_objects(&patches)?;
+            self.manifest.generations.push(Generation {
+                number,
+                patches,
+                regions: regions.iter().map(|region| region.address).collect(),
+            });
+            numbers.push(number);
+        }
+        self.save()?;
+        Ok(numbers)
+    }
+
+    /// The patches that can be made.
+    fn applicable(&self, mut patches: Vec<Patch>) -> Result<Vec<Patch>, RelayoutError> {
         let originals = originals(&self.manifest);
         let mut kept: Vec<Patch> = Vec::with_capacity(patches.len());
-        let wanted = patches.len();
-        let mut patches = patches;
         patches.sort_by_key(|patch| patch.address);
         for patch in patches {
             let is_apart = kept.last().is_none_or(|last| last.end() <= patch.address);
@@ -263,30 +289,49 @@ impl CodeCache {
                 kept.push(patch);
             }
         }
-        let number = self.manifest.next_number();
-        let left_out = wanted - kept.len();
-        let region = region.and_then(|region| {
-            let same = |known: &Region| known.address == region.address;
-            self.manifest.regions.iter().position(same)
-        });
-        self.manifest.generations.push(Generation {
-            number,
-            patches: kept,
-            region,
-        });
-        self.save()?;
-        Ok((number, left_out))
+        Ok(kept)
     }
 
-    /// Forgets a layout that is not in force, unless some place of the process still holds what it put there.
+    /// Puts down which files the patches are in.
+    fn note_objects(&mut self, patches: &[Patch]) -> Result<(), RelayoutError> {
+        for object in self.process.objects()? {
+            let (start, end) = object.range();
+            let first = patches.partition_point(|patch| patch.address < start);
+            let is_patched = patches.get(first).is_some_and(|patch| patch.address < end);
+            let known = LoadedObject {
+                start,
+                end,
+                inode: object.mappings.first().map_or(0, |map| map.inode),
+                path: object.path,
+            };
+            if is_patched && !self.manifest.objects.contains(&known) {
+                self.manifest.objects.push(known);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets layouts that are not in force, but for those of which some place of the family still holds what they put
+    /// there.
     ///
     /// # Errors
     /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Gone`].
-    pub fn forget(&mut self, number: u32) -> Result<(), RelayoutError> {
+    pub fn forget(&mut self, numbers: &[u32]) -> Result<(), RelayoutError> {
         let _lock = self.lock()?;
-        if self.manifest.generation == number {
-            return Ok(());
+        self.gather();
+        let mut gone = Vec::new();
+        for number in numbers {
+            if *number != self.manifest.generation && !self.is_somewhere(*number)? {
+                gone.push(*number);
+            }
         }
+        let generations = &mut self.manifest.generations;
+        generations.retain(|generation| !gone.contains(&generation.number));
+        self.save()
+    }
+
+    /// Whether some place still holds what a layout that is not in force put there.
+    fn is_somewhere(&self, number: u32) -> Result<bool, RelayoutError> {
         let in_force = self.manifest.generation(self.manifest.generation);
         let in_force: BTreeMap<u64, &Patch> = in_force
             .iter()
@@ -294,43 +339,60 @@ impl CodeCache {
             .map(|patch| (patch.address, patch))
             .collect();
         for patch in &self.manifest.generation(number)?.patches {
-            if in_force
-                .get(&patch.address)
-                .is_some_and(|known| known.new == patch.new)
-            {
+            let same = |known: &&Patch| known.new == patch.new;
+            if in_force.get(&patch.address).is_some_and(same) {
                 continue;
             }
-            match self.process.memory.read(patch.address, patch.new.0.len()) {
-                Ok(found) if found == patch.new.0 => return Ok(()),
-                Ok(_) | Err(RelayoutError::Memory { .. }) => {}
-                Err(error) => return Err(error),
+            for process in self.family() {
+                match process.memory.read(patch.address, patch.new.0.len()) {
+                    Ok(found) if found == patch.new.0 => return Ok(true),
+                    Ok(_) | Err(RelayoutError::Memory { .. }) => {}
+                    Err(RelayoutError::Gone { pid }) if pid != self.process.pid => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
-        self.manifest
-            .generations
-            .retain(|generation| generation.number != number);
-        self.save()
+        Ok(false)
     }
 
-    /// Puts a layout in force; 0 is the original one.
+    /// Puts a layout in force in the whole family; 0 is the original one.
     ///
     /// # Errors
-    /// [`RelayoutError::NoGeneration`], those of stopping, [`RelayoutError::Memory`].
+    /// [`RelayoutError::NoGeneration`], those of stopping, [`RelayoutError::Memory`]. What speaks against a process that was
+    /// forked from this one is in [`Switched::left_out`].
     pub fn switch(&mut self, number: u32) -> Result<Switched, RelayoutError> {
         let _lock = self.lock()?;
         self.switch_locked(number)
     }
 
     fn switch_locked(&mut self, number: u32) -> Result<Switched, RelayoutError> {
-        let wanted: &[Patch] = match number {
-            0 => &[],
-            number => &self.manifest.generation(number)?.patches,
-        };
-        let switched = write_image(
-            self.process.pid,
-            &self.process.memory,
-            &places(&self.manifest, wanted),
-        )?;
+        let mut switched = Switched::default();
+        let mut done: BTreeSet<(u32, u64)> = BTreeSet::new();
+        // Whoever is forked from a process that was switched has the layout; whoever was forked before is found by
+        // looking again.
+        loop {
+            self.gather();
+            let names = self.family().map(Process::name);
+            if names.filter(|name| !done.contains(name)).count() == 0 {
+                break;
+            }
+            if number != 0 {
+                self.join(number, &mut switched.left_out)?;
+            }
+            for process in self.family() {
+                if !done.insert(process.name())
+                    || switched.left_out.iter().any(|(pid, _)| *pid == process.pid)
+                {
+                    continue;
+                }
+                match self.write(process, number) {
+                    Ok(one) => switched.add(one),
+                    Err(error) if process.pid == self.process.pid => return Err(error),
+                    Err(RelayoutError::Gone { .. }) => {}
+                    Err(error) => switched.left_out.push((process.pid, error.to_string())),
+                }
+            }
+        }
         if self.manifest.generation != number {
             self.manifest.generation = number;
             self.manifest.save_generation()?;
@@ -338,7 +400,63 @@ impl CodeCache {
         Ok(switched)
     }
 
-    /// Tells the process's unwinder of the frames in a region.
+    /// Writes a layout into one process.
+    fn write(&self, process: &Process, number: u32) -> Result<Switched, RelayoutError> {
+        let wanted: &[Patch] = match number {
+            0 => &[],
+            number => &self.manifest.generation(number)?.patches,
+        };
+        let closed = closed(&process.maps()?, &self.manifest.objects);
+        let mut places = places(&self.manifest, wanted);
+        places.retain(|place| !closed.iter().any(|object| place.is_in(object)));
+        let mut switched = write_image(process.pid, &process.memory, &places)?;
+        let paths = closed.into_iter().map(|object| object.path.clone());
+        switched.closed = paths.collect();
+        Ok(switched)
+    }
+
+    /// Gives the members of the family what they need for a layout. Who cannot have it is added to `left_out`.
+    fn join(
+        &mut self,
+        number: u32,
+        left_out: &mut Vec<(u32, String)>,
+    ) -> Result<(), RelayoutError> {
+        let wanted = &self.manifest.generation(number)?.regions;
+        let regions = self.manifest.regions.iter();
+        let regions: Vec<Region> = regions
+            .filter(|region| wanted.contains(&region.address))
+            .cloned()
+            .collect();
+        let is_new = |member: &&Process| {
+            let is_left_out = left_out.iter().any(|(pid, _)| *pid == member.pid);
+            !is_left_out && !family::has_all(member, &regions).unwrap_or(true)
+        };
+        let lacking: Vec<(u32, u64)> = self
+            .members
+            .iter()
+            .filter(|member| !self.joined.contains(&member.name()))
+            .filter(is_new)
+            .map(Process::name)
+            .collect();
+        if !lacking.is_empty() {
+            let alive: Vec<(u32, u64)> = self.members.iter().map(Process::name).collect();
+            self.manifest.members = alive;
+            let maps = self.process.maps()?;
+            let stub = self.announce_stub(&maps)?;
+            for member in &self.members {
+                if !lacking.contains(&member.name()) {
+                    continue;
+                }
+                match family::join(&self.process.memory, member, &regions, &stub) {
+                    Ok(()) | Err(RelayoutError::Gone { .. }) => {}
+                    Err(error) => left_out.push((member.pid, error.to_string())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the process's unwinder of the frames in a region; the family's follows when it gets the region.
     ///
     /// # Errors
     /// Those of stopping; [`RelayoutError::Gone`].
@@ -352,37 +470,66 @@ impl CodeCache {
         let _lock = self.lock()?;
         let unwinding = Unwinding {
             frames,
+            register,
             deregister,
-            is_told: false,
         };
-        let same = |known: &&mut Region| known.address == region.address;
-        if let Some(known) = self.manifest.regions.iter_mut().find(same) {
-            known.unwinding.push(unwinding);
+        let mut regions = self.manifest.regions.iter_mut();
+        let Some(known) = regions.find(|known| known.address == region.address) else {
+            return Err(RelayoutError::Gone {
+                pid: self.process.pid,
+            });
+        };
+        if known.unwinding.len() >= FRAMES_MAX {
+            return Ok(());
         }
+        known.unwinding.push(unwinding);
+        let known = known.clone();
         self.save()?;
-        call(&self.process, region, register, frames)?;
-        self.set_told(region, true)
+        calls::tell(&self.process, &known, known.unwinding.len() - 1, true).map(drop)
     }
 
-    /// Back to the original bytes, here and in the processes that were forked from this one since; then gives back the
-    /// memory that nothing leads into any more. What must stay is remembered, and tried again by the next call.
+    /// Back to the original bytes, here and in the processes that were forked from this one; then gives back the memory
+    /// that nothing leads into any more. What must stay is remembered, and tried again by the next call.
     ///
     /// # Errors
     /// Those of stopping, [`RelayoutError::Memory`].
     pub fn rollback(&mut self) -> Result<(Switched, Kept), RelayoutError> {
         let _lock = self.lock()?;
-        let switched = self.switch_locked(0)?;
-        if let Some(stub) = self.manifest.stub.clone() {
-            write_image(
-                self.process.pid,
-                &self.process.memory,
-                &[Place::of_stub(&stub)],
-            )?;
-            self.manifest.stub = None;
-        }
+        let mut switched = self.switch_locked(0)?;
+        self.take_out_stub(&mut switched)?;
         // Where a thread waits inside a place it is still ours: that stays on record.
-        let kept = self.reclaim_locked(switched.occupied.is_empty())?;
+        let is_whole = switched.occupied.is_empty() && switched.left_out.is_empty();
+        let kept = self.reclaim_locked(is_whole)?;
+        if is_whole {
+            // What was forked while the memory was given back.
+            self.gather();
+            self.take_out_stub(&mut switched)?;
+        }
+        for process in self.family() {
+            crate::moved::remove_perf_map(process);
+        }
+        if kept.bytes == 0 && is_whole {
+            self.manifest.remove()?;
+        }
         Ok((switched, kept))
+    }
+
+    /// Takes the stub out of the text of every process.
+    fn take_out_stub(&mut self, switched: &mut Switched) -> Result<(), RelayoutError> {
+        let Some(stub) = &self.manifest.stub else {
+            return Ok(());
+        };
+        for process in self.family() {
+            let place = Place::of_stub(stub);
+            match write_image(process.pid, &process.memory, &[place]) {
+                // Never there in a process that has something else there.
+                Ok(_) => {}
+                Err(error) if process.pid == self.process.pid => return Err(error),
+                Err(RelayoutError::Gone { .. }) => {}
+                Err(error) => switched.left_out.push((process.pid, error.to_string())),
+            }
+        }
+        Ok(())
     }
 
     /// Gives back the memory of layouts that were forgotten.
@@ -396,39 +543,31 @@ impl CodeCache {
 
     fn reclaim_locked(&mut self, is_rollback: bool) -> Result<Kept, RelayoutError> {
         let mut kept = Kept::default();
-        let used: Vec<usize> = match is_rollback {
-            true => Vec::new(),
-            false => self
-                .manifest
-                .generations
-                .iter()
-                .filter_map(|known| known.region)
+        let generations = self.manifest.generations.iter();
+        let used: BTreeSet<u64> = match is_rollback {
+            true => BTreeSet::new(),
+            false => generations
+                .flat_map(|known| known.regions.clone())
                 .collect(),
         };
-        let regions = self.manifest.regions.clone();
-        let mut is_freed = vec![false; regions.len()];
+        if is_rollback {
+            self.manifest.generations.clear();
+        }
+        let mut regions = self.manifest.regions.clone();
+        regions.retain(|region| !used.contains(&region.address));
         // Counters go after all code that may count in them.
-        let mut order: Vec<usize> = (0..regions.len()).collect();
-        order.sort_by_key(|index| !regions[*index].is_code);
-        for index in order {
-            let region = regions[index].clone();
-            if used.contains(&index) {
-                continue;
-            }
+        regions.sort_by_key(|region| !region.is_code);
+        let mut freed = BTreeSet::new();
+        for region in regions {
             if !region.is_code && kept.bytes > 0 {
                 kept.bytes += region.bytes;
                 continue;
             }
-            let maps = self.process.maps()?;
-            if !is_ours(&self.process.memory, &maps, &region) {
-                is_freed[index] = true;
-                continue;
-            }
-            match self.unmap(&region) {
-                Ok(true) => is_freed[index] = true,
-                Ok(false) => {
-                    kept.bytes += region.bytes;
+            match self.free(&region) {
+                Ok(true) => {
+                    freed.insert(region.address);
                 }
+                Ok(false) => kept.bytes += region.bytes,
                 Err(RelayoutError::Gone { pid }) => return Err(RelayoutError::Gone { pid }),
                 Err(error) => {
                     kept.bytes += region.bytes;
@@ -436,166 +575,60 @@ impl CodeCache {
                 }
             }
         }
+        let regions = &mut self.manifest.regions;
+        regions.retain(|region| !freed.contains(&region.address));
         if is_rollback {
-            self.manifest.generations.clear();
+            self.manifest.generation = 0;
         }
-        // Indices of regions in generations must stay right.
-        let new_index: Vec<Option<usize>> = is_freed
-            .iter()
-            .scan(0, |next, freed| {
-                Some(match freed {
-                    true => None,
-                    false => {
-                        *next += 1;
-                        Some(*next - 1)
-                    }
-                })
-            })
-            .collect();
-        for generation in &mut self.manifest.generations {
-            generation.region = generation.region.and_then(|index| new_index[index]);
+        // At a rollback the stub is still to be taken out of what was forked meanwhile.
+        if !is_rollback && self.manifest.regions.is_empty() && self.manifest.generations.is_empty()
+        {
+            let mut switched = Switched::default();
+            self.gather();
+            self.take_out_stub(&mut switched)?;
+            if switched.is_whole() {
+                self.manifest.remove()?;
+                return Ok(kept);
+            }
         }
-        let freed = is_freed.iter();
-        self.manifest.regions = std::mem::take(&mut self.manifest.regions)
-            .into_iter()
-            .zip(freed)
-            .filter_map(|(region, freed)| (!freed).then_some(region))
-            .collect();
-        self.manifest.generation = if is_rollback {
-            0
-        } else {
-            self.manifest.generation
-        };
-        if self.manifest.regions.is_empty() && self.manifest.generations.is_empty() {
-            self.manifest.remove()?;
-        } else {
-            self.save()?;
-        }
+        self.save()?;
         Ok(kept)
     }
 
-    /// Unmaps a region that nothing leads into; false where something may.
-    fn unmap(&mut self, region: &Region) -> Result<bool, RelayoutError> {
-        let range = region.address..region.address + region.bytes;
-        let range = std::slice::from_ref(&range);
-        if !region.unwinding.is_empty() && self.is_reached(range)? {
-            return Ok(false);
-        }
-        // The frames are the unwinder's data: only after it has let go of them may they go.
-        for unwinding in region.unwinding.iter().rev() {
-            if !unwinding.is_told {
-                return Ok(false);
+    /// Unmaps a region in every process of the family; false where something may still lead into it.
+    fn free(&mut self, region: &Region) -> Result<bool, RelayoutError> {
+        let mut done: BTreeSet<(u32, u64)> = BTreeSet::new();
+        let mut is_free = true;
+        loop {
+            self.gather();
+            let names: Vec<(u32, u64)> = self.family().map(Process::name).collect();
+            if names.iter().all(|name| done.contains(name)) {
+                return Ok(is_free);
             }
-            self.set_told(region, false)?;
-            let process = &self.process;
-            let forgot = call(process, region, unwinding.deregister, unwinding.frames);
-            if matches!(forgot, Err(RelayoutError::Refused { .. })) {
-                // It was not even asked.
-                self.set_told(region, true)?;
-            }
-            forgot?;
-            if let Some(known) = self.known(region) {
-                known.unwinding.pop();
-            }
-            self.save()?;
-        }
-        let maps = self.process.maps()?;
-        // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
-        // can only have been in the rest, where words stay in their place.
-        if region.is_code {
-            if self.is_reached(range)? {
-                return Ok(false);
-            }
-            let (guard, stacks) = self.guard_and_stacks()?;
-            let mut search = Search::new(range);
-            search.set_guard(guard);
-            let (memory, pid) = (&self.process.memory, self.process.pid);
-            let found = search.everywhere(memory, pid, &maps, &stacks)?;
-            if found != Some(false) {
-                return Ok(false);
-            }
-        }
-        let cave = self.dig(&maps)?;
-        let pid = self.process.pid;
-        let (address, bytes) = (region.address, region.bytes);
-        let done = stopped(pid, &self.process.memory, |process| {
-            let is_reached = region.is_code && reaches(process, range, &maps)?;
-            if process.is_group_stopped || is_reached {
-                return Ok(None);
-            }
-            process.memory.write(cave.address, &cave.new.0)?;
-            let arguments = [address, bytes, 0, 0, 0, 0];
-            let mut done = Err(RelayoutError::Gone { pid });
-            for thread in &process.threads {
-                done = inject::syscall(process, *thread, cave.address, SYS_MUNMAP, arguments);
-                // Its stack has no room: another's has.
-                if !matches!(done, Err(RelayoutError::Memory { .. })) {
-                    break;
+            let maps = self.process.maps()?;
+            let stub = self.announce_stub(&maps)?;
+            for process in self.family() {
+                if !done.insert(process.name()) {
+                    continue;
+                }
+                match reclaim::unmap(process, region, &stub) {
+                    Ok(is_unmapped) => is_free &= is_unmapped,
+                    Err(RelayoutError::Gone { pid }) if pid != self.process.pid => {}
+                    Err(error) => return Err(error),
                 }
             }
-            done.map(Some)
-        });
-        let (result, _) = self.fill(&cave, done)?;
-        Ok(result == Some(0))
-    }
-
-    fn known(&mut self, region: &Region) -> Option<&mut Region> {
-        let mut regions = self.manifest.regions.iter_mut();
-        regions.find(|known| known.address == region.address)
-    }
-
-    /// Puts on record whether the unwinder knows of the last frames of a region.
-    fn set_told(&mut self, region: &Region, is_told: bool) -> Result<(), RelayoutError> {
-        let last = self
-            .known(region)
-            .and_then(|known| known.unwinding.last_mut());
-        if let Some(unwinding) = last {
-            unwinding.is_told = is_told;
         }
-        self.save()
-    }
-
-    /// The pointer guard, which all threads share, and each thread's stack pointer.
-    fn guard_and_stacks(&self) -> Result<(Option<u64>, Vec<u64>), RelayoutError> {
-        let registers = stopped(self.process.pid, &self.process.memory, |process| {
-            let threads = process.threads.iter();
-            threads
-                .map(|thread| ptrace::registers(*thread))
-                .collect::<Result<Vec<_>, _>>()
-        });
-        let (registers, _) = registers?;
-        let guard = registers.first().and_then(|registers| {
-            let at = registers.fs_base + crate::scan::GUARD_OFFSET;
-            self.process.memory.word(at).ok()
-        });
-        Ok((
-            guard,
-            registers.iter().map(|registers| registers.rsp).collect(),
-        ))
-    }
-
-    fn is_reached(&self, ranges: &[Range<u64>]) -> Result<bool, RelayoutError> {
-        let maps = self.process.maps()?;
-        stopped(self.process.pid, &self.process.memory, |process| {
-            reaches(process, ranges, &maps)
-        })
-        .map(|(is_reached, _)| is_reached)
     }
 }
 
-/// Whether a stopped process has an address in one of the ranges in a register or on a stack.
-fn reaches(
-    process: &Stopped<'_>,
-    ranges: &[Range<u64>],
-    maps: &[Mapping],
-) -> Result<bool, RelayoutError> {
-    let mut search = Search::new(ranges);
-    for thread in &process.threads {
-        if search.thread(process, *thread, maps)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+/// The objects that are not where they were any more.
+fn closed<'a>(maps: &[Mapping], objects: &'a [LoadedObject]) -> Vec<&'a LoadedObject> {
+    let is_there = |object: &LoadedObject| {
+        maps.iter().any(|map| {
+            map.start == object.start && map.inode == object.inode && map.path == object.path
+        })
+    };
+    objects.iter().filter(|object| !is_there(object)).collect()
 }
 
 /// Memory that could not be given back yet.
@@ -606,106 +639,4 @@ pub struct Kept {
     /// What went wrong, where it is not that something may still return into it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-}
-
-/// Whether the region is mapped and carries our mark; what was announced and never mapped does not.
-fn is_ours(memory: &Memory, maps: &[Mapping], region: &Region) -> bool {
-    let covers = |map: &&Mapping| {
-        map.start <= region.address
-            && map.end >= region.address + region.bytes
-            && map.is_anonymous()
-    };
-    let Some(map) = maps.iter().find(covers) else {
-        return false;
-    };
-    let mark = memory
-        .read(region.address, region.mark.0.len())
-        .unwrap_or_default();
-    // Killed between mapping and marking it is executable, private, and all zero: nobody else has such memory there.
-    mark == region.mark.0 || (map.is_executable && mark.iter().all(|byte| *byte == 0))
-}
-
-/// The threads of a process, in the order in which they are worth trying: those that sleep in a system call stop at once
-/// and have nothing better to do.
-fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
-    let mut threads = host::thread_ids(&host::Roots::default(), pid)?;
-    threads.sort_by_cached_key(|thread| {
-        crate::stop::status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
-    });
-    Ok(threads)
-}
-
-/// System calls that threads sleep in and that no allocator and no unwinder makes: a thread inside one of them holds none
-/// of their locks.
-const WAITING_CALLS: [i64; 18] = [
-    libc::SYS_read,
-    libc::SYS_poll,
-    libc::SYS_ppoll,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_select,
-    libc::SYS_pselect6,
-    libc::SYS_accept,
-    libc::SYS_accept4,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_nanosleep,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_rt_sigtimedwait,
-    libc::SYS_rt_sigsuspend,
-    libc::SYS_pause,
-    libc::SYS_wait4,
-];
-
-/// How long a thread in a safe place is waited for.
-const SAFE_PLACE_TRIES: usize = 200;
-
-/// Calls a function of the process with one argument, by a thread that is known to be outside the allocator.
-fn call(
-    process: &Process,
-    region: &Region,
-    function: u64,
-    argument: u64,
-) -> Result<(), RelayoutError> {
-    let pid = process.pid;
-    let waits = |thread: &u32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
-        let number = text
-            .ok()
-            .and_then(|text| text.split(' ').next()?.parse().ok());
-        number.is_some_and(|number: i64| WAITING_CALLS.contains(&number))
-    };
-    for _ in 0..SAFE_PLACE_TRIES {
-        let mut threads = threads_by_chance(pid)?;
-        threads.retain(waits);
-        for thread in threads {
-            let called = one_stopped(pid, &process.memory, &[thread], |process| {
-                let now = ptrace::registers(thread)?;
-                let call_now = now.orig_rax.cast_signed();
-                if !WAITING_CALLS.contains(&call_now) {
-                    return Ok(false);
-                }
-                inject::call(
-                    process,
-                    thread,
-                    region.address + CALL_STUB,
-                    function,
-                    argument,
-                )?;
-                Ok(true)
-            });
-            match called {
-                Ok((true, _)) => return Ok(()),
-                Ok((false, _)) | Err(RelayoutError::Memory { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Err(RelayoutError::Refused {
-        pid,
-        call: "tell its unwinder of the moved code: no thread of it waits where the allocator is not in use",
-        source: std::io::Error::from_raw_os_error(libc::EBUSY),
-    })
 }

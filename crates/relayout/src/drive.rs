@@ -48,6 +48,7 @@ pub fn drive(
         if is_interrupted() && action != Action::Rest {
             action = match action {
                 Action::Look => Action::Rest,
+                Action::InstallKept => Action::Rest,
                 _ => {
                     driver.step(Observation::Failed("interrupted".into()));
                     Action::RollBack
@@ -57,6 +58,21 @@ pub fn drive(
         let observed = match action {
             Action::Rest => return Ok(status),
             Action::Look => session.look().map(Observation::Load),
+            Action::InstallKept => match session.install_kept(store) {
+                Ok(Some(layout)) => {
+                    status.skipped.clone_from(&layout.skipped);
+                    status.layout = Some(layout);
+                    status.notes.clear();
+                    Ok(Observation::Done)
+                }
+                Ok(None) => Ok(Observation::NothingKept),
+                // A file that is no good is said, and costs a profile.
+                Err(error @ RelayoutError::KeptProfile { .. }) => {
+                    status.notes = vec![error.to_string()];
+                    Ok(Observation::NothingKept)
+                }
+                Err(error) => Err(error),
+            },
             Action::Count => session.count().map(|()| Observation::Done),
             Action::Install { .. } => session.install().map(|layout| {
                 status.skipped.clone_from(&layout.skipped);
@@ -90,7 +106,10 @@ pub fn drive(
             Action::RollBack => {
                 let (_, kept) = session.cache.rollback()?;
                 status.kept_bytes = kept.bytes;
-                action = Action::Rest;
+                action = match driver.state() {
+                    State::Monitoring => driver.wake(),
+                    _ => Action::Rest,
+                };
                 continue;
             }
         };
@@ -110,6 +129,9 @@ pub fn drive(
         if driver.state() == State::Optimized {
             // What was tried before it.
             session.forget_others()?;
+            if let Err(error) = session.keep_profile(store) {
+                status.notes = vec![error.to_string()];
+            }
         }
     }
 }

@@ -100,6 +100,8 @@ pub enum Observation {
     Done,
     /// The step failed: the reason.
     Failed(String),
+    /// There is no profile on disk that fits.
+    NothingKept,
     /// The comparison, new layout over original: units of work per CPU second.
     Compared(Interval),
     /// Somebody else rolled it back.
@@ -113,6 +115,8 @@ pub enum Action {
     Look,
     /// Count exactly what runs.
     Count,
+    /// Lay it out by a profile that an earlier process left on disk, if there is one.
+    InstallKept,
     /// Lay it out; which placement of the code cache.
     Install {
         /// From 0.
@@ -134,6 +138,18 @@ pub struct Driver {
     placement: u32,
     reason: Option<String>,
     gain: Option<Interval>,
+    kept: Kept,
+}
+
+/// What is known of a profile on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Nobody has looked.
+    Unknown,
+    /// The layout in force was made by it.
+    InForce,
+    /// There is none, or it was no good.
+    Useless,
 }
 
 impl Driver {
@@ -146,6 +162,16 @@ impl Driver {
             placement: 0,
             reason: None,
             gain: None,
+            kept: Kept::Useless,
+        }
+    }
+
+    /// As [`Driver::new`], but tries the profile on disk first.
+    #[must_use]
+    pub fn with_kept_profile(settings: Settings) -> Self {
+        Self {
+            kept: Kept::Unknown,
+            ..Self::new(settings)
         }
     }
 
@@ -172,6 +198,7 @@ impl Driver {
     pub fn wake(&self) -> Action {
         match self.state {
             State::RolledBack => Action::Rest,
+            State::Monitoring if self.kept == Kept::Unknown => Action::InstallKept,
             _ => Action::Look,
         }
     }
@@ -182,6 +209,22 @@ impl Driver {
             (_, Observation::RolledBack) => {
                 self.end(State::RolledBack, "as its user wished".into())
             }
+            (State::Monitoring, Observation::NothingKept) => {
+                self.kept = Kept::Useless;
+                Action::Look
+            }
+            (State::Monitoring, Observation::Done) => {
+                self.kept = Kept::InForce;
+                self.go(State::Verifying, Action::Look)
+            }
+            // In force, but not verified: for that it has to have something to do.
+            (State::Verifying, Observation::Load(load)) => match self.why_not(&load) {
+                Some(why) => {
+                    self.reason = Some(format!("not verified yet: {why}"));
+                    Action::Rest
+                }
+                None => self.go(State::Verifying, Action::Compare),
+            },
             (State::Monitoring | State::Declined, Observation::Load(load)) => {
                 match self.why_not(&load) {
                     Some(why) => self.end(State::Declined, why),
@@ -231,6 +274,11 @@ impl Driver {
         self.gain = Some(gain);
         if gain.low > 1.0 {
             return self.go(State::Optimized, Action::Rest);
+        }
+        if self.kept == Kept::InForce {
+            // It may have been another workload's.
+            self.kept = Kept::Useless;
+            return self.go(State::Monitoring, Action::RollBack);
         }
         self.placement += 1;
         if self.placement < self.settings.placements {
@@ -373,6 +421,35 @@ mod tests {
             Some("no gain shown at 2 placements (the last: +1.0 % [0.0, 2.0])")
         );
         assert_eq!(driver.wake(), Action::Rest);
+    }
+
+    #[test]
+    fn a_profile_on_disk_is_tried_first_and_verified_all_the_same() {
+        let fresh = || Driver::with_kept_profile(Settings::default());
+        let mut driver = fresh();
+        assert_eq!(driver.wake(), Action::InstallKept);
+        assert_eq!(driver.step(Observation::NothingKept), Action::Look);
+        assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
+        let mut driver = fresh();
+        assert_eq!(driver.step(Observation::Done), Action::Look);
+        let idle = Load {
+            cores: 0.0,
+            ..busy()
+        };
+        assert_eq!(driver.step(Observation::Load(idle)), Action::Rest);
+        assert_eq!(driver.state(), State::Verifying);
+        assert!(driver.reason().unwrap().contains("not verified yet: idle"));
+        assert_eq!(driver.wake(), Action::Look);
+        assert_eq!(driver.step(Observation::Load(busy())), Action::Compare);
+        let mut other = driver.clone();
+        assert_eq!(driver.step(gain(1.1, 1.2, 1.3)), Action::Rest);
+        assert_eq!(driver.state(), State::Optimized);
+        // Of another workload: it is profiled, as if there had been none.
+        assert_eq!(other.step(gain(0.9, 1.0, 1.1)), Action::RollBack);
+        assert_eq!(
+            (other.state(), other.wake()),
+            (State::Monitoring, Action::Look)
+        );
     }
 
     #[test]

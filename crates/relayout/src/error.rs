@@ -31,6 +31,14 @@ pub enum RelayoutError {
         /// What is wrong.
         why: String,
     },
+    /// A profile on disk cannot be used. The process is profiled instead.
+    #[error("{}: {why}; it is not used", path.display())]
+    KeptProfile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The comparison has no interval.
     #[error("the gain cannot be measured: {0}")]
     Stats(#[from] latency_stats::StatsError),

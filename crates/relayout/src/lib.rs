@@ -10,18 +10,24 @@
 //! The unsafe code is in `ptrace`.
 
 mod cache;
+mod calls;
 mod cave;
 mod comparison;
 mod drive;
 mod driver;
 mod error;
+mod family;
 mod inject;
+mod kept;
 pub mod manifest;
 pub mod maps;
 mod memory;
+mod moved;
 mod patching;
 mod process;
 mod ptrace;
+mod reclaim;
+mod region;
 mod sampling;
 mod scan;
 mod session;
@@ -29,7 +35,8 @@ mod status;
 mod stop;
 mod units;
 
-pub use cache::{CodeCache, HEADER_BYTES, Kept, Switched};
+pub use cache::{CodeCache, Kept, Switched};
+pub use code_layout::Footprint;
 pub use comparison::{BlockRecord, Compared, Effort, compare};
 pub use drive::{Drive, drive};
 pub use driver::{Action, Driver, Load, Observation, Settings, State};
@@ -37,8 +44,9 @@ pub use error::{Declined, RelayoutError};
 pub use manifest::{Manifest, Patch, Store};
 pub use memory::Memory;
 pub use process::{Object, Process};
+pub use region::HEADER_BYTES;
 pub use sampling::{Samples, sample};
-pub use session::{Layout, Method, Session};
+pub use session::{Layout, Method, Session, TopFunction};
 pub use status::{Gain, PauseUs, Status};
 pub use stop::{Pause, STOP_LIMITS, Stopped, one_stopped, stopped};
 pub use units::{Meter, Reading, Unit};

@@ -7,7 +7,6 @@
 //!
 //! `STATE_DIR/relayout/PID-STARTTIME.json`; the start time keeps a later process with the same pid apart.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,10 +14,10 @@ use std::time::{Duration, Instant};
 use host::{HostError, Lock, Roots};
 use serde::{Deserialize, Serialize};
 
-use crate::RelayoutError;
+use crate::{Process, RelayoutError};
 
 /// The version of the format; a manifest of another one is left alone.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How long an operation waits for another Slackline that is writing into some process: each takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(20);
@@ -89,16 +88,29 @@ pub struct Region {
     pub unwinding: Vec<Unwinding>,
 }
 
-/// What the process's unwinder was told.
+/// Frames that the process's unwinder is told of. Whether it was, is written in the region itself (`region`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unwinding {
-    /// The argument of `__register_frame`.
+    /// The argument of both functions.
     pub frames: u64,
-    /// `__deregister_frame` in this process.
+    /// `__register_frame` in this process.
+    pub register: u64,
+    /// `__deregister_frame` in this process. To make it forget what it does not know ends the process (an assertion of
+    /// libgcc), so where that is not known the memory stays.
     pub deregister: u64,
-    /// It was told, for sure. Otherwise we were killed while it was being told, or while it was to forget: to make it forget
-    /// what it does not know ends the process (an assertion of libgcc), so then the memory stays.
-    pub is_told: bool,
+}
+
+/// A file whose code or data is patched, where it was loaded.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LoadedObject {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// Its path, as the process sees it.
+    pub path: String,
+    /// Its inode: another file may be loaded at the same place later.
+    pub inode: u64,
 }
 
 /// One layout of the process. Number 0 is the original one and has none of these.
@@ -108,8 +120,8 @@ pub struct Generation {
     pub number: u32,
     /// In order of address, without overlaps.
     pub patches: Vec<Patch>,
-    /// The memory that its patches lead into, by index.
-    pub region: Option<usize>,
+    /// The memory that its patches lead into, by address.
+    pub regions: Vec<u64>,
 }
 
 /// The manifest.
@@ -126,13 +138,17 @@ pub struct Manifest {
     pub exe: String,
     /// Inode of the executable, by which children are known.
     pub exe_inode: u64,
-    /// The build-ids of the objects that are patched, by path.
-    pub build_ids: BTreeMap<String, Bytes>,
+    /// Where its stack begins: drawn at each `execve` and kept by each fork, so it tells one program from the next.
+    pub stack_start: u64,
+    /// The files that are patched.
+    pub objects: Vec<LoadedObject>,
+    /// Other processes that were written into: those that were forked from this one. (pid, start time)
+    pub members: Vec<(u32, u64)>,
     /// Memory of ours in it (mapped, or about to be), also of generations that are gone.
     pub regions: Vec<Region>,
     /// The layouts.
     pub generations: Vec<Generation>,
-    /// Code of ours in the process's own text, for the length of a system call.
+    /// Code of ours in the process's own text: there for the length of a system call, or in what was forked meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stub: Option<Patch>,
     /// The layout in force, as far as known: after a crash in the middle of a switch some patches are of another one.
@@ -146,15 +162,18 @@ pub struct Manifest {
 impl Manifest {
     /// An empty one, not yet on disk.
     #[must_use]
-    pub fn new(store: &Store, pid: u32, start_time: u64, exe: &str, exe_inode: u64) -> Self {
+    pub fn new(store: &Store, process: &Process) -> Self {
+        let (pid, start_time) = (process.pid, process.start_time);
         Self {
             version: VERSION,
             pid,
             start_time,
             boot_id: host::boot_id(&Roots::default()),
-            exe: exe.to_owned(),
-            exe_inode,
-            build_ids: BTreeMap::new(),
+            exe: process.exe.clone(),
+            exe_inode: process.exe_inode,
+            stack_start: process.stack_start,
+            objects: Vec::new(),
+            members: Vec::new(),
             regions: Vec::new(),
             generations: Vec::new(),
             stub: None,
@@ -193,7 +212,21 @@ impl Manifest {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let roots = Roots::default();
-        host::boot_id(&roots) == self.boot_id && host::is_running(&roots, self.pid, self.start_time)
+        self.is_of_this_boot() && host::is_running(&roots, self.pid, self.start_time)
+    }
+
+    /// Whether its pids mean anything.
+    #[must_use]
+    pub fn is_of_this_boot(&self) -> bool {
+        host::boot_id(&Roots::default()) == self.boot_id
+    }
+
+    /// Whether it speaks of this process and of the program that it runs now.
+    #[must_use]
+    pub fn is_of(&self, process: &Process) -> bool {
+        (self.pid, self.start_time) == process.name()
+            && self.stack_start == process.stack_start
+            && self.exe_inode == process.exe_inode
     }
 
     /// Writes it; on return it is on disk.
@@ -372,7 +405,9 @@ mod tests {
     fn a_manifest_survives_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
-        let mut manifest = Manifest::new(&store, 12, 34, "/usr/sbin/x", 5);
+        let mut process = Process::open(std::process::id()).unwrap();
+        (process.pid, process.start_time) = (12, 34);
+        let mut manifest = Manifest::new(&store, &process);
         manifest.generations.push(Generation {
             number: 1,
             patches: vec![Patch {
@@ -380,7 +415,7 @@ mod tests {
                 old: Bytes(vec![0x55, 0]),
                 new: Bytes(vec![0xe9, 255]),
             }],
-            region: None,
+            regions: Vec::new(),
         });
         assert!(store.load(12, 34).unwrap().is_none());
         manifest.save().unwrap();
@@ -399,7 +434,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let path = store.directory().join("1-2.json");
-        for text in ["{", r#"{"version":1}"#] {
+        for text in ["{", r#"{"version":2}"#] {
             fs::write(&path, text).unwrap();
             let error = store.all().unwrap_err().to_string();
             assert!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cache::Switched;
 use crate::inject::going_on;
-use crate::manifest::{Manifest, Patch};
+use crate::manifest::{LoadedObject, Manifest, Patch};
 use crate::scan::PAGE;
 use crate::stop::{Stopped, stopped};
 use crate::{Memory, RelayoutError, ptrace};
@@ -38,6 +38,11 @@ impl<'a> Place<'a> {
             first_forbidden: patch.address + 1,
             known,
         }
+    }
+
+    /// Whether it is in that file.
+    pub(crate) fn is_in(&self, object: &LoadedObject) -> bool {
+        (object.start..object.end).contains(&self.address)
     }
 
     /// Taking the stub of a system call out of the text again.

@@ -24,6 +24,9 @@ pub struct Process {
     pub exe: String,
     /// The executable's inode.
     pub exe_inode: u64,
+    /// Where its stack begins: drawn at each `execve` and kept by each fork. (0 where the kernel draws nothing and tells
+    /// nothing.)
+    pub stack_start: u64,
     /// Its memory.
     pub memory: Memory,
 }
@@ -99,26 +102,22 @@ impl Process {
             start_time,
             exe,
             exe_inode: exe_inode.unwrap_or(0),
+            stack_start: stack_start(pid),
             memory,
         })
     }
 
-    /// Whether it still runs and still is the same program.
+    /// Pid and start time: no other process has both.
     #[must_use]
-    pub fn is_alive(&self) -> bool {
-        host::is_running(&Roots::default(), self.pid, self.start_time)
-            && self.memory.read(self.text_start(), 1).is_ok()
+    pub fn name(&self) -> (u32, u64) {
+        (self.pid, self.start_time)
     }
 
-    fn text_start(&self) -> u64 {
-        self.maps()
-            .ok()
-            .and_then(|maps| {
-                maps.iter()
-                    .find(|map| map.is_executable)
-                    .map(|map| map.start)
-            })
-            .unwrap_or(0)
+    /// Whether it still runs, and no `execve` has put another program in its place.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        host::is_running(&Roots::default(), self.pid, self.start_time)
+            && stack_start(self.pid) == self.stack_start
     }
 
     /// What is mapped now.
@@ -286,6 +285,16 @@ impl Process {
         }
         Ok(None)
     }
+}
+
+/// Field 28 of `/proc/PID/stat` (proc_pid_stat(5)); 0 where it cannot be read.
+fn stack_start(pid: u32) -> u64 {
+    let text = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    // The name may hold spaces and brackets; field 3 follows it.
+    text.rsplit_once(')')
+        .and_then(|(_, fields)| fields.split_whitespace().nth(28 - 3)?.parse().ok())
+        .unwrap_or(0)
 }
 
 fn is_refusal(error: &io::Error) -> bool {

@@ -54,11 +54,16 @@ impl Samples {
     }
 }
 
-/// Samples the processes for a time, `per_s` times a second on each CPU.
+/// Samples the processes for a time, `per_s` times a second on each CPU. Which ones is asked for again and again: a server
+/// forks.
 ///
 /// # Errors
 /// [`perf_events::Error::Open`].
-pub fn sample(pids: &[u32], per_s: u64, length: Duration) -> Result<Samples, RelayoutError> {
+pub fn sample(
+    mut pids: impl FnMut() -> Vec<u32>,
+    per_s: u64,
+    length: Duration,
+) -> Result<Samples, RelayoutError> {
     let mut rings = Vec::new();
     for cpu in host::online_cpus(&Roots::default())? {
         rings.push(Ring::open_clock(cpu, per_s, RING_PAGES)?);
@@ -73,6 +78,7 @@ pub fn sample(pids: &[u32], per_s: u64, length: Duration) -> Result<Samples, Rel
         let left = length.saturating_sub(start.elapsed());
         sleep(left.min(EMPTY_EVERY));
         is_over = start.elapsed() >= length;
+        let pids = pids();
         for ring in &mut rings {
             ring.drain(|record| match record {
                 Record::Tick(tick) if pids.contains(&tick.process) => {

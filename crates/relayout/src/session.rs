@@ -5,15 +5,18 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Emitted, Function, FunctionId, Image, Order,
-    PatchSelection, Placement, Plan, Profile, Skipped,
+    CallSites, CounterAddressing, CounterArea, Emitted, Footprint, Function, FunctionId, Image,
+    Order, PatchSelection, Placement, Plan, Profile, Skipped,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{CodeCache, HEADER_BYTES};
+use crate::cache::CodeCache;
 use crate::driver::Load;
+use crate::kept::Kept;
 use crate::manifest::{Bytes, Patch, Region};
+use crate::moved::{self, Moved};
 use crate::process::{Object, Process};
+use crate::region::HEADER_BYTES;
 use crate::sampling::{Samples, sample};
 use crate::scan::PAGE;
 use crate::{Declined, RelayoutError, Store};
@@ -34,6 +37,8 @@ pub struct Method {
     pub counted_share: f64,
     /// For how long.
     pub counting: Duration,
+    /// How long nothing is counted after each group.
+    pub resting: Duration,
     /// Objects with less than this share of the samples stay as they are.
     pub object_share: f64,
     /// The stress test: every movable function, its blocks in random order under this seed.
@@ -49,6 +54,7 @@ impl Default for Method {
             functions_max: 4000,
             counted_share: 0.05,
             counting: Duration::from_millis(100),
+            resting: Duration::from_millis(100),
             object_share: 0.05,
             random: None,
         }
@@ -83,9 +89,38 @@ pub struct Layout {
     pub patches_left_out: usize,
     /// Functions and places left as they are, by reason.
     pub skipped: BTreeMap<String, u64>,
+    /// Where the code that ran lay.
+    pub before: Footprint,
+    /// Where it lies now.
+    pub after: Footprint,
+    /// The functions with the most samples.
+    pub top: Vec<TopFunction>,
     /// Whether the process's unwinder was told.
     pub is_unwinder_told: bool,
+    /// Processes that run in it: this one and those that it forked.
+    pub processes: usize,
+    /// Those that it could not be given to, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<(u32, String)>,
 }
+
+/// A function that much of the time went to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopFunction {
+    /// Its name, or its file and address there.
+    pub name: String,
+    /// Its share of its object's samples, 0 to 1.
+    pub share: f64,
+    /// Its size, in bytes.
+    pub bytes: u64,
+    /// Of the blocks that ran.
+    pub hot_bytes: u64,
+    /// Whether it was moved.
+    pub is_moved: bool,
+}
+
+/// So many of them are kept.
+const TOP: usize = 10;
 
 /// One process being worked on.
 #[derive(Debug)]
@@ -95,9 +130,19 @@ pub struct Session {
     method: Method,
     objects: Vec<Loaded>,
     unwinder: Option<Unwinder>,
+    /// Where the code of the layout in force comes from.
+    moved: Vec<Moved>,
+    /// When its CPU time was last read, and what it was, in seconds.
+    last_cpu: Option<(Instant, f64)>,
     /// How long each step took, in seconds.
     pub seconds: BTreeMap<&'static str, f64>,
 }
+
+/// How long a process is looked at the first time to tell whether it does anything.
+const FIRST_LOOK: Duration = Duration::from_millis(300);
+
+/// Below this a process is not even sampled, in cores; a fifth of what `Settings::idle_cores` declines.
+const ASLEEP_CORES: f64 = 0.01;
 
 /// `__register_frame` and `__deregister_frame` of the process's libgcc.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +164,8 @@ impl Session {
             method,
             objects: Vec::new(),
             unwinder: None,
+            moved: Vec::new(),
+            last_cpu: None,
             seconds: BTreeMap::new(),
         })
     }
@@ -129,11 +176,25 @@ impl Session {
     /// Those of sampling; [`RelayoutError::Declined`] where its executable cannot be laid out.
     pub fn look(&mut self) -> Result<Load, RelayoutError> {
         let start = Instant::now();
-        let pid = self.cache.process.pid;
-        let samples = sample(&[pid], self.method.samples_per_s, self.method.sampling)?;
-        if self.objects.is_empty() && samples.user_total() > 0 {
-            self.load(&samples)?;
+        if let Some(idle) = self.idle()? {
+            return Ok(idle);
         }
+        let cache = &mut self.cache;
+        let samples = sample(
+            || cache.pids(),
+            self.method.samples_per_s,
+            self.method.sampling,
+        )?;
+        if self.objects.is_empty() && samples.user_total() > 0 {
+            let total = samples.user_total() as f64;
+            let (share, exe) = (self.method.object_share, self.cache.process.exe.clone());
+            self.load(|object| {
+                let (start, end) = object.range();
+                let own: u64 = samples.user.range(start..end).map(|(_, count)| count).sum();
+                own as f64 / total >= share || object.path == exe
+            })?;
+        }
+        let samples = self.in_old_code(samples);
         let mut overlap: Option<f64> = None;
         let (mut user_samples, mut footprint_bytes) = (0, 0);
         for loaded in &mut self.objects {
@@ -161,10 +222,94 @@ impl Session {
         })
     }
 
-    /// Reads the objects in which the time goes, and finds the unwinder.
-    fn load(&mut self, samples: &Samples) -> Result<(), RelayoutError> {
+    /// A process that has used next to no CPU time since the last look is not sampled: so watching an idle host costs next
+    /// to nothing.
+    fn idle(&mut self) -> Result<Option<Load>, RelayoutError> {
+        let mut tree = host::ProcessTree::of(self.cache.process.pid);
+        let mut read = || -> Result<_, RelayoutError> {
+            let cpu = tree.read(&host::Roots::default())?.cpu;
+            Ok((Instant::now(), cpu.total_s()))
+        };
+        let (before, before_s) = match self.last_cpu {
+            Some(last) => last,
+            None => {
+                let first = read()?;
+                sleep(FIRST_LOOK);
+                first
+            }
+        };
+        let (now, cpu_s) = read()?;
+        self.last_cpu = Some((now, cpu_s));
+        let cores = (cpu_s - before_s).max(0.0) / (now - before).as_secs_f64();
+        Ok((cores < ASLEEP_CORES).then_some(Load {
+            cores,
+            kernel_share: 0.0,
+            user_samples: 0,
+            footprint_bytes: 0,
+            overlap: None,
+        }))
+    }
+
+    /// Lays it out by the profile that an earlier process of the same program left on disk; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`RelayoutError::KeptProfile`] where the file is no good; those of [`Session::install`].
+    pub fn install_kept(&mut self, store: &Store) -> Result<Option<Layout>, RelayoutError> {
+        let start = Instant::now();
         let process = &self.cache.process;
-        let total = samples.user_total().max(1) as f64;
+        let objects = process.objects()?;
+        let Some(executable) = objects.first() else {
+            return Ok(None);
+        };
+        // The whole of a program is read and understood only where there is something to do with it.
+        let Some(build_id) = code_layout::build_id(process.file(executable)?) else {
+            return Ok(None);
+        };
+        let Some(kept) = Kept::load(store, &build_id)? else {
+            return Ok(None);
+        };
+        self.load(|object| {
+            let is_executable = object.path == executable.path;
+            is_executable || kept.profiles.len() > 1
+        })?;
+        self.objects.retain_mut(|loaded| {
+            let same = |profile: &&Profile| profile.build_id == loaded.profile.build_id;
+            let profile = kept.profiles.iter().find(same);
+            loaded.profile = profile.cloned().unwrap_or_default();
+            profile.is_some()
+        });
+        for loaded in &mut self.objects {
+            choose(loaded, &self.method);
+        }
+        let layout = self.install()?;
+        self.time("installing by the kept profile", start);
+        Ok(Some(layout))
+    }
+
+    /// Keeps the profile that the layout in force was made by, for the next process of the program.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`](host::HostError::Journal).
+    pub fn keep_profile(&self, store: &Store) -> Result<(), RelayoutError> {
+        let Some(executable) = self.objects.first() else {
+            return Ok(());
+        };
+        let build_id = executable.profile.build_id.clone();
+        if build_id.0.is_empty() || self.method.random.is_some() {
+            return Ok(());
+        }
+        let profiles = self.objects.iter();
+        let profiles = profiles.filter(|loaded| !loaded.functions.is_empty());
+        Kept::new(
+            build_id,
+            profiles.map(|loaded| loaded.profile.clone()).collect(),
+        )
+        .save(store)
+    }
+
+    /// Reads the objects that are `wanted`, and finds the unwinder.
+    fn load(&mut self, wanted: impl Fn(&Object) -> bool) -> Result<(), RelayoutError> {
+        let process = &self.cache.process;
         let objects = process.objects()?;
         let is_patched = self.cache.manifest.generation != 0;
         if is_patched {
@@ -173,10 +318,8 @@ impl Session {
         }
         let process = &self.cache.process;
         for object in &objects {
-            let (start, end) = object.range();
-            let own: u64 = samples.user.range(start..end).map(|(_, count)| count).sum();
             let is_executable = object.path == process.exe;
-            if own as f64 / total < self.method.object_share && !is_executable {
+            if !wanted(object) {
                 continue;
             }
             let image = match process.image(object) {
@@ -221,6 +364,23 @@ impl Session {
         Ok(())
     }
 
+    /// Samples in the code cache, at the instructions of the files that they stand for.
+    fn in_old_code(&self, samples: Samples) -> Samples {
+        let mut user: BTreeMap<u64, u64> = BTreeMap::new();
+        for (address, count) in &samples.user {
+            let old = self.moved.iter().find_map(|moved| moved.to_old(*address));
+            *user.entry(old.unwrap_or(*address)).or_default() += count;
+        }
+        Samples { user, ..samples }
+    }
+
+    /// Lets `perf` know the names of what was moved, in all processes of the family. Nothing depends on it.
+    pub fn write_perf_maps(&self) {
+        for process in self.cache.family() {
+            let _ = moved::write_perf_map(process, &self.moved);
+        }
+    }
+
     /// Counts exactly what runs in the functions that the samples chose, some of them at a time. The process is back in
     /// its original layout afterwards.
     ///
@@ -230,22 +390,7 @@ impl Session {
         let start = Instant::now();
         for index in 0..self.objects.len() {
             let loaded = &mut self.objects[index];
-            let ids: Vec<FunctionId> = match self.method.random {
-                None => loaded.profile.hottest(
-                    &loaded.image,
-                    self.method.share,
-                    self.method.functions_max,
-                ),
-                Some(_) => all_functions(&loaded.image),
-            };
-            loaded.functions.clear();
-            loaded.skipped.clear();
-            for id in ids {
-                match loaded.image.analyse(id) {
-                    Ok(function) => loaded.functions.push(function),
-                    Err(skip) => *loaded.skipped.entry(skip).or_default() += 1,
-                }
-            }
+            choose(loaded, &self.method);
             if self.method.random.is_none() {
                 self.count_object(index)?;
             }
@@ -297,45 +442,57 @@ impl Session {
         let region = self.cache.map(near, PAGE as u64 + all, true)?;
         let mut at = region.address + PAGE as u64;
         let mut counters_at = area.address + HEADER_BYTES;
-        let mut in_force = None;
-        let mut profile = Profile::default();
-        for (plan, size) in plans.iter().zip(&sizes) {
-            let loaded = &self.objects[index];
-            let emitted = emit(
-                loaded,
-                plan,
-                &placement(at, *size, counters_at, loaded.bias),
-            )?;
-            let bias = loaded.bias;
+        let bias = self.objects[index].bias;
+        let mut counted = Vec::new();
+        // All code is there before the first of it is put in force.
+        for (plan, size) in plans.into_iter().zip(&sizes) {
+            let placement = placement(at, *size, counters_at, bias);
+            let emitted = emit(&self.objects[index], &plan, &placement)?;
             self.put(&region, &emitted)?;
-            let patches = patches(&emitted, bias);
-            let (number, _) = self.cache.announce(patches, Some(&region))?;
-            self.cache.switch(number)?;
-            if let Some(last) = in_force.replace(number) {
-                self.cache.forget(last)?;
-            }
-            sleep(self.method.counting);
-            let bytes = self
-                .cache
-                .process
-                .memory
-                .read(counters_at, plan.counters() * 8)?;
-            let counts: Vec<u64> = bytes
-                .chunks_exact(8)
-                .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
-                .collect();
-            profile.merge(&plan.profile(&self.objects[index].image, &counts));
+            let counters = counters_at;
             at += size;
             counters_at += (plan.counters() as u64 * 8).next_multiple_of(64);
+            counted.push((plan, patches(&emitted, bias), counters));
         }
-        self.cache.switch(0)?;
-        if let Some(last) = in_force {
-            self.cache.forget(last)?;
+        // Announced together: while one group counts, nobody waits for the disk.
+        let layouts = counted.iter_mut();
+        let layouts = layouts.map(|(_, patches, _)| std::mem::take(patches));
+        let layouts = layouts.collect();
+        let numbers = self.cache.announce_all(layouts, &[region, area])?;
+        for number in &numbers {
+            self.cache.switch(*number)?;
+            sleep(self.method.counting);
+            self.cache.switch(0)?;
+            sleep(self.method.resting);
         }
+        let mut profile = Profile::default();
+        for (plan, _, counters) in counted {
+            let counts = self.counts(counters, plan.counters())?;
+            profile.merge(&plan.profile(&self.objects[index].image, &counts));
+        }
+        self.cache.forget(&numbers)?;
         // What a thread is still in stays until the next time.
         self.cache.reclaim()?;
         self.objects[index].profile.merge(&profile);
         Ok(())
+    }
+
+    /// The counters at an address, summed over the family. (Who was forked meanwhile began with its parent's counts: so it
+    /// weighs a little more.)
+    fn counts(&mut self, address: u64, count: usize) -> Result<Vec<u64>, RelayoutError> {
+        let mut sums = vec![0_u64; count];
+        self.cache.gather();
+        for process in self.cache.family() {
+            // A member that was left out has no counters, and one that has ended has none any more.
+            let Ok(bytes) = process.memory.read(address, count * 8) else {
+                continue;
+            };
+            for (sum, word) in sums.iter_mut().zip(bytes.chunks_exact(8)) {
+                let count = word.try_into().map_or(0, u64::from_le_bytes);
+                *sum = sum.wrapping_add(count);
+            }
+        }
+        Ok(sums)
     }
 
     /// Writes emitted code into a region and tells the unwinder of it.
@@ -365,7 +522,8 @@ impl Session {
             ..Layout::default()
         };
         let mut all_patches = Vec::new();
-        let mut last_region = None;
+        let mut regions = Vec::new();
+        let mut moved = Vec::new();
         for index in 0..self.objects.len() {
             let loaded = &self.objects[index];
             if loaded.functions.is_empty() {
@@ -396,16 +554,32 @@ impl Session {
             let emitted = emit(loaded, &plan, &placement)?;
             code_layout::check(&loaded.image, &plan, &placement, &emitted)
                 .map_err(|source| layout_error(loaded, source))?;
+            if self.method.random.is_none() {
+                let (before, after) = code_layout::footprints(&plan, &emitted, &loaded.profile);
+                layout.before.add(&before);
+                layout.after.add(&after);
+                layout.top.extend(top(loaded));
+            }
             layout.functions += emitted.functions.len();
             layout.code_bytes += emitted.code.len() as u64;
             layout.mapped_bytes += region.bytes;
             for (skip, count) in loaded.skipped.iter().chain(&emitted.skipped) {
                 *layout.skipped.entry(skip_name(*skip)).or_default() += count;
             }
+            moved.push(Moved::new(
+                &loaded.image,
+                &loaded.object.path,
+                loaded.bias,
+                &emitted,
+            ));
             all_patches.extend(patches(&emitted, loaded.bias));
             self.put(&region, &emitted)?;
-            last_region = Some(region);
+            regions.push(region);
         }
+        layout
+            .top
+            .sort_by(|one, other| other.share.total_cmp(&one.share));
+        layout.top.truncate(TOP);
         if all_patches.is_empty() {
             return Err(RelayoutError::Declined {
                 pid: self.cache.process.pid,
@@ -413,11 +587,15 @@ impl Session {
             });
         }
         let wanted = all_patches.len();
-        let (number, left_out) = self.cache.announce(all_patches, last_region.as_ref())?;
+        let (number, left_out) = self.cache.announce(all_patches, &regions)?;
         layout.generation = number;
         layout.patches = wanted - left_out;
         layout.patches_left_out = left_out;
-        self.cache.switch(number)?;
+        let switched = self.cache.switch(number)?;
+        layout.processes = switched.processes;
+        layout.left_out = switched.left_out;
+        self.moved = moved;
+        self.write_perf_maps();
         self.time("laying out", start);
         Ok(layout)
     }
@@ -434,17 +612,57 @@ impl Session {
             .generations
             .iter()
             .map(|known| known.number);
-        for number in others
-            .filter(|number| *number != in_force)
-            .collect::<Vec<_>>()
-        {
-            self.cache.forget(number)?;
-        }
+        let others: Vec<u32> = others.filter(|number| *number != in_force).collect();
+        self.cache.forget(&others)?;
         self.cache.reclaim().map(drop)
     }
 
     fn time(&mut self, step: &'static str, start: Instant) {
         *self.seconds.entry(step).or_default() += start.elapsed().as_secs_f64();
+    }
+}
+
+/// The functions of an object with the most samples.
+fn top(loaded: &Loaded) -> Vec<TopFunction> {
+    let by_function = loaded.profile.by_function(&loaded.image);
+    let all = by_function.values().sum::<u64>().max(1) as f64;
+    let hottest = loaded.profile.hottest(&loaded.image, 1.0, TOP);
+    let one = |id: FunctionId| {
+        let range = loaded.image.range(id);
+        let known = loaded.functions.iter().find(|function| function.id == id);
+        let counts = loaded.profile.functions.get(&range.start);
+        let is_hot = |offset: u64| {
+            let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+            counts.is_some_and(|counts| counts.blocks.contains_key(&offset))
+        };
+        let blocks = known.iter().flat_map(|function| &function.blocks);
+        let hot = blocks.filter(|block| is_hot(block.start - range.start));
+        TopFunction {
+            name: moved::name(&loaded.image, &loaded.object.path, range.start),
+            share: by_function.get(&id).copied().unwrap_or(0) as f64 / all,
+            bytes: range.end - range.start,
+            hot_bytes: hot.map(|block| block.end - block.start).sum(),
+            is_moved: known.is_some(),
+        }
+    };
+    hottest.into_iter().map(one).collect()
+}
+
+/// The functions that are worth moving, by the samples.
+fn choose(loaded: &mut Loaded, method: &Method) {
+    let ids: Vec<FunctionId> = match method.random {
+        None => loaded
+            .profile
+            .hottest(&loaded.image, method.share, method.functions_max),
+        Some(_) => all_functions(&loaded.image),
+    };
+    loaded.functions.clear();
+    loaded.skipped.clear();
+    for id in ids {
+        match loaded.image.analyse(id) {
+            Ok(function) => loaded.functions.push(function),
+            Err(skip) => *loaded.skipped.entry(skip).or_default() += 1,
+        }
     }
 }
 

@@ -85,6 +85,9 @@ pub struct Status {
     pub seconds: BTreeMap<String, f64>,
     /// Memory that could not be given back yet, in bytes.
     pub kept_bytes: u64,
+    /// What else is to be said: a file that was refused, processes that were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// When it was written.
     pub time: String,
 }
@@ -107,6 +110,7 @@ impl Status {
             comparison: None,
             seconds: BTreeMap::new(),
             kept_bytes: 0,
+            notes: Vec::new(),
             time: String::new(),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! `{"ask":1}` → `{"config":{…}}`, a line for each; `{"tell":{"config":{…},"value":1.2,"variance":0.01}}`
 //! → nothing (`variance` optional; `"crashed":true` or `"constraints":{"name":excess}` too, where an
-//! excess of at most 0 holds); `{"best":1}` → `{"config":{…},"mean":…,"sd":…}`. The value is minimised.
+//! excess of at most 0 holds; `"weight":0.1` for what was measured before the system drifted: its variance is divided by it);
+//! `{"best":1}` → `{"config":{…},"mean":…,"sd":…}`. The value is minimised.
 
 use std::collections::BTreeMap;
 use std::io::BufRead as _;
@@ -32,6 +33,13 @@ struct Tell {
     crashed: bool,
     #[serde(default)]
     constraints: BTreeMap<String, f64>,
+    /// Less than 1 where the system has drifted since.
+    #[serde(default = "one")]
+    weight: f64,
+}
+
+fn one() -> f64 {
+    1.0
 }
 
 pub(crate) fn run(spec: &Path) -> anyhow::Result<Done> {
@@ -101,6 +109,6 @@ fn observation(tell: Tell) -> anyhow::Result<Observation> {
     Ok(Observation {
         configuration: tell.config,
         outcome,
-        weight: 1.0,
+        weight: tell.weight,
     })
 }

@@ -334,6 +334,13 @@ fn show(it: &Value) -> String {
     }
     let settings = it["settings"].as_array().into_iter().flatten();
     lines.extend(settings.map(|setting| format!("  {}", text(setting))));
+    let always_on = it["continuous"]["lines"].as_array().into_iter().flatten();
+    lines.extend(always_on.map(text));
+    let entries = it["entries"].as_array().into_iter().flatten();
+    lines.extend(entries.map(|entry| {
+        let [at, kind, words] = ["at", "kind", "text"].map(|key| text(&entry[key]));
+        format!("  {at} {kind}: {words}")
+    }));
     if it["promotion"].is_object() {
         let changed = it["promotion"]["changed"].as_array().into_iter().flatten();
         let changed: Vec<String> = changed.map(text).collect();

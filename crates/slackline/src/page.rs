@@ -26,7 +26,7 @@ svg { display: block; width: 100%; height: auto } svg text { fill: var(--ink); f
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 16px }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: .85rem; white-space: nowrap }
 th, td { padding: 3px 8px; text-align: right; border-bottom: 1px solid var(--faint) }
-th:first-child, td:first-child { text-align: left }
+th:first-child, td:first-child { text-align: left; white-space: normal; min-width: 9rem }
 ";
 
 /// A whole page; `body` is HTML.

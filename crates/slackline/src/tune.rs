@@ -33,6 +33,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let mut spec = tuner::spec::load(&arguments.spec, &host::Roots::default())?;
+    anyhow::ensure!(
+        spec.continuous.is_none(),
+        "mode = \"continuous\" goes on after its promotion, which needs `slackline serve`: `slackline experiments create`"
+    );
     if let Some(seed) = arguments.seed {
         spec.spec.seed = seed;
         spec.settings.seed = seed;

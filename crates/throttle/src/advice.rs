@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
 use crate::capacity::Search;
+use crate::histogram::Cores;
 use crate::simulation::{Host, Job, Outcome, Pool, Service, Work, simulate};
 
 /// The quantile that is predicted and compared.
@@ -27,6 +28,12 @@ const NOT_WORSE: f64 = 1.05;
 const LOAD_TOLERANCE: f64 = 0.05;
 /// The most load that is tried, as a multiple of today's.
 const LOAD_MAX: f64 = 32.0;
+
+/// Quotas of shards, as multiples of the recommended one.
+const SHARD_QUOTAS: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 4.0];
+
+/// No size is tried in which a pool's threads would be busy for more of the time.
+const POOL_BUSY_MAX: f64 = 0.8;
 
 /// Pools of which other sizes are tried: those that use most CPU time.
 const POOLS_MAX: usize = 3;
@@ -49,12 +56,27 @@ pub struct Prediction {
     pub setting: Setting,
     /// The 99th percentile of a job's time from waking to sleeping, over all runs.
     pub p99_us: f64,
-    /// The same as a multiple of today's in the model; `None` where some run has no jobs.
+    /// The 99th percentiles of all pools' jobs, by name: a smaller pool takes longer for what it does.
+    pub pools_p99_us: BTreeMap<String, f64>,
+    /// `p99_us` as a multiple of today's in the model; `None` where some run has no jobs.
     pub ratio: Option<Interval>,
     /// Share of the quota periods in which the group is throttled.
     pub throttled_share: f64,
+    /// Cores in use over windows of 10 ms, in the model.
+    pub cores: Cores,
     /// Load within the objective, as a multiple of today's, where an objective was given and some load keeps it.
     pub load_within_objective: Option<f64>,
+}
+
+/// As many shards of one setting as take the load that all shards together take today.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sharding {
+    /// How many.
+    pub shards: usize,
+    /// Their quotas' sum.
+    pub cores: f64,
+    /// One of them, with its load.
+    pub each: Prediction,
 }
 
 /// What to set, and why.
@@ -72,6 +94,9 @@ pub struct Advice {
     pub recommended: Option<Prediction>,
     /// The smallest quota, with the recommended change, under which the model is no slower than today.
     pub give_back: Option<Prediction>,
+    /// Numbers of shards for today's whole load within the objective, fewest cores first; empty without an objective and a
+    /// number of shards today.
+    pub sharding: Vec<Sharding>,
 }
 
 /// A service with what is known of it.
@@ -91,6 +116,19 @@ pub struct Question<'a> {
     pub pool: usize,
     /// The objective for the 99th percentile of its jobs.
     pub objective_us: Option<f64>,
+    /// How many such shards share the whole load today.
+    pub shards: Option<usize>,
+}
+
+impl Advice {
+    /// The best pool sizes under today's limit, where any are better than today's.
+    #[must_use]
+    pub fn pools(&self) -> Option<&Prediction> {
+        self.tried
+            .iter()
+            .find(|p| p.setting.is_pools_alone(&self.today.setting))
+            .filter(|pools| pools.ratio.is_some_and(|ratio| ratio.high < 1.0))
+    }
 }
 
 impl Setting {
@@ -129,6 +167,11 @@ impl Setting {
         }
     }
 
+    /// Whether it changes pool sizes and nothing else.
+    fn is_pools_alone(&self, today: &Self) -> bool {
+        !self.threads.is_empty() && self.limit == today.limit
+    }
+
     /// How many things it changes.
     fn size(&self, today: &Self) -> usize {
         self.threads.len()
@@ -143,11 +186,14 @@ impl Setting {
 /// Without a quota there is nothing to advise: `None`.
 ///
 /// ```
-/// use throttle::{Burst, Demand, Host, Limit, Pool, Service, Work, advice};
-/// let work = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 500.0 } };
+/// use throttle::{Demand, Host, Limit, Pool, Service, Work, advice};
+/// let requests = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 500.0 } };
+/// let flushes = Work::Batches { every_us: 1e6, jobs: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } };
 /// let service = Service {
-///     pools: vec![Pool { name: "worker".into(), threads: 8, work }],
-///     bursts: vec![Burst { every_us: 1e6, threads: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } }],
+///     pools: vec![
+///         Pool { name: "worker".into(), threads: 8, work: requests },
+///         Pool { name: "flusher".into(), threads: 8, work: flushes },
+///     ],
 /// };
 /// let question = advice::Question {
 ///     service: &service,
@@ -157,6 +203,7 @@ impl Setting {
 ///     limit: Limit::cores(1.0),
 ///     pool: 0,
 ///     objective_us: None,
+///     shards: None,
 /// };
 /// let advice = advice::advise(&question).unwrap();
 /// assert!(advice.today.throttled_share > 0.0);
@@ -183,7 +230,20 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         .collect();
     let by_p99 = |a: &Prediction, b: &Prediction| a.p99_us.total_cmp(&b.p99_us);
     tried.sort_by(by_p99);
-    // The best pool sizes together with the best limit at the same quota.
+    // Each pool's best size together, and with the best limit at the same quota.
+    let mut threads = BTreeMap::new();
+    for prediction in &tried {
+        for (pool, size) in &prediction.setting.threads {
+            threads.entry(pool.clone()).or_insert(*size);
+        }
+    }
+    if threads.len() > 1 {
+        tried.push(predict(Setting {
+            threads,
+            ..setting.clone()
+        }));
+        tried.sort_by(by_p99);
+    }
     let best = |with_threads: bool| {
         tried.iter().find(|p| {
             p.setting.threads.is_empty() != with_threads
@@ -197,7 +257,21 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         }));
         tried.sort_by(by_p99);
     }
-    let recommended = recommended(question, &tried, &setting);
+    let with_load = |mut prediction: Prediction| {
+        if prediction.load_within_objective.is_none() {
+            prediction.load_within_objective = load_within(question, &parts, &prediction.setting);
+        }
+        prediction
+    };
+    // What the service's owner can do by the pools alone.
+    if let Some(pools) = tried
+        .iter_mut()
+        .find(|p| p.setting.is_pools_alone(&setting))
+    {
+        pools.load_within_objective = load_within(question, &parts, &pools.setting);
+    }
+    let today = with_load(today);
+    let recommended = recommended(question, &tried, &setting).map(with_load);
     let from = recommended.as_ref().map_or(&setting, |p| &p.setting);
     let give_back = [0.5, 0.6, 0.7, 0.8, 0.9].into_iter().find_map(|share| {
         let limit = with_quota(&from.limit, share)?;
@@ -208,17 +282,55 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         let ratio = prediction.ratio?;
         (ratio.high <= NOT_WORSE).then_some(prediction)
     });
-    let with_load = |mut prediction: Prediction| {
-        prediction.load_within_objective = load_within(question, &parts, &prediction.setting);
-        prediction
+    let known = |setting: &Setting| {
+        let mut known = std::iter::once(&today).chain(&recommended);
+        known.find(|p| p.setting == *setting).cloned()
     };
+    let mut sharding: Vec<Sharding> = shard_settings(question, &setting, from)
+        .into_iter()
+        .map(|setting| known(&setting).unwrap_or_else(|| with_load(predict(setting))))
+        .filter_map(|each| sharding(question, each))
+        .collect();
+    sharding.sort_by(|a, b| a.cores.total_cmp(&b.cores).then(a.shards.cmp(&b.shards)));
     Some(Advice {
         pool: question.service.pools.get(question.pool)?.name.clone(),
-        today: with_load(today),
+        today,
         model_error: model_error(question, &outcomes),
         tried,
-        recommended: recommended.map(with_load),
+        recommended,
         give_back: give_back.map(with_load),
+        sharding,
+    })
+}
+
+/// Shards that are worth a look: of today's setting and of the recommended one, with other quotas within the host.
+fn shard_settings(question: &Question<'_>, today: &Setting, recommended: &Setting) -> Vec<Setting> {
+    if question.shards.is_none() || question.objective_us.is_none() {
+        return Vec::new();
+    }
+    let with_share = |share: f64| {
+        let limit = with_quota(&recommended.limit, share)?;
+        let fits = limit.in_cores()? <= question.host.cpus as f64;
+        fits.then(|| Setting {
+            limit,
+            ..recommended.clone()
+        })
+    };
+    let mut settings: Vec<Setting> = SHARD_QUOTAS.into_iter().filter_map(with_share).collect();
+    if !settings.contains(today) {
+        settings.push(today.clone());
+    }
+    settings
+}
+
+fn sharding(question: &Question<'_>, each: Prediction) -> Option<Sharding> {
+    let load = each.load_within_objective.filter(|load| *load > 0.0)?;
+    let shards = crate::rounded((question.shards? as f64 / load).ceil()).max(1);
+    let quota = each.setting.limit.in_cores()?;
+    Some(Sharding {
+        shards: usize::try_from(shards).ok()?,
+        cores: shards as f64 * quota,
+        each,
     })
 }
 
@@ -274,9 +386,13 @@ fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> {
         .collect();
     pools.sort_by(|a, b| b.0.total_cmp(&a.0));
     for (_, pool) in pools.into_iter().take(POOLS_MAX) {
-        let mut sizes: Vec<usize> = [cores, 2 * cores, 4 * cores, pool.threads / 2]
+        // Less than the quota, too: several pools share it.
+        let needed = pool.work.mean_cores(question.duration_us / 1e6) / POOL_BUSY_MAX;
+        let sizes = [cores / 4, cores / 2, cores, 2 * cores, 4 * cores];
+        let mut sizes: Vec<usize> = sizes
             .into_iter()
-            .filter(|size| *size >= 1 && *size < pool.threads)
+            .chain([pool.threads / 2])
+            .filter(|size| *size >= 1 && *size as f64 >= needed && *size < pool.threads)
             .collect();
         sizes.sort_unstable();
         sizes.dedup();
@@ -343,27 +459,29 @@ fn with_jobs(service: &Service, of: impl Fn(&[Job]) -> Vec<Job>) -> Service {
 }
 
 fn run(question: &Question<'_>, parts: &[(Service, f64)], setting: &Setting) -> Vec<Outcome> {
-    parts
-        .iter()
-        .enumerate()
-        .map(|(part, (service, length_s))| {
-            let mut service = loaded(service, setting.load, 1e6 * length_s);
-            for pool in &mut service.pools {
-                pool.threads = setting
-                    .threads
-                    .get(&pool.name)
-                    .copied()
-                    .unwrap_or(pool.threads);
+    let simulated = |part: usize| {
+        let (service, length_s) = &parts[part];
+        let mut service = loaded(service, setting.load, 1e6 * length_s);
+        for pool in &mut service.pools {
+            if let Some(threads) = setting.threads.get(&pool.name) {
+                pool.threads = *threads;
             }
-            simulate(
-                &service,
-                &question.host,
-                &setting.limit,
-                *length_s,
-                part as u64,
-            )
-        })
-        .collect()
+        }
+        let (host, limit) = (&question.host, &setting.limit);
+        simulate(&service, host, limit, *length_s, part as u64)
+    };
+    std::thread::scope(|scope| {
+        let simulated = &simulated;
+        let runs: Vec<_> = (0..parts.len())
+            .map(|part| scope.spawn(move || simulated(part)))
+            .collect();
+        runs.into_iter()
+            .map(|run| {
+                run.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect()
+    })
 }
 
 /// The service under a multiple of its load: of recorded jobs, copies that come a part of the recording later.
@@ -394,8 +512,10 @@ fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
         more
     });
     for pool in &mut service.pools {
-        if let Work::Random { per_s, .. } = &mut pool.work {
-            *per_s *= load;
+        match &mut pool.work {
+            Work::Random { per_s, .. } => *per_s *= load,
+            Work::Batches { every_us, .. } => *every_us /= load,
+            Work::Recorded(_) => {}
         }
     }
     service
@@ -415,19 +535,32 @@ fn prediction(
                 periods + outcome.periods,
             )
         });
+    let mut cores = Cores::default();
+    for outcome in outcomes {
+        cores.merge(&outcome.cores);
+    }
     Prediction {
         setting,
-        p99_us: p99_us(question, outcomes),
+        cores,
+        p99_us: p99_us(question.pool, outcomes),
+        pools_p99_us: question
+            .service
+            .pools
+            .iter()
+            .enumerate()
+            .map(|(index, pool)| (pool.name.clone(), p99_us(index, outcomes)))
+            .filter(|(_, p99_us)| p99_us.is_finite())
+            .collect(),
         ratio: ratio(question, outcomes, today),
         throttled_share: throttled as f64 / periods.max(1) as f64,
         load_within_objective: None,
     }
 }
 
-fn p99_us(question: &Question<'_>, outcomes: &[Outcome]) -> f64 {
+fn p99_us(pool: usize, outcomes: &[Outcome]) -> f64 {
     let all: Vec<f64> = outcomes
         .iter()
-        .filter_map(|outcome| outcome.latencies_us.get(question.pool))
+        .filter_map(|outcome| outcome.latencies_us.get(pool))
         .flatten()
         .copied()
         .collect();
@@ -464,7 +597,7 @@ fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<Interval> {
         .collect();
     let interval = ratio_interval(&pairs?, CONFIDENCE).ok()?;
     Some(Interval {
-        estimate: p99_us(question, today) / recorded,
+        estimate: p99_us(question.pool, today) / recorded,
         ..interval
     })
 }
@@ -492,7 +625,7 @@ fn load_within(
             .map(Vec::len)
             .sum();
         let is_overloaded = unfinished as f64 > (1.0 - QUANTILE) * ended as f64;
-        let held = p99_us(question, &outcomes) <= objective_us && !is_overloaded;
+        let held = p99_us(question.pool, &outcomes) <= objective_us && !is_overloaded;
         // A simulation needs no second opinion.
         search.take(held);
         search.take(held);

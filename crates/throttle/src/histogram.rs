@@ -56,6 +56,16 @@ impl Cores {
         self.windows_ns.clear();
     }
 
+    /// Joins the counted windows of another time or place.
+    pub fn merge(&mut self, other: &Self) {
+        if self.bins.len() < other.bins.len() {
+            self.bins.resize(other.bins.len(), 0);
+        }
+        for (bin, count) in self.bins.iter_mut().zip(&other.bins) {
+            *bin += count;
+        }
+    }
+
     /// How many windows there are.
     #[must_use]
     pub fn windows(&self) -> u64 {

@@ -19,7 +19,7 @@ pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
 pub use runtime::{RuntimePool, Sizing, ignores_quota};
 pub use schedule::{ByName, Event, JOBS_MAX, NAMES_MAX, Observed, Recording, Schedule};
-pub use simulation::{Burst, Demand, Host, Job, Outcome, Pool, Service, Work, simulate};
+pub use simulation::{Demand, Host, Job, Outcome, Pool, Service, Work, simulate};
 pub use verdict::{Cause, Counters, Verdict, judge};
 
 /// The nearest whole number; negative and NaN are 0.

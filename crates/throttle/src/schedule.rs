@@ -85,15 +85,20 @@ pub struct Observed {
 }
 
 /// The jobs of the threads that were watched, as [`simulate`](crate::simulate) takes them, and how long each took.
+///
+/// A service that is described in its place needs no more than `service`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
     /// How long it was recorded.
+    #[serde(default)]
     pub duration_us: f64,
     /// A pool for each thread name, the one that used most CPU time first.
     pub service: Service,
     /// For each pool, the time from waking to sleeping again of each job that ended.
+    #[serde(default)]
     pub latencies_us: Vec<Vec<f64>>,
     /// Jobs beyond [`JOBS_MAX`], which are missing.
+    #[serde(default)]
     pub left_out: u64,
 }
 

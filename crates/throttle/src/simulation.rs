@@ -1,5 +1,5 @@
 //! A service under a CPU limit, event by event: CPUs with their run queues and ticks, pools of threads, jobs that arrive
-//! whether or not the service keeps up, and bursts in which many threads wake at once (garbage collection).
+//! whether or not the service keeps up, one by one or many at once (garbage collection).
 //!
 //! What it leaves out, on purpose: neighbours, wake-up costs, caches, and weights within the group. Its error against real
 //! runs is in `docs/results/`.
@@ -21,8 +21,10 @@ pub struct Host {
     /// CPUs that the group may use.
     pub cpus: usize,
     /// The scheduler's tick, which notices that runtime is used up: 4 ms at CONFIG_HZ=250.
+    #[serde(default = "tick_us")]
     pub tick_us: u64,
     /// How long a thread runs before another one's turn (`base_slice_ns`, 3 ms).
+    #[serde(default = "turn_us")]
     pub turn_us: u64,
 }
 
@@ -32,10 +34,18 @@ impl Host {
     pub fn new(cpus: usize) -> Self {
         Self {
             cpus,
-            tick_us: 4000,
-            turn_us: 3000,
+            tick_us: tick_us(),
+            turn_us: turn_us(),
         }
     }
+}
+
+fn tick_us() -> u64 {
+    4000
+}
+
+fn turn_us() -> u64 {
+    3000
 }
 
 /// CPU time that a piece of work takes.
@@ -96,6 +106,15 @@ pub enum Work {
         /// CPU time of one.
         demand: Demand,
     },
+    /// Many come at once, again and again: a garbage collection, a flush, a request that fans out.
+    Batches {
+        /// Time from one batch to the next.
+        every_us: f64,
+        /// Jobs in a batch.
+        jobs: usize,
+        /// CPU time of one.
+        demand: Demand,
+    },
     /// They were recorded.
     Recorded(Vec<Job>),
 }
@@ -106,6 +125,11 @@ impl Work {
     pub fn mean_cores(&self, duration_s: f64) -> f64 {
         match self {
             Self::Random { per_s, demand } => per_s * demand.mean_us() / 1e6,
+            Self::Batches {
+                every_us,
+                jobs,
+                demand,
+            } => *jobs as f64 * demand.mean_us() / every_us,
             Self::Recorded(jobs) => {
                 jobs.iter().map(|job| job.cpu_us).sum::<f64>() / (1e6 * duration_s)
             }
@@ -123,25 +147,11 @@ pub struct Job {
     pub cpu_us: f64,
 }
 
-/// Threads that all wake at once, now and then: a garbage collection, a flush.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Burst {
-    /// Time from one to the next.
-    pub every_us: f64,
-    /// Threads that wake.
-    pub threads: usize,
-    /// CPU time of each.
-    pub demand: Demand,
-}
-
 /// A service: what runs in the group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Service {
     /// Pools of threads and their jobs.
     pub pools: Vec<Pool>,
-    /// Bursts.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bursts: Vec<Burst>,
 }
 
 /// What became of a simulated run.
@@ -177,7 +187,7 @@ impl Outcome {
 /// use throttle::{Demand, Host, Limit, Pool, Service, Work, simulate};
 /// let work = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 5000.0 } };
 /// let pools = vec![Pool { name: "worker".into(), threads: 8, work }];
-/// let service = Service { pools, bursts: vec![] };
+/// let service = Service { pools };
 /// let free = simulate(&service, &Host::new(4), &Limit::cores(4.0), 20.0, 1);
 /// let tight = simulate(&service, &Host::new(4), &Limit::cores(0.6), 20.0, 1);
 /// assert_eq!(free.throttled_periods, 0);
@@ -200,7 +210,6 @@ pub fn simulate(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival(usize),
-    Burst(usize),
     Refill,
     Slack,
     Tick(usize),
@@ -210,8 +219,7 @@ enum Event {
 
 #[derive(Clone, Copy, Debug)]
 struct Thread {
-    /// Its pool, or `None` for a thread of a burst.
-    pool: Option<usize>,
+    pool: usize,
     remaining_ns: u64,
     arrived_ns: u64,
 }
@@ -239,7 +247,7 @@ struct Run<'a> {
     idle_threads: Vec<usize>,
     /// Jobs for which no thread was idle: arrival and CPU time.
     waiting: Vec<VecDeque<(u64, u64)>>,
-    /// Of recorded work, how many jobs have arrived.
+    /// Of each pool, how many jobs have arrived.
     arrived: Vec<usize>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
@@ -283,10 +291,6 @@ impl<'a> Run<'a> {
             },
         };
         (0..service.pools.len()).for_each(|pool| run.next_arrival(pool));
-        for (index, burst) in service.bursts.iter().enumerate() {
-            let first_us = burst.every_us * run.rng.random::<f64>();
-            run.at(us_to_ns(first_us), Event::Burst(index));
-        }
         run.at(run.period_ns, Event::Refill);
         run
     }
@@ -303,6 +307,11 @@ impl<'a> Run<'a> {
                 us_to_ns(exponential(&mut self.rng, 1e6 / per_s))
             }
             Work::Random { .. } => return,
+            // The first batch comes at any time.
+            Work::Batches { every_us, .. } if self.arrived[pool] == 0 => {
+                us_to_ns(every_us * self.rng.random::<f64>())
+            }
+            Work::Batches { every_us, .. } => us_to_ns(*every_us),
             Work::Recorded(jobs) => match jobs.get(self.arrived[pool]) {
                 Some(job) => us_to_ns(job.at_us).saturating_sub(self.now_ns),
                 None => return,
@@ -311,16 +320,24 @@ impl<'a> Run<'a> {
         self.at(after_ns, Event::Arrival(pool));
     }
 
-    /// The CPU time of the job that arrives now.
-    fn demand_ns(&mut self, pool: usize) -> u64 {
-        match &self.service.pools[pool].work {
-            Work::Random { demand, .. } => demand.draw_ns(&mut self.rng),
+    /// Takes in the job, or the batch, that arrives now.
+    fn arrive(&mut self, pool: usize) {
+        let (jobs, demand) = match &self.service.pools[pool].work {
+            Work::Random { demand, .. } => (1, demand),
+            Work::Batches { jobs, demand, .. } => (*jobs, demand),
             Work::Recorded(jobs) => {
                 let job = jobs.get(self.arrived[pool]);
+                let demand_ns = job.map_or(1, |job| us_to_ns(job.cpu_us).max(1));
                 self.arrived[pool] += 1;
-                job.map_or(1, |job| us_to_ns(job.cpu_us).max(1))
+                self.waiting[pool].push_back((self.now_ns, demand_ns));
+                return;
             }
+        };
+        for _ in 0..jobs {
+            let demand_ns = demand.draw_ns(&mut self.rng);
+            self.waiting[pool].push_back((self.now_ns, demand_ns));
         }
+        self.arrived[pool] += jobs;
     }
 
     fn step(&mut self) -> bool {
@@ -333,22 +350,9 @@ impl<'a> Run<'a> {
         self.now_ns = time_ns;
         match event {
             Event::Arrival(pool) => {
-                let demand_ns = self.demand_ns(pool);
+                self.arrive(pool);
                 self.next_arrival(pool);
-                self.waiting[pool].push_back((self.now_ns, demand_ns));
                 self.serve(pool);
-            }
-            Event::Burst(index) => {
-                let burst = &self.service.bursts[index];
-                self.at(us_to_ns(burst.every_us), Event::Burst(index));
-                for _ in 0..burst.threads {
-                    let remaining_ns = burst.demand.draw_ns(&mut self.rng);
-                    self.wake(Thread {
-                        pool: None,
-                        remaining_ns,
-                        arrived_ns: self.now_ns,
-                    });
-                }
             }
             Event::Refill => {
                 self.at(self.period_ns, Event::Refill);
@@ -379,7 +383,7 @@ impl<'a> Run<'a> {
         {
             self.idle_threads[pool] -= 1;
             self.wake(Thread {
-                pool: Some(pool),
+                pool,
                 remaining_ns,
                 arrived_ns,
             });
@@ -488,22 +492,20 @@ impl<'a> Run<'a> {
     }
 
     fn done(&mut self, cpu: usize) {
-        if let Some(thread) = self.cpus[cpu].running.take()
-            && let Some(pool) = thread.pool
-        {
+        if let Some(thread) = self.cpus[cpu].running.take() {
+            let pool = thread.pool;
             if thread.arrived_ns >= self.warm_ns {
                 self.outcome.latencies_us[pool]
                     .push((self.now_ns - thread.arrived_ns) as f64 / 1000.0);
             }
-            self.idle_threads[pool] += 1;
             // The same thread goes on with the next job, on the CPU where it is.
-            if let Some((arrived_ns, remaining_ns)) = self.waiting[pool].pop_front() {
-                self.idle_threads[pool] -= 1;
-                self.cpus[cpu].queue.push_front(Thread {
-                    pool: Some(pool),
+            match self.waiting[pool].pop_front() {
+                Some((arrived_ns, remaining_ns)) => self.cpus[cpu].queue.push_front(Thread {
+                    pool,
                     remaining_ns,
                     arrived_ns,
-                });
+                }),
+                None => self.idle_threads[pool] += 1,
             }
         }
         self.run_next(cpu);
@@ -526,9 +528,8 @@ impl<'a> Run<'a> {
             + self
                 .cpus
                 .iter()
-                .flat_map(|cpu| cpu.queue.iter().chain(&cpu.running))
-                .filter(|thread| thread.pool.is_some())
-                .count();
+                .map(|cpu| cpu.queue.len() + usize::from(cpu.running.is_some()))
+                .sum::<usize>();
         self.outcome.cores.close(self.end_ns - self.warm_ns);
         self.outcome
     }

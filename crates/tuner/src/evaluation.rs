@@ -112,10 +112,14 @@ impl Measurement {
     /// error. (What always measures the same, such as a count of errors, has no noise.) A tail latency that is the same
     /// as the control's otherwise breaks "no worse than the control" in every second evaluation.
     pub fn violates(&self) -> bool {
-        self.excess.iter().any(|(name, excess)| {
-            let variance = self.excess_variance.get(name).copied().unwrap_or(0.0);
-            *excess > VIOLATION_DEVIATIONS * variance.max(0.0).sqrt()
-        })
+        self.excess.keys().any(|name| self.breaks(name))
+    }
+
+    /// As [`violates`](Self::violates), of one constraint.
+    pub(crate) fn breaks(&self, name: &str) -> bool {
+        let variance = self.excess_variance.get(name).copied().unwrap_or(0.0);
+        let excess = self.excess.get(name).copied().unwrap_or(0.0);
+        excess > VIOLATION_DEVIATIONS * variance.max(0.0).sqrt()
     }
 }
 
@@ -163,6 +167,13 @@ impl Rules {
             .verification
             .blocks
             .unwrap_or(rules.evaluation.blocks);
+        rules
+    }
+
+    /// The rules of a round of `mode = "continuous"`: an evaluation's, without an early end.
+    pub(crate) fn of_round(spec: &CheckedSpec) -> Self {
+        let mut rules = Self::of(spec);
+        rules.evaluation.early_abort = false;
         rules
     }
 

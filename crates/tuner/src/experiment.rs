@@ -10,7 +10,7 @@ use crate::assignment::{self, Assignment, Purpose};
 use crate::bench::{Arm, Bench};
 use crate::error::TunerError;
 use crate::evaluation::{Measurement, Outcome};
-use crate::ledger::{Event, Ledger, PlannedArm};
+use crate::ledger::{Drift, Event, Kept, Ledger, PlannedArm, weight};
 use crate::report::{EvaluationRecord, Failure, Finding, Recommended, Report};
 use crate::spec::{CheckedSpec, Limit, ObjectiveScale};
 use crate::verification;
@@ -96,7 +96,8 @@ fn fill(
     if let Some(started) = kept.started {
         report.started = started;
     }
-    let mut search = Search::resume(spec, std::mem::take(&mut kept.evaluations))?;
+    let mut search = Search::resume(spec, &mut kept)?;
+    let drifted = search.drifted();
     // A verification that has begun is about what was known then.
     let searched = match kept.plan {
         Some(_) => Ok(Ended::Enough),
@@ -106,7 +107,7 @@ fn fill(
     match searched? {
         Ended::Enough => {
             report.recommended = search.recommended();
-            verification::run(spec, bench, ledger, kept, report)?;
+            verification::run(spec, bench, ledger, kept, drifted, report)?;
         }
         Ended::Signal(signal) => report.interrupted = Some(signal),
         Ended::Paused => report.paused = true,
@@ -138,22 +139,26 @@ pub struct Search {
     again: Vec<Configuration>,
     /// Configurations that could not be measured once already.
     unmeasured: Vec<Configuration>,
+    /// What has drifted since earlier evaluations.
+    drifts: Vec<Drift>,
 }
 
 impl Search {
-    /// A search that goes on from what has been measured.
+    /// A search that goes on from what was kept of earlier sittings; takes its evaluations and drifts.
     ///
     /// # Errors
     /// The optimiser refuses a configuration that is not of this specification.
-    pub fn resume(spec: &CheckedSpec, kept: Vec<EvaluationRecord>) -> Result<Self, TunerError> {
-        let mut search = Self::new(spec, &kept)?;
-        for record in kept {
+    pub fn resume(spec: &CheckedSpec, kept: &mut Kept) -> Result<Self, TunerError> {
+        let mut search = Self::new(spec, &kept.evaluations)?;
+        search.drifts = std::mem::take(&mut kept.drifts);
+        for record in std::mem::take(&mut kept.evaluations) {
             search.learn(&record)?;
             search.records.push(record);
         }
         // Whoever goes on has seen to what ended the last sitting.
         search.failures = 0;
         search.given_up = 0;
+        search.begin_again(kept.in_force.as_ref());
         Ok(search)
     }
 
@@ -193,7 +198,22 @@ impl Search {
             given_up: 0,
             again: Vec::new(),
             unmeasured: Vec::new(),
+            drifts: Vec::new(),
         })
+    }
+
+    /// The number of the last evaluation before the last drift; 0 without one.
+    fn drifted(&self) -> usize {
+        self.drifts.last().map_or(0, |drift| drift.before)
+    }
+
+    /// After a drift, what is in force is measured before anything else: how good it is now is what matters most.
+    fn begin_again(&mut self, in_force: Option<&Configuration>) {
+        let drifted = self.drifted();
+        let is_known = self.records.iter().any(|record| record.number > drifted);
+        if drifted > 0 && !is_known && self.again.is_empty() {
+            self.again.extend(in_force.cloned());
+        }
     }
 
     fn run(
@@ -266,7 +286,7 @@ impl Search {
         let mut report = begin(spec);
         report.recommended = self.recommended();
         report.evaluations.clone_from(&self.records);
-        verification::plan(spec, &report)
+        verification::plan(spec, &report, None, self.drifted())
     }
 
     fn recommended(&mut self) -> Option<Recommended> {
@@ -341,10 +361,11 @@ impl Search {
             Outcome::Completed | Outcome::Violated | Outcome::Aborted => {
                 self.given_up = 0;
                 if let Some(measurement) = &record.measurement {
-                    self.tell(configuration, measurement.observed())?;
+                    let weight = weight(&self.drifts, record.number, measurement.score_variance);
+                    self.tell(configuration, measurement.observed(), weight)?;
                 }
             }
-            Outcome::Crashed => self.tell(configuration, bayes_opt::Outcome::Crashed)?,
+            Outcome::Crashed => self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?,
             // Its user does not want it: it is not asked again.
             Outcome::Killed => self.optimizer.hold(configuration)?,
             Outcome::Failed => match record.failure {
@@ -389,11 +410,12 @@ impl Search {
         &mut self,
         configuration: &Configuration,
         outcome: bayes_opt::Outcome,
+        weight: f64,
     ) -> Result<(), TunerError> {
         Ok(self.optimizer.tell(Observation {
             configuration: configuration.clone(),
             outcome,
-            weight: 1.0,
+            weight,
         })?)
     }
 }

@@ -104,7 +104,48 @@ pub struct Kept {
     pub plan: Option<Vec<PlannedArm>>,
     /// The runs of the verification that ended.
     pub runs: Vec<VerificationRun>,
+    /// What has drifted since some of these were measured, oldest first.
+    pub drifts: Vec<Drift>,
+    /// What is in force on the host instead of the control's configuration: measured first after a drift, and a candidate
+    /// of the verification.
+    pub in_force: Option<Configuration>,
 }
+
+/// The system is not what it was: what was measured before counts for less.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drift {
+    /// Evaluations up to this number were measured before.
+    pub before: usize,
+    /// The square of how far off their scores may be now: added to their variance.
+    pub variance: f64,
+}
+
+/// The weight that the optimiser is to give a measurement of that variance: the drifts since add theirs.
+///
+/// ```
+/// use tuner::ledger::{Drift, weight};
+///
+/// let drifts = [Drift { before: 10, variance: 0.03 }];
+/// assert_eq!(weight(&drifts, 11, 0.01), 1.0);
+/// assert!((weight(&drifts, 10, 0.01) - 0.25).abs() < 1e-12);
+/// ```
+#[must_use]
+pub fn weight(drifts: &[Drift], number: usize, variance: f64) -> f64 {
+    let since = drifts.iter().filter(|drift| number <= drift.before);
+    let added: f64 = since.map(|drift| drift.variance).sum();
+    if added == 0.0 {
+        return 1.0;
+    }
+    // What has no variance of its own would outweigh any drift.
+    let own = variance.max(VARIANCE_MIN);
+    (own / (own + added)).max(WEIGHT_MIN)
+}
+
+/// A standard error of 0.1 %: nothing that drifts is known better.
+const VARIANCE_MIN: f64 = 1e-6;
+
+/// Below this, a measurement is as good as absent.
+const WEIGHT_MIN: f64 = 1e-6;
 
 /// What the user wants next.
 #[derive(Clone, Debug, Default)]

@@ -13,6 +13,7 @@
 
 pub mod assignment;
 pub mod bench;
+pub mod continuous;
 pub mod error;
 pub mod evaluation;
 pub mod experiment;

@@ -42,6 +42,10 @@ pub struct Live<'a> {
     state_dir: PathBuf,
     /// A refusal that no further attempt will change.
     fatal: Option<HostError>,
+    /// What is in force between evaluations instead of the control's configuration: it was promoted earlier.
+    home: Option<Configuration>,
+    /// That is in force, and neither side's.
+    is_at_home: bool,
 }
 
 /// One side while it runs.
@@ -77,6 +81,8 @@ impl<'a> Live<'a> {
             in_force: BTreeMap::new(),
             state_dir: state_dir.to_owned(),
             fatal: None,
+            home: None,
+            is_at_home: false,
         })
     }
 
@@ -85,6 +91,12 @@ impl<'a> Live<'a> {
     pub fn after(mut self, before_s: f64) -> Self {
         self.before_s = before_s;
         self
+    }
+
+    /// Between evaluations, this is in force and not the control's configuration: it was promoted earlier.
+    pub fn set_home(&mut self, home: Option<Configuration>) {
+        self.is_at_home = home.is_some();
+        self.home = home;
     }
 
     /// What an earlier run left to undo; empty on a healthy host.
@@ -143,9 +155,7 @@ impl<'a> Live<'a> {
         let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
         let attached = self.spec.target.start.is_none();
         if attached {
-            Instance::prepare(self.spec, &Arm::default(), Side::Control, &self.scratch)
-                .and_then(|control| self.remember_apply(&control))
-                .map_err(refused)?;
+            self.remember_apply().map_err(refused)?;
         }
         for (knob, value) in &knobs {
             self.journal.write(&self.roots, knob, value)?;
@@ -173,14 +183,24 @@ impl<'a> Live<'a> {
         Ok(done)
     }
 
-    /// Keeps on disk how the service is told of its own configuration.
-    fn remember_apply(&self, control: &Instance) -> Result<(), Fault> {
+    /// Keeps on disk how the service is told of its own configuration: the control's, or what is in force between
+    /// evaluations.
+    fn remember_apply(&self) -> Result<(), Fault> {
         let is_kept = Reapply::left_in(&self.state_dir).is_ok_and(|kept| kept.is_some());
         if self.spec.target.apply.is_empty() || is_kept {
             return Ok(());
         }
-        control
-            .reapply(self.spec)?
+        let own = match &self.home {
+            Some(home) => {
+                let arm = Arm {
+                    configuration: home.clone(),
+                    ..Arm::default()
+                };
+                Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)?
+            }
+            None => Instance::prepare(self.spec, &Arm::default(), Side::Control, &self.scratch)?,
+        };
+        own.reapply(self.spec)?
             .save(&self.state_dir)
             .map_err(Fault::Harness)
     }
@@ -236,6 +256,28 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
+    /// Ends an evaluation while something else than the control is to stay in force: everything is as it was before.
+    fn end_at_home(&mut self) -> Result<(), TunerError> {
+        self.stop_sides()?;
+        self.applied = Side::Control;
+        self.is_at_home = true;
+        let report = self.restore()?;
+        if let Some(error) = self.fatal.take() {
+            return Err(error.into());
+        }
+        self.undisturbed(&report)
+    }
+
+    /// A knob that somebody else has changed meanwhile is an error.
+    fn undisturbed(&self, report: &RestoreReport) -> Result<(), TunerError> {
+        // A controller that somebody else has come to use is no change of what is measured.
+        let mut changed = report.changed_by_others();
+        match changed.find(|item| item.knob.is_some()) {
+            Some(item) => Err(TunerError::Disturbed(item.subject.clone())),
+            None => Ok(()),
+        }
+    }
+
     /// Writes the knobs that do not have these values; whether there were any.
     fn put(&mut self, knobs: &[(Knob, String)], to: Side) -> Result<bool, Fault> {
         let mut changed = false;
@@ -277,15 +319,14 @@ impl<'a> Live<'a> {
         };
         let target = &self.spec.target;
         let tells = target.start.is_none()
-            && to != self.applied
+            && (to != self.applied || self.is_at_home)
             && !(target.files.is_empty() && target.apply.is_empty());
         let knobs = sides[to.index()].knobs.clone();
         let changed = self.put(&knobs, to)?;
         if tells {
-            if let Some(sides) = &self.sides {
-                self.remember_apply(&sides[Side::Control.index()].instance)?;
-            }
+            self.remember_apply()?;
             self.applied = to;
+            self.is_at_home = false;
             if let Some(sides) = &mut self.sides {
                 let side = &mut sides[to.index()];
                 side.instance
@@ -581,6 +622,9 @@ impl Bench for Live<'_> {
     fn end(&mut self) -> Result<(), TunerError> {
         // The way back is not the evaluation's.
         self.interrupt.evaluation_is_over();
+        if self.home.is_some() {
+            return self.end_at_home();
+        }
         let back = if self.applied == Side::Experiment && self.interrupt.signal().is_none() {
             self.switch(Side::Control)
         } else {
@@ -596,11 +640,7 @@ impl Bench for Live<'_> {
         if back.is_err() || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
             let report = self.journal.restore(&self.roots, false)?;
             self.in_force.clear();
-            // A controller that somebody else has come to use is no change of what is measured.
-            let mut changed = report.changed_by_others();
-            if let Some(item) = changed.find(|item| item.knob.is_some()) {
-                return Err(TunerError::Disturbed(item.subject.clone()));
-            }
+            self.undisturbed(&report)?;
         }
         Ok(())
     }

@@ -152,6 +152,11 @@ impl<F: Fn(&Configuration) -> Truth> SimulatedService<F> {
         self
     }
 
+    /// Lets the simulated time pass.
+    pub fn sleep(&mut self, seconds: f64) {
+        self.clock_s += seconds.max(0.0);
+    }
+
     /// The configurations that were started, in order.
     pub fn begun(&self) -> &[Configuration] {
         &self.begun

@@ -15,8 +15,8 @@ use crate::spec::CheckedSpec;
 use crate::template;
 
 /// The `top` best configurations that are not the control: the model's choice first, then by
-/// measured score among the completed.
-fn candidates(spec: &CheckedSpec, report: &Report) -> Vec<Configuration> {
+/// measured score among those completed since the last drift.
+fn candidates(spec: &CheckedSpec, report: &Report, drifted: usize) -> Vec<Configuration> {
     let control = spec.space.default_configuration();
     let mut found: Vec<Configuration> = Vec::new();
     if let Some(best) = &report.recommended {
@@ -27,6 +27,7 @@ fn candidates(spec: &CheckedSpec, report: &Report) -> Vec<Configuration> {
     }
     for record in report.ranked() {
         if record.outcome == Outcome::Completed
+            && record.number > drifted
             && record.configuration != control
             && !found.contains(&record.configuration)
         {
@@ -38,8 +39,17 @@ fn candidates(spec: &CheckedSpec, report: &Report) -> Vec<Configuration> {
 }
 
 /// The arms to measure: the best configurations of the search, then those that the specification names.
-pub(crate) fn plan(spec: &CheckedSpec, report: &Report) -> Vec<PlannedArm> {
-    let found = candidates(spec, report).into_iter().enumerate();
+///
+/// What is in force is a candidate too: another one replaces it only where it does better in the same runs.
+pub(crate) fn plan(
+    spec: &CheckedSpec,
+    report: &Report,
+    in_force: Option<&Configuration>,
+    drifted: usize,
+) -> Vec<PlannedArm> {
+    let mut found = candidates(spec, report, drifted);
+    found.extend(in_force.filter(|it| !found.contains(it)).cloned());
+    let found = found.into_iter().enumerate();
     let found = found.map(|(index, configuration)| PlannedArm {
         name: format!("candidate {}", index + 1),
         is_candidate: true,
@@ -62,13 +72,14 @@ pub(crate) fn run(
     bench: &mut dyn Bench,
     ledger: &mut dyn Ledger,
     kept: Kept,
+    drifted: usize,
     report: &mut Report,
 ) -> Result<(), TunerError> {
     let rules = &spec.spec.verification;
-    let plan = match kept.plan {
+    let plan = match kept.plan.clone() {
         Some(plan) => plan,
         None => {
-            let plan = plan(spec, report);
+            let plan = plan(spec, report, kept.in_force.as_ref(), drifted);
             ledger.note(&Event::Planned(&plan))?;
             plan
         }

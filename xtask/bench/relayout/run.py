@@ -8,7 +8,6 @@ import argparse
 import json
 import math
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -16,10 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-EXAMPLE = HERE.parents[2] / "examples" / "relayout-mariadb"
-SLACKLINE = os.environ["SLACKLINE"]
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+from mariadb import EXAMPLE, Server, relayout
 
 # Student's 97.5 % quantiles by degrees of freedom (any table of them); the next smaller one is used.
 STUDENT = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 9: 2.262, 11: 2.201, 15: 2.131, 19: 2.093, 29: 2.045, 39: 2.023, 59: 2.0}
@@ -32,46 +28,6 @@ def interval(ratios):
     factor = next(STUDENT[known] for known in sorted(STUDENT, reverse=True) if known <= len(logs) - 1)
     half = factor * statistics.stdev(logs) / math.sqrt(len(logs))
     return [round((math.exp(value) - 1) * 100, 1) for value in (mean, mean - half, mean + half)]
-
-
-class Server:
-    def __init__(self, directory, port):
-        self.directory = directory
-        output = subprocess.run([EXAMPLE / "server", directory, str(port)], check=True, stdout=subprocess.PIPE, text=True)
-        self.pid = int(output.stdout)
-
-    def sql(self, text):
-        command = ["mariadb", "--no-defaults", f"--socket={self.directory}/socket", "--user=root", "-N", "-B", "-e", text]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-    def reading(self):
-        """Queries answered, and seconds of CPU time: of all threads to the nanosecond, and the user part by ticks."""
-        queries = int(self.sql("show global status like 'Questions'").split()[1])
-        run_ns = sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat"))
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return queries, run_ns / 1e9, int(fields[11]) * TICK_S
-
-    def load(self, workload, threads):
-        log = open(f"{self.directory}/sysbench.log", "w")
-        command = ["sysbench", f"oltp_{workload}", "--db-driver=mysql", f"--mysql-socket={self.directory}/socket",
-                   "--mysql-user=sbtest", "--tables=4", "--table-size=25000", f"--threads={threads}", "--time=0",
-                   "--report-interval=1", "run"]
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-
-    def windows(self):
-        """Queries per second, by windows of one second."""
-        text = Path(f"{self.directory}/sysbench.log").read_text()
-        return [float(word) for word in re.findall(r"qps: ([0-9.]+)", text)]
-
-    def stop(self):
-        subprocess.run(["kill", str(self.pid)], check=False)
-        while Path(f"/proc/{self.pid}").exists():
-            time.sleep(0.1)
-
-
-def relayout(state, *arguments, check=True):
-    return subprocess.run([SLACKLINE, "--state-dir", state, "relayout", *map(str, arguments)], check=check, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def per_cpu(before, after):

@@ -17,15 +17,8 @@ use process::{Counters, Program};
 
 const SEEDS: u64 = 20;
 
-const ALL_PATCHES: PatchSelection = PatchSelection {
-    entries: true,
-    call_sites: CallSites::All,
-    vtables: true,
-    jump_tables: true,
-};
-
-fn counts(program: &Program, functions: Vec<Function>, hint: &Profile, gs: bool) -> Profile {
-    let plan = Plan::counting(functions, hint);
+/// An area for a plan's counters, and how it is reached.
+fn counters_of(program: &Program, plan: &Plan, gs: bool) -> (Counters, CounterArea) {
     let counters = Counters::new(plan.counters(), (!gs).then_some(program.bias));
     let area = CounterArea {
         address: counters.address,
@@ -35,6 +28,12 @@ fn counts(program: &Program, functions: Vec<Function>, hint: &Profile, gs: bool)
             CounterAddressing::RipRelative
         },
     };
+    (counters, area)
+}
+
+fn counts(program: &Program, functions: Vec<Function>, hint: &Profile, gs: bool) -> Profile {
+    let plan = Plan::counting(functions, hint);
+    let (counters, area) = counters_of(program, &plan, gs);
     let installed = program.install(&plan, PatchSelection::default(), Some(area));
     program.results(SEEDS);
     drop(installed);
@@ -48,9 +47,9 @@ fn same_in_every_order(program: &Program) {
     assert!(!functions.is_empty());
     let empty = Profile::default();
     for (order, patches) in [
-        (Order::Original, ALL_PATCHES),
+        (Order::Original, PatchSelection::ALL),
         (Order::Random(1), PatchSelection::default()),
-        (Order::Random(2), ALL_PATCHES),
+        (Order::Random(2), PatchSelection::ALL),
     ] {
         let plan = Plan::new(functions.clone(), &empty, order);
         let installed = program.install(&plan, patches, None);
@@ -67,7 +66,7 @@ fn same_in_every_order(program: &Program) {
         }
     }
     let plan = Plan::new(functions, &counted, Order::Profiled);
-    let installed = program.install(&plan, ALL_PATCHES, None);
+    let installed = program.install(&plan, PatchSelection::ALL, None);
     assert_eq!(program.results(SEEDS), expected);
     drop(installed);
     assert_eq!(program.results(SEEDS), expected);
@@ -115,6 +114,28 @@ fn exceptions_in_every_order() {
 }
 
 #[test]
+fn a_table_that_leads_into_a_cold_part() {
+    let program = Program::new("parts.s", &[]);
+    let parted = program.function(c"parted");
+    let outside: Vec<u64> = parted
+        .tables
+        .iter()
+        .flat_map(|table| table.targets.iter().copied())
+        .filter(|target| !(parted.start..parted.end).contains(target))
+        .collect();
+    assert_eq!(outside.len(), 3, "{parted:?}");
+    for target in outside {
+        let id = program.image.function_at(target).expect("a cold part");
+        let cold = program.image.analyse(id).expect("analysed");
+        let block = cold.block_at(target).expect("a block");
+        assert!(cold.blocks[block].root, "{target:#x} of {cold:?}");
+        // `case_3` lies where a jump at the cold part's start would be written.
+        assert_eq!(cold.entry, Err(code_layout::Skip::EntryBranchTarget));
+    }
+    same_in_every_order(&program);
+}
+
+#[test]
 fn odd_instructions_in_every_order() {
     same_in_every_order(&Program::new("odd.s", &[]));
 }
@@ -125,15 +146,7 @@ fn counts_are_exact() {
     let function = program.function(c"counted");
     let plan = Plan::counting(vec![function.clone()], &Profile::default());
     for gs in [false, true] {
-        let counters = Counters::new(plan.counters(), (!gs).then_some(program.bias));
-        let area = CounterArea {
-            address: counters.address,
-            addressing: if gs {
-                CounterAddressing::Gs
-            } else {
-                CounterAddressing::RipRelative
-            },
-        };
+        let (counters, area) = counters_of(&program, &plan, gs);
         let installed = program.install(&plan, PatchSelection::default(), Some(area));
         for _ in 0..5 {
             program.call(c"counted", 300);
@@ -175,11 +188,7 @@ fn a_patched_table_brings_a_running_loop_into_new_code() {
         vec![function],
         &Profile::default(),
     )));
-    let counters = Counters::new(plan.counters(), Some(program.bias));
-    let area = CounterArea {
-        address: counters.address,
-        addressing: CounterAddressing::RipRelative,
-    };
+    let (counters, area) = counters_of(program, plan, false);
     let tables_only = PatchSelection {
         entries: false,
         call_sites: CallSites::None,

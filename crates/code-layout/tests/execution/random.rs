@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile,
-};
+use code_layout::{CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile};
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -14,10 +12,14 @@ use crate::process::{Counters, Program};
 const FUNCTIONS: usize = 10;
 const SEEDS: u64 = 5;
 
+/// Statements of one function. Without a bound some programs are of a size that costs the compiler gigabytes.
+const STATEMENTS_MAX: usize = 80;
+
 /// Writes one function's statements.
 struct Writer {
     random: ChaCha8Rng,
     function: usize,
+    statements: usize,
     text: String,
 }
 
@@ -51,7 +53,8 @@ impl Writer {
 
     fn statement(&mut self, depth: usize) {
         let variable = self.variable();
-        let kind = if depth == 0 {
+        self.statements += 1;
+        let kind = if depth == 0 || self.statements > STATEMENTS_MAX {
             self.below(3)
         } else {
             self.below(9)
@@ -119,6 +122,7 @@ fn source(seed: u64) -> String {
     let mut writer = Writer {
         random: ChaCha8Rng::seed_from_u64(seed),
         function: 0,
+        statements: 0,
         text: String::from(
             "typedef unsigned long u64;\n#define rare(x) __builtin_expect((x), 0)\nstatic u64 memory[16];\nstatic int budget;\n\
              __attribute__((noinline, cold)) static u64 cold(u64 x) { return x * 3 + 1; }\n",
@@ -126,6 +130,7 @@ fn source(seed: u64) -> String {
     };
     for function in 0..FUNCTIONS {
         writer.function = function;
+        writer.statements = 0;
         let linkage = if function % 3 == 0 {
             "static __attribute__((noinline))"
         } else {
@@ -164,7 +169,7 @@ proptest! {
         let program = Program::from_path(&path, &[["-O1", "-O2", "-O3", "-Os"][level]]);
         let expected = program.results(SEEDS);
         let functions = program.functions();
-        let all = PatchSelection { entries: true, call_sites: CallSites::All, vtables: true, jump_tables: true };
+        let all = PatchSelection::ALL;
         let empty = Profile::default();
 
         let plan = Plan::new(functions.clone(), &empty, Order::Random(order));

@@ -4,9 +4,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 
-use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile,
-};
+use code_layout::{CounterAddressing, CounterArea, Order, PatchSelection, Plan, Profile};
 
 use crate::process::{Counters, Program};
 
@@ -96,12 +94,7 @@ fn sqlite_in_every_order() {
         "{expected}"
     );
     let functions = program.functions();
-    let all = PatchSelection {
-        entries: true,
-        call_sites: CallSites::All,
-        vtables: true,
-        jump_tables: true,
-    };
+    let all = PatchSelection::ALL;
     let empty = Profile::default();
     for order in [Order::Original, Order::Random(1), Order::Random(2)] {
         let plan = Plan::new(functions.clone(), &empty, order);

@@ -406,6 +406,18 @@ impl Store {
         })
     }
 
+    /// The report so far, of an experiment that goes on.
+    pub(crate) fn set_report(&self, id: i64, report: &Report) -> Result<(), Error> {
+        let report = to_json(report)?;
+        self.change(|database| {
+            database.execute(
+                "UPDATE experiments SET report = $1 WHERE id = $2",
+                &[report.as_str().into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
     /// Another budget.
     pub(crate) fn set_budget(&self, id: i64, budget: &BudgetSpec) -> Result<(), Error> {
         let budget = to_json(budget)?;

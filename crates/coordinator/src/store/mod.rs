@@ -10,6 +10,7 @@
 //! ```
 
 mod assignments;
+mod continuous;
 mod database;
 mod evaluations;
 mod experiments;

@@ -70,6 +70,21 @@ CREATE TABLE counters (
 );
 INSERT INTO counters (name, value) VALUES ('experiments', 0);
 ",
+    "
+ALTER TABLE experiments ADD COLUMN continuous TEXT;
+CREATE TABLE rounds (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    number BIGINT NOT NULL,
+    round TEXT NOT NULL,
+    PRIMARY KEY (experiment, number)
+);
+CREATE TABLE entries (
+    experiment BIGINT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
+    number BIGINT NOT NULL,
+    entry TEXT NOT NULL,
+    PRIMARY KEY (experiment, number)
+);
+",
     super::assignments::MIGRATION,
 ];
 

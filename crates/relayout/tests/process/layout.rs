@@ -1,11 +1,13 @@
 //! A whole program moved: C++ that throws from several threads, every movable function in random order, and a counted one.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use relayout::{Method, Process, Session, Store};
+
+use crate::target::counted;
 
 struct Throws {
     child: Child,
@@ -15,6 +17,10 @@ struct Throws {
 
 impl Throws {
     fn start(name: &str) -> Self {
+        Self::run(&Self::compile(name))
+    }
+
+    fn compile(name: &str) -> PathBuf {
         let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("throws-{name}"));
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/throws.cpp");
         let status = Command::new("c++")
@@ -24,6 +30,10 @@ impl Throws {
             .status()
             .unwrap();
         assert!(status.success());
+        path
+    }
+
+    fn run(path: &Path) -> Self {
         let mut child = Command::new(path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -38,13 +48,7 @@ impl Throws {
 
     /// Rounds done and exceptions caught; panics where it has aborted.
     fn counts(&mut self) -> (u64, u64) {
-        self.stdin.write_all(b"c\n").unwrap();
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        let numbers: Vec<u64> = line
-            .split_whitespace()
-            .map(|word| word.parse().unwrap())
-            .collect();
+        let numbers = counted(&mut self.stdin, &mut self.stdout);
         let [rounds, caught] = numbers[..] else {
             panic!("it has ended: {:?}", self.child.wait());
         };
@@ -85,6 +89,7 @@ fn method(random: Option<u64>) -> Method {
     Method {
         sampling: Duration::from_millis(500),
         counting: Duration::from_millis(50),
+        resting: Duration::ZERO,
         random,
         // `cargo xtask stress relayout` moves its libraries as well, and with them the unwinder itself.
         object_share: if is_stress() { 0.05 } else { 2.0 },
@@ -110,6 +115,15 @@ fn moved(name: &str, random: Option<u64>, switches: usize) {
     assert!(layout.functions > 0 && layout.is_unwinder_told);
     assert!(program.is_text_changed());
     program.assert_goes_on();
+    let perf_map = format!("/tmp/perf-{}.map", program.child.id());
+    let names = std::fs::read_to_string(&perf_map).unwrap();
+    assert_eq!(names.lines().count(), layout.functions, "{names}");
+    let maps = session.cache.process.maps().unwrap();
+    for line in names.lines() {
+        let start = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+        let map = maps.iter().find(|map| map.contains(start)).unwrap();
+        assert!(map.is_executable && map.is_anonymous(), "{line}");
+    }
     for _ in 0..switches {
         session.cache.switch(0).unwrap();
         session.cache.switch(layout.generation).unwrap();
@@ -117,6 +131,7 @@ fn moved(name: &str, random: Option<u64>, switches: usize) {
     program.assert_goes_on();
     let (switched, kept) = session.cache.rollback().unwrap();
     assert!(switched.changed_by_others.is_empty() && switched.occupied.is_empty());
+    assert!(!std::path::Path::new(&perf_map).exists());
     println!("{name}: {kept:?} kept, {:?}", program.counts());
     assert!(!program.is_text_changed());
     program.assert_goes_on();
@@ -144,12 +159,49 @@ fn an_unwinder_that_may_not_have_been_told_is_not_made_to_forget() {
     session.count().unwrap();
     session.install().unwrap();
     // As a kill leaves it between announcing frames and telling the unwinder of them.
-    let region = session.cache.manifest.regions.last_mut().unwrap();
+    let cache = &mut session.cache;
+    let region = cache.manifest.regions.last_mut().unwrap();
     let unwinding = region.unwinding.last_mut().unwrap();
-    (unwinding.is_told, unwinding.frames) = (false, unwinding.frames + 4096);
+    unwinding.frames += 4096;
+    let being_told = region.address + 256 + (region.unwinding.len() as u64 - 1);
+    assert_eq!(cache.process.memory.read(being_told, 1).unwrap(), [1]);
+    cache.process.memory.write(being_told, &[2]).unwrap();
     session.cache.manifest.save().unwrap();
     let (_, kept) = session.cache.rollback().unwrap();
     assert!(kept.bytes > 0);
     assert!(!program.is_text_changed());
     program.assert_goes_on();
+}
+
+#[test]
+fn a_second_process_of_the_program_is_laid_out_at_once_by_the_first_ones_profile() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let path = Throws::compile("kept");
+    let first = Throws::run(&path);
+    let mut session = Session::open(&store, first.child.id(), method(None)).unwrap();
+    assert_eq!(session.install_kept(&store).unwrap(), None);
+    session.look().unwrap();
+    session.count().unwrap();
+    let layout = session.install().unwrap();
+    session.keep_profile(&store).unwrap();
+    drop((session, first));
+    let mut second = Throws::run(&path);
+    second.assert_goes_on();
+    let start = std::time::Instant::now();
+    let mut session = Session::open(&store, second.child.id(), method(None)).unwrap();
+    let again = session.install_kept(&store).unwrap().unwrap();
+    println!("installed by a kept profile in {:?}", start.elapsed());
+    assert_eq!(
+        (again.functions, again.code_bytes),
+        (layout.functions, layout.code_bytes)
+    );
+    assert!(second.is_text_changed());
+    second.assert_goes_on();
+    // What runs in the code cache counts for the functions that it comes from.
+    let load = session.look().unwrap();
+    assert!(load.overlap.unwrap() > 0.5, "{load:?}");
+    session.cache.rollback().unwrap();
+    assert!(!second.is_text_changed());
+    second.assert_goes_on();
 }

@@ -6,13 +6,18 @@
     reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
 )]
 
+mod family;
 mod kill;
 mod layout;
 mod pause;
+mod postgres;
 mod target;
 
 use relayout::{CodeCache, Declined, Process, RelayoutError, Store};
 use target::{Target, two};
+
+/// There and back, each with a queued signal.
+const SWITCHES: u64 = 200;
 
 /// A cache in the target with `answer` patched to give 2 as generation 1.
 fn installed(target: &Target, store: &Store) -> CodeCache {
@@ -31,7 +36,7 @@ fn a_function_is_switched_back_and_forth_under_load_and_nothing_is_left() {
     let mut cache = installed(&target, &store);
     assert!(!target.is_text_changed(), "announcing changes nothing");
     let mut worst_us = 0;
-    for round in 0..300 {
+    for round in 0..SWITCHES / 2 {
         target.signal();
         let switched = cache.switch(1).unwrap();
         assert_eq!(switched.changed_by_others, [0; 0]);
@@ -43,10 +48,10 @@ fn a_function_is_switched_back_and_forth_under_load_and_nothing_is_left() {
         target.signal();
         worst_us = worst_us.max(cache.switch(0).unwrap().pause.us);
     }
-    println!("600 switches of 10 threads: worst pause {worst_us} µs");
+    println!("{SWITCHES} switches of 10 threads: worst pause {worst_us} µs");
     target.assert_answers(2, 1);
     // Every queued signal arrived.
-    assert_eq!(target.counts().signals, 600);
+    assert_eq!(target.counts().signals, SWITCHES);
     cache.switch(1).unwrap();
     let (switched, kept) = cache.rollback().unwrap();
     assert!(switched.changed_by_others.is_empty());

@@ -26,6 +26,16 @@ pub(crate) struct Counts {
     pub(crate) sleeps: u64,
 }
 
+/// What a program answers when it is asked for its counts; nothing where it has ended.
+pub(crate) fn counted(stdin: &mut ChildStdin, stdout: &mut BufReader<ChildStdout>) -> Vec<u64> {
+    stdin.write_all(b"c\n").unwrap();
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    line.split_whitespace()
+        .map(|word| word.parse().unwrap())
+        .collect()
+}
+
 fn program() -> PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM
@@ -71,15 +81,9 @@ impl Target {
     }
 
     pub(crate) fn counts(&mut self) -> Counts {
-        self.stdin.write_all(b"c\n").unwrap();
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        let numbers: Vec<u64> = line
-            .split_whitespace()
-            .map(|word| word.parse().unwrap())
-            .collect();
+        let numbers = counted(&mut self.stdin, &mut self.stdout);
         let [calls, ones, twos, signals, sleeps] = numbers[..] else {
-            panic!("the target ended: {line:?}");
+            panic!("the target ended: {numbers:?}");
         };
         Counts {
             calls,
@@ -197,7 +201,7 @@ pub(crate) fn two(cache: &mut CodeCache, answer: u64) -> u32 {
         old: Bytes(old),
         new: Bytes(jump),
     };
-    let (number, left_out) = cache.announce(vec![patch], Some(&region)).unwrap();
+    let (number, left_out) = cache.announce(vec![patch], &[region]).unwrap();
     assert_eq!(left_out, 0);
     number
 }

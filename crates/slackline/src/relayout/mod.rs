@@ -1,10 +1,13 @@
 //! `slackline relayout`: the running program, laid out again without source, restart or downtime.
 
+mod config;
+mod log;
+mod picture;
 mod start;
 mod status;
 mod undo;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ::relayout::Store;
 
@@ -40,6 +43,9 @@ pub(crate) enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        /// Write a picture of the pages that the code which ran touches, before and after.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
     },
 }
 
@@ -51,6 +57,6 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
         Command::Switch { pid, generation } => undo::switch(&store, *pid, *generation),
         Command::Rollback(arguments) => undo::run(arguments, &store),
         Command::Stop => start::stop(&store),
-        Command::Explain { pid, json } => status::explain(&store, *pid, *json),
+        Command::Explain { pid, json, svg } => status::explain(&store, *pid, *json, svg.as_deref()),
     }
 }

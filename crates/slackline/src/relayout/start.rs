@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
@@ -12,6 +14,8 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 use tuner::process::Interrupt;
 
+use super::config::{self, Config, Watch};
+use super::log::Log;
 use super::status::line;
 use crate::{Done, message, print};
 
@@ -45,9 +49,15 @@ pub(crate) struct Arguments {
     /// Stress test: every movable function with its blocks in random order under this seed. Slow on purpose.
     #[arg(long, value_name = "SEED", hide = true)]
     random: Option<u64>,
-    /// How often the processes are looked for, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 30.0)]
-    every_s: f64,
+    /// Stress test: lay out and end, without a comparison; layouts that are there already stay.
+    #[arg(long, hide = true, requires = "once")]
+    unverified: bool,
+    /// Stress test: profile for a short time only.
+    #[arg(long, hide = true)]
+    hurry: bool,
+    /// How often the processes are looked for, in seconds (30, or what the configuration file says).
+    #[arg(long, value_name = "S")]
+    every_s: Option<f64>,
 }
 
 /// Whom to watch.
@@ -60,6 +70,30 @@ struct Whom {
     /// Every process with an executable of this name.
     #[arg(long, value_name = "NAME")]
     exe: Vec<String>,
+    /// Those that a configuration file names (contrib/systemd/slackline-relayout.toml is one).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// How often the processes are looked for where nobody says, in seconds.
+const EVERY_S: f64 = 30.0;
+
+/// Whom arguments and configuration file name together.
+struct Watched {
+    pids: Vec<u32>,
+    exe: Vec<Watch>,
+}
+
+impl Watched {
+    fn new(whom: &Whom, config: Option<&Config>) -> Self {
+        let names = whom.exe.iter().cloned();
+        let mut exe: Vec<Watch> = names.map(|exe| Watch { exe, uid: None }).collect();
+        exe.extend(config.iter().flat_map(|config| config.watch.clone()));
+        Self {
+            pids: whom.pid.clone(),
+            exe,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,16 +108,20 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         (0.05..=60.0).contains(&arguments.block_s),
         "--block-s must be between 0.05 and 60"
     );
+    let config = arguments.whom.config.as_deref().map(config::read);
+    let config = config.transpose()?;
+    let is_once = arguments.once || config.as_ref().is_some_and(|config| config.once);
+    let of_file = config.as_ref().and_then(|config| config.every_s);
+    let every_s = arguments.every_s.or(of_file).unwrap_or(EVERY_S);
+    let whom = Watched::new(&arguments.whom, config.as_ref());
+    let log = Log::new(config.and_then(|config| config.log));
     anyhow::ensure!(
-        (1.0..=86_400.0).contains(&arguments.every_s),
+        (1.0..=86_400.0).contains(&every_s),
         "--every-s must be between 1 and 86400"
     );
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let with = Drive {
-        method: Method {
-            random: arguments.random,
-            ..Method::default()
-        },
+        method: method(arguments),
         unit: match &arguments.metric_command {
             None => Unit::Sends,
             Some(command) => Unit::Command {
@@ -97,40 +135,54 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
             ..Effort::default()
         },
     };
-    if !arguments.once {
+    if !is_once {
         let pid = std::process::id();
         let start_time = host::start_time(&host::Roots::default(), pid)?;
         let path = store.directory().join("watcher.json");
         fs::write(&path, serde_json::to_vec(&Watcher { pid, start_time })?)
             .with_context(|| path.display().to_string())?;
     }
+    if arguments.unverified {
+        for pid in find(&whom)? {
+            let mut session = Session::open(store, pid, with.method)?;
+            session.look()?;
+            session.count()?;
+            let layout = session.install()?;
+            message(&format!(
+                "process {pid} runs in generation {}: {} functions",
+                layout.generation, layout.functions
+            ));
+        }
+        return Ok(Done::Positive);
+    }
     let mut watched: BTreeMap<(u32, u64), (Session, Driver)> = BTreeMap::new();
     let mut seen: BTreeMap<(u32, u64), Status> = BTreeMap::new();
     loop {
-        let pids = find(&arguments.whom)?;
-        if pids.is_empty() && arguments.once {
+        let pids = find(&whom)?;
+        if pids.is_empty() && is_once {
+            let names: Vec<&str> = whom.exe.iter().map(|watch| watch.exe.as_str()).collect();
             bail!(
                 "no process has an executable of that name: {}",
-                arguments.whom.exe.join(", ")
+                names.join(", ")
             );
         }
         watched.retain(|(pid, _), _| pids.contains(pid));
         for pid in pids {
-            match one(pid, store, &with, &interrupt, &mut watched) {
+            match one(pid, store, &with, &interrupt, &mut watched, is_once, &log) {
                 Ok(status) => {
                     seen.insert((status.pid, status.start_time), status);
                 }
-                Err(error) if !arguments.once => message(&format!("slackline: {error:#}")),
+                Err(error) if !is_once => log.say(&format!("slackline: {error:#}")),
                 Err(error) => return Err(error),
             }
             if let Some(signal) = interrupt.signal() {
                 return Ok(Done::Signal(signal));
             }
         }
-        if arguments.once {
+        if is_once {
             break;
         }
-        let _ = interrupt.sleep(Duration::from_secs_f64(arguments.every_s));
+        let _ = interrupt.sleep(Duration::from_secs_f64(every_s));
         if let Some(signal) = interrupt.signal() {
             return Ok(Done::Signal(signal));
         }
@@ -158,13 +210,20 @@ fn one(
     with: &Drive,
     interrupt: &Interrupt,
     watched: &mut BTreeMap<(u32, u64), (Session, Driver)>,
+    is_once: bool,
+    log: &Log,
 ) -> anyhow::Result<Status> {
     let start_time = host::start_time(&host::Roots::default(), pid)?;
     let key = (pid, start_time);
+    // An execve: another program, of which nothing is known.
+    let is_current = |(session, _): &(Session, Driver)| session.cache.process.is_current();
+    if watched.get(&key).is_some_and(|known| !is_current(known)) {
+        watched.remove(&key);
+    }
     let (session, driver) = match watched.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => match Session::open(store, pid, with.method) {
-            Ok(session) => place.insert((session, Driver::new(Settings::default()))),
+            Ok(session) => place.insert((session, new_driver(with))),
             Err(::relayout::RelayoutError::Declined { pid, reason })
                 if !matches!(reason, ::relayout::Declined::NotPermitted { .. }) =>
             {
@@ -173,33 +232,83 @@ fn one(
                 status.state = State::Declined;
                 status.reason = Some(reason.to_string());
                 status.save(store)?;
-                message(&line(&status));
+                log.say(&line(&status));
                 return Ok(status);
             }
             Err(error) => return Err(error.into()),
         },
     };
     let mut is_interrupted = || interrupt.signal().is_some();
-    let mut show = |status: &Status| message(&line(status));
-    let status = drive(store, session, driver, with, &mut is_interrupted, &mut show)?;
+    let known = Status::load(store, pid, start_time);
+    let mut last = known.as_ref().map(line).unwrap_or_default();
+    let mut show = |status: &Status| {
+        // A look that changed nothing is not worth a line.
+        let line = line(status);
+        if line != last {
+            log.say(&line);
+            last = line;
+        }
+    };
+    let mut status = drive(store, session, driver, with, &mut is_interrupted, &mut show)?;
+    if is_once && status.state == State::Verifying {
+        // Nobody will look again.
+        session.cache.rollback()?;
+        status.state = State::Declined;
+        status.generation = 0;
+        status.save(store)?;
+    }
     Ok(status)
 }
 
+fn method(arguments: &Arguments) -> Method {
+    let method = Method {
+        random: arguments.random,
+        ..Method::default()
+    };
+    match arguments.hurry {
+        false => method,
+        true => Method {
+            sampling: Duration::from_millis(400),
+            counting: Duration::from_millis(20),
+            resting: Duration::from_millis(5),
+            ..method
+        },
+    }
+}
+
+/// Whoever is laid out at random is not to be laid out by what was kept.
+fn new_driver(with: &Drive) -> Driver {
+    match with.method.random {
+        None => Driver::with_kept_profile(Settings::default()),
+        Some(_) => Driver::new(Settings::default()),
+    }
+}
+
 /// The processes to watch now.
-fn find(whom: &Whom) -> anyhow::Result<Vec<u32>> {
-    let mut pids = whom.pid.clone();
+fn find(whom: &Watched) -> anyhow::Result<Vec<u32>> {
+    let mut pids = whom.pids.clone();
     if !whom.exe.is_empty() {
+        let mut found = Vec::new();
         for pid in host::all_pids(&host::Roots::default())? {
             let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else {
                 continue;
             };
-            let name = exe
-                .file_name()
-                .map(|name| name.to_string_lossy().into_owned());
-            if name.is_some_and(|name| whom.exe.contains(&name)) {
-                pids.push(pid);
+            let name = exe.file_name().unwrap_or_default().to_string_lossy();
+            let uid = || fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
+            let is_wanted = |watch: &Watch| {
+                watch.exe == name && watch.uid.is_none_or(|wanted| uid().ok() == Some(wanted))
+            };
+            if whom.exe.iter().any(is_wanted) {
+                found.push((pid, exe));
             }
         }
+        // What a server has forked belongs to it.
+        let is_forked = |(pid, exe): &(u32, PathBuf)| {
+            let parent = host::parent(&host::Roots::default(), *pid);
+            parent.is_some_and(|parent| found.iter().any(|other| *other == (parent, exe.clone())))
+        };
+        let own = found.iter().filter(|process| !is_forked(process));
+        pids.extend(own.map(|(pid, _)| *pid));
     }
     pids.sort_unstable();
     pids.dedup();

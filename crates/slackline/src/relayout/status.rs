@@ -1,12 +1,14 @@
 //! `slackline relayout status` and `explain`.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use ::relayout::{Status, Store};
+use ::relayout::{Footprint, Layout, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 use tuner::report::percent;
 
+use super::picture;
 use crate::table::table;
 use crate::{Done, message, print};
 
@@ -87,15 +89,58 @@ pub(super) fn line(status: &Status) -> String {
             status.generation
         );
     }
+    for note in &status.notes {
+        let _ = write!(line, "\n  {note}");
+    }
     line
 }
 
-pub(super) fn explain(store: &Store, pid: u32, json: bool) -> anyhow::Result<Done> {
+/// What the code that ran takes, before and after, and which functions it is.
+fn footprints(text: &mut String, layout: &Layout) {
+    let mut rows = table(&["the code that ran", "before", "after"]);
+    let (before, after) = (&layout.before, &layout.after);
+    let mut row = |name: &str, value: &dyn Fn(&Footprint) -> String| {
+        rows.add_row([name.to_owned(), value(before), value(after)]);
+    };
+    row("bytes", &|one| one.bytes.to_string());
+    row("lines of 64 bytes", &|one| one.lines.to_string());
+    row("pages of 4 KiB", &|one| one.pages.len().to_string());
+    row("conditional branches taken", &|one| {
+        one.taken_share()
+            .map_or_else(String::new, |share| format!("{:.1} %", share * 100.0))
+    });
+    let _ = writeln!(text, "{rows}");
+    let mut rows = table(&["function", "samples", "bytes", "that ran", ""]);
+    for top in &layout.top {
+        rows.add_row([
+            top.name.clone(),
+            format!("{:.1} %", top.share * 100.0),
+            top.bytes.to_string(),
+            top.hot_bytes.to_string(),
+            if top.is_moved { "" } else { "left as it is" }.to_owned(),
+        ]);
+    }
+    let _ = writeln!(text, "{rows}");
+}
+
+pub(super) fn explain(
+    store: &Store,
+    pid: u32,
+    json: bool,
+    svg: Option<&Path>,
+) -> anyhow::Result<Done> {
     let all = current(store)?;
     let status = all
         .iter()
         .find(|status| status.pid == pid)
         .with_context(|| format!("process {pid} was not looked at, or has ended"))?;
+    if let Some(path) = svg {
+        let layout = status.layout.as_ref();
+        let layout = layout.with_context(|| format!("process {pid} was never laid out"))?;
+        let title = format!("{} {pid}, generation {}", status.name(), layout.generation);
+        std::fs::write(path, picture::svg(&title, layout))
+            .with_context(|| path.display().to_string())?;
+    }
     if json {
         print(&(serde_json::to_string_pretty(status)? + "\n"))?;
         return Ok(Done::Positive);
@@ -107,6 +152,9 @@ pub(super) fn explain(store: &Store, pid: u32, json: bool) -> anyhow::Result<Don
             "\n{} functions moved, {} bytes of code, {} places patched ({} left out)",
             layout.functions, layout.code_bytes, layout.patches, layout.patches_left_out
         );
+        if !layout.top.is_empty() {
+            footprints(&mut text, layout);
+        }
         if !layout.skipped.is_empty() {
             let mut rows = table(&["left as it is, because", "how many"]);
             for (reason, count) in &layout.skipped {

@@ -1,6 +1,6 @@
 //! `slackline relayout rollback` and `switch`, and what `slackline restore` does about relayouts.
 
-use ::relayout::{CodeCache, Manifest, Process, RelayoutError, State, Status, Store};
+use ::relayout::{CodeCache, Manifest, RelayoutError, State, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 
@@ -40,14 +40,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let undone = match arguments.pid {
         None => undo_all(store, false)?,
         Some(pid) => {
-            let all = store.all()?;
-            let manifest = all
-                .into_iter()
-                .find(|manifest| manifest.pid == pid && manifest.is_alive())
-                .ok_or_else(|| RelayoutError::NotRelaidOut {
-                    pid,
-                    state_dir: store.directory().to_owned(),
-                })?;
+            let manifest = of_process(store, pid)?;
             vec![undo(store, &manifest, false)]
         }
     };
@@ -60,6 +53,35 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         true => Done::Positive,
         false => Done::RestoreFailed,
     })
+}
+
+/// What is on record about a process. One that was forked from another is told of it: a family is one.
+fn of_process(store: &Store, pid: u32) -> anyhow::Result<Manifest> {
+    let all = store.all()?;
+    let leader = |manifest: &&Manifest| manifest.pid == pid && manifest.is_alive();
+    if let Some(manifest) = all.iter().find(leader) {
+        return Ok(manifest.clone());
+    }
+    for manifest in &all {
+        if manifest.is_of_this_boot()
+            && let Some(mut cache) = CodeCache::of(store, manifest.clone())?
+            && cache.pids().contains(&pid)
+        {
+            if !manifest.is_alive() {
+                return Ok(manifest.clone());
+            }
+            anyhow::bail!(
+                "process {pid} was forked from {}, and has its layout: say {} instead",
+                manifest.pid,
+                manifest.pid
+            );
+        }
+    }
+    Err(RelayoutError::NotRelaidOut {
+        pid,
+        state_dir: store.directory().to_owned(),
+    }
+    .into())
 }
 
 /// Rolls back every process that is re-laid out; in a dry run only says so.
@@ -88,21 +110,30 @@ fn undo(store: &Store, manifest: &Manifest, dry_run: bool) -> Undone {
 }
 
 fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result<(String, bool)> {
-    if !manifest.is_alive() {
+    let gone = || Ok(("gone, nothing to do".to_owned(), true));
+    if !manifest.is_of_this_boot() {
         if !dry_run {
             manifest.remove()?;
         }
-        return Ok(("gone, nothing to do".into(), true));
+        return gone();
     }
     if dry_run {
-        return Ok(("would be restored to the original bytes".into(), true));
+        return Ok(match manifest.is_alive() {
+            true => ("would be restored to the original bytes".into(), true),
+            false => (
+                "has ended; what it forked would be restored to the original bytes".into(),
+                true,
+            ),
+        });
     }
-    let mut cache = CodeCache::open(store, Process::open(manifest.pid)?)?;
+    let Some(mut cache) = CodeCache::of(store, manifest.clone())? else {
+        return gone();
+    };
     let (switched, kept) = match cache.rollback() {
         Ok(done) => done,
         Err(RelayoutError::Gone { .. }) => {
             manifest.remove()?;
-            return Ok(("gone, nothing to do".into(), true));
+            return gone();
         }
         Err(error) => return Err(error.into()),
     };
@@ -113,10 +144,19 @@ fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result
         status.generation = 0;
         status.save(store)?;
     }
-    let mut outcome = format!(
-        "restored to the original bytes; it stood still for {} µs",
-        switched.pause.us
-    );
+    let mut outcome = match switched.processes {
+        1 => String::from("restored to the original bytes"),
+        processes => {
+            format!("restored to the original bytes, with what it forked: {processes} processes")
+        }
+    };
+    outcome += &format!("; it stood still for {} µs", switched.pause.us);
+    for (pid, why) in &switched.left_out {
+        outcome += &format!("; process {pid} is NOT RESTORED: {why}");
+    }
+    for path in &switched.closed {
+        outcome += &format!("; {path} was closed meanwhile");
+    }
     if kept.bytes > 0 {
         let why = kept
             .why
@@ -140,19 +180,12 @@ fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result
             switched.occupied.len()
         );
     }
-    let is_restored = switched.changed_by_others.is_empty() && switched.occupied.is_empty();
-    Ok((outcome, is_restored))
+    Ok((outcome, switched.is_whole()))
 }
 
 pub(super) fn switch(store: &Store, pid: u32, generation: u32) -> anyhow::Result<Done> {
-    let process = Process::open(pid)?;
-    store
-        .load(pid, process.start_time)?
-        .ok_or_else(|| RelayoutError::NotRelaidOut {
-            pid,
-            state_dir: store.directory().to_owned(),
-        })?;
-    let mut cache = CodeCache::open(store, process)?;
+    let manifest = of_process(store, pid)?;
+    let mut cache = CodeCache::of(store, manifest)?.ok_or(RelayoutError::Gone { pid })?;
     let switched = cache
         .switch(generation)
         .with_context(|| format!("process {pid} stays as it is"))?;
@@ -160,5 +193,8 @@ pub(super) fn switch(store: &Store, pid: u32, generation: u32) -> anyhow::Result
         "process {pid} runs in generation {generation}; {} threads stood still for {} µs",
         switched.pause.threads, switched.pause.us
     ));
+    for (pid, why) in &switched.left_out {
+        message(&format!("process {pid} stays as it is: {why}"));
+    }
     Ok(Done::Positive)
 }

@@ -10,8 +10,8 @@ use throttle::{Host, Limit, Recording};
 use tuner::process::Interrupt;
 
 use super::collect::{Collected, Jobs};
-use super::experiment;
 use super::watch::{self, Watched};
+use super::{experiment, page};
 use crate::table::table;
 use crate::{Done, message};
 
@@ -41,6 +41,9 @@ pub(crate) struct Arguments {
     /// An objective for the 99th percentile of a job, in milliseconds: then the load within it is predicted, too.
     #[arg(long, value_name = "MS")]
     slo_p99_ms: Option<f64>,
+    /// How many such shards share the whole load today: then it is said how many of which quota would carry it.
+    #[arg(long, requires = "slo_p99_ms", value_name = "N")]
+    shards: Option<usize>,
     /// Keep the recording in this file, for --service.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -56,6 +59,9 @@ pub(crate) struct Arguments {
     /// Write everything as JSON to this file; `-` prints it instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a page with the histograms of cores in use, today's and the recommended one, both from the model.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// A service with its limit and host, recorded or described.
@@ -89,12 +95,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         }
         (None, None) => anyhow::bail!("give one of --pid, --cgroup, --unit and --service"),
     };
+    ensure!(arguments.shards != Some(0), "--shards must be above 0");
     if let Some(path) = &arguments.save {
         let json = serde_json::to_string(&known)? + "\n";
         std::fs::write(path, json).with_context(|| format!("{}", path.display()))?;
         message(&format!("The recording is in {}.", path.display()));
     }
-    let question = known.question(arguments.pool.as_deref(), arguments.slo_p99_ms)?;
+    let question = Question {
+        shards: arguments.shards,
+        ..known.question(arguments.pool.as_deref(), arguments.slo_p99_ms)?
+    };
     let advice = advice::advise(&question)
         .context("there is no CPU quota: nothing is throttled, and there is nothing to advise")?;
     crate::publish(
@@ -103,6 +113,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         &text(&advice, &question),
         "Everything",
     )?;
+    if let Some(file) = &arguments.html {
+        page::write(
+            file,
+            &format!("What to set for {}", advice.pool),
+            &html(&advice, &question),
+        )?;
+    }
     if let (Some(path), Some(group), Some(url), Some(rate)) = (
         &arguments.experiment,
         &group,
@@ -194,6 +211,9 @@ impl Known {
         for (index, pool) in self.recording.service.pools.iter().enumerate() {
             let at = || format!("service.pools[{index}] ({})", pool.name);
             ensure!(pool.threads > 0, "{}: threads must be above 0", at());
+            if let throttle::Work::Batches { every_us, .. } = &pool.work {
+                ensure!(*every_us > 0.0, "{}: every_us must be above 0", at());
+            }
             if let throttle::Work::Recorded(jobs) = &pool.work {
                 ensure!(
                     jobs.is_sorted_by(|a, b| a.at_us <= b.at_us),
@@ -223,6 +243,7 @@ impl Known {
         let jobs = |index: &usize| match &pools[*index].work {
             throttle::Work::Recorded(jobs) => jobs.len() as f64,
             throttle::Work::Random { per_s, .. } => *per_s,
+            throttle::Work::Batches { every_us, jobs, .. } => *jobs as f64 * 1e6 / every_us,
         };
         let is_runtimes = |pool: &throttle::Pool| throttle::RuntimePool::of(&pool.name).is_some();
         let index = match pool {
@@ -251,11 +272,53 @@ impl Known {
             limit: self.limit,
             pool: index,
             objective_us: objective_ms.map(|ms| 1000.0 * ms),
+            shards: None,
         })
     }
 }
 
 fn text(advice: &Advice, question: &Question<'_>) -> String {
+    let mut rows = table(&HEAD);
+    for row in rows_of(advice, question) {
+        rows.add_row(row);
+    }
+    let mut text = format!("{}\n\n{rows}\n", findings(advice, question).join("\n"));
+    if !advice.sharding.is_empty() {
+        let mut rows = table(&SHARDING_HEAD);
+        for row in sharding_rows(advice, question) {
+            rows.add_row(row);
+        }
+        text.push_str(&format!("\n{SHARDING}:\n{rows}\n"));
+    }
+    text + "\nConfirm it under load: slackline throttle apply, or throttle loadtest --before … --after ….\n"
+}
+
+/// The same as a page, with the model's histograms.
+fn html(advice: &Advice, question: &Question<'_>) -> String {
+    let mut html = page::paragraphs(&findings(advice, question));
+    html.push_str("<h2>Cores in use, windows of 10 ms, simulated</h2>\n");
+    let mut sides = vec![("today", &advice.today)];
+    sides.extend(advice.recommended.iter().map(|best| ("recommended", best)));
+    let recommended = advice.recommended.as_ref().map(|best| &best.setting);
+    let pools = advice
+        .pools()
+        .filter(|pools| Some(&pools.setting) != recommended);
+    sides.extend(pools.map(|pools| ("by pools alone", pools)));
+    html.push_str(&page::predictions(&sides));
+    html.push_str("<h2>What was tried</h2>\n");
+    html.push_str(&page::table(&HEAD, rows_of(advice, question)));
+    if !advice.sharding.is_empty() {
+        html.push_str(&format!("<h2>{SHARDING}</h2>\n"));
+        html.push_str(&page::table(
+            &SHARDING_HEAD,
+            sharding_rows(advice, question),
+        ));
+    }
+    html
+}
+
+/// What it comes to, a sentence each.
+fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &advice.pool;
     match &advice.recommended {
@@ -269,6 +332,14 @@ fn text(advice: &Advice, question: &Question<'_>) -> String {
         None => lines.push(format!(
             "No change at the same quota is shown to make {name} faster (simulated)."
         )),
+    }
+    for (name, then, now) in resized(advice) {
+        lines.push(format!(
+            "The price: 99 % of the jobs of {name} itself end within {} then, {} now; what waits for them, as requests do for a \
+             collector that stops all threads, is not in the model.",
+            time(then),
+            time(now)
+        ));
     }
     if let Some(lower) = &advice.give_back {
         lines.push(format!(
@@ -292,15 +363,36 @@ fn text(advice: &Advice, question: &Question<'_>) -> String {
         }
         None => lines.push("Nothing was recorded to hold the model against.".to_owned()),
     }
-    let mut rows = table(&[
-        "setting",
-        "p99 of a job",
-        "of today's",
-        "periods throttled",
-        "load within the objective",
-    ]);
-    let row = |prediction: &Prediction| {
-        [
+    lines
+}
+
+/// Pools other than the timed one that the recommendation makes slower, then and now.
+fn resized(advice: &Advice) -> impl Iterator<Item = (&String, f64, f64)> {
+    let best = advice.recommended.as_ref();
+    let names = best
+        .into_iter()
+        .flat_map(|best| best.setting.threads.keys());
+    names.filter_map(move |name| {
+        let then = *best?.pools_p99_us.get(name)?;
+        let now = *advice.today.pools_p99_us.get(name)?;
+        (*name != advice.pool && then > now).then_some((name, then, now))
+    })
+}
+
+const HEAD: [&str; 5] = [
+    "setting",
+    "p99 of a job",
+    "of today's",
+    "periods throttled",
+    "load within the objective",
+];
+
+fn rows_of(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec<String>> {
+    let first = std::iter::once(&advice.today)
+        .chain(&advice.recommended)
+        .chain(&advice.give_back);
+    first.chain(&advice.tried).map(|prediction| {
+        vec![
             prediction.setting.changes(question),
             time(prediction.p99_us),
             change(prediction),
@@ -309,17 +401,23 @@ fn text(advice: &Advice, question: &Question<'_>) -> String {
                 .load_within_objective
                 .map_or("–".to_owned(), |load| format!("{load:.2} × today's")),
         ]
-    };
-    let first = std::iter::once(&advice.today)
-        .chain(&advice.recommended)
-        .chain(&advice.give_back);
-    for prediction in first.chain(&advice.tried) {
-        rows.add_row(row(prediction));
-    }
-    format!(
-        "{}\n\n{rows}\n\nConfirm it under load: slackline throttle apply, or throttle loadtest --before … --after ….\n",
-        lines.join("\n")
-    )
+    })
+}
+
+const SHARDING: &str =
+    "The whole load in shards, each with the most that it takes within the objective (no headroom)";
+const SHARDING_HEAD: [&str; 4] = ["each", "shards", "cores in all", "load of each"];
+
+fn sharding_rows(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec<String>> {
+    advice.sharding.iter().map(|sharding| {
+        let load = sharding.each.load_within_objective.unwrap_or(0.0);
+        vec![
+            sharding.each.setting.changes(question),
+            sharding.shards.to_string(),
+            format!("{:.1}", sharding.cores),
+            format!("{load:.2} × today's"),
+        ]
+    })
 }
 
 fn change(prediction: &Prediction) -> String {

@@ -72,6 +72,19 @@ struct Report {
     is_kept: bool,
 }
 
+impl Report {
+    /// Throttled periods under the new limit, or under the present one.
+    fn throttled(&self, is_new: bool) -> u64 {
+        let blocks = self.blocks.iter().filter(|block| block.is_new == is_new);
+        blocks.map(|block| block.throttled_periods).sum()
+    }
+
+    /// Where nothing is throttled, whatever became better is not the limit's doing: the service warms up, the load changes.
+    fn can_help(&self, below: f64) -> bool {
+        below > 1.0 || self.throttled(false) > 0
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     ensure!(
         arguments.pairs >= 2,
@@ -121,32 +134,28 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let measured = trial.measure();
     let (roots, group) = (trial.roots.clone(), trial.group.clone());
     let report = measured.map(|(metric, blocks, ratio)| {
-        // Where nothing is throttled, whatever became better is not the limit's doing: the service warms up, the load changes.
-        let throttled = |block: &&Block| !block.is_new && block.throttled_periods > 0;
-        let can_help = arguments.below > 1.0 || blocks.iter().any(|block| throttled(&block));
-        let is_kept = can_help && ratio.high < arguments.below;
-        Report {
+        let mut report = Report {
             group,
             before,
             tried,
             metric,
             blocks,
             ratio,
-            is_kept,
-        }
+            is_kept: false,
+        };
+        report.is_kept = report.can_help(arguments.below) && report.ratio.high < arguments.below;
+        report
     });
-    if let Ok(report) = &report
-        && report.is_kept
-        && interrupt.signal().is_none()
-    {
-        set(&mut journal, &roots, &report.group, &tried)?;
-        let knobs: Vec<Knob> = tried
-            .writes(&roots, &report.group)?
-            .into_iter()
-            .map(|write| write.0)
-            .collect();
-        journal.promote(&knobs)?;
-    }
+    let report = report.and_then(|report| {
+        if report.is_kept && interrupt.signal().is_none() {
+            set(&mut journal, &roots, &report.group, &tried)?;
+            let writes = tried.writes(&roots, &report.group)?.into_iter();
+            let knobs: Vec<Knob> = writes.map(|write| write.0).collect();
+            journal.promote(&knobs)?;
+        }
+        Ok(report)
+    });
+    // Also after an error: whatever was not promoted goes back.
     if !journal.restore(&roots, false)?.is_complete() {
         message("The limit could not be put back: slackline restore says what is left.");
         return Ok(Done::RestoreFailed);
@@ -346,11 +355,7 @@ fn job_p99_ms(collected: &Collected, pool: &mut Option<String>) -> anyhow::Resul
 
 fn text(report: &Report, arguments: &Arguments) -> String {
     let change = tuner::report::change(&report.ratio);
-    let throttled = |is_new: bool| -> u64 {
-        let blocks = report.blocks.iter().filter(|block| block.is_new == is_new);
-        blocks.map(|block| block.throttled_periods).sum()
-    };
-    let finding = if arguments.below <= 1.0 && throttled(false) == 0 {
+    let finding = if !report.can_help(arguments.below) {
         "Rolled back: nothing was throttled under the present limit, so no other one can make it faster.".to_owned()
     } else if report.is_kept {
         format!(
@@ -375,8 +380,8 @@ fn text(report: &Report, arguments: &Arguments) -> String {
         "{finding}\n{} → {}; {} and {} periods throttled{stays}",
         quota_text(&report.before),
         quota_text(&report.tried),
-        throttled(false),
-        throttled(true)
+        report.throttled(false),
+        report.throttled(true)
     )
 }
 

@@ -13,6 +13,8 @@ use super::watch::{self, Watched};
 use super::{page, shell};
 use crate::{Done, load, message};
 
+/// How often a rate is tried at which the generator was held up.
+const ATTEMPTS: usize = 3;
 /// Of every interval.
 const CONFIDENCE: f64 = 0.95;
 /// The share of the lower capacity at which both sides are watched: both hold there, one only just.
@@ -170,9 +172,7 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Repor
             let offset = 2_f64.powf(run as f64 / arguments.runs as f64);
             let mut search = Search::new(arguments.start * offset, arguments.tolerance);
             while let Some(per_s) = search.next() {
-                let outcome = trial(arguments, per_s, search.trials().len(), interrupt)?;
-                let held = outcome.p99_ms <= arguments.slo_p99_ms
-                    && outcome.error_share <= arguments.errors_max;
+                let (outcome, held) = undisturbed(arguments, per_s, &search, interrupt)?;
                 message(&format!(
                     "{}, search {}/{}: {per_s:.1}/s {} (p99 {:.1} ms, {:.2} % errors)",
                     side.name,
@@ -182,9 +182,6 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Repor
                     outcome.p99_ms,
                     100.0 * outcome.error_share,
                 ));
-                if let (false, Some(complaint)) = (held, outcome.complaint) {
-                    bail!("at {per_s:.1}/s {complaint}");
-                }
                 search.take(held);
             }
             side.trials.extend_from_slice(search.trials());
@@ -255,6 +252,30 @@ struct Outcome {
     p99_ms: f64,
     error_share: f64,
     complaint: Option<String>,
+}
+
+/// A run at one rate, and whether it held. One that failed while the generator was held up says nothing of the service: it is
+/// repeated, and given up after [`ATTEMPTS`].
+fn undisturbed(
+    arguments: &Arguments,
+    per_s: f64,
+    search: &Search,
+    interrupt: &Interrupt,
+) -> anyhow::Result<(Outcome, bool)> {
+    let mut attempt = 1;
+    loop {
+        let outcome = trial(arguments, per_s, search.trials().len(), interrupt)?;
+        let held =
+            outcome.p99_ms <= arguments.slo_p99_ms && outcome.error_share <= arguments.errors_max;
+        match &outcome.complaint {
+            Some(complaint) if !held && attempt < ATTEMPTS => {
+                message(&format!("at {per_s:.1}/s {complaint}. Once more."));
+                attempt += 1;
+            }
+            Some(complaint) if !held => bail!("at {per_s:.1}/s, {ATTEMPTS} times, {complaint}"),
+            _ => return Ok((outcome, held)),
+        }
+    }
 }
 
 /// One run at one rate; each of a search has arrivals of its own.

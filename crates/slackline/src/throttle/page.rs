@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use throttle::advice::Prediction;
 use throttle::{BIN_CORES, Cores};
 
 use super::text::Row;
 use super::watch::Report;
-use crate::page::{Column, columns, escaped, table};
+use crate::page::{Column, columns, escaped};
 
-pub(super) use crate::page::{paragraphs, write};
+pub(super) use crate::page::{paragraphs, table, write};
 
 /// A watch: the verdict, the histogram, the pools.
 pub(super) fn watch(report: &Report) -> String {
@@ -18,40 +19,67 @@ pub(super) fn watch(report: &Report) -> String {
         .collect();
     let mut html = paragraphs(&said);
     html.push_str("<h2>Cores in use, windows of 10 ms</h2>\n");
-    html.push_str(&histogram(report));
+    html.push_str(&histogram(report, 0));
     html.push_str("<h2>Threads</h2>\n");
     html + &table(&super::text::NAME_HEAD, super::text::name_rows(report))
 }
 
 /// Watches side by side, each with a heading.
 pub(super) fn side_by_side(sides: &[(&str, &Report)]) -> String {
-    let mut html = "<div class=\"beside\">\n".to_owned();
-    for (name, report) in sides {
-        let _ = writeln!(
-            html,
-            "<div><h3>{}</h3>\n{}</div>",
-            escaped(name),
-            histogram(report)
+    let bins = widest(sides.iter().map(|(_, report)| &report.observed.cores));
+    beside(
+        sides
+            .iter()
+            .map(|(name, report)| (*name, histogram(report, bins))),
+    )
+}
+
+/// The same of what the model says of two settings.
+pub(super) fn predictions(sides: &[(&str, &Prediction)]) -> String {
+    let bins = widest(sides.iter().map(|(_, prediction)| &prediction.cores));
+    beside(sides.iter().map(|(name, prediction)| {
+        let quota = prediction.setting.limit.in_cores();
+        let throttled = 100.0 * prediction.throttled_share;
+        let html = format!(
+            "{}<p>{:.1} cores in use on average<br>Throttled: {throttled:.0} % of the periods<br>99 % of all jobs end within {}</p>\n",
+            cores(&prediction.cores, bins, quota),
+            prediction.cores.mean(),
+            super::advise::time(prediction.p99_us)
         );
+        (*name, html)
+    }))
+}
+
+/// Bins of the widest histogram, so that all of a row have one scale.
+fn widest<'a>(all: impl Iterator<Item = &'a Cores>) -> usize {
+    all.map(|cores| cores.bins.len()).max().unwrap_or(0)
+}
+
+fn beside<'a>(sides: impl Iterator<Item = (&'a str, String)>) -> String {
+    let mut html = "<div class=\"beside\">\n".to_owned();
+    for (name, side) in sides {
+        let _ = writeln!(html, "<div><h3>{}</h3>\n{side}</div>", escaped(name));
     }
     html + "</div>\n"
 }
 
-fn histogram(report: &Report) -> String {
+fn histogram(report: &Report, bins: usize) -> String {
     let quota = report.limit.and_then(|limit| limit.in_cores());
     let throttled = super::text::throttled(report);
     let runnable = super::text::runnable(report);
     format!(
         "{}<p>Throttled: {}<br>Threads that want to run: {}</p>\n",
-        cores(&report.observed.cores, quota),
+        cores(&report.observed.cores, bins, quota),
         escaped(&throttled),
         escaped(&runnable)
     )
 }
 
-/// The histogram of cores in use, with the quota marked.
-pub(super) fn cores(cores: &Cores, quota: Option<f64>) -> String {
-    let rows = super::text::rows(cores);
+/// The histogram of cores in use in at least so many bins, with the quota marked.
+fn cores(cores: &Cores, bins: usize, quota: Option<f64>) -> String {
+    let mut cores = cores.clone();
+    cores.bins.resize(cores.bins.len().max(bins), 0);
+    let rows = super::text::rows(&cores);
     let is_over = |row: &Row| quota.is_some_and(|quota| row.low > quota + BIN_CORES / 2.0);
     let limit_at = quota.map(|_| rows.iter().take_while(|row| !is_over(row)).count());
     let bars: Vec<Column> = rows

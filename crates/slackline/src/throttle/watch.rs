@@ -141,6 +141,8 @@ pub(super) struct Watch {
     before: Option<CgroupSample>,
     own_before_s: f64,
     cpus: usize,
+    /// Found once: it means reading whole programs.
+    runtimes: Option<Vec<String>>,
 }
 
 impl Watch {
@@ -159,6 +161,7 @@ impl Watch {
             group,
             tightest,
             counters,
+            runtimes: None,
         })
     }
 
@@ -177,10 +180,14 @@ impl Watch {
         let limit = self.tightest.as_ref().map(limit_of);
         let quota = limit.and_then(|limit| limit.in_cores());
         let (group, cpus) = (self.group.clone(), self.cpus);
-        Report {
-            runtimes: quota.map_or_else(Vec::new, |cores| {
+        let runtimes = self.runtimes.get_or_insert_with(|| {
+            quota.map_or_else(Vec::new, |cores| {
                 runtimes::ignoring(&self.roots, &group, &observed, cores, cpus)
-            }),
+            })
+        });
+        let runtimes = runtimes.clone();
+        Report {
+            runtimes,
             verdict: throttle::judge(&observed, limit.as_ref(), counters.as_ref(), cpus),
             own_cpu_cores: (host::own_cpu_s() - self.own_before_s)
                 / (observed.duration_us / 1e6).max(0.001),

@@ -11,15 +11,14 @@ use crate::toy::{Ended, Toy};
 /// Requests of 5 ms beside a table that eight threads rebuild at once, in one core.
 fn described() -> Value {
     json!({
-        "host": { "cpus": 2, "tick_us": 4000, "turn_us": 3000 },
+        "host": { "cpus": 2 },
         "limit": { "quota_us": 100_000, "period_us": 100_000, "burst_us": 0 },
-        "duration_us": 0.0,
         "service": {
-            "pools": [{ "name": "worker", "threads": 8, "work": { "random": { "per_s": 60.0, "demand": { "fixed": { "cpu_us": 5000.0 } } } } }],
-            "bursts": [{ "every_us": 500_000.0, "threads": 8, "demand": { "fixed": { "cpu_us": 15_000.0 } } }],
+            "pools": [
+                { "name": "worker", "threads": 8, "work": { "random": { "per_s": 60.0, "demand": { "fixed": { "cpu_us": 5000.0 } } } } },
+                { "name": "table", "threads": 8, "work": { "batches": { "every_us": 500_000.0, "jobs": 8, "demand": { "fixed": { "cpu_us": 15_000.0 } } } } },
+            ],
         },
-        "latencies_us": [],
-        "left_out": 0,
     })
 }
 
@@ -38,18 +37,31 @@ fn a_described_service_is_advised() {
     let advice: Value = serde_json::from_str(&ended.stdout).unwrap();
     let best = &advice["recommended"];
     assert!(best["ratio"]["high"].as_f64() < Some(1.0), "{best}");
-    assert!(
-        best["setting"]["limit"]["burst_us"].as_u64() > Some(0),
-        "{best}"
-    );
+    assert_eq!(best["setting"]["threads"]["table"], 1, "{best}");
     let today = advice["today"]["throttled_share"].as_f64().unwrap();
     assert!(best["throttled_share"].as_f64().unwrap() < today);
-    let text = advise(&toy, &described(), &[]).with_code(0).stdout;
-    assert!(text.starts_with("Recommended: burst"), "{text}");
+    let page = toy.path("advice.html");
+    let more = [
+        "--slo-p99-ms",
+        "40",
+        "--shards",
+        "10",
+        "--html",
+        page.to_str().unwrap(),
+    ];
+    let text = advise(&toy, &described(), &more).with_code(0).stdout;
     assert!(
-        text.contains("Nothing was recorded to hold the model against."),
+        text.starts_with("Recommended: 1 table threads (now 8)"),
         "{text}"
     );
+    for said in [
+        "Nothing was recorded to hold the model against.",
+        "The whole load in shards",
+    ] {
+        assert!(text.contains(said), "{said}\n{text}");
+    }
+    let page = fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3, "{page}");
 }
 
 #[test]

@@ -47,3 +47,40 @@ fn an_idle_process_is_declined_with_the_reason() {
         "{process}"
     );
 }
+
+#[test]
+fn a_bad_configuration_file_is_named_with_line_and_key() {
+    let toy = Toy::new();
+    let path = toy.path("relayout.toml");
+    std::fs::write(&path, "[[watch]]\nexe = \"mariadbd\"\nuser = 5\n").unwrap();
+    let file = path.display().to_string();
+    Ended::of(toy.slackline(&["relayout", "start", "--config", &file]))
+        .with_code(2)
+        .saying(&["relayout.toml:3: user"]);
+    Ended::of(toy.slackline(&["relayout", "start", "--config", "/nonexistent.toml"]))
+        .with_code(2)
+        .saying(&["/nonexistent.toml"]);
+}
+
+#[test]
+fn the_unit_s_configuration_file_is_understood() {
+    let toy = Toy::new();
+    let example = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../contrib/systemd/slackline-relayout.toml"
+    );
+    // Its users need not be on this host; everything else is to be.
+    let text = std::fs::read_to_string(example).unwrap();
+    let text = text
+        .replace("user = \"mysql\"", "user = \"0\"")
+        .replace("user = \"postgres\"", "user = \"0\"")
+        .replace("mariadbd", "no-such-program")
+        .replace("\"postgres\"", "\"no-such-program\"")
+        .replace("every_s = 30", "every_s = 30\nonce = true");
+    let path = toy.path("relayout.toml");
+    std::fs::write(&path, text).unwrap();
+    let file = path.display().to_string();
+    Ended::of(toy.slackline(&["relayout", "start", "--config", &file]))
+        .with_code(2)
+        .saying(&["no process has an executable of that name"]);
+}

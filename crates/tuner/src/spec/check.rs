@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use bayes_opt::{Settings, Space};
 use host::Roots;
 
+use super::continuous::check_continuous;
 use super::locate::Source;
 use super::parameters::{KnobBinding, RESERVED, arm_configuration, check_space, is_word};
 use super::templates::check_templates;
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Scalar, Spec, TargetSpec, WorkloadSpec};
+use crate::continuous::Rules;
 use crate::error::SpecError;
 use crate::http;
 use crate::metrics;
@@ -43,6 +45,8 @@ pub struct CheckedSpec {
     pub objective: ObjectiveSpec,
     /// The constraints.
     pub constraints: Vec<MetricConstraint>,
+    /// How it goes on after its promotion, in `mode = "continuous"`.
+    pub continuous: Option<Rules>,
 }
 
 /// The most evaluations at once: what is asked while so many are unknown is hardly better than chance.
@@ -162,6 +166,7 @@ pub(super) fn check_experiment(
             .check(metric)
             .map_err(|message| source.error(&format!("workload.minimum.{metric}"), message))?;
     }
+    let continuous = check_continuous(&spec, source, &target, &objective, &known)?;
     for (name, metric) in &spec.metrics {
         let key = format!("metrics.{name}");
         if metric.prometheus.is_some() == metric.command.is_some() {
@@ -231,6 +236,7 @@ pub(super) fn check_experiment(
         workload,
         objective,
         constraints,
+        continuous,
         spec,
     })
 }

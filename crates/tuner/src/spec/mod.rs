@@ -4,6 +4,7 @@
 //! a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
 
 mod check;
+mod continuous;
 mod earlier;
 mod expression;
 mod locate;
@@ -11,6 +12,7 @@ mod parameters;
 mod templates;
 
 pub use check::{CheckedSpec, Pins};
+pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
 pub use parameters::KnobBinding;
 pub(crate) use parameters::arm_configuration;
@@ -36,6 +38,9 @@ pub struct Spec {
     /// Seed of the search; the same seed and the same measurements give the same questions.
     #[serde(default)]
     pub seed: u64,
+    /// `once`: search, verify, end. `continuous`: promote, keep watching, tune again when something has drifted (`serve` only).
+    #[serde(default, skip_serializing_if = "Mode::is_once")]
+    pub mode: Mode,
     /// What may be changed.
     pub parameters: Vec<ParameterSpec>,
     /// Orderings and linear constraints between parameters: `"min_pool <= max_pool"`.
@@ -77,6 +82,9 @@ pub struct Spec {
     /// `slackline serve` has it measured by `slackline worker` on other hosts, in place of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersSpec>,
+    /// How `mode = "continuous"` watches and when it may change something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continuous: Option<ContinuousSpec>,
 }
 
 /// Which workers may measure an experiment.

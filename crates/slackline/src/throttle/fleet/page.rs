@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use throttle::fleet::Finding;
 
 use super::Report;
-use super::text::{giving, in_use, optional, percent, summary, throttled};
+use super::text::{
+    GIVING_HEAD, THROTTLED_HEAD, giving, giving_row, summary, throttled, throttled_row,
+};
 use crate::page::{Column, WIDTH, columns, document, escaped, paragraphs, table};
 
 const ROW: f64 = 30.0;
@@ -30,7 +32,8 @@ pub(super) fn html(report: &Report, top: usize) -> String {
             )
         });
         page.push_str(&bars(&rows.collect::<Vec<_>>(), "over"));
-        page.push_str(&throttled_table(report, &held));
+        let rows = held.iter().map(|finding| throttled_row(report, finding));
+        page.push_str(&table(&THROTTLED_HEAD, rows));
         page.push_str("<h2>Cores in use, windows of 10 ms</h2>\n<p>Of the limit, which is the dashed line.</p>\n");
         for finding in held.iter().take(HISTOGRAMS) {
             page.push_str(&histogram(finding));
@@ -46,7 +49,8 @@ pub(super) fn html(report: &Report, top: usize) -> String {
             (finding.service.name.as_str(), cores, format!("{cores:.1}"))
         });
         page.push_str(&bars(&rows.collect::<Vec<_>>(), "bar"));
-        page.push_str(&giving_table(&giving));
+        let rows = giving.iter().map(|finding| giving_row(finding, ""));
+        page.push_str(&table(&GIVING_HEAD, rows));
     }
     document("CPU throttling of a fleet", &page)
 }
@@ -132,55 +136,4 @@ fn bars(rows: &[(&str, f64, String)], class: &str) -> String {
         );
     }
     svg + "</svg>\n"
-}
-
-fn throttled_table(report: &Report, findings: &[&Finding]) -> String {
-    let rows = findings.iter().map(|finding| {
-        let service = &finding.service;
-        let worst = report.worst.get(&service.name);
-        vec![
-            service.name.clone(),
-            format!("{:.0}", service.shards),
-            format!("{:.1}", service.limit_cores),
-            in_use(finding),
-            optional(finding.throttled_share, percent),
-            optional(finding.runnable_per_core, |per_core| {
-                format!("{per_core:.2}")
-            }),
-            optional(service.mean_wait_s, |s| format!("{:.2} ms", 1e3 * s)),
-            worst.map_or_else(String::new, |shard| {
-                format!("{} {}", shard.instance, shard.group)
-            }),
-        ]
-    });
-    table(
-        &[
-            "service",
-            "shards",
-            "cores",
-            "in use",
-            "throttled",
-            "want to run per core",
-            "mean wait",
-            "worst shard",
-        ],
-        rows,
-    )
-}
-
-fn giving_table(findings: &[&Finding]) -> String {
-    let rows = findings.iter().map(|finding| {
-        vec![
-            finding.service.name.clone(),
-            format!("{:.0}", finding.service.shards),
-            format!("{:.1}", finding.service.limit_cores),
-            in_use(finding),
-            optional(finding.peak_share, percent),
-            format!("{:.1}", finding.give_back_cores),
-        ]
-    });
-    table(
-        &["service", "shards", "cores", "in use", "peak", "give back"],
-        rows,
-    )
 }

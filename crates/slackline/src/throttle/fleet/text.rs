@@ -71,35 +71,16 @@ pub(super) fn throttled(report: &Report) -> impl Iterator<Item = &Finding> {
 
 pub(super) fn text(report: &Report, top: usize) -> String {
     let mut text = summary(report).join("\n") + "\n";
-    let mut rows = table(&[
-        "service",
-        "shards",
-        "cores",
-        "in use",
-        "throttled",
-        "want to run per core",
-        "stand still",
-        "mean wait",
-        "worst shard",
-    ]);
+    let mut head = THROTTLED_HEAD.to_vec();
+    head.insert(STANDING_AT, "stand still");
+    let mut rows = table(&head);
     for finding in throttled(report).take(top) {
-        let service = &finding.service;
-        let worst = report.worst.get(&service.name);
-        rows.add_row([
-            service.name.clone(),
-            format!("{:.0}", service.shards),
-            format!("{:.1}", service.limit_cores),
-            in_use(finding),
-            optional(finding.throttled_share, percent),
-            optional(finding.runnable_per_core, |per_core| {
-                format!("{per_core:.2}")
-            }),
-            optional(service.waiting, |threads| format!("{threads:.1} threads")),
-            optional(service.mean_wait_s, |s| format!("{:.2} ms", 1e3 * s)),
-            worst.map_or_else(String::new, |shard| {
-                format!("{} {}", shard.instance, shard.group)
-            }),
-        ]);
+        let mut row = throttled_row(report, finding);
+        let standing = optional(finding.service.waiting, |threads| {
+            format!("{threads:.1} threads")
+        });
+        row.insert(STANDING_AT, standing);
+        rows.add_row(row);
     }
     if throttled(report).next().is_some() {
         let _ = writeln!(text, "\nLatency to be won\n{rows}");
@@ -107,21 +88,64 @@ pub(super) fn text(report: &Report, top: usize) -> String {
             "On the worst shard, `slackline throttle watch` says why. In use above 90 %: only more quota helps.\n",
         );
     }
-    let mut rows = table(&["service", "shards", "cores", "in use", "peak", "give back"]);
+    let mut rows = table(&GIVING_HEAD);
     for finding in giving(report).into_iter().take(top) {
-        rows.add_row([
-            finding.service.name.clone(),
-            format!("{:.0}", finding.service.shards),
-            format!("{:.1}", finding.service.limit_cores),
-            in_use(finding),
-            optional(finding.peak_share, percent),
-            format!("{:.1} cores", finding.give_back_cores),
-        ]);
+        rows.add_row(giving_row(finding, " cores"));
     }
     if report.fleet.in_state(State::Roomy).next().is_some() {
         let _ = writeln!(text, "\nCPU to be given back\n{rows}");
     }
     text
+}
+
+/// The columns of [`throttled_row`].
+pub(super) const THROTTLED_HEAD: [&str; 8] = [
+    "service",
+    "shards",
+    "cores",
+    "in use",
+    "throttled",
+    "want to run per core",
+    "mean wait",
+    "worst shard",
+];
+/// Where the text has the threads that stand still, which the page draws.
+const STANDING_AT: usize = 6;
+
+/// A throttled service, for a table.
+pub(super) fn throttled_row(report: &Report, finding: &Finding) -> Vec<String> {
+    let service = &finding.service;
+    let worst = report.worst.get(&service.name);
+    vec![
+        service.name.clone(),
+        format!("{:.0}", service.shards),
+        format!("{:.1}", service.limit_cores),
+        in_use(finding),
+        optional(finding.throttled_share, percent),
+        optional(finding.runnable_per_core, |per_core| {
+            format!("{per_core:.2}")
+        }),
+        optional(service.mean_wait_s, |s| format!("{:.2} ms", 1e3 * s)),
+        worst.map_or_else(String::new, |shard| {
+            format!("{} {}", shard.instance, shard.group)
+        }),
+    ]
+}
+
+/// The columns of [`giving_row`].
+pub(super) const GIVING_HEAD: [&str; 6] =
+    ["service", "shards", "cores", "in use", "peak", "give back"];
+
+/// A service that could give cores back, for a table; `unit` follows their number.
+pub(super) fn giving_row(finding: &Finding, unit: &str) -> Vec<String> {
+    vec![
+        finding.service.name.clone(),
+        format!("{:.0}", finding.service.shards),
+        format!("{:.1}", finding.service.limit_cores),
+        in_use(finding),
+        optional(finding.peak_share, percent),
+        format!("{:.1}{unit}", finding.give_back_cores),
+    ]
 }
 
 /// Those that could give something back, most first.
@@ -131,7 +155,7 @@ pub(super) fn giving(report: &Report) -> Vec<&Finding> {
     giving
 }
 
-pub(super) fn in_use(finding: &Finding) -> String {
+fn in_use(finding: &Finding) -> String {
     percent(finding.service.used_cores / finding.service.limit_cores.max(1e-9))
 }
 
@@ -139,6 +163,6 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-pub(super) fn optional(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
+fn optional(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), text)
 }

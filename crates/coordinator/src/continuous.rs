@@ -1,0 +1,273 @@
+//! `mode = "continuous"` on this host: the controller's world, with the store for its memory.
+
+use std::time::Duration;
+
+use bayes_opt::Configuration;
+use jiff::Timestamp;
+use tuner::TunerError;
+use tuner::continuous::{
+    self, Acting, Alert, Applied, Controller, Flow, Round, Seen, State as Known, Task, Tuned, World,
+};
+use tuner::ledger::Event;
+use tuner::live::Live;
+use tuner::process::Interrupt;
+use tuner::report::Report;
+use tuner::spec::{AlertSpec, CheckedSpec};
+
+use crate::coordinator::{Coordinator, Progress};
+use crate::error::Error;
+use crate::sitting::Sitting;
+use crate::store::{Promotion, State, Wish};
+
+/// How soon a wish of its user is heeded while nothing is to be done.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Coordinator {
+    /// The controller of a continuous experiment, as it was kept.
+    pub(crate) fn controller(&self, id: i64, spec: &CheckedSpec) -> Result<Controller, Error> {
+        let rules = spec.continuous.clone().ok_or_else(|| {
+            Error::Conflict(format!("experiment {id} is not in mode = \"continuous\""))
+        })?;
+        let state = self.store.continuous(id)?;
+        let state = state.unwrap_or_else(|| Known::new(Timestamp::now()));
+        let control = spec.space.default_configuration();
+        Ok(Controller::resume(
+            rules,
+            control,
+            state,
+            &self.store.rounds(id)?,
+        ))
+    }
+
+    /// How a continuous experiment stands; `None` for any other.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Spec`], [`Error::Unavailable`].
+    pub fn continuous(&self, id: i64) -> Result<Option<continuous::View>, Error> {
+        let row = self.store.experiment(id)?;
+        if row.spec.mode != tuner::spec::Mode::Continuous {
+            return Ok(None);
+        }
+        let spec = self.checked(&row)?;
+        Ok(Some(self.controller(id, &spec)?.view(Timestamp::now())))
+    }
+
+    /// One sitting of a continuous experiment: until its user or the end of the coordinator.
+    pub(crate) fn sit_continuous(
+        &self,
+        id: i64,
+        spec: &CheckedSpec,
+        interrupt: &Interrupt,
+        mut live: Live<'_>,
+    ) -> Result<(), Error> {
+        let mut controller = self.controller(id, spec)?;
+        let row = self.store.experiment(id)?;
+        if row.promotion.is_none() && controller.state().promoted.is_some() {
+            controller.rolled_back_by_hand(Timestamp::now());
+        }
+        let promoted = controller.state().promoted.as_ref();
+        live.set_home(promoted.map(|it| it.configuration.clone()));
+        let mut host = Host {
+            coordinator: self,
+            id,
+            spec,
+            interrupt,
+            live,
+            in_force: row.promotion.filter(|promotion| promotion.is_complete),
+            is_applied: false,
+            kept: None,
+        };
+        let ran = continuous::run(&mut controller, &mut host);
+        let restored = host.live.restore();
+        *self.present() = None;
+        let restored = restored?;
+        if let Err(error @ TunerError::Ledger(_)) = ran {
+            return Err(Error::Unavailable(error.to_string()));
+        }
+        let row = self.store.experiment(id)?;
+        let in_force = match controller.state().promoted {
+            Some(_) => "; what was promoted stays in force, unwatched",
+            None => "",
+        };
+        let (state, message) = match (&ran, row.wish) {
+            (Err(error), _) => (State::Failed, Some(format!("{error}{in_force}"))),
+            (Ok(()), Some(Wish::Stop)) => (State::Stopped, Some(format!("stopped{in_force}"))),
+            (Ok(()), Some(Wish::Pause)) => (State::Paused, Some(format!("paused{in_force}"))),
+            (Ok(()), _) => (
+                State::Queued,
+                Some("goes on after the coordinator's next start".into()),
+            ),
+        };
+        self.store.sat(id, state, message.as_deref(), &row.report)?;
+        if restored.is_complete() {
+            return Ok(());
+        }
+        Err(Error::Conflict(
+            "not every knob could be restored; `slackline restore` says which".into(),
+        ))
+    }
+}
+
+/// This host.
+struct Host<'a> {
+    coordinator: &'a Coordinator,
+    id: i64,
+    spec: &'a CheckedSpec,
+    interrupt: &'a Interrupt,
+    live: Live<'a>,
+    /// What is in force, as its row says it.
+    in_force: Option<Promotion>,
+    /// A promotion or rollback has just ended: to be kept with the state that says so.
+    is_applied: bool,
+    /// What was kept last: a wait that changes nothing writes nothing.
+    kept: Option<Known>,
+}
+
+impl Host<'_> {
+    fn wishes_an_end(&self) -> bool {
+        let wish = self
+            .coordinator
+            .store
+            .experiment(self.id)
+            .map(|row| row.wish);
+        self.interrupt.signal().is_some() || matches!(wish, Ok(Some(Wish::Pause | Wish::Stop)))
+    }
+
+    fn progress(&self, doing: Option<String>) {
+        if let Some(present) = &mut *self.coordinator.present() {
+            present.progress = Progress {
+                experiment: self.id,
+                verifying: doing,
+                ..Progress::default()
+            };
+        }
+        self.coordinator.store.touch();
+    }
+
+    fn keep_report(&self, report: &Report) -> Result<(), Error> {
+        let mut report = report.clone();
+        report.evaluations.clear();
+        for arm in &mut report.verification {
+            arm.runs_blocks.clear();
+        }
+        self.coordinator.store.set_report(self.id, &report)
+    }
+}
+
+impl World for Host<'_> {
+    fn now(&mut self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    fn wait(&mut self, until: Timestamp) -> Flow {
+        loop {
+            if self.wishes_an_end() {
+                return Flow::End;
+            }
+            let left = until.duration_since(Timestamp::now());
+            if left.is_negative() || left.is_zero() {
+                return Flow::On;
+            }
+            let left = Duration::try_from(left).unwrap_or(LOOK);
+            let present = self.coordinator.present();
+            drop(self.coordinator.wake.wait_timeout(present, left.min(LOOK)));
+        }
+    }
+
+    fn keep(
+        &mut self,
+        controller: &mut Controller,
+        round: Option<&Round>,
+    ) -> Result<(), TunerError> {
+        let entries = controller.take_entries();
+        let state = controller.state();
+        if self.kept.as_ref() == Some(state) && entries.is_empty() && round.is_none() {
+            return Ok(());
+        }
+        // Begun, and not known yet how far it comes.
+        let begun = state.acting.is_some().then(|| Promotion {
+            is_complete: false,
+            changed: Vec::new(),
+            at: Timestamp::now(),
+        });
+        let promotion = match (std::mem::take(&mut self.is_applied), &begun) {
+            (true, _) => Some(self.in_force.as_ref()),
+            (false, Some(begun)) => Some(Some(begun)),
+            (false, None) => None,
+        };
+        let store = &self.coordinator.store;
+        store.keep_continuous(self.id, state, round, &entries, promotion)?;
+        self.live
+            .set_home(state.promoted.as_ref().map(|it| it.configuration.clone()));
+        self.kept = Some(state.clone());
+        self.progress(state.acting.as_ref().map(|acting| match acting {
+            Acting::Promote(_) => "promoting".into(),
+            Acting::RollBack(_) => "rolling back".into(),
+        }));
+        Ok(())
+    }
+
+    fn watch(&mut self, configuration: &Configuration) -> Result<Option<Seen>, TunerError> {
+        self.progress(Some("a round: control and what is in force".into()));
+        let seen = continuous::watch(
+            self.spec,
+            configuration,
+            &mut self.live,
+            &mut |_: &Event<'_>| {},
+        );
+        self.progress(None);
+        seen
+    }
+
+    fn tune(&mut self, task: &Task) -> Result<Option<Tuned>, TunerError> {
+        if task.is_new {
+            self.coordinator
+                .store
+                .new_verification(self.id)
+                .map_err(TunerError::from)?;
+        }
+        let mut sitting = Sitting::of_task(self.coordinator, self.id, task.clone());
+        let (tuned, report) = continuous::tune(
+            self.spec,
+            task.in_force.as_ref(),
+            &mut self.live,
+            &mut sitting,
+        )?;
+        if let Some(Tuned::Ended { .. }) = tuned {
+            self.keep_report(&report).map_err(TunerError::from)?;
+        }
+        self.progress(None);
+        Ok(tuned)
+    }
+
+    fn alert(&mut self, alert: &AlertSpec) -> Alert {
+        continuous::ask(alert)
+    }
+
+    fn apply(
+        &mut self,
+        configuration: Option<&Configuration>,
+    ) -> Result<Option<Applied>, TunerError> {
+        let control = self.spec.space.default_configuration();
+        let promoted = self.live.promote(configuration.unwrap_or(&control));
+        // After a refusal, what was applied so far is taken back; else there is nothing to take back.
+        self.live.restore()?;
+        Ok(match promoted {
+            Ok(changed) => {
+                self.in_force = configuration.map(|_| Promotion {
+                    is_complete: true,
+                    changed: changed.clone(),
+                    at: Timestamp::now(),
+                });
+                self.is_applied = true;
+                Some(Ok(changed))
+            }
+            // It is in the store that it was begun.
+            Err(_) if self.interrupt.signal().is_some() => None,
+            Err(error) => {
+                self.is_applied = true;
+                Some(Err(error.to_string()))
+            }
+        })
+    }
+}

@@ -1,0 +1,740 @@
+//! `mode = "continuous"`: what happens after a promotion, as a pure state machine. Time and observations come in, actions
+//! go out; [`run`] is the loop that carries them out in a [`World`], the real one or a simulated one.
+//!
+//! **The control** is always the configuration that the experiment began with, never the last promotion: every gain is
+//! against it, over the whole life of the experiment.
+//!
+//! - A service that runs by itself (no `target.start`) is one system: it has the promoted configuration but for a share of
+//!   the time, in which control and promoted configuration alternate in paired blocks (A B B A).
+//! - Kernel knobs under services that Slackline starts (`target.start`): the knobs belong to the host, so it is again a share
+//!   of the time; the two instances are started for each round and stopped after it.
+//! - A service that Slackline starts, with parameters of its own, has nothing that could stay promoted: refused.
+//!
+//! **Drift** is looked for in each watched metric of the control (the workload) and in the gain, by a
+//! [`latency_stats::DriftTest`] each. With k series, r rounds a day and f = `false_alarms_per_day`, each alarms at k·r/f: all
+//! together raise at most f false alarms a day where rounds of one season are exchangeable.
+//!
+//! **The rollback** needs no test of drift: `slo_rounds` rounds in a row whose mean excess over a constraint is above 0 by
+//! [`VIOLATION_DEVIATIONS`](crate::evaluation::VIOLATION_DEVIATIONS) standard errors. At the very limit that happens by chance in at most 0.1
+//! of the rounds, so three in a row in 0.001; a constraint that the control breaks by as much is not the
+//! configuration's doing, and is only said.
+
+mod alert;
+mod calendar;
+mod run;
+pub mod simulation;
+mod state;
+
+use std::collections::BTreeMap;
+
+use bayes_opt::Configuration;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use latency_stats::{DriftTest, mean_interval};
+use serde::Serialize;
+
+pub use alert::{Alert, ask};
+pub use calendar::Hours;
+pub use run::{Applied, Flow, Task, Tuned, World, run, tune, watch};
+pub use state::{Acting, Asked, Candidate, Entry, Promoted, Round, Searching, Seen, State};
+
+use crate::ledger::Drift;
+use crate::spec::AlertSpec;
+
+/// How long the answer of an alert query counts, and how soon one that fired is asked again.
+const ALERT_FRESH_S: i64 = 30;
+
+/// A drift adds at least so much doubt to what was measured before: 5 % of the objective.
+const DRIFT_SD_MIN: f64 = 0.05;
+
+/// The rounds that are looked at to say how large a change was.
+const RECENT_MAX: usize = 8;
+
+/// How soon a rollback or promotion that was refused is tried again.
+const AGAIN_S: i64 = 10;
+
+/// A search that leaves nothing in force is repeated after a day, then after two, four, and every eight days.
+const SEARCH_AGAIN_S: f64 = 86_400.0;
+const SEARCH_AGAIN_MAX_S: f64 = 8.0 * SEARCH_AGAIN_S;
+
+/// The series of the gain, beside those of the workload's metrics.
+pub const GAIN: &str = "gain";
+
+/// What a specification says of `mode = "continuous"`.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Seconds between the beginnings of two rounds.
+    pub round_every_s: f64,
+    /// Metrics of the control that tell the workload.
+    pub metrics: Vec<String>,
+    /// Parts of the day within which the workload is compared.
+    pub seasons: usize,
+    /// Parts of the day within which the gain is compared.
+    pub gain_seasons: usize,
+    /// Those of Saturdays and Sundays are seasons of their own.
+    pub weekends: bool,
+    /// Rounds until a false alarm of one series, on average, at the least.
+    pub run_length: f64,
+    /// Rounds in a row that break a constraint before a rollback.
+    pub slo_rounds: usize,
+    /// Promotions in a day.
+    pub changes_per_day: usize,
+    /// When something may be changed; at any time where empty.
+    pub hours: Vec<Hours>,
+    /// Whose days and hours these are.
+    pub time_zone: TimeZone,
+    /// Nothing is changed while this fires.
+    pub alert: Option<AlertSpec>,
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Nothing, until then.
+    Wait(Timestamp),
+    /// One round: this configuration against the control.
+    Watch(Configuration),
+    /// Ask whether the alert fires.
+    AskAlert,
+    /// Search and verify, until the search is over or that moment has come.
+    Tune(Task),
+    /// Put this configuration in force.
+    Promote(Configuration),
+    /// Put the control's configuration in force.
+    RollBack,
+}
+
+/// What came of an action.
+#[derive(Clone, Debug)]
+pub enum Observation {
+    /// Of [`Action::Watch`].
+    Watched(Seen),
+    /// Of [`Action::AskAlert`].
+    Alert(Alert),
+    /// Of [`Action::Tune`].
+    Tuned(Tuned),
+    /// Of [`Action::Promote`] and [`Action::RollBack`]: what was changed, or why nothing was.
+    Applied(Applied),
+}
+
+/// One drift test as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TestValue {
+    /// A metric of the control, or `gain`.
+    pub series: String,
+    /// Evidence for a change.
+    pub evidence: f64,
+    /// At which there is an alarm.
+    pub threshold: f64,
+    /// Rounds since it began.
+    pub rounds: usize,
+}
+
+/// How a continuous experiment stands, for whoever shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct View {
+    /// The state.
+    #[serde(flatten)]
+    pub state: State,
+    /// The drift tests.
+    pub tests: Vec<TestValue>,
+    /// Promotions today.
+    pub changes_today: usize,
+    /// How many there may be.
+    pub changes_per_day: usize,
+    /// From when on something may be changed: now, or the next opening of the hours and of the budget.
+    pub next_window: Timestamp,
+    /// The time zone of days and hours.
+    pub time_zone: String,
+    /// All this in words, a line each.
+    pub lines: Vec<String>,
+}
+
+impl View {
+    fn in_words(&self, now: Timestamp) -> Vec<String> {
+        let state = &self.state;
+        let mut lines = vec![match (&state.acting, &state.promoted) {
+            (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
+            (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
+            (None, Some(promoted)) => format!(
+                "promoted {:.0}, {:+.1} % when verified; watched against the control, round {}",
+                promoted.since,
+                100.0 * promoted.gain.exp_m1(),
+                state.rounds
+            ),
+            (None, None) => format!(
+                "the control's configuration is in force, round {}",
+                state.rounds
+            ),
+        }];
+        let doing = match (&state.searching, &state.due, &state.candidate) {
+            (Some(searching), ..) => Some(format!(
+                "searching since {:.0}: {}",
+                searching.since,
+                state.due.as_deref().unwrap_or("")
+            )),
+            (None, _, Some(_)) => {
+                Some("a verified configuration waits for its promotion".to_owned())
+            }
+            (None, Some(due), None) => Some(format!("a search is due: {due}")),
+            (None, None, None) => None,
+        };
+        lines.extend(doing);
+        lines.extend(
+            state
+                .held
+                .as_ref()
+                .map(|why| format!("nothing is changed now: {why}")),
+        );
+        lines.extend(self.tests.iter().map(|test| {
+            format!(
+                "drift of {}: evidence {:.1} after {} rounds, alarm at {:.0}",
+                test.series, test.evidence, test.rounds, test.threshold
+            )
+        }));
+        let window = if self.next_window <= now {
+            "now".to_owned()
+        } else {
+            format!("{:.0}", self.next_window)
+        };
+        lines.push(format!(
+            "changes today ({}): {} of {}; next allowed: {window}",
+            self.time_zone, self.changes_today, self.changes_per_day
+        ));
+        lines.push(format!(
+            "so far: {} alarms, {} promotions, {} rollbacks",
+            state.alarms, state.promotions, state.rollbacks
+        ));
+        lines
+    }
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Controller {
+    rules: Rules,
+    control: Configuration,
+    state: State,
+    tests: BTreeMap<String, DriftTest>,
+    /// Gains of the configuration in force, since its test began.
+    gains: Vec<f64>,
+    entries: Vec<Entry>,
+}
+
+impl Controller {
+    /// A controller that begins with a search.
+    #[must_use]
+    pub fn new(rules: Rules, control: Configuration, now: Timestamp) -> Self {
+        Self::resume(rules, control, State::new(now), &[])
+    }
+
+    /// A controller that goes on from what was kept: the state, and every round.
+    #[must_use]
+    pub fn resume(rules: Rules, control: Configuration, state: State, rounds: &[Round]) -> Self {
+        let mut controller = Self {
+            tests: BTreeMap::new(),
+            gains: Vec::new(),
+            entries: Vec::new(),
+            rules,
+            control,
+            state,
+        };
+        let names = controller.rules.metrics.clone();
+        for (index, name) in names.into_iter().chain([GAIN.to_owned()]).enumerate() {
+            let test = DriftTest::new(controller.rules.run_length, index as u64);
+            controller.tests.insert(name, test);
+        }
+        for round in rounds {
+            controller.count(round);
+        }
+        controller
+    }
+
+    /// The state, to be kept.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What has happened since this was last asked, to be kept with the state.
+    pub fn take_entries(&mut self) -> Vec<Entry> {
+        std::mem::take(&mut self.entries)
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn view(&self, now: Timestamp) -> View {
+        let test = |(name, test): (&String, &DriftTest)| TestValue {
+            series: name.clone(),
+            evidence: test.evidence(),
+            threshold: test.threshold(),
+            rounds: test.len(),
+        };
+        let mut view = View {
+            lines: Vec::new(),
+            tests: self.tests.iter().map(test).collect(),
+            changes_today: self.changes_today(now),
+            changes_per_day: self.rules.changes_per_day,
+            next_window: self.next_window(now),
+            time_zone: self.rules.time_zone.iana_name().unwrap_or("UTC").to_owned(),
+            state: self.state.clone(),
+        };
+        view.lines = view.in_words(now);
+        view
+    }
+
+    /// Somebody has put the control's configuration in force by hand.
+    pub fn rolled_back_by_hand(&mut self, now: Timestamp) {
+        self.say(now, "rollback", "by its user");
+        self.state.promoted = None;
+        self.state.acting = None;
+        self.state.rollbacks += 1;
+        self.restart(GAIN);
+        self.search_later(now);
+    }
+
+    /// What is to be done now. The state is to be kept before it is done: it says what was begun.
+    pub fn next(&mut self, now: Timestamp) -> Action {
+        if let Some(acting) = &self.state.acting {
+            if now < self.state.not_before {
+                return Action::Wait(self.state.not_before);
+            }
+            return match acting {
+                Acting::Promote(candidate) => Action::Promote(candidate.configuration.clone()),
+                Acting::RollBack(_) => Action::RollBack,
+            };
+        }
+        if now >= self.state.next_round {
+            let promoted = self.state.promoted.as_ref();
+            let configuration = promoted.map_or(&self.control, |promoted| &promoted.configuration);
+            return Action::Watch(configuration.clone());
+        }
+        if self.state.search_again.is_some_and(|at| now >= at) {
+            self.state.search_again = None;
+            self.state
+                .due
+                .get_or_insert_with(|| "nothing is in force: once more".into());
+        }
+        if self.state.due.is_none() && self.state.candidate.is_none() {
+            return Action::Wait(self.state.next_round);
+        }
+        if now < self.state.not_before {
+            return Action::Wait(self.state.not_before.min(self.state.next_round));
+        }
+        let (until, why) = match self.gate(now) {
+            Gate::Ask => return Action::AskAlert,
+            Gate::Shut(until, why) => (until, why),
+            Gate::Open => {
+                self.hold(now, None);
+                if let Some(candidate) = self.state.candidate.take() {
+                    let configuration = candidate.configuration.clone();
+                    self.state.changes.push(now);
+                    self.state.acting = Some(Acting::Promote(candidate));
+                    return Action::Promote(configuration);
+                }
+                return Action::Tune(self.begin_search(now));
+            }
+        };
+        self.hold(now, Some(why));
+        Action::Wait(until.min(self.state.next_round))
+    }
+
+    /// Takes what came of the last action.
+    pub fn observe(&mut self, now: Timestamp, observation: Observation) -> Option<Round> {
+        match observation {
+            Observation::Watched(seen) => return Some(self.watched(now, seen)),
+            Observation::Alert(alert) => self.state.asked = Some(Asked { at: now, alert }),
+            Observation::Tuned(tuned) => self.tuned(now, tuned),
+            Observation::Applied(applied) => self.applied(now, applied),
+        }
+        None
+    }
+
+    fn say(&mut self, at: Timestamp, kind: &str, text: impl Into<String>) {
+        self.entries.push(Entry {
+            at,
+            kind: kind.to_owned(),
+            text: text.into(),
+        });
+    }
+
+    /// Says once why a change waits, and once that it does not any more.
+    fn hold(&mut self, now: Timestamp, why: Option<String>) {
+        if self.state.held != why {
+            if let Some(why) = &why {
+                self.say(now, "held", why.clone());
+            }
+            self.state.held = why;
+        }
+    }
+
+    fn changes_today(&self, now: Timestamp) -> usize {
+        let day = self.rules.day_start(now);
+        self.state.changes.iter().filter(|at| **at >= day).count()
+    }
+
+    /// From when on the hours and the budget allow a change.
+    fn next_window(&self, now: Timestamp) -> Timestamp {
+        if self.changes_today(now) < self.rules.changes_per_day {
+            self.rules.opens(now)
+        } else {
+            self.rules.opens(self.rules.next_day(now))
+        }
+    }
+
+    /// Whether something may be changed now.
+    fn gate(&self, now: Timestamp) -> Gate {
+        let window = self.next_window(now);
+        if window > now {
+            let why = if self.changes_today(now) < self.rules.changes_per_day {
+                "outside the hours in which something may be changed".to_owned()
+            } else {
+                format!(
+                    "the change budget of today is used up ({})",
+                    self.rules.changes_per_day
+                )
+            };
+            return Gate::Shut(window, why);
+        }
+        if self.rules.alert.is_none() {
+            return Gate::Open;
+        }
+        match &self.state.asked {
+            Some(asked) if seconds_between(asked.at, now) < ALERT_FRESH_S => match &asked.alert {
+                Alert::Quiet => Gate::Open,
+                alert => Gate::Shut(after(asked.at, ALERT_FRESH_S as f64), alert.to_string()),
+            },
+            _ => Gate::Ask,
+        }
+    }
+
+    fn begin_search(&mut self, now: Timestamp) -> Task {
+        if self.state.searching.is_none() {
+            let reason = self.state.due.clone().unwrap_or_default();
+            self.say(now, "search", format!("begins: {reason}"));
+            self.state.searching = Some(Searching {
+                since: now,
+                from: self.state.evaluated,
+                is_begun: false,
+            });
+        }
+        let searching = self.state.searching.as_ref();
+        let closes = self.rules.closes(now);
+        Task {
+            from: searching.map_or(0, |searching| searching.from),
+            is_new: searching.is_some_and(|searching| !searching.is_begun),
+            until: closes.map_or(self.state.next_round, |closes| {
+                closes.min(self.state.next_round)
+            }),
+            drifts: self.state.drifts.clone(),
+            in_force: self
+                .state
+                .promoted
+                .as_ref()
+                .map(|it| it.configuration.clone()),
+            alert: self.rules.alert.clone(),
+        }
+    }
+
+    fn watched(&mut self, now: Timestamp, seen: Seen) -> Round {
+        self.state.rounds += 1;
+        let mut round = Round {
+            number: self.state.rounds,
+            at: now,
+            of_promoted: self.state.promoted.is_some(),
+            season: self.rules.season(now, self.rules.seasons),
+            gain_season: self.rules.season(now, self.rules.gain_seasons),
+            counts: false,
+            seen,
+        };
+        let every_s = self.rules.round_every_s;
+        self.state.next_round = after(now, every_s);
+        match &round.seen {
+            Seen::Measured(measured) => {
+                if std::mem::take(&mut self.state.unmeasured) > 0 {
+                    self.say(now, "measured", "the service can be measured again");
+                }
+                if measured.broken.is_empty() {
+                    if self.state.breaks > 0 {
+                        self.say(now, "slo", "the constraints hold again");
+                    }
+                    self.state.breaks = 0;
+                    if !measured.broken_by_both.is_empty() {
+                        let which = measured.broken_by_both.join("; ");
+                        self.say(now, "slo", format!("broken by the control as much: {which}; nothing is rolled back for it"));
+                    }
+                } else if round.of_promoted {
+                    self.state.breaks += 1;
+                    // The others of the row follow at once.
+                    self.state.next_round = now;
+                    let which = measured.broken.join("; ");
+                    let row = format!(
+                        "{} of {} rounds in a row",
+                        self.state.breaks, self.rules.slo_rounds
+                    );
+                    self.say(now, "slo", format!("broken: {which} ({row})"));
+                    if self.state.breaks >= self.rules.slo_rounds {
+                        self.doubt(measured.excess);
+                        self.roll_back(now, format!("a constraint is broken: {which}"));
+                    }
+                }
+                // Repeats of a bad moment are no independent rounds.
+                round.counts = self.state.breaks == 0;
+            }
+            Seen::Unmeasured(reason) => {
+                if self.state.unmeasured == 0 {
+                    self.say(
+                        now,
+                        "unmeasured",
+                        format!("{reason}; nothing is concluded from it"),
+                    );
+                }
+                self.state.unmeasured += 1;
+            }
+            Seen::Crashed(reason) => {
+                if round.of_promoted {
+                    self.doubt(DRIFT_SD_MIN);
+                    self.roll_back(now, format!("the service does not survive it: {reason}"));
+                }
+            }
+        }
+        for series in self.count(&round) {
+            self.drifted(now, &series);
+        }
+        round
+    }
+
+    /// Gives a round to the tests; returns those that alarm.
+    fn count(&mut self, round: &Round) -> Vec<String> {
+        let Seen::Measured(measured) = &round.seen else {
+            return Vec::new();
+        };
+        if !round.counts {
+            return Vec::new();
+        }
+        let mut alarms = Vec::new();
+        for (name, test) in &mut self.tests {
+            if round.number <= self.state.since.get(name).copied().unwrap_or(0) {
+                continue;
+            }
+            let value = if name == GAIN {
+                if !round.of_promoted {
+                    continue;
+                }
+                self.gains.push(measured.gain);
+                Some((round.gain_season, measured.gain))
+            } else {
+                let value = measured.workload.get(name);
+                value.map(|value| (round.season, *value))
+            };
+            if value.is_some_and(|(season, value)| test.push(season, value)) {
+                alarms.push(name.clone());
+            }
+        }
+        alarms
+    }
+
+    /// A test has raised an alarm.
+    fn drifted(&mut self, now: Timestamp, series: &str) {
+        if self.state.acting.is_some() {
+            self.restart(series);
+            return;
+        }
+        let mut sd = 0.0;
+        let mut text = format!("the workload's {series} has changed");
+        if series == GAIN {
+            let split = self.gains.len() - (self.gains.len() / 2).min(RECENT_MAX);
+            let (before, recent) = self.gains.split_at(split);
+            let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+            let change = mean(recent) - mean(before);
+            sd = change.abs();
+            text = format!("the gain has changed by {:+.1} %", 100.0 * change.exp_m1());
+            let is_loss = mean_interval(recent, 0.95).is_ok_and(|interval| interval.low > 0.0);
+            if is_loss {
+                self.roll_back(now, "it has become worse than the control".into());
+            }
+        }
+        let evidence = self.tests.get(series).map_or(0.0, DriftTest::evidence);
+        self.say(
+            now,
+            "drift",
+            format!(
+                "{text} (evidence {evidence:.0}, alarm at {:.0})",
+                self.rules.run_length
+            ),
+        );
+        self.state.alarms += 1;
+        self.doubt(sd);
+        // What is verified now was measured before.
+        self.state.candidate = None;
+        self.state.searching = None;
+        self.state.due = Some(text);
+        self.restart(series);
+    }
+
+    /// Nothing is in force, and nothing better is known.
+    fn search_later(&mut self, now: Timestamp) {
+        self.state.search_again = Some(after(now, self.state.search_again_after_s));
+        let longer_s = 2.0 * self.state.search_again_after_s;
+        self.state.search_again_after_s = longer_s.min(SEARCH_AGAIN_MAX_S);
+    }
+
+    /// What was measured so far may be off by so much.
+    fn doubt(&mut self, sd: f64) {
+        self.state.drifts.push(Drift {
+            before: self.state.evaluated,
+            variance: sd.max(DRIFT_SD_MIN).powi(2),
+        });
+    }
+
+    fn restart(&mut self, series: &str) {
+        if let Some(test) = self.tests.get_mut(series) {
+            test.restart();
+        }
+        self.state
+            .since
+            .insert(series.to_owned(), self.state.rounds);
+        if series == GAIN {
+            self.gains.clear();
+        }
+    }
+
+    fn roll_back(&mut self, now: Timestamp, reason: String) {
+        self.say(now, "rollback", format!("begins: {reason}"));
+        self.state.candidate = None;
+        self.state.searching = None;
+        self.state.breaks = 0;
+        self.state.not_before = now;
+        self.state.acting = Some(Acting::RollBack(reason));
+    }
+
+    fn tuned(&mut self, now: Timestamp, tuned: Tuned) {
+        match tuned {
+            Tuned::Paused { evaluated } => {
+                self.state.evaluated = evaluated;
+                if let Some(searching) = &mut self.state.searching {
+                    searching.is_begun = true;
+                }
+            }
+            Tuned::Failed { evaluated, reason } => {
+                self.state.evaluated = evaluated;
+                self.state.searching = None;
+                self.say(
+                    now,
+                    "search",
+                    format!("failed: {reason}; tried again later"),
+                );
+                self.state.not_before = after(now, self.rules.round_every_s);
+            }
+            Tuned::Ended {
+                evaluated,
+                winner,
+                sentence,
+                is_conclusive,
+            } => {
+                self.state.evaluated = evaluated;
+                self.state.searching = None;
+                self.state.due = None;
+                self.say(now, "search", sentence);
+                let in_force = self.state.promoted.as_ref().map(|it| &it.configuration);
+                match winner {
+                    Some(winner) if Some(&winner.configuration) == in_force => {
+                        self.say(now, "search", "what is in force is still the best");
+                    }
+                    Some(winner) => self.state.candidate = Some(winner),
+                    None if in_force.is_some() && is_conclusive => {
+                        self.roll_back(now, "its gain could not be shown again".into());
+                        self.state.is_search_wanted_after_rollback = false;
+                    }
+                    None => {}
+                }
+                if self.state.promoted.is_none() && self.state.candidate.is_none() {
+                    self.search_later(now);
+                }
+            }
+        }
+    }
+
+    fn applied(&mut self, now: Timestamp, applied: Applied) {
+        let Some(acting) = self.state.acting.take() else {
+            return;
+        };
+        match (acting, applied) {
+            (Acting::Promote(candidate), Ok(changed)) => {
+                let gain = 100.0 * candidate.gain.exp_m1();
+                self.say(
+                    now,
+                    "promoted",
+                    format!("{} ({gain:+.1} % when verified)", changed.join(", ")),
+                );
+                self.state.promotions += 1;
+                self.state.search_again = None;
+                self.state.search_again_after_s = SEARCH_AGAIN_S;
+                self.state.promoted = Some(Promoted {
+                    configuration: candidate.configuration,
+                    gain: candidate.gain,
+                    since: now,
+                });
+                self.state.is_search_wanted_after_rollback = true;
+            }
+            (Acting::RollBack(reason), Ok(_)) => {
+                self.say(
+                    now,
+                    "rollback",
+                    "done: the control's configuration is in force",
+                );
+                self.state.rollbacks += 1;
+                self.state.promoted = None;
+                if std::mem::replace(&mut self.state.is_search_wanted_after_rollback, true) {
+                    self.state
+                        .due
+                        .get_or_insert(format!("rolled back: {reason}"));
+                } else {
+                    self.search_later(now);
+                }
+            }
+            (Acting::Promote(_), Err(reason)) => {
+                self.say(now, "refused", format!("the promotion: {reason}"));
+                if self.state.promoted.is_none() {
+                    self.search_later(now);
+                }
+                return;
+            }
+            (acting @ Acting::RollBack(_), Err(reason)) => {
+                self.say(
+                    now,
+                    "refused",
+                    format!("the rollback: {reason}; it is tried again"),
+                );
+                self.state.acting = Some(acting);
+                self.state.not_before = after(now, AGAIN_S as f64);
+                return;
+            }
+        }
+        let day = self.rules.day_start(now);
+        self.state.changes.retain(|at| *at >= day);
+        self.restart(GAIN);
+        self.state.next_round = now;
+    }
+}
+
+enum Gate {
+    Open,
+    Ask,
+    Shut(Timestamp, String),
+}
+
+fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
+    to.as_second() - from.as_second()
+}
+
+fn after(from: Timestamp, seconds: f64) -> Timestamp {
+    from.checked_add(SignedDuration::from_secs_f64(seconds))
+        .unwrap_or(from)
+}

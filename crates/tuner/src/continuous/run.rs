@@ -1,0 +1,298 @@
+//! The loop that carries out what a [`Controller`] says, in a [`World`].
+
+use bayes_opt::Configuration;
+use jiff::Timestamp;
+use latency_stats::Pair;
+
+use super::state::Measured;
+use super::{Action, Alert, Candidate, Controller, Observation, Round, Seen};
+use crate::bench::{Arm, Bench};
+use crate::error::{Fault, TunerError};
+use crate::evaluation::{Block, Evaluation, Measurement, Rules};
+use crate::experiment::{self, evaluate};
+use crate::ledger::{Drift, Ledger};
+use crate::report::{ArmResult, Finding, Report};
+use crate::spec::{AlertSpec, CheckedSpec, Goal, Limit};
+
+/// A search, or a part of one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// Evaluations that there were before the search.
+    pub from: usize,
+    /// It has not begun yet: an earlier verification is not its own.
+    pub is_new: bool,
+    /// To be interrupted then, after the evaluation that is measured.
+    pub until: Timestamp,
+    /// What has drifted since when.
+    pub drifts: Vec<Drift>,
+    /// What is promoted: measured first, and a candidate of the verification.
+    pub in_force: Option<Configuration>,
+    /// To be interrupted when this fires.
+    pub alert: Option<AlertSpec>,
+}
+
+/// What came of a search.
+#[derive(Clone, Debug)]
+pub enum Tuned {
+    /// It goes on later.
+    Paused {
+        /// Evaluations so far.
+        evaluated: usize,
+    },
+    /// It came to its verified end.
+    Ended {
+        /// Evaluations so far.
+        evaluated: usize,
+        /// What was shown to be better than the control, with every constraint held.
+        winner: Option<Candidate>,
+        /// What was shown, in words.
+        sentence: String,
+        /// The verification came to an end: nothing better is a finding, not an accident.
+        is_conclusive: bool,
+    },
+    /// It could not go on.
+    Failed {
+        /// Evaluations so far.
+        evaluated: usize,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What was changed, or why nothing was.
+pub type Applied = Result<Vec<String>, String>;
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Yes.
+    On,
+    /// No: something asks for an end, for now.
+    End,
+}
+
+/// What a controller acts on.
+pub trait World {
+    /// The time.
+    fn now(&mut self) -> Timestamp;
+
+    /// Waits until then, or until something asks for an end.
+    fn wait(&mut self, until: Timestamp) -> Flow;
+
+    /// Keeps the state, what happened, and a round. Nothing is done before this has returned.
+    ///
+    /// # Errors
+    /// [`TunerError::Ledger`]: the loop ends, with everything restored.
+    fn keep(
+        &mut self,
+        controller: &mut Controller,
+        round: Option<&Round>,
+    ) -> Result<(), TunerError>;
+
+    /// One round of this configuration; `None` where something asked for an end.
+    ///
+    /// # Errors
+    /// As an evaluation's.
+    fn watch(&mut self, configuration: &Configuration) -> Result<Option<Seen>, TunerError>;
+
+    /// Searches; `None` where something asked for an end.
+    ///
+    /// # Errors
+    /// As a ledger's.
+    fn tune(&mut self, task: &Task) -> Result<Option<Tuned>, TunerError>;
+
+    /// Asks whether an alert fires.
+    fn alert(&mut self, alert: &AlertSpec) -> Alert;
+
+    /// Puts a configuration in force; `None` is the control's. `None` where something asked for an end meanwhile: it is begun
+    /// again later.
+    ///
+    /// # Errors
+    /// What was begun could not be undone.
+    fn apply(
+        &mut self,
+        configuration: Option<&Configuration>,
+    ) -> Result<Option<Applied>, TunerError>;
+}
+
+/// Runs a controller until something asks for an end.
+///
+/// # Errors
+/// Those of the world.
+pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), TunerError> {
+    loop {
+        let now = world.now();
+        let action = controller.next(now);
+        let observation = match &action {
+            Action::Wait(until) => {
+                // There may be words about why.
+                world.keep(controller, None)?;
+                if world.wait(*until) == Flow::End {
+                    return Ok(());
+                }
+                continue;
+            }
+            Action::AskAlert => match controller.rules().alert.clone() {
+                Some(alert) => Observation::Alert(world.alert(&alert)),
+                None => Observation::Alert(Alert::Quiet),
+            },
+            Action::Watch(configuration) => match world.watch(configuration)? {
+                Some(seen) => Observation::Watched(seen),
+                None => return Ok(()),
+            },
+            Action::Tune(task) => {
+                world.keep(controller, None)?;
+                match world.tune(task)? {
+                    Some(tuned) => Observation::Tuned(tuned),
+                    None => return Ok(()),
+                }
+            }
+            Action::Promote(_) | Action::RollBack => {
+                world.keep(controller, None)?;
+                let configuration = match &action {
+                    Action::Promote(configuration) => Some(configuration),
+                    _ => None,
+                };
+                match world.apply(configuration)? {
+                    Some(applied) => Observation::Applied(applied),
+                    None => return Ok(()),
+                }
+            }
+        };
+        let now = world.now();
+        let round = controller.observe(now, observation);
+        world.keep(controller, round.as_ref())?;
+        if world.wait(now) == Flow::End {
+            return Ok(());
+        }
+    }
+}
+
+/// One round: a whole evaluation of `configuration` against the control, without an early end. `None` where a signal or
+/// its user stopped it.
+///
+/// # Errors
+/// A knob could not be put back, or the ledger refused.
+pub fn watch(
+    spec: &CheckedSpec,
+    configuration: &Configuration,
+    bench: &mut dyn Bench,
+    ledger: &mut dyn Ledger,
+) -> Result<Option<Seen>, TunerError> {
+    let arm = Arm {
+        configuration: configuration.clone(),
+        ..Arm::default()
+    };
+    let evaluation = Evaluation::new(Rules::of_round(spec), None);
+    let (measured, blocks) = evaluate(evaluation, &arm, bench, ledger)?;
+    Ok(match measured {
+        Ok((_, measurement)) => Some(seen(spec, &measurement, &blocks)),
+        Err(Fault::Configuration(reason)) => Some(Seen::Crashed(reason)),
+        Err(Fault::Harness(reason) | Fault::Unmeasured(reason)) => Some(Seen::Unmeasured(reason)),
+        Err(Fault::Interrupted(_)) => None,
+    })
+}
+
+fn seen(spec: &CheckedSpec, measurement: &Measurement, blocks: &[Block]) -> Seen {
+    let rules = spec.continuous.as_ref();
+    let metrics = rules.map(|rules| rules.metrics.clone()).unwrap_or_default();
+    let of_control = |metric: &str| {
+        let pairs: Vec<Pair> = Rules::pairs(blocks, metric);
+        let sum: f64 = pairs.iter().map(|pair| pair.control).sum();
+        (!pairs.is_empty()).then(|| sum / pairs.len() as f64)
+    };
+    let (mut broken, mut broken_by_both) = (Vec::new(), Vec::new());
+    let excess = measurement.excess.values().copied().fold(0.0, f64::max);
+    for constraint in &spec.constraints {
+        let excess = measurement
+            .excess
+            .get(&constraint.text)
+            .copied()
+            .unwrap_or(0.0);
+        if !measurement.breaks(&constraint.text) {
+            continue;
+        }
+        // A limit of its own may be too much for the control as well.
+        let control = match constraint.limit {
+            Limit::Absolute(_) => {
+                of_control(&constraint.metric).map(|value| constraint.excess(value, value))
+            }
+            Limit::TimesControl(_) => None,
+        };
+        if control.is_some_and(|control| control > 0.0 && control >= excess) {
+            broken_by_both.push(constraint.text.clone());
+        } else {
+            broken.push(constraint.text.clone());
+        }
+    }
+    Seen::Measured(Measured {
+        gain: measurement.score,
+        gain_variance: measurement.score_variance,
+        workload: metrics
+            .into_iter()
+            .filter_map(|metric| of_control(&metric).map(|value| (metric, value)))
+            .collect(),
+        excess,
+        broken,
+        broken_by_both,
+    })
+}
+
+/// What is in force is replaced by what is better by 1 % at the least, measured in the same runs.
+const WORTH_A_CHANGE: f64 = 0.01;
+
+/// Searches and verifies by [`experiment::run_to_end`]. `None` where a signal ended it. With the report of what there is.
+///
+/// # Errors
+/// The ledger refused, or a knob could not be put back.
+pub fn tune(
+    spec: &CheckedSpec,
+    in_force: Option<&Configuration>,
+    bench: &mut dyn Bench,
+    ledger: &mut dyn Ledger,
+) -> Result<(Option<Tuned>, Report), TunerError> {
+    let (report, error) = experiment::run_to_end(spec, bench, ledger);
+    let counted = report.evaluations.last().map_or(0, |record| record.number);
+    let tuned = match error {
+        Some(
+            error @ (TunerError::Control { .. }
+            | TunerError::Load { .. }
+            | TunerError::Optimizer(_)),
+        ) => Some(Tuned::Failed {
+            evaluated: counted,
+            reason: error.to_string(),
+        }),
+        Some(error) => return Err(error),
+        None if report.interrupted.is_some() => None,
+        None if report.paused => Some(Tuned::Paused { evaluated: counted }),
+        None => {
+            let sign = match spec.objective.goal {
+                Goal::Minimise => 1.0,
+                Goal::Maximise => -1.0,
+            };
+            let is_shown = report.finding == Finding::Improvement;
+            let candidate = |arm: &ArmResult| {
+                Some(Candidate {
+                    configuration: arm.configuration.clone(),
+                    gain: sign * arm.ratios.get(&spec.objective.name())?.estimate.ln(),
+                })
+            };
+            let mut winner = report.winner().filter(|_| is_shown).and_then(candidate);
+            let mut arms = report.verification.iter();
+            let present = arms.find(|arm| Some(&arm.configuration) == in_force);
+            let present = present.filter(|arm| arm.violated.is_empty() && arm.faults.is_empty());
+            if let (Some(found), Some(present)) = (&winner, present.and_then(candidate))
+                && found.gain > present.gain - WORTH_A_CHANGE
+            {
+                winner = Some(present);
+            }
+            Some(Tuned::Ended {
+                evaluated: counted,
+                winner,
+                sentence: report.sentence.clone(),
+                is_conclusive: report.finding != Finding::Unfinished,
+            })
+        }
+    };
+    Ok((tuned, report))
+}

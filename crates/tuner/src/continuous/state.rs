@@ -1,0 +1,199 @@
+//! What a controller knows, as it is kept.
+
+use std::collections::BTreeMap;
+
+use bayes_opt::Configuration;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::Alert;
+use crate::ledger::Drift;
+
+/// All that a controller goes on from, beside the rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// What is in force instead of the control's configuration.
+    pub promoted: Option<Promoted>,
+    /// Why a search is due.
+    pub due: Option<String>,
+    /// The search that has begun.
+    pub searching: Option<Searching>,
+    /// Verified, and to be promoted when that is allowed.
+    pub candidate: Option<Candidate>,
+    /// Begun, and to be finished before anything else.
+    pub acting: Option<Acting>,
+    /// What was refused is not tried again before.
+    pub not_before: Timestamp,
+    /// When a search is due, as nothing is in force.
+    pub search_again: Option<Timestamp>,
+    /// How long after the next search that leaves nothing in force.
+    pub search_again_after_s: f64,
+    /// When the next round is due.
+    pub next_round: Timestamp,
+    /// Rounds so far, the unmeasured ones included.
+    pub rounds: usize,
+    /// Rounds in a row that broke a constraint.
+    pub breaks: usize,
+    /// Rounds in a row that could not be measured.
+    pub unmeasured: usize,
+    /// Evaluations so far.
+    pub evaluated: usize,
+    /// Each drift test counts rounds after this one.
+    pub since: BTreeMap<String, usize>,
+    /// What has drifted, and how far, oldest first.
+    pub drifts: Vec<Drift>,
+    /// The promotions of the last day that had one.
+    pub changes: Vec<Timestamp>,
+    /// The last answer of the alert query.
+    pub asked: Option<Asked>,
+    /// Why a change waits.
+    pub held: Option<String>,
+    /// Alarms of drift tests so far.
+    pub alarms: usize,
+    /// Promotions so far.
+    pub promotions: usize,
+    /// Rollbacks so far.
+    pub rollbacks: usize,
+    /// A rollback leads to a search, unless it was a search that led to it.
+    pub is_search_wanted_after_rollback: bool,
+}
+
+impl State {
+    /// Nothing is known yet: a search is due.
+    #[must_use]
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            promoted: None,
+            due: Some("the first".into()),
+            searching: None,
+            candidate: None,
+            acting: None,
+            not_before: now,
+            search_again: None,
+            search_again_after_s: super::SEARCH_AGAIN_S,
+            next_round: now,
+            rounds: 0,
+            breaks: 0,
+            unmeasured: 0,
+            evaluated: 0,
+            since: BTreeMap::new(),
+            drifts: Vec::new(),
+            changes: Vec::new(),
+            asked: None,
+            held: None,
+            alarms: 0,
+            promotions: 0,
+            rollbacks: 0,
+            is_search_wanted_after_rollback: true,
+        }
+    }
+}
+
+/// A configuration in force.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Promoted {
+    /// It.
+    pub configuration: Configuration,
+    /// Logarithm of its verified ratio to the control; below 0 is better, whatever the goal.
+    pub gain: f64,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// A verified configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// It.
+    pub configuration: Configuration,
+    /// Logarithm of its verified ratio to the control; below 0 is better, whatever the goal.
+    pub gain: f64,
+}
+
+/// A search under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Searching {
+    /// When it began.
+    pub since: Timestamp,
+    /// Evaluations that there were before it.
+    pub from: usize,
+    /// It has been begun in the store of evaluations as well.
+    pub is_begun: bool,
+}
+
+/// A change of the service that has begun.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Acting {
+    /// To this configuration.
+    Promote(Candidate),
+    /// To the control's, for this reason.
+    RollBack(String),
+}
+
+/// An answer of the alert query.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub alert: Alert,
+}
+
+/// What has happened, in words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When.
+    pub at: Timestamp,
+    /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `unmeasured` or `measured`.
+    pub kind: String,
+    /// The words.
+    pub text: String,
+}
+
+/// One comparison of what is in force with the control.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// From 1.
+    pub number: usize,
+    /// When it ended.
+    pub at: Timestamp,
+    /// A promoted configuration was compared; else the control with itself.
+    pub of_promoted: bool,
+    /// The part of the day within which the workload is compared.
+    pub season: usize,
+    /// The part within which the gain is.
+    pub gain_season: usize,
+    /// The drift tests count it.
+    pub counts: bool,
+    /// What was seen.
+    pub seen: Seen,
+}
+
+/// What a round saw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    /// Measured.
+    Measured(Measured),
+    /// Nobody's fault that is known: says nothing.
+    Unmeasured(String),
+    /// The service did not survive the configuration in force.
+    Crashed(String),
+}
+
+/// What a round measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Mean logarithm of the ratio to the control; below 0 is better, whatever the goal.
+    pub gain: f64,
+    /// The variance of that mean.
+    pub gain_variance: f64,
+    /// The watched metrics of the control, on average over the blocks.
+    pub workload: BTreeMap<String, f64>,
+    /// The largest excess over a constraint.
+    pub excess: f64,
+    /// Constraints that were broken.
+    pub broken: Vec<String>,
+    /// Constraints that the control broke by as much.
+    pub broken_by_both: Vec<String>,
+}

@@ -1,0 +1,56 @@
+"""A MariaDB of Debian with a private data directory under sysbench, for the benchmark and the stress test of relayout."""
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parents[2] / "examples" / "relayout-mariadb"
+SLACKLINE = os.environ["SLACKLINE"]
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    def __init__(self, directory, port):
+        self.directory = directory
+        output = subprocess.run([EXAMPLE / "server", directory, str(port)], check=True, stdout=subprocess.PIPE, text=True)
+        self.pid = int(output.stdout)
+
+    def sql(self, text):
+        command = ["mariadb", "--no-defaults", f"--socket={self.directory}/socket", "--user=root", "-N", "-B", "-e", text]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def sql_file(self, text):
+        """As `sql`, for more than fits on a command line."""
+        command = ["mariadb", "--no-defaults", f"--socket={self.directory}/socket", "--user=root"]
+        subprocess.run(command, input=text, check=True, text=True)
+
+    def reading(self):
+        """Queries answered, and seconds of CPU time: of all threads to the nanosecond, and the user part by ticks."""
+        queries = int(self.sql("show global status like 'Questions'").split()[1])
+        run_ns = sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{self.pid}/task").glob("*/schedstat"))
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return queries, run_ns / 1e9, int(fields[11]) * TICK_S
+
+    def load(self, workload, threads):
+        log = open(f"{self.directory}/sysbench.log", "w")
+        command = ["sysbench", f"oltp_{workload}", "--db-driver=mysql", f"--mysql-socket={self.directory}/socket",
+                   "--mysql-user=sbtest", "--tables=4", "--table-size=25000", f"--threads={threads}", "--time=0",
+                   "--report-interval=1", "run"]
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def windows(self):
+        """Queries per second, by windows of one second."""
+        text = Path(f"{self.directory}/sysbench.log").read_text()
+        return [float(word) for word in re.findall(r"qps: ([0-9.]+)", text)]
+
+    def stop(self):
+        subprocess.run(["kill", str(self.pid)], check=False)
+        while Path(f"/proc/{self.pid}").exists():
+            time.sleep(0.1)
+
+
+def relayout(state, *arguments, check=True):
+    return subprocess.run([SLACKLINE, "--state-dir", state, "relayout", *map(str, arguments)], check=check, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
