@@ -1,5 +1,4 @@
 //! The CPU-time clock of another process: the run time of all its threads, ended ones included, to the nanosecond.
-//! This file holds the only unsafe code of the crate.
 
 use std::mem::MaybeUninit;
 

@@ -18,6 +18,7 @@ mod machine;
 mod probe;
 mod process;
 mod process_tree;
+mod real_time;
 mod roots;
 
 pub mod cgroup;
@@ -38,10 +39,11 @@ pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{Journal, RestoreOutcome, RestoreReport, RestoredItem, replace_synced};
 pub use knob::Knob;
 pub use lock::Lock;
-pub use machine::Machine;
+pub use machine::{Machine, MachineCpu};
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{
     End, all_pids, boot_id, end_process, family, is_running, parent, start_time, thread_ids,
 };
 pub use process_tree::{ProcessSample, ProcessTree};
+pub use real_time::RealTime;
 pub use roots::Roots;

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{CgroupLayout, Hierarchies};
 use crate::cpus::online_cpus;
+use crate::error::HostError;
+use crate::process_tree::TICK_NS;
 use crate::roots::{Roots, read_text};
 
 /// A machine's description.
@@ -71,6 +73,66 @@ impl Machine {
     }
 }
 
+/// What all CPUs together did since the machine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MachineCpu {
+    /// Ran user and kernel code of threads; without interrupts.
+    pub used_s: f64,
+    /// Had nothing to run.
+    pub idle_s: f64,
+    /// Had something to run, and the hypervisor ran something else.
+    pub stolen_s: f64,
+    /// All of it, interrupts included.
+    pub all_s: f64,
+}
+
+impl MachineCpu {
+    /// The first line of `/proc/stat` (proc_stat(5)): `cpu user nice system idle iowait irq softirq steal …`, in ticks.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Absent`], [`HostError::Parse`].
+    pub fn read(roots: &Roots) -> Result<Self, HostError> {
+        let path = roots.proc("stat");
+        let text = read_text(&path)?.ok_or_else(|| HostError::Absent {
+            knob: "the machine's CPU times".to_owned(),
+            path: path.clone(),
+        })?;
+        let line = text.lines().next().unwrap_or_default();
+        let fields: Vec<f64> = line
+            .split_whitespace()
+            .skip(1)
+            .map_while(|word| word.parse::<u64>().ok())
+            .map(|ticks| (ticks * TICK_NS) as f64 / 1e9)
+            .collect();
+        // What a guest used is in the first two as well.
+        let [user, nice, system, idle, iowait, irq, softirq, stolen, ..] = fields[..] else {
+            return Err(HostError::parse(
+                &path,
+                "cpu",
+                format!("{line:?} has fewer than 8 times"),
+            ));
+        };
+        Ok(Self {
+            used_s: user + nice + system,
+            idle_s: idle + iowait,
+            stolen_s: stolen,
+            all_s: user + nice + system + idle + iowait + irq + softirq + stolen,
+        })
+    }
+
+    /// Since an earlier reading.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            used_s: self.used_s - before.used_s,
+            idle_s: self.idle_s - before.idle_s,
+            stolen_s: self.stolen_s - before.stolen_s,
+            all_s: self.all_s - before.all_s,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,5 +168,41 @@ mod tests {
             (0, 0, false)
         );
         assert_eq!(empty.cgroup, CgroupLayout::None);
+    }
+
+    #[test]
+    fn cpu_times_of_a_fake_tree() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::at(dir.path());
+        assert!(matches!(
+            MachineCpu::read(&roots),
+            Err(HostError::Absent { .. })
+        ));
+        std::fs::create_dir_all(roots.proc("")).unwrap();
+        let stat = |text: &str| std::fs::write(roots.proc("stat"), text).unwrap();
+        stat("cpu  100 200 300 4000 50 6 7 80 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n");
+        let before = MachineCpu::read(&roots).unwrap();
+        stat("cpu  200 200 300 4200 50 6 7 180 0 0\n");
+        let passed = MachineCpu::read(&roots).unwrap().since(before);
+        let wanted = MachineCpu {
+            used_s: 1.0,
+            idle_s: 2.0,
+            stolen_s: 1.0,
+            all_s: 4.0,
+        };
+        for (one, two) in [
+            (passed.used_s, wanted.used_s),
+            (passed.idle_s, wanted.idle_s),
+            (passed.stolen_s, wanted.stolen_s),
+            (passed.all_s, wanted.all_s),
+        ] {
+            assert!((one - two).abs() < 1e-9, "{passed:?}");
+        }
+        stat("cpu  100 200\n");
+        let error = MachineCpu::read(&roots).unwrap_err().to_string();
+        assert!(
+            error.contains("proc/stat") && error.contains("8 times"),
+            "{error}"
+        );
     }
 }

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use host::RealTime;
 use ureq::http;
 
+use crate::neighbours::Watch;
 use crate::report::{Latency, Report};
 use crate::{Arrivals, Error, Request};
 
@@ -35,6 +37,9 @@ pub struct Plan {
     pub connections: usize,
     /// An answer that takes longer is an error. What is still unsent so long after the last arrival is given up.
     pub timeout: Duration,
+    /// The service's control group, where the service is on this machine and the group is known: the generator then runs at
+    /// real-time priority, so that the service does not hold back its own load, and who else took CPU is reckoned.
+    pub service_group: Option<String>,
 }
 
 #[derive(Debug)]
@@ -98,6 +103,11 @@ pub fn run(plan: &Plan, stop: &(dyn Fn() -> bool + Sync)) -> Result<Report, Erro
         ));
     }
     let due_ns = plan.arrivals.due_ns(plan.duration.as_secs_f64())?;
+    let watch = plan
+        .service_group
+        .as_deref()
+        .map(Watch::start)
+        .transpose()?;
     let next = AtomicUsize::new(0);
     let cpu_before_s = host::own_cpu_s();
     let started = Instant::now();
@@ -135,6 +145,7 @@ pub fn run(plan: &Plan, stop: &(dyn Fn() -> bool + Sync)) -> Result<Report, Erro
         waited_share: counts.waited as f64 / due.max(1) as f64,
         lateness_p99_us: 0.0,
         own_cpu_s: host::own_cpu_s() - cpu_before_s,
+        neighbours: watch.map(Watch::end).transpose()?,
         bottleneck: None,
     };
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -158,6 +169,7 @@ impl Worker<'_> {
             .max_idle_connections(1)
             .build()
             .into();
+        let _real_time = self.plan.service_group.as_ref().map(|_| RealTime::take());
         let mut counts = Counts::new();
         let end = self.started + self.plan.duration + self.plan.timeout;
         loop {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::neighbours::Neighbours;
+
 /// An idle connection that wakes later than this for an arrival is late: a wake-up takes 50 µs, a scheduling slice of another
 /// thread up to 3 ms. A choice of this crate.
 const LATE_US: f64 = 1000.0;
@@ -81,6 +83,8 @@ pub struct Report {
     pub lateness_p99_us: f64,
     /// The generator's own CPU time.
     pub own_cpu_s: f64,
+    /// What others did to the CPUs, where the service's control group is known.
+    pub neighbours: Option<Neighbours>,
     /// Who was in the way, if somebody was.
     pub bottleneck: Option<Bottleneck>,
 }
@@ -99,11 +103,28 @@ impl Report {
         let (share, least) = LATE_ARRIVALS;
         let is_late = late > least && late >= share * lateness.len() as f64;
         let busy = self.own_cpu_s / (self.duration_s.max(1e-9) * cpus.max(1) as f64);
-        self.bottleneck = is_late.then_some(if busy > BUSY {
+        self.bottleneck = (is_late || self.is_in_the_way()).then_some(if busy > BUSY {
             Bottleneck::Generator
         } else {
             Bottleneck::Neighbour
         });
+    }
+
+    /// The least that the 99th percentile of latency would have been without the bottleneck: the generator's lateness explains
+    /// no more than itself; what neighbours took from the service explains everything.
+    #[must_use]
+    pub fn latency_p99_at_least_us(&self) -> f64 {
+        match self.bottleneck {
+            None => self.latency.latency_p99_us,
+            Some(Bottleneck::Neighbour) if !self.is_in_the_way() => {
+                (self.latency.latency_p99_us - self.lateness_p99_us).max(0.0)
+            }
+            Some(_) => 0.0,
+        }
+    }
+
+    fn is_in_the_way(&self) -> bool {
+        self.neighbours.is_some_and(|they| they.were_in_the_way())
     }
 
     /// What to do about the bottleneck, in words.
@@ -114,6 +135,13 @@ impl Report {
             self.lateness_p99_us / 1000.0,
             self.latency.latency_p99_us / 1000.0
         );
+        if let Some(they) = self.neighbours.filter(Neighbours::were_in_the_way) {
+            return Some(format!(
+                "neighbours were in the service's way: they, or the hypervisor, took {:.0} % of the machine's CPU time, and {:.0} % was left",
+                100.0 * they.used_share,
+                100.0 * they.unused_share
+            ));
+        }
         self.bottleneck.map(|bottleneck| match bottleneck {
             Bottleneck::Generator => format!(
                 "the load generator was the bottleneck: {late}; give it more CPUs, or ask for less"
@@ -144,6 +172,7 @@ mod tests {
             },
             waited_share: 0.0,
             lateness_p99_us: 0.0,
+            neighbours: None,
             own_cpu_s: 0.95,
             bottleneck: None,
         };
@@ -163,9 +192,42 @@ mod tests {
         report.judge(&lateness(5, 3000), 2);
         assert_eq!(report.bottleneck, Some(Bottleneck::Neighbour));
         assert!(report.complaint().unwrap().contains("3.0 ms late"));
+        assert!((report.latency_p99_at_least_us() - 2000.0).abs() < 10.0);
         // Beside a service that takes a second it does not matter.
         report.latency.latency_p99_us = 1e6;
         report.judge(&lateness(5, 3000), 2);
         assert_eq!(report.bottleneck, None);
+        assert!((report.latency_p99_at_least_us() - 1e6).abs() < 1.0);
+    }
+
+    #[test]
+    fn neighbours_are_in_the_way_where_little_is_left() {
+        let mut report: Report = serde_json::from_value(serde_json::json!({
+            "due": 1, "requests": 1, "errors": 0, "error_kinds": {}, "duration_s": 1.0, "requests_per_s": 1.0,
+            "latency_mean_us": 1e6, "latency_p50_us": 1e6, "latency_p90_us": 1e6, "latency_p99_us": 1e6,
+            "latency_p999_us": 1e6, "latency_max_us": 1e6, "waited_share": 0.0, "lateness_p99_us": 0.0,
+            "own_cpu_s": 0.1, "neighbours": null, "bottleneck": null
+        }))
+        .unwrap();
+        let on_time = Histogram::new_with_max(1_000_000, 3).unwrap();
+        for (used_share, unused_share, expected) in [
+            (0.3, 0.1, Some(Bottleneck::Neighbour)),
+            (0.3, 0.5, None),
+            (0.05, 0.0, None),
+        ] {
+            report.neighbours = Some(Neighbours {
+                used_share,
+                unused_share,
+            });
+            report.judge(&on_time, 2);
+            assert_eq!(report.bottleneck, expected, "{used_share} {unused_share}");
+        }
+        report.neighbours = Some(Neighbours {
+            used_share: 0.3,
+            unused_share: 0.1,
+        });
+        report.judge(&on_time, 2);
+        assert!(report.complaint().unwrap().contains("took 30 %"));
+        assert!(report.latency_p99_at_least_us() < 1.0);
     }
 }

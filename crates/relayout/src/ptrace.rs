@@ -205,34 +205,3 @@ pub(crate) fn poll(thread: u32) -> io::Result<Wait> {
         (_, signal) => Wait::Signal(signal),
     })
 }
-
-/// A thread of ours at real-time priority until dropped, so that a stopped process does not wait for its own load.
-pub(crate) struct RealTime {
-    before: Option<(i32, libc::sched_param)>,
-}
-
-impl RealTime {
-    /// Takes the lowest real-time priority; where that is not allowed, goes on without.
-    pub(crate) fn take() -> Self {
-        let mut before = libc::sched_param { sched_priority: 0 };
-        // SAFETY: sched_getscheduler(2) takes no pointer; 0 is the calling thread.
-        let policy = unsafe { libc::sched_getscheduler(0) };
-        // SAFETY: the pointer is valid for writing one sched_param.
-        let known = unsafe { libc::sched_getparam(0, &raw mut before) };
-        let wanted = libc::sched_param { sched_priority: 1 };
-        // SAFETY: the pointer is valid for reading one sched_param.
-        let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const wanted) };
-        Self {
-            before: (policy >= 0 && known == 0 && set == 0).then_some((policy, before)),
-        }
-    }
-}
-
-impl Drop for RealTime {
-    fn drop(&mut self) {
-        if let Some((policy, parameter)) = self.before {
-            // SAFETY: the pointer is valid for reading one sched_param.
-            unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
-        }
-    }
-}

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use host::{HostError, Roots};
+use host::{HostError, RealTime, Roots};
 use serde::{Deserialize, Serialize};
 
-use crate::ptrace::{self, RealTime, Wait};
+use crate::ptrace::{self, Wait};
 use crate::{Declined, Memory, RelayoutError};
 
 /// How long all threads of a process may take to stop before an attempt is given up and all go on: the first, and, where

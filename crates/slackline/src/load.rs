@@ -71,6 +71,7 @@ impl Source {
             duration: seconds("--duration-s", duration_s)?,
             connections: self.connections,
             timeout: seconds("--timeout-s", self.timeout_s)?,
+            service_group: None,
         })
     }
 }

@@ -105,7 +105,7 @@ fn a_throttled_group_is_seen_in_the_metrics_until_it_vanishes() {
     let traced = of("slackline_traced_seconds_total");
     // Both want to run all the time.
     let runnable = of("slackline_runnable_thread_seconds_total") / traced;
-    assert!((1.5..2.1).contains(&runnable), "{runnable}");
+    assert!((1.5..2.1).contains(&runnable), "{runnable}: {text}");
     let windows = of("slackline_cpu_use_of_limit_count");
     assert!(
         (windows - 100.0 * traced).abs() < 5.0 * traced,
@@ -152,6 +152,61 @@ fn check(text: &str) -> std::io::Result<()> {
     let output = promtool.wait_with_output()?;
     assert!(output.status.success(), "{output:?}\n{text}");
     Ok(())
+}
+
+/// Groups below a group, without a limit of their own.
+struct Below {
+    directories: Vec<std::path::PathBuf>,
+}
+
+impl Below {
+    fn new(group: &Group, count: usize) -> Self {
+        let files = host::cgroup::procs_files(&host::Roots::default(), &group.name).unwrap();
+        let parents = files.iter().filter_map(|file| file.parent());
+        let directories: Vec<_> = parents
+            .flat_map(|parent| (0..count).map(|number| parent.join(format!("part-{number}"))))
+            .collect();
+        for directory in &directories {
+            std::fs::create_dir(directory).unwrap();
+        }
+        Self { directories }
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        for directory in &self.directories {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}
+
+#[test]
+fn a_thousand_groups_below_one_limit_are_served() {
+    let Some(group) = Group::new() else {
+        return;
+    };
+    let below = Below::new(&group, 1000);
+    let toy = Toy::new();
+    let service = format!("{}/*", group.name);
+    let arguments = ["--service", &service, "--max-services", "2000"];
+    let agent = Agent::new(&toy, &[&arguments[..], &["--trace-s", "0"]].concat());
+    let text = agent.metrics();
+    let of = |metric: &str| {
+        let start = format!("{metric}{{");
+        let mine = format!("{}/part-", group.name);
+        let lines = text.lines().filter(|line| line.starts_with(&start));
+        lines
+            .filter(|line| line.contains(&mine))
+            .filter(|line| line.ends_with(" 0.2"))
+            .count()
+    };
+    assert_eq!(of("slackline_cpu_limit_cores"), 1000, "{text}");
+    // They vanish while it serves.
+    drop(below);
+    agent.wait_for("slackline_cpu_usage_seconds_total", "part-999\"", |value| {
+        value.is_none()
+    });
 }
 
 #[test]

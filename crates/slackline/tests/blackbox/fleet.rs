@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::agent::Agent;
+use crate::throttle::Group;
 use crate::toy::{Ended, Toy, skip};
 
 #[path = "../../../../xtask/src/simulated_fleet.rs"]
@@ -46,9 +48,14 @@ impl Prometheus {
                 return None;
             }
         }
-        std::fs::write(data.path().join("prometheus.yml"), "global: {}\n").unwrap();
+        Self::of(data, "global: {}\n")
+    }
+
+    /// What a folder holds, under a configuration.
+    fn of(data: tempfile::TempDir, configuration: &str) -> Option<Self> {
+        std::fs::write(data.path().join("prometheus.yml"), configuration).unwrap();
         let address = free_address();
-        let child = Command::new("prometheus")
+        let started = Command::new("prometheus")
             .arg(option("config.file", &data.path().join("prometheus.yml")))
             .arg(option("storage.tsdb.path", &data.path().join("tsdb")))
             .arg("--storage.tsdb.retention.time=100y")
@@ -56,8 +63,14 @@ impl Prometheus {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+            .spawn();
+        let child = match started {
+            Ok(child) => child,
+            Err(error) => {
+                skip(&error);
+                return None;
+            }
+        };
         let server = Self {
             child,
             url: format!("http://{address}"),
@@ -241,6 +254,48 @@ fn faults(server: &Prometheus, toy: &Toy) {
     Ended::of(elsewhere)
         .with_code(2)
         .saying(&["/elsewhere/api/v1/query answered 404", "base URL"]);
+}
+
+/// Nothing simulated: a throttled group of this host, its agent, and a Prometheus that asks it.
+#[test]
+fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
+    let Some(mut group) = Group::new() else {
+        return;
+    };
+    group.spin();
+    group.spin();
+    let toy = Toy::new();
+    let service = format!("spinners={}", group.name);
+    let agent = Agent::new(&toy, &["--service", &service, "--trace-every-s", "1"]);
+    let configuration = format!(
+        "scrape_configs:\n- job_name: slackline\n  scrape_interval: 1s\n  static_configs: [{{targets: [\"{}\"]}}]\n",
+        agent.address
+    );
+    let Some(server) = Prometheus::of(tempfile::tempdir().unwrap(), &configuration) else {
+        return;
+    };
+    // Until the series fill the window, and the tracepoints' have two samples in it.
+    let end = Instant::now() + Duration::from_secs(60);
+    let spinners = loop {
+        let arguments = ["throttle", "fleet", "--prometheus", &server.url];
+        let mut command = toy.slackline(&arguments);
+        command.args(["--window-s", "10", "--json", "-"]);
+        let ended = Ended::of(command);
+        let report: Value = serde_json::from_str(&ended.stdout).unwrap_or_default();
+        let services = report["services"].as_array().cloned().unwrap_or_default();
+        let found = services.into_iter().find(|one| one["name"] == "spinners");
+        if let Some(found) = found.filter(|one| {
+            one["used_cores"].as_f64() > Some(0.19) && one["runnable"].as_f64() > Some(1.0)
+        }) {
+            break found;
+        }
+        assert!(Instant::now() < end, "{}{}", ended.stdout, ended.stderr);
+        std::thread::sleep(Duration::from_millis(500));
+    };
+    assert_eq!(spinners["limit_cores"], 0.2, "{spinners}");
+    assert_eq!(spinners["state"], "quota_too_small", "{spinners}");
+    let used = spinners["used_cores"].as_f64().unwrap();
+    assert!((0.1..0.3).contains(&used), "{spinners}");
 }
 
 #[test]
