@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use bayes_opt::Configuration;
+use tuner::Fault;
 use tuner::TunerError;
 use tuner::assignment::{Assignment, Purpose};
 use tuner::bench::{Arm, Bench};
 use tuner::evaluation::Block;
 use tuner::experiment::{self, Search};
+use tuner::ledger::{Kept, PlannedArm};
 use tuner::protocol::{Order, Ticket};
 use tuner::report::EvaluationRecord;
 use tuner::spec::{CheckedSpec, WorkersSpec};
-use tuner::Fault;
-use tuner::ledger::{Kept, PlannedArm};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;

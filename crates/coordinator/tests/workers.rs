@@ -280,42 +280,6 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
 }
 
 #[test]
-fn what_one_experiment_asks_keeps_no_other_waiting() {
-    let queue = Queue::default();
-    with_workers(3, &queue, |coordinator| {
-        let path = Path::new("/tmp/simulated.json");
-        // One at a time: between two of its orders it asks, longer and longer.
-        let slow = coordinator.create(&spec("bayesian", 60, 1), path).unwrap();
-        let quick = coordinator
-            .create(&spec("random", 100_000, 2), path)
-            .unwrap();
-        wait_for(coordinator, slow, State::Done);
-        coordinator.stop(quick).unwrap();
-        wait_for(coordinator, quick, State::Stopped);
-        let log = queue.log.lock().unwrap();
-        let of = |id: i64| log.iter().filter(move |it| it.1 == id).map(|it| it.0);
-        let asked: Vec<(Instant, Instant)> = of(slow).zip(of(slow).skip(1)).collect();
-        let longest = asked.iter().max_by_key(|(from, to)| *to - *from).unwrap();
-        let took = longest.1 - longest.0;
-        let meanwhile = of(quick)
-            .filter(|at| (longest.0..longest.1).contains(at))
-            .count();
-        assert!(
-            took > Duration::from_millis(50),
-            "{took:?}: too quick to tell anything"
-        );
-        assert!(
-            meanwhile >= 3,
-            "{meanwhile} orders of another experiment in {took:?}"
-        );
-        let total = of(quick).count();
-        say(&format!(
-            "the longest ask took {took:?}; another experiment gave out {meanwhile} meanwhile, {total} in all"
-        ));
-    });
-}
-
-#[test]
 fn without_workers_an_experiment_for_them_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("slackline.db").display().to_string();

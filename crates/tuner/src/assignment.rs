@@ -180,7 +180,7 @@ pub fn measure(
 type Ended = Result<(Outcome, Measurement), Fault>;
 
 /// One evaluation from start to end; the blocks are kept even of one that ended badly.
-fn evaluate(
+pub(crate) fn evaluate(
     mut evaluation: Evaluation,
     arm: &Arm,
     bench: &mut dyn Bench,

@@ -491,7 +491,7 @@ time_zone = "Europe/Berlin"
         (
             "[continuous]",
             "[workers]\n[continuous]",
-            "spec.toml:16: workers: continuous watches the service of this host: leave the section out, or mode",
+            "spec.toml:17: workers: continuous watches the service of this host: leave the section out, or mode",
         ),
         (
             "apply = [{ command = [\"true\"] }]\nobserve = { pid = 1 }",

@@ -13,7 +13,7 @@ use super::evaluations::{Running, find_evaluation, insert, insert_block, leave_q
 use super::{Store, now_ms, to_json, usize_of};
 use crate::error::Error;
 
-/// The tables of this part: version 2 of the schema.
+/// The tables of this part: version 3 of the schema.
 pub(super) const MIGRATION: &str = "
 ALTER TABLE experiments ADD COLUMN on_workers BIGINT NOT NULL DEFAULT 0;
 ALTER TABLE evaluations ADD COLUMN host TEXT;

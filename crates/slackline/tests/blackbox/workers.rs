@@ -177,12 +177,17 @@ fn stress(plan: &Plan) -> Option<String> {
                 .or_default() += 1;
             evaluations += 1;
         }
-        let verified = &report["verification"][0];
-        assert_eq!(
-            (&verified["runs"], &verified["blocks"]),
-            (&json!(3), &json!(9)),
-            "{verified}"
-        );
+        // A search of so few may find nothing better than the control.
+        let is_control = report["recommended"]["configuration"] == report["control"];
+        let verified = report["verification"].as_array().unwrap();
+        assert_eq!(verified.is_empty(), is_control, "{report}");
+        for arm in verified {
+            assert_eq!(
+                (&arm["runs"], &arm["blocks"]),
+                (&json!(3), &json!(9)),
+                "{arm}"
+            );
+        }
     }
     let late = cluster.said("came too late");
     let undone = cluster.said("an earlier run was killed");
@@ -200,7 +205,6 @@ fn stress(plan: &Plan) -> Option<String> {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the record of what happened")]
 fn killed_and_cut_off_at_random_every_evaluation_ends_once() {
     let minutes = std::env::var("SLACKLINE_STRESS_MINUTES").ok();
     let minutes: Option<f64> = minutes.map(|text| text.parse().expect("minutes"));

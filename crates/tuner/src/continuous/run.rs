@@ -6,10 +6,11 @@ use latency_stats::Pair;
 
 use super::state::Measured;
 use super::{Action, Alert, Candidate, Controller, Observation, Round, Seen};
+use crate::assignment::evaluate;
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Rules};
-use crate::experiment::{self, evaluate};
+use crate::experiment;
 use crate::ledger::{Drift, Ledger};
 use crate::report::{ArmResult, Finding, Report};
 use crate::spec::{AlertSpec, CheckedSpec, Goal, Limit};
