@@ -296,7 +296,8 @@ impl Workers {
         let is_taken = held(&self.leases)
             .get(&ticket)
             .is_some_and(|lease| lease.worker != worker && lease.beat.elapsed() < self.lease);
-        if is_taken {
+        // The lease of what was withdrawn may still be there.
+        if is_taken && store.attempt(ticket)?.is_some() {
             self.declined.fetch_add(1, Ordering::Relaxed);
             return Ok(Reply::Later);
         }
