@@ -1,12 +1,13 @@
 //! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and none may end in a 5xx.
 
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
+use crate::step::Started;
 use crate::{build_release, install, step, venv};
 
 /// An experiment that changes nothing and never ends by itself.
@@ -25,17 +26,6 @@ search = { strategy = "random" }
 struct Access {
     write_token: String,
     address: String,
-}
-
-/// A server that ends with the fuzzing.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It is asked to end by its own signal handler's signal, so that it restores what it changed.
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
 }
 
 pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
@@ -61,7 +51,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
         command
     };
     let server = slackline(&["serve", "--listen", "127.0.0.1:0", "--rate", "100000"]);
-    let _server = Server({ server }.spawn().context("slackline serve")?);
+    let _server = Started({ server }.spawn().context("slackline serve")?);
     let access = wait_for(&state.join("serve.json"))?;
     let spec = work.join("experiment.toml");
     std::fs::write(&spec, SPEC)?;

@@ -1,6 +1,6 @@
 //! One step of a task: a heading, a command whose output is seen, and how long it took.
 
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -25,4 +25,15 @@ pub(crate) fn run(name: &str, command: &mut Command) -> anyhow::Result<bool> {
         start.elapsed().as_secs_f64()
     );
     Ok(status.success())
+}
+
+/// A server that ends with the task.
+pub(crate) struct Started(pub(crate) Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // It is asked to end by its own signal handler's signal, so that it restores what it changed.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
+    }
 }

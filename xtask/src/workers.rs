@@ -3,12 +3,13 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use crate::step::Started;
 use crate::{build_release, cargo, install, step};
 
 /// One coordinator, eight workers in network namespaces, any of them killed or cut off for that many minutes.
@@ -35,16 +36,6 @@ struct Scene {
     evaluation_s: f64,
     strategy: &'static str,
     run_s: u64,
-}
-
-/// A process that ends with the bench.
-struct Started(Child);
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
 }
 
 /// A PostgreSQL server in a directory, which is stopped with the bench.

@@ -227,12 +227,8 @@ impl Coordinator {
     fn undo(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
         match tuner::undo::undo(&self.state_dir, &self.roots, false) {
             Ok(undone) => {
-                if !undone.is_empty() {
-                    report(&format!(
-                        "an earlier run was killed; undone: {} changes, {} processes",
-                        undone.report.items.len(),
-                        undone.orphans.len()
-                    ));
+                if let Some(sentence) = undone.sentence() {
+                    report(&sentence);
                 }
                 if undone.is_complete() {
                     return Ok(());
@@ -265,7 +261,7 @@ impl Coordinator {
             Err(TunerError::Host(error @ HostError::Locked { .. })) => {
                 let message = format!("waits for the host: {error}");
                 if row.message.as_ref() != Some(&message) {
-                    self.store.say(id, &message)?;
+                    self.store.say(id, Some(&message))?;
                 }
                 return Ok(false);
             }

@@ -372,10 +372,9 @@ impl<'a> RemoteSitting<'a> {
         }
         if row.message != self.message {
             // A message is no state: what its user has just wished stays.
-            match &self.message {
-                Some(message) => self.coordinator.store.say(self.id, message)?,
-                None => self.coordinator.store.say_nothing(self.id)?,
-            }
+            self.coordinator
+                .store
+                .say(self.id, self.message.as_deref())?;
         }
         Ok(Next::Wait)
     }

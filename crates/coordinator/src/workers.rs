@@ -306,13 +306,7 @@ impl Workers {
             return Ok(Reply::Gone);
         };
         self.granted.fetch_add(1, Ordering::Relaxed);
-        let beat = Instant::now();
-        let lease = Lease {
-            attempt,
-            worker,
-            beat,
-        };
-        held(&self.leases).insert(ticket, lease);
+        self.heard_of(ticket, attempt, worker);
         Ok(Reply::Granted { attempt })
     }
 
@@ -330,6 +324,12 @@ impl Workers {
         if store.attempt(ticket)?.map(|(attempt, _)| attempt) != Some(attempt) {
             return Ok(Reply::Stop);
         }
+        self.heard_of(ticket, attempt, worker);
+        Ok(Reply::GoOn)
+    }
+
+    /// Its lease begins anew.
+    fn heard_of(&self, ticket: Ticket, attempt: i64, worker: String) {
         let beat = Instant::now();
         let lease = Lease {
             attempt,
@@ -337,7 +337,6 @@ impl Workers {
             beat,
         };
         held(&self.leases).insert(ticket, lease);
-        Ok(Reply::GoOn)
     }
 
     /// Forgets leases of what is over.

@@ -6,8 +6,6 @@
 //! (OWASP Cross-Site Request Forgery Prevention, "custom request headers"). The `Host` must be one of ours, so that no
 //! other name can be pointed at this address (DNS rebinding).
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -108,19 +106,10 @@ impl Access {
             address: address.to_owned(),
             names: names.to_vec(),
         };
-        let write = || -> std::io::Result<()> {
-            let next = path.with_extension("next");
-            let mut file = std::fs::File::options()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&next)?;
-            file.write_all(serde_json::to_string_pretty(&access)?.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&next, &path)
-        };
-        write().map_err(|error| failed(error.to_string()))?;
+        serde_json::to_vec_pretty(&access)
+            .map_err(std::io::Error::from)
+            .and_then(|text| host::replace_private(&path, &text))
+            .map_err(|error| failed(error.to_string()))?;
         Ok(access)
     }
 

@@ -1,7 +1,5 @@
 //! Ed25519 signatures of orders (RFC 8032), and what a worker does without one.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use ring::rand::SystemRandom;
@@ -49,18 +47,7 @@ impl Signer {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new())
                     .map_err(|_| failed(std::io::Error::other("no randomness")))?;
-                let unfinished = state_dir.join("signing.key.new");
-                let mut file = std::fs::File::options()
-                    .write(true)
-                    .create(true)
-                    .truncate(true)
-                    .mode(0o600)
-                    .open(&unfinished)
-                    .map_err(failed)?;
-                file.write_all(made.as_ref())
-                    .and_then(|()| file.sync_all())
-                    .and_then(|()| std::fs::rename(&unfinished, &path))
-                    .map_err(failed)?;
+                host::replace_private(&path, made.as_ref()).map_err(failed)?;
                 made.as_ref().to_vec()
             }
             Err(error) => return Err(failed(error)),

@@ -69,12 +69,8 @@ pub fn run(
 
 fn restore(state_dir: &Path, report: &(dyn Fn(&str) + Sync)) -> Result<(), Error> {
     let undone = tuner::undo::undo(state_dir, &Roots::default(), false)?;
-    if !undone.is_empty() {
-        report(&format!(
-            "an earlier run was killed; undone: {} changes, {} processes",
-            undone.report.items.len(),
-            undone.orphans.len()
-        ));
+    if let Some(sentence) = undone.sentence() {
+        report(&sentence);
     }
     match undone.is_complete() {
         true => Ok(()),

@@ -51,13 +51,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         Some(text) => Location::parse(text),
         None => Location::Sqlite(state_dir.join("slackline.db")),
     };
-    let config = match &arguments.workers {
-        Some(file) => Some(ServerConfig::read(file)?),
-        None => None,
-    };
+    let config = arguments.workers.as_deref().map(ServerConfig::read);
+    let config = config.transpose()?;
     let store = Store::open(&location)?;
     let mut coordinator = Coordinator::new(store, &state_dir);
-    let mut giving_out = None;
     let office = match &config {
         Some(config) => {
             coordinator = coordinator.with_workers(config.lease());
@@ -66,9 +63,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         None => None,
     };
     let coordinator = Arc::new(coordinator);
-    if let Some(office) = office {
-        giving_out = Some(give_out(Arc::clone(&coordinator), office)?);
-    }
+    let giving_out = office.map(|office| give_out(Arc::clone(&coordinator), office));
+    let giving_out = giving_out.transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

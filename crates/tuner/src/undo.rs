@@ -31,6 +31,18 @@ impl Undone {
         self.report.is_complete() && self.is_told
     }
 
+    /// For a log; `None` where there was nothing.
+    #[must_use]
+    pub fn sentence(&self) -> Option<String> {
+        (!self.is_empty()).then(|| {
+            format!(
+                "an earlier run was killed; undone: {} changes, {} processes",
+                self.report.items.len(),
+                self.orphans.len()
+            )
+        })
+    }
+
     /// There was nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -384,23 +384,13 @@ impl Store {
         })
     }
 
-    /// Why an experiment waits.
-    pub(crate) fn say(&self, id: i64, message: &str) -> Result<(), Error> {
+    /// Why an experiment waits, if it does.
+    pub(crate) fn say(&self, id: i64, message: Option<&str>) -> Result<(), Error> {
+        let message = message.map(str::to_owned);
         self.change(|database| {
             database.execute(
                 "UPDATE experiments SET message = $1 WHERE id = $2",
-                &[message.into(), id.into()],
-            )?;
-            Ok(())
-        })
-    }
-
-    /// It does not wait any more.
-    pub(crate) fn say_nothing(&self, id: i64) -> Result<(), Error> {
-        self.change(|database| {
-            database.execute(
-                "UPDATE experiments SET message = NULL WHERE id = $1",
-                &[id.into()],
+                &[message.clone().into(), id.into()],
             )?;
             Ok(())
         })

@@ -419,11 +419,19 @@ fn open_append(path: &Path) -> io::Result<File> {
 ///
 /// [`HostError::Journal`]: the file is as it was.
 pub fn replace_synced(path: &Path, bytes: &[u8]) -> Result<(), HostError> {
+    replace_private(path, bytes).map_err(|error| HostError::journal_io(path, &error))
+}
+
+/// As [`replace_synced`], with the bare error, for files that no change of the host rests on. Only their owner may read them.
+///
+/// # Errors
+///
+/// The file is as it was.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let next = path.with_extension("next");
     write_synced(&next, bytes)
         .and_then(|()| fs::rename(&next, path))
         .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
-        .map_err(|error| HostError::journal_io(path, &error))
 }
 
 fn sync_directory(path: &Path) -> io::Result<()> {

@@ -81,21 +81,32 @@ fn value(text: &str, metric: &str, label: &str) -> Option<f64> {
     line.rsplit_once(' ')?.1.parse().ok()
 }
 
-#[test]
-fn a_throttled_group_is_seen_in_the_metrics_until_it_vanishes() {
-    let Some(mut group) = Group::new() else {
-        return;
-    };
+/// Two threads that spin in a fifth of a core, and an agent that traces them as `spinners` every second.
+pub(crate) fn spinners() -> Option<(Toy, Agent, Group)> {
+    let mut group = Group::new()?;
     group.spin();
     group.spin();
     let toy = Toy::new();
     let service = format!("spinners={}", group.name);
     let agent = Agent::new(&toy, &["--service", &service, "--trace-every-s", "1"]);
+    Some((toy, agent, group))
+}
+
+#[test]
+fn a_throttled_group_is_seen_in_the_metrics_until_it_vanishes() {
+    let Some((_toy, agent, group)) = spinners() else {
+        return;
+    };
     let mine = "service=\"spinners\"";
+    let used = "slackline_cpu_usage_seconds_total";
+    agent.wait_for(used, mine, |value| value.is_some());
+    let before = agent.value(used, mine).unwrap();
+    let start = Instant::now();
     agent.wait_for("slackline_traced_seconds_total", mine, |value| {
-        value > Some(0.9)
+        value > Some(1.9)
     });
     let text = agent.metrics();
+    let seconds = start.elapsed().as_secs_f64();
     let of =
         |metric: &str| value(&text, metric, mine).unwrap_or_else(|| panic!("{metric}: {text}"));
     assert_eq!(of("slackline_cpu_limit_cores"), 0.2);
@@ -111,9 +122,13 @@ fn a_throttled_group_is_seen_in_the_metrics_until_it_vanishes() {
         (windows - 100.0 * traced).abs() < 5.0 * traced,
         "{windows} in {traced} s"
     );
-    // On average the quota is in use, in windows that are idle or far above it.
+    // On average as much is in use as the group's own counter says, in windows that are idle or far above it.
     let mean = of("slackline_cpu_use_of_limit_sum") / windows;
-    assert!((0.6..1.6).contains(&mean), "{mean}");
+    let counted = (of(used) - before) / seconds / 0.2;
+    assert!(
+        (0.6..1.6).contains(&(mean / counted)),
+        "{mean} of the quota seen in windows, {counted} counted"
+    );
     let above = windows - bucket(&text, mine, "1");
     assert!(above > 0.02 * windows, "{text}");
     // What Prometheus' own checker says of it.

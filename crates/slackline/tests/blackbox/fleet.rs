@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::agent::Agent;
-use crate::throttle::Group;
+use crate::agent::spinners;
 use crate::toy::{Ended, Toy, skip};
 
 #[path = "../../../../xtask/src/simulated_fleet.rs"]
@@ -259,14 +258,9 @@ fn faults(server: &Prometheus, toy: &Toy) {
 /// Nothing simulated: a throttled group of this host, its agent, and a Prometheus that asks it.
 #[test]
 fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
-    let Some(mut group) = Group::new() else {
+    let Some((toy, agent, _group)) = spinners() else {
         return;
     };
-    group.spin();
-    group.spin();
-    let toy = Toy::new();
-    let service = format!("spinners={}", group.name);
-    let agent = Agent::new(&toy, &["--service", &service, "--trace-every-s", "1"]);
     let configuration = format!(
         "scrape_configs:\n- job_name: slackline\n  scrape_interval: 1s\n  static_configs: [{{targets: [\"{}\"]}}]\n",
         agent.address
