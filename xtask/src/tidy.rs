@@ -51,8 +51,8 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "tuner",
-        to: &["bayes-opt", "host", "latency-stats"],
-        reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks",
+        to: &["bayes-opt", "host", "latency-stats", "load"],
+        reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks, asks by load's HTTP client",
     },
     Edges {
         from: "coordinator",

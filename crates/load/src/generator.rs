@@ -11,7 +11,7 @@ use ureq::http;
 
 use crate::neighbours::Watch;
 use crate::report::{Latency, Report};
-use crate::{Arrivals, Error, Request};
+use crate::{Arrivals, Error, Request, client};
 
 /// The longest latency that is told apart: ten minutes.
 const LATENCY_MAX_US: u64 = 600_000_000;
@@ -163,8 +163,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn run(&self) -> Counts {
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .timeout_global(Some(self.plan.timeout))
+        let agent: ureq::Agent = client(self.plan.timeout)
             .http_status_as_error(false)
             .max_idle_connections(1)
             .build()

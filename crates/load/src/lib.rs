@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod arrivals;
+mod client;
 mod generator;
 mod neighbours;
 mod report;
@@ -21,6 +22,7 @@ mod requests;
 use std::path::{Path, PathBuf};
 
 pub use arrivals::Arrivals;
+pub use client::client;
 pub use generator::{Plan, run};
 pub use neighbours::Neighbours;
 pub use report::{Bottleneck, Latency, Report};

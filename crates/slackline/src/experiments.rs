@@ -108,9 +108,8 @@ impl Client {
                 (format!("http://{}", access.address), access.write_token)
             }
         };
-        let agent = ureq::Agent::config_builder()
+        let agent = load::client(std::time::Duration::from_secs(120))
             .http_status_as_error(false)
-            .timeout_global(Some(std::time::Duration::from_secs(120)))
             .build();
         Ok(Self {
             agent: agent.into(),

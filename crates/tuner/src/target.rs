@@ -475,10 +475,7 @@ impl Drop for Instance {
 }
 
 pub(crate) fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder()
-        .timeout_global(Some(REQUEST_TIMEOUT))
-        .build()
-        .into()
+    load::client(REQUEST_TIMEOUT).build().into()
 }
 
 fn free_port() -> std::io::Result<u16> {

@@ -47,11 +47,11 @@ impl Prometheus {
                 return None;
             }
         }
-        Self::of(data, "global: {}\n")
+        Self::of(data, "global: {}\n", &[])
     }
 
     /// What a folder holds, under a configuration.
-    fn of(data: tempfile::TempDir, configuration: &str) -> Option<Self> {
+    fn of(data: tempfile::TempDir, configuration: &str, options: &[String]) -> Option<Self> {
         std::fs::write(data.path().join("prometheus.yml"), configuration).unwrap();
         let address = free_address();
         let started = Command::new("prometheus")
@@ -59,6 +59,7 @@ impl Prometheus {
             .arg(option("storage.tsdb.path", &data.path().join("tsdb")))
             .arg("--storage.tsdb.retention.time=100y")
             .arg(format!("--web.listen-address={address}"))
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -265,7 +266,7 @@ fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
         "scrape_configs:\n- job_name: slackline\n  scrape_interval: 1s\n  static_configs: [{{targets: [\"{}\"]}}]\n",
         agent.address
     );
-    let Some(server) = Prometheus::of(tempfile::tempdir().unwrap(), &configuration) else {
+    let Some(server) = Prometheus::of(tempfile::tempdir().unwrap(), &configuration, &[]) else {
         return;
     };
     // Until the series fill the window, and the tracepoints' have two samples in it.
@@ -304,9 +305,51 @@ fn a_server_that_is_not_there_is_named() {
     Ended::of(toy.slackline(&["throttle", "fleet", "--prometheus", &url]))
         .with_code(2)
         .saying(&[&url, "is Prometheus running"]);
-    for url in ["https://prometheus", "prometheus:9090"] {
-        Ended::of(toy.slackline(&["throttle", "fleet", "--prometheus", url]))
-            .with_code(2)
-            .saying(&[url, "must begin with http://"]);
+    let url = "prometheus:9090";
+    Ended::of(toy.slackline(&["throttle", "fleet", "--prometheus", url]))
+        .with_code(2)
+        .saying(&[url, "must begin with http://"]);
+}
+
+#[test]
+fn a_server_behind_tls_is_believed_where_the_machine_trusts_its_authority() {
+    let toy = Toy::new();
+    let (key, certificate) = (toy.path("key.pem"), toy.path("certificate.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-days", "2", "-subj", "/CN=prometheus"])
+        .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+        .args(["-nodes", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args([Path::new("-keyout"), &key, Path::new("-out"), &certificate])
+        .output();
+    match made {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => return skip(&error),
     }
+    let web = toy.path("web.yml");
+    let (key, certificate) = (key.display(), certificate.display());
+    let text = format!("tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n");
+    std::fs::write(&web, text).unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let Some(server) = Prometheus::of(data, "global: {}\n", &[option("web.config.file", &web)])
+    else {
+        return;
+    };
+    let url = server.url.replace("http://", "https://");
+    let ask = || toy.slackline(&["throttle", "fleet", "--prometheus", &url]);
+    Ended::of(ask()).with_code(2).saying(&[&url, "certificate"]);
+    let mut trusting = ask();
+    trusting.env("SSL_CERT_FILE", certificate.to_string());
+    // It was asked, and holds nothing.
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut ended = Ended::of(trusting);
+    while ended.stderr.contains("503") && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(200));
+        let mut again = ask();
+        again.env("SSL_CERT_FILE", certificate.to_string());
+        ended = Ended::of(again);
+    }
+    ended
+        .with_code(2)
+        .saying(&["does this Prometheus scrape the agents"]);
 }

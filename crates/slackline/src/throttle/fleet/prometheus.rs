@@ -70,12 +70,10 @@ impl Prometheus {
     /// `at`: as of then instead of now.
     pub(super) fn new(url: &str, at: Option<&str>) -> anyhow::Result<Self> {
         anyhow::ensure!(
-            url.starts_with("http://"),
-            "--prometheus {url}: it must begin with http://; put a proxy before a server that has only https"
+            url.starts_with("http://") || url.starts_with("https://"),
+            "--prometheus {url}: it must begin with http:// or https://"
         );
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(ANSWER_MAX))
-            .http_status_as_error(false);
+        let config = load::client(ANSWER_MAX).http_status_as_error(false);
         Ok(Self {
             agent: config.build().new_agent(),
             url: url.trim_end_matches('/').to_owned(),
