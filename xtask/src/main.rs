@@ -34,6 +34,7 @@ usage: cargo xtask VERB
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   bench throttle    what the model of throttling predicts against what is seen, into docs/results/
+  bench load        the load generator against oha and arithmetic, into docs/results/
   bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
   bench workers     2,000 simulated workers and 100 experiments against one coordinator

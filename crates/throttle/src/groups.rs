@@ -2,7 +2,7 @@
 //!
 //! One [`Schedule`] for each group that does anything; each event goes to the groups whose threads it names.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use crate::histogram::WINDOW_NS;
 use crate::schedule::{Event, Schedule};
@@ -60,9 +60,9 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct Groups {
     start_ns: u64,
-    of_thread: HashMap<u32, usize>,
+    of_thread: FxHashMap<u32, usize>,
     /// Who runs on each CPU, since when.
-    on_cpu: HashMap<usize, (u32, u64)>,
+    on_cpu: FxHashMap<usize, (u32, u64)>,
     schedules: Vec<Option<Schedule>>,
 }
 
@@ -72,8 +72,8 @@ impl Groups {
     pub fn new(start_ns: u64, count: usize) -> Self {
         Self {
             start_ns,
-            of_thread: HashMap::new(),
-            on_cpu: HashMap::new(),
+            of_thread: FxHashMap::default(),
+            on_cpu: FxHashMap::default(),
             schedules: vec![None; count],
         }
     }

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::histogram::Cores;
@@ -153,7 +154,7 @@ struct Name {
 pub struct Schedule {
     start_ns: u64,
     now_ns: u64,
-    threads: HashMap<u32, Thread>,
+    threads: FxHashMap<u32, Thread>,
     names: Vec<Name>,
     name_numbers: HashMap<String, usize>,
     runnable: usize,
@@ -161,7 +162,7 @@ pub struct Schedule {
     runnable_integral_ns: f64,
     cpu_ns: u64,
     cores: Cores,
-    cpus: HashMap<usize, Running>,
+    cpus: FxHashMap<usize, Running>,
     gaps: u64,
     /// `None`: jobs are not recorded.
     room_for_jobs: Option<usize>,
@@ -175,7 +176,7 @@ impl Schedule {
         Self {
             start_ns,
             now_ns: start_ns,
-            threads: HashMap::new(),
+            threads: FxHashMap::default(),
             names: Vec::new(),
             name_numbers: HashMap::new(),
             runnable: 0,
@@ -183,7 +184,7 @@ impl Schedule {
             runnable_integral_ns: 0.0,
             cpu_ns: 0,
             cores: Cores::default(),
-            cpus: HashMap::new(),
+            cpus: FxHashMap::default(),
             gaps: 0,
             room_for_jobs: None,
             left_out: 0,

@@ -1,14 +1,13 @@
 //! Runtimes in a group that run more threads at once than their quota has cores.
 
-use std::io::Read as _;
+use std::fs::File;
 
 use host::Roots;
+use object::read::{Object as _, ObjectSection as _, ReadCache};
 use throttle::{Observed, Sizing, ignores_quota};
 
-/// Programs larger than this are not searched for Go's build information.
-const PROGRAM_BYTES_MAX: u64 = 256 << 20;
-/// What Go's linker writes before the version (runtime/debug, buildInfo), and where the version's length follows.
-const GO_MAGIC: &[u8] = b"\xff Go buildinf:";
+/// Where Go's linker writes the version (debug/buildinfo), and where in it the version's length is.
+const GO_SECTION: &str = ".go.buildinfo";
 const GO_VERSION_AT: usize = 32;
 /// The first version that goes by the quota.
 const GO_WITH_QUOTA: u32 = 25;
@@ -76,16 +75,12 @@ fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
     ignores_quota(Sizing::Go, threads, cores, &flags)
 }
 
-/// The 26 of `go1.26.8`, from the program's own build information.
+/// The 26 of `go1.26.8`, from the program's own build information. Of a program only its headers and that are read.
 fn go_minor_version(roots: &Roots, pid: u32) -> Option<u32> {
-    let mut file = std::fs::File::open(roots.proc(format!("{pid}/exe"))).ok()?;
-    if file.metadata().ok()?.len() > PROGRAM_BYTES_MAX {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).ok()?;
-    let found = memchr::memmem::find(&bytes, GO_MAGIC)?;
-    let version = bytes.get(found + GO_VERSION_AT..)?;
+    let file = ReadCache::new(File::open(roots.proc(format!("{pid}/exe"))).ok()?);
+    let program = object::File::parse(&file).ok()?;
+    let information = program.section_by_name(GO_SECTION)?.data().ok()?;
+    let version = information.get(GO_VERSION_AT..)?;
     let length = usize::from(*version.first()?);
     let version = std::str::from_utf8(version.get(1..=length)?).ok()?;
     version

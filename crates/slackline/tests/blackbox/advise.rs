@@ -152,3 +152,55 @@ fn a_limit_is_kept_only_where_it_is_shown_to_be_better() {
         Some(200_000)
     );
 }
+
+/// The specification that is written for a pool whose size only its service's command knows is one that `check` takes.
+#[test]
+fn the_experiment_of_a_recorded_pool_is_whole() {
+    let Some(mut group) = Group::new() else {
+        return;
+    };
+    let toy = Toy::new();
+    let program = toy.path("pool.py");
+    let text = "import sys, threading, time\n\
+                def work():\n    \
+                    while True:\n        \
+                        sum(range(20000))\n        \
+                        time.sleep(0.02)\n\
+                for _ in range(int(sys.argv[1]) - 1):\n    \
+                    threading.Thread(target=work).start()\n\
+                work()\n";
+    fs::write(&program, text).unwrap();
+    group.run(&format!(
+        "exec python3 {} 5 --port=18099",
+        program.display()
+    ));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let spec = toy.path("pools.toml");
+    let ended = Ended::of(toy.slackline(&[
+        "throttle",
+        "advise",
+        "--cgroup",
+        &group.name,
+        "--duration-s",
+        "2",
+        "--experiment",
+        spec.to_str().unwrap(),
+        "--url",
+        "http://127.0.0.1:18099/x",
+        "--rate",
+        "50",
+    ]));
+    assert!(ended.code < 2, "{}", ended.stderr);
+    assert!(!ended.stderr.contains("does not say"), "{}", ended.stderr);
+    let text = fs::read_to_string(&spec).unwrap();
+    for part in [
+        "_threads\"\ntype = \"int\"\nlow = 1\nhigh = 10",
+        "_threads}\",",
+        "\"--port={port}\"",
+        "http://127.0.0.1:{port}/x",
+        "cores = 0.2",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    Ended::of(toy.slackline(&["check", spec.to_str().unwrap()])).with_code(0);
+}
