@@ -1,7 +1,7 @@
 //! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench relayout`: a
 //! server that is re-laid out beside one that is never touched. `cargo xtask bench throttle`: what the model of throttling
-//! predicts against what is seen. `cargo xtask bench load`: the load generator against oha. `cargo xtask bench continuous`:
-//! months, simulated.
+//! predicts against what is seen. `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
+//! generator against oha. `cargo xtask bench continuous`: months, simulated.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -23,6 +23,10 @@ usage: cargo xtask bench throttle [--repetitions N] [--seconds S]
 
   as root, about 12 minutes; writes docs/results/throttle-model.{json,md}
 
+usage: cargo xtask bench agent [--seconds S]
+
+  as root, about 7 minutes; writes docs/results/agent.md
+
 usage: cargo xtask bench load [--repetitions N] [--seconds S]
 
   as root, about 9 minutes, and 5 more the first time, to build oha; writes docs/results/load.{json,md}
@@ -41,6 +45,10 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["throttle", options @ ..] => {
             install::install(install::BENCH_THROTTLE)?;
             script(root, "throttle/model.py", "", options)
+        }
+        ["agent", options @ ..] => {
+            install::install(install::BENCH_AGENT)?;
+            script(root, "fleet/agent.py", "", options)
         }
         ["load", options @ ..] => {
             install::install(install::BENCH_LOAD)?;
@@ -84,7 +92,7 @@ fn oha(root: &Path) -> anyhow::Result<String> {
     let to = root.join("target/bench/oha");
     let mut install = cargo();
     install
-        .args(["install", "oha", "--version", "1", "--no-default-features"])
+        .args(["install", "oha", "--version", "^1", "--no-default-features"])
         .args(["--locked", "--quiet", "--root"])
         .arg(&to);
     if !step::run("oha", &mut install)? {

@@ -160,6 +160,8 @@ pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
 pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 /// What `cargo xtask bench throttle` needs.
 pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
+/// What `cargo xtask bench agent` needs.
+pub(crate) const BENCH_AGENT: &[Need] = &[PYTHON];
 /// What `cargo xtask bench load` needs.
 pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, MARIADB, SYSBENCH, PYTHON];
 /// What `cargo xtask fuzz api` needs.

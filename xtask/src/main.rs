@@ -34,6 +34,7 @@ usage: cargo xtask VERB
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   bench throttle    what the model of throttling predicts against what is seen, into docs/results/
+  bench agent       what the agent itself uses on a host of 10 to 1,000 services, into docs/results/
   bench load        the load generator against oha and arithmetic, into docs/results/
   bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
@@ -107,9 +108,21 @@ fn repository() -> PathBuf {
     here.parent().unwrap_or(&here).to_path_buf()
 }
 
-/// The cargo that runs this task.
+/// The cargo that runs this task, without what it says to this task of itself: a build script that goes by those variables (ring's)
+/// would run anew after each call from a shell, and whatever hangs on it.
 fn cargo() -> std::process::Command {
-    std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command =
+        std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let of_this_task = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if of_this_task
+            .iter()
+            .any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
+        {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// Builds the release binary and gives its path.

@@ -17,10 +17,11 @@ const STYLE: &str = "
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e7eb; --paper: #16191d; --faint: #3c434b; --bar: #6f9fd0; --over: #e57a52 }
 }
-body { margin: 0 auto; padding: 12px; max-width: 720px; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 12px; max-width: 860px; background: var(--paper); color: var(--ink);
   font: 16px/1.45 system-ui, sans-serif }
 h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem } h3 { font-size: 1rem; margin-bottom: 0 }
-svg { display: block; width: 100%; height: auto } svg text { fill: var(--ink); font: 11px system-ui, sans-serif }
+figure { margin: 0 } figcaption { font-size: .85rem; margin: .3rem 0 1rem }
+svg { display: block; width: 100%; max-width: 520px; height: auto; overflow: visible } svg text { fill: var(--ink); font: 11px system-ui, sans-serif }
 .bar { fill: var(--bar) } .over { fill: var(--over) } .axis { stroke: var(--faint) }
 .limit { stroke: var(--over); stroke-dasharray: 4 3 }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(280px, 1fr)); gap: 16px }
@@ -54,7 +55,7 @@ pub(crate) struct Column {
     pub(crate) is_over: bool,
 }
 
-/// Upright columns, with a dashed line before the one of number `limit_at`.
+/// Upright columns, with a dashed line before the one of number `limit_at`, which `title` explains below them.
 pub(crate) fn columns(columns: &[Column], limit_at: Option<usize>, title: &str) -> String {
     let (height, base) = (130.0, 108.0);
     let step = WIDTH / columns.len().max(1) as f64;
@@ -64,9 +65,10 @@ pub(crate) fn columns(columns: &[Column], limit_at: Option<usize>, title: &str) 
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let title = escaped(title);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\
+        "<figure><svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\
          <title>{title}</title>\n"
     );
+    let caption = format!("<figcaption>{title}</figcaption></figure>\n");
     let every = if step < LABEL_WIDTH { 2 } else { 1 };
     for (index, column) in columns.iter().enumerate() {
         let (x, tall) = (index as f64 * step, 88.0 * column.value / most);
@@ -99,10 +101,10 @@ pub(crate) fn columns(columns: &[Column], limit_at: Option<usize>, title: &str) 
     let _ = writeln!(
         svg,
         "<line class=\"axis\" x1=\"0\" x2=\"{WIDTH}\" y1=\"{base}\" y2=\"{base}\"/>\n\
-         <text x=\"{WIDTH}\" y=\"11\" text-anchor=\"end\">largest: {}</text>\n</svg>",
+         <text x=\"{WIDTH}\" y=\"11\" text-anchor=\"end\">highest: {}</text>\n</svg>",
         percent(most / all)
     );
-    svg
+    svg + &caption
 }
 
 /// A paragraph for each text.

@@ -34,7 +34,7 @@ pub(super) fn html(report: &Report, top: usize) -> String {
         page.push_str(&bars(&rows.collect::<Vec<_>>(), "over"));
         let rows = held.iter().map(|finding| throttled_row(report, finding));
         page.push_str(&table(&THROTTLED_HEAD, rows));
-        page.push_str("<h2>Cores in use, windows of 10 ms</h2>\n<p>Of the limit, which is the dashed line.</p>\n");
+        page.push_str("<h2>Cores in use, windows of 10 ms</h2>\n");
         for finding in held.iter().take(HISTOGRAMS) {
             page.push_str(&histogram(finding));
         }
@@ -79,7 +79,7 @@ fn per_core(report: &Report) -> String {
     columns(
         &bars,
         Some(4),
-        "Services by threads that want to run per reserved core, up to …",
+        "Services by threads that want to run per reserved core, up to …; the dashed line is one thread per core",
     )
 }
 
@@ -110,7 +110,7 @@ fn histogram(finding: &Finding) -> String {
         + &columns(
             &bars,
             Some(limit_at),
-            "Windows by cores in use, as a share of the limit, up to …",
+            "Windows by cores in use, as a share of the limit, up to …; the dashed line is the limit",
         )
 }
 
