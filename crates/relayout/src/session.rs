@@ -159,6 +159,7 @@ impl Session {
     pub fn open(store: &Store, pid: u32, method: Method) -> Result<Self, RelayoutError> {
         let process = Process::open(pid)?;
         process.preflight()?;
+        process.check_program()?;
         Ok(Self {
             cache: CodeCache::open(store, process)?,
             method,

@@ -1,5 +1,7 @@
 //! `slackline relayout` and what it says of processes that it leaves alone.
 
+mod faults;
+
 use serde_json::Value;
 
 use crate::toy::{Ended, Toy};
