@@ -33,6 +33,7 @@ mod plan;
 mod profile;
 mod runtimes;
 mod sweep;
+mod symbols;
 mod tables;
 mod unwind;
 mod vtable;
@@ -50,3 +51,4 @@ pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, buil
 pub use map::{AddressMap, Mapping};
 pub use plan::{Order, Plan};
 pub use profile::{BuildId, Edge, FunctionCounts, Profile};
+pub use symbols::symbol_file;

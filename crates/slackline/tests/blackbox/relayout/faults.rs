@@ -20,7 +20,7 @@ use crate::toy::{Ended, Toy, skip};
 /// `nobody` of Debian.
 const NOBODY: u32 = 65534;
 
-fn is_root() -> bool {
+pub(super) fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         skip(&"this takes root");
@@ -28,7 +28,7 @@ fn is_root() -> bool {
     is_root
 }
 
-fn compile(name: &str, source: &Path, options: &[&str]) -> PathBuf {
+pub(super) fn compile(name: &str, source: &Path, options: &[&str]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut cc = Command::new("cc");
     cc.args(options).arg("-o").arg(&path).arg(source);
@@ -48,12 +48,12 @@ fn executable() -> &'static Path {
 }
 
 /// One that runs.
-struct Program {
+pub(super) struct Program {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     /// That of the program, where `child` is what started it.
-    pid: u32,
+    pub(super) pid: u32,
 }
 
 impl Program {
@@ -62,7 +62,7 @@ impl Program {
         Self::run(command.args(mode))
     }
 
-    fn run(command: &mut Command) -> Self {
+    pub(super) fn run(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut program = Self {
@@ -177,7 +177,7 @@ fn assert_unchanged(pid: u32) {
     assert!(!has_code_cache(&process));
 }
 
-fn has_code_cache(process: &Process) -> bool {
+pub(super) fn has_code_cache(process: &Process) -> bool {
     let maps = process.maps().unwrap();
     maps.iter()
         .any(|map| map.is_anonymous() && map.is_executable)

@@ -1,5 +1,6 @@
 //! `slackline relayout` and what it says of processes that it leaves alone.
 
+mod debugger;
 mod faults;
 
 use serde_json::Value;

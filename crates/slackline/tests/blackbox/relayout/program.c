@@ -141,6 +141,11 @@ int main(int argc, char **argv) {
     pthread_t thread;
     if (!strcmp(mode, "traced")) traced();
     if (!strcmp(mode, "seccomp")) no_executable_memory();
+    if (!strcmp(mode, "main")) {
+        setvbuf(stdout, 0, _IOLBF, 0);
+        puts("ready");
+        work(0);
+    }
     for (int i = 0; i < 2; i++) pthread_create(&thread, 0, work, 0);
     if (!strcmp(mode, "vfork")) {
         pthread_create(&thread, 0, in_vfork, 0);
