@@ -17,7 +17,8 @@ usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--s
 
 usage: cargo xtask bench relayout [--workloads A,B] [--connections N,M] [--blocks N] [--block-s S]
 
-  as root; appends to docs/results/relayout.json
+  as root; appends to docs/results/relayout.json; without options also to relayout-profiling.json and relayout-second-start.json,
+  and prints how long processes of many threads stand still
 
 usage: cargo xtask bench throttle [--repetitions N] [--seconds S]
 
@@ -40,7 +41,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["tuners", options @ ..] => tuners(root, options),
         ["relayout", options @ ..] => {
             install::install(install::RELAYOUT)?;
-            script(root, "relayout/run.py", "relayout.json", options)
+            relayout(root, options)
         }
         ["throttle", options @ ..] => {
             install::install(install::BENCH_THROTTLE)?;
@@ -65,6 +66,33 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(2))
         }
     }
+}
+
+/// The gain; then, unless only some of that was asked for, what profiling costs, how soon a second start is done, and how long
+/// processes of many threads stand still.
+fn relayout(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
+    let parts = [
+        ("relayout/profiling.py", "relayout-profiling.json"),
+        ("relayout/second_start.py", "relayout-second-start.json"),
+    ];
+    let mut code = script(root, "relayout/run.py", "relayout.json", options)?;
+    if !options.is_empty() {
+        return Ok(code);
+    }
+    for (name, out) in parts {
+        if script(root, name, out, &[])? != ExitCode::SUCCESS {
+            code = ExitCode::FAILURE;
+        }
+    }
+    let mut pauses = cargo();
+    pauses
+        .args(["test", "--package", "relayout", "--test", "process"])
+        .args(["pauses", "--", "--ignored", "--nocapture"])
+        .current_dir(root);
+    Ok(match step::run("bench relayout: pauses", &mut pauses)? {
+        true => code,
+        false => ExitCode::FAILURE,
+    })
 }
 
 fn continuous(root: &Path) -> anyhow::Result<ExitCode> {

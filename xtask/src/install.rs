@@ -118,6 +118,16 @@ const MARIADB: Need = Need {
     package: "mariadb-server",
     purpose: "the server that is re-laid out",
 };
+const GDB: Need = Need {
+    present: Present::Program("gdb"),
+    package: "gdb",
+    purpose: "a debugger that goes through moved code",
+};
+const BINUTILS: Need = Need {
+    present: Present::Program("objcopy"),
+    package: "binutils",
+    purpose: "takes the unwind information out of a program",
+};
 const SYSBENCH: Need = Need {
     present: Present::Program("sysbench"),
     package: "sysbench",
@@ -153,6 +163,8 @@ pub(crate) const TEST: &[Need] = &[
     OPENSSL,
     IPROUTE,
     FAKETIME,
+    GDB,
+    BINUTILS,
 ];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
@@ -167,7 +179,7 @@ pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, MARIADB, SYSBENCH, PYTHON];
 /// What `cargo xtask fuzz api` needs.
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.
-pub(crate) const RELAYOUT: &[Need] = &[MARIADB, SYSBENCH, PYTHON];
+pub(crate) const RELAYOUT: &[Need] = &[MARIADB, SYSBENCH, PYTHON, GDB];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 

@@ -75,14 +75,23 @@ pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCo
         .current_dir(root);
     let is_good = step::run("stress relayout: small programs", &mut tests)?;
     let binary = build_release(root)?;
-    let mut server = Command::new("python3");
-    server
-        .arg(root.join("xtask/bench/relayout/stress.py"))
-        .arg(root.join("docs/results/relayout-stress.json"))
-        .env("SLACKLINE", &binary)
-        .current_dir(root);
-    let is_server_good = step::run("stress relayout: MariaDB (about 20 minutes)", &mut server)?;
-    Ok(match is_good && is_server_good {
+    let script = |name: &str| {
+        let mut script = Command::new("python3");
+        script
+            .arg(root.join("xtask/bench/relayout").join(name))
+            .env("SLACKLINE", &binary)
+            .current_dir(root);
+        script
+    };
+    let mut traces = script("crash_trace.py");
+    let are_traces_good = step::run(
+        "stress relayout: gdb and MariaDB's crash trace",
+        &mut traces,
+    )?;
+    let mut server = script("stress.py");
+    server.arg(root.join("docs/results/relayout-stress.json"));
+    let is_server_good = step::run("stress relayout: MariaDB (about 30 minutes)", &mut server)?;
+    Ok(match is_good && are_traces_good && is_server_good {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -80,6 +80,34 @@ pub fn build_id(bytes: Vec<u8>) -> Option<BuildId> {
     Elf::parse(bytes).ok()?.build_id.map(BuildId)
 }
 
+/// Whether anything in a file's headers speaks against laying it out again: quick, where [`Image::parse`] reads all code.
+///
+/// # Errors
+/// As [`Image::parse`]; what that finds later is not found here.
+pub fn preflight(bytes: Vec<u8>) -> Result<(), Error> {
+    let elf = Elf::parse(bytes)?;
+    runtimes::decline_packed(&elf)?;
+    let found = unwinding(&elf);
+    if found.is_err() {
+        // What made the file says more than what it lacks.
+        runtimes::decline(&elf)?;
+    }
+    found.map(drop)
+}
+
+/// The functions of a file, by its unwind information.
+fn unwinding(elf: &Elf) -> Result<(unwind::Section, Vec<Frame>), Error> {
+    let eh_frame = unwind::Section::find(elf)?;
+    if elf.is_static() {
+        return Err(Error::Static);
+    }
+    let frames = eh_frame.frames(elf)?;
+    if frames.is_empty() {
+        return Err(Error::NoEhFrame);
+    }
+    Ok((eh_frame, frames))
+}
+
 impl Image {
     /// Reads a file's bytes.
     ///
@@ -88,14 +116,7 @@ impl Image {
     pub fn parse(bytes: Vec<u8>) -> Result<Self, Error> {
         let elf = Elf::parse(bytes)?;
         runtimes::decline(&elf)?;
-        let eh_frame = unwind::Section::find(&elf)?;
-        if elf.is_static() {
-            return Err(Error::Static);
-        }
-        let mut frames = eh_frame.frames(&elf)?;
-        if frames.is_empty() {
-            return Err(Error::NoEhFrame);
-        }
+        let (eh_frame, mut frames) = unwinding(&elf)?;
         mark_special(&elf, &mut frames);
         let functions: Vec<FunctionRange> = frames.iter().map(|frame| frame.range).collect();
         let got_slots = elf

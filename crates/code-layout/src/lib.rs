@@ -33,6 +33,7 @@ mod plan;
 mod profile;
 mod runtimes;
 mod sweep;
+mod symbols;
 mod tables;
 mod unwind;
 mod vtable;
@@ -46,7 +47,8 @@ pub use emit::{
 pub use error::{Error, Skip, Skipped};
 pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};
 pub use footprint::{Footprint, footprints};
-pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, build_id};
+pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, build_id, preflight};
 pub use map::{AddressMap, Mapping};
 pub use plan::{Order, Plan};
 pub use profile::{BuildId, Edge, FunctionCounts, Profile};
+pub use symbols::symbol_file;

@@ -46,12 +46,19 @@ const RUNTIMES: &[Runtime] = &[
 ];
 
 /// # Errors
+/// [`Error::Packed`].
+pub(crate) fn decline_packed(elf: &Elf) -> Result<(), Error> {
+    // UPX strips the section headers and leaves its mark behind the program headers.
+    match elf.sections.is_empty() && find(&elf.bytes[..elf.bytes.len().min(1024)], b"UPX!") {
+        true => Err(Error::Packed { packer: "UPX" }),
+        false => Ok(()),
+    }
+}
+
+/// # Errors
 /// The file is one of these.
 pub(crate) fn decline(elf: &Elf) -> Result<(), Error> {
-    // UPX strips the section headers and leaves its mark behind the program headers.
-    if elf.sections.is_empty() && find(&elf.bytes[..elf.bytes.len().min(1024)], b"UPX!") {
-        return Err(Error::Packed { packer: "UPX" });
-    }
+    decline_packed(elf)?;
     for runtime in RUNTIMES {
         let by_section = runtime
             .sections

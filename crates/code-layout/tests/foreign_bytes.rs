@@ -166,7 +166,13 @@ fn sections(bytes: &[u8]) -> Vec<(usize, usize)> {
 fn error_of(change: impl FnOnce(&mut Vec<u8>)) -> Error {
     let mut bytes = OBJECT.clone();
     change(&mut bytes);
-    Image::parse(bytes).expect_err("declined")
+    let quick = code_layout::preflight(bytes.clone());
+    let error = Image::parse(bytes).expect_err("declined");
+    // A runtime of its own kind with unwind information is found by its code only.
+    if !matches!(error, Error::Runtime { .. }) {
+        assert_eq!(quick, Err(error.clone()));
+    }
+    error
 }
 
 #[test]

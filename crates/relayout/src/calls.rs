@@ -174,6 +174,9 @@ pub(crate) fn tell(
             match called {
                 Ok((true, _)) => return Ok(true),
                 Ok((false, _)) | Err(RelayoutError::Memory { .. }) => {}
+                // It had no CPU to stop on, or has just ended, and calls nothing.
+                Err(RelayoutError::NotStopping { .. } | RelayoutError::Gone { .. })
+                    if crate::region::told(&process.memory, region, index)? == other => {}
                 Err(error) => return Err(error),
             }
         }

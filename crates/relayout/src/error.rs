@@ -80,7 +80,7 @@ pub enum RelayoutError {
     },
     /// Some thread did not stop in time.
     #[error(
-        "thread {thread} of process {pid} did not stop within {limit_ms} ms (state {state}): it is in an uninterruptible sleep, or has no CPU; try again"
+        "thread {thread} of process {pid} did not stop within {limit_ms} ms (state {state}): {}; try again", why_not_stopping(*state)
     )]
     NotStopping {
         /// The process.
@@ -143,6 +143,16 @@ impl RelayoutError {
             }
             _ => false,
         }
+    }
+}
+
+/// What the state of a thread in `/proc/PID/stat` (proc_pid_stat(5)) says of why it does not stop.
+fn why_not_stopping(state: char) -> &'static str {
+    match state {
+        'D' => {
+            "it is in an uninterruptible sleep, waiting for a disk or for a child that it made by vfork"
+        }
+        _ => "it has no CPU",
     }
 }
 

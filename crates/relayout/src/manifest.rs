@@ -262,12 +262,29 @@ impl Manifest {
         Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
     }
 
-    /// Removes it: there is nothing left to undo.
+    /// A script by which `gdb` knows the moved code; there is one while something is re-laid out.
+    #[must_use]
+    pub fn debugger_script(&self) -> PathBuf {
+        self.path.with_extension("gdb")
+    }
+
+    /// What the script loads for the object of that number.
+    pub(crate) fn symbols(&self, index: usize) -> PathBuf {
+        self.path.with_extension(format!("{index}.elf"))
+    }
+
+    /// Removes it, and what was written for debuggers: there is nothing left to undo.
     ///
     /// # Errors
     /// [`HostError::Journal`].
     pub fn remove(&self) -> Result<(), RelayoutError> {
         let _ = fs::remove_file(self.path.with_extension("generation"));
+        let _ = fs::remove_file(self.debugger_script());
+        let mut symbols = (0..).map(|index| self.symbols(index));
+        while symbols
+            .next()
+            .is_some_and(|path| fs::remove_file(path).is_ok())
+        {}
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(HostError::journal_io(&self.path, &error).into())

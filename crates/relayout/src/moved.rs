@@ -1,4 +1,5 @@
-//! What of a process runs where: from addresses in the code cache to those that its files have, for samples and for `perf`.
+//! What of a process runs where: from addresses in the code cache to those that its files have, for samples, for `perf` and
+//! for debuggers.
 //!
 //! `perf` reads `/tmp/perf-PID.map` (tools/perf/Documentation/jit-interface.txt in Linux), as the process sees `/tmp`, and
 //! only a file of the process's user or of root.
@@ -11,11 +12,11 @@ use std::path::PathBuf;
 
 use code_layout::{Emitted, Image};
 
-use crate::Process;
 use crate::stop::status_field;
+use crate::{Manifest, Process};
 
 /// What each line of ours ends with: so a file is known to be ours.
-const SUFFIX: &str = " [relayout]";
+const SUFFIX: &str = ".relayout";
 
 /// The layout of one object in the code cache.
 #[derive(Clone, Debug, Default)]
@@ -24,22 +25,27 @@ pub(crate) struct Moved {
     instructions: Vec<(u64, u64)>,
     /// Where the code is.
     code: Range<u64>,
-    /// Each function's address in the code cache, and its name.
+    /// Each function's address in the code cache, and its name, which says that it is not where its file has it.
     functions: Vec<(Range<u64>, String)>,
+    /// The same with unwind information, for debuggers; empty where it does not fit into a file.
+    symbols: Vec<u8>,
 }
 
 impl Moved {
     pub(crate) fn new(image: &Image, path: &str, bias: u64, emitted: &Emitted) -> Self {
         let instructions = emitted.map.instructions().iter();
         let functions = emitted.functions.iter();
-        let functions = functions.map(|(vaddr, range)| (range.clone(), name(image, path, *vaddr)));
+        let functions: Vec<_> = functions
+            .map(|(vaddr, range)| (range.clone(), name(image, path, *vaddr) + SUFFIX))
+            .collect();
         Self {
+            symbols: code_layout::symbol_file(emitted, &functions).unwrap_or_default(),
             instructions: instructions
                 .filter_map(|one| Some((one.new, one.old?.wrapping_add(bias))))
                 .collect(),
             code: emitted.address + emitted.code.start as u64
                 ..emitted.address + emitted.code.end as u64,
-            functions: functions.collect(),
+            functions,
         }
     }
 
@@ -74,7 +80,7 @@ pub(crate) fn write_perf_map(process: &Process, moved: &[Moved]) -> std::io::Res
         use std::fmt::Write as _;
         let _ = writeln!(
             text,
-            "{:x} {:x} {name}{SUFFIX}",
+            "{:x} {:x} {name}",
             range.start,
             range.end - range.start
         );
@@ -87,6 +93,17 @@ pub(crate) fn write_perf_map(process: &Process, moved: &[Moved]) -> std::io::Res
         .open(&path)?
         .write_all(text.as_bytes())?;
     Ok(true)
+}
+
+/// Writes what `gdb` needs to go through moved code: a file for each object, and a script that loads them.
+pub(crate) fn write_symbols(manifest: &Manifest, moved: &[Moved]) -> std::io::Result<()> {
+    let mut script = format!("# gdb -p {} -x this file\n", manifest.pid);
+    for (index, moved) in moved.iter().enumerate() {
+        let path = manifest.symbols(index);
+        fs::write(&path, &moved.symbols)?;
+        script += &format!("add-symbol-file \"{}\"\n", path.display());
+    }
+    fs::write(manifest.debugger_script(), script)
 }
 
 /// Removes the map, where it is one of ours: false where it is not.

@@ -83,7 +83,7 @@ impl Process {
             Ok(exe) => exe.to_string_lossy().into_owned(),
             Err(error) if is_refusal(&error) => {
                 return Err(declined(Declined::NotPermitted {
-                    why: why_not_permitted(pid),
+                    why: why_not_permitted(&Roots::default(), pid),
                 }));
             }
             Err(_) => return Err(declined(Declined::NoProgram)),
@@ -91,7 +91,7 @@ impl Process {
         let memory = Memory::open(pid).map_err(|error| match &error {
             RelayoutError::Memory { source, .. } if is_refusal(source) => {
                 declined(Declined::NotPermitted {
-                    why: why_not_permitted(pid),
+                    why: why_not_permitted(&Roots::default(), pid),
                 })
             }
             _ => error,
@@ -163,6 +163,26 @@ impl Process {
         Ok(())
     }
 
+    /// Whether its executable is one that can be laid out again, as far as the file's headers tell.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Declined`].
+    pub fn check_program(&self) -> Result<(), RelayoutError> {
+        let executable = Object {
+            path: self.exe.clone(),
+            mappings: Vec::new(),
+        };
+        let file = self.file(&executable)?;
+        let inode = fs::metadata(self.outside(&self.exe)).map(|metadata| metadata.ino());
+        if inode.is_ok_and(|inode| inode != self.exe_inode) {
+            return Err(self.not_that_file(
+                &executable,
+                "another file has its name now: restart the process to run that",
+            ));
+        }
+        code_layout::preflight(file).map_err(|error| self.not_understood(&executable, error))
+    }
+
     /// The objects whose code it runs, the executable first.
     ///
     /// # Errors
@@ -186,10 +206,14 @@ impl Process {
         Ok(objects)
     }
 
-    /// The path of a file of the process, for us.
+    /// The path of a file of the process, for us. (The kernel tells paths from our own root where it reaches the file, so
+    /// also of a process that has changed its root.)
     #[must_use]
     pub fn outside(&self, path: &str) -> PathBuf {
-        Path::new(&format!("/proc/{}/root", self.pid)).join(path.trim_start_matches('/'))
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let changed = fs::read_link(&root).unwrap_or_else(|_| PathBuf::from("/"));
+        let inside = Path::new(path).strip_prefix(changed);
+        root.join(inside.unwrap_or(Path::new(path.trim_start_matches('/'))))
     }
 
     /// An object's file, after showing that the code in memory is the file's.
@@ -199,16 +223,16 @@ impl Process {
     pub fn image(&self, object: &Object) -> Result<Image, RelayoutError> {
         let bytes = self.file(object)?;
         self.check_text(object, &bytes)?;
-        Image::parse(bytes).map_err(|error| {
-            let reason = match error {
-                LayoutError::Runtime { name, why } => Declined::Runtime { runtime: name, why },
-                error => Declined::Program {
-                    path: object.path.clone(),
-                    why: error.to_string(),
-                },
-            };
-            self.declined(reason)
-        })
+        Image::parse(bytes).map_err(|error| self.not_understood(object, error))
+    }
+
+    fn not_understood(&self, object: &Object, error: LayoutError) -> RelayoutError {
+        match error {
+            LayoutError::Runtime { name, why } => {
+                self.declined(Declined::Runtime { runtime: name, why })
+            }
+            error => self.not_that_file(object, error.to_string()),
+        }
     }
 
     fn declined(&self, reason: Declined) -> RelayoutError {
@@ -301,32 +325,82 @@ fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
 }
 
+/// `CAP_SYS_PTRACE`'s bit (include/uapi/linux/capability.h).
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+
 /// Which of the rules of ptrace(2), "Ptrace access mode checking", is the likely one.
-fn why_not_permitted(pid: u32) -> String {
+fn why_not_permitted(roots: &Roots, pid: u32) -> String {
     let ours = rustix::process::geteuid().as_raw();
-    let owner = fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
-    if let Ok(owner) = owner
-        && owner != ours
-        && ours != 0
-    {
-        return format!(
-            "it belongs to uid {owner}, and this is uid {ours}: run as root (CAP_SYS_PTRACE)"
-        );
-    }
-    let user_namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user"));
-    if let (Ok(theirs), Ok(own)) = (user_namespace(&pid.to_string()), user_namespace("self"))
-        && theirs != own
-    {
-        return "it is in another user namespace, in which this process has no CAP_SYS_PTRACE"
-            .into();
-    }
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
-        "" | "0" => {
-            "it belongs to another user, or is not dumpable: run as root (CAP_SYS_PTRACE)".into()
+    let owner = fs::metadata(roots.proc(pid.to_string())).map(|metadata| metadata.uid());
+    let status = fs::read_to_string(roots.proc("self/status")).unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let has_capability = effective.is_some_and(|bits| bits & CAP_SYS_PTRACE != 0);
+    let scope = fs::read_to_string(roots.proc("sys/kernel/yama/ptrace_scope")).unwrap_or_default();
+    let user_namespace = |pid: &str| fs::read_link(roots.proc(format!("{pid}/ns/user")));
+    let own_namespace = user_namespace("self").ok();
+    // That of a process that may not be traced may not be read either: it is told from the first one's only where we may.
+    let is_in_initial = fs::read_to_string(roots.proc("self/uid_map"))
+        .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
+    match (scope.trim(), owner) {
+        // yama_ptrace_access_check in security/yama/yama_lsm.c: 3 forbids it to everyone.
+        ("3", _) => {
+            "Yama forbids it to everyone (kernel.yama.ptrace_scope = 3) until the next boot".into()
         }
-        scope => format!(
-            "Yama forbids it (kernel.yama.ptrace_scope = {scope}): run as root, or lower it"
+        _ if has_capability && !is_in_initial => {
+            "it is in another user namespace, in which this process has no CAP_SYS_PTRACE: run outside of containers"
+                .into()
+        }
+        _ if user_namespace(&pid.to_string()).is_ok_and(|theirs| own_namespace != Some(theirs)) => {
+            "it is in another user namespace, in which this process has no CAP_SYS_PTRACE".into()
+        }
+        (_, Ok(owner)) if owner != ours => format!(
+            "it belongs to uid {owner}, and this is uid {ours} without CAP_SYS_PTRACE: run as root, with all capabilities"
         ),
+        ("" | "0", _) => {
+            "it has privileges that this process lacks, or is not dumpable: run as root, with CAP_SYS_PTRACE".into()
+        }
+        (scope, _) => format!(
+            "Yama forbids it (kernel.yama.ptrace_scope = {scope}): run as root, with CAP_SYS_PTRACE, or lower it"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A `/proc` in which this process has these capabilities, and Yama this scope.
+    fn why(effective: &str, uid_map: &str, scope: Option<&str>) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::at(dir.path());
+        for path in ["self", "7", "sys/kernel/yama"] {
+            fs::create_dir_all(roots.proc(path)).unwrap();
+        }
+        fs::write(roots.proc("self/status"), format!("CapEff:\t{effective}\n")).unwrap();
+        fs::write(roots.proc("self/uid_map"), uid_map).unwrap();
+        if let Some(scope) = scope {
+            fs::write(roots.proc("sys/kernel/yama/ptrace_scope"), scope).unwrap();
+        }
+        why_not_permitted(&roots, 7)
+    }
+
+    #[test]
+    fn the_rule_that_forbids_it_is_named() {
+        const ALL: &str = "000001ffffffffff";
+        const INITIAL: &str = "         0          0 4294967295\n";
+        let none = "0000000000000000";
+        for (effective, map, scope, said) in [
+            (none, INITIAL, Some("1\n"), "kernel.yama.ptrace_scope = 1"),
+            (none, INITIAL, Some("2\n"), "kernel.yama.ptrace_scope = 2"),
+            (ALL, INITIAL, Some("3\n"), "until the next boot"),
+            (none, INITIAL, Some("0\n"), "CAP_SYS_PTRACE"),
+            (none, INITIAL, None, "not dumpable"),
+            (ALL, "0 1000 1\n", None, "user namespace"),
+        ] {
+            let why = why(effective, map, scope);
+            assert!(why.contains(said), "{why}");
+        }
     }
 }

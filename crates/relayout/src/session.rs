@@ -159,6 +159,7 @@ impl Session {
     pub fn open(store: &Store, pid: u32, method: Method) -> Result<Self, RelayoutError> {
         let process = Process::open(pid)?;
         process.preflight()?;
+        process.check_program()?;
         Ok(Self {
             cache: CodeCache::open(store, process)?,
             method,
@@ -374,8 +375,9 @@ impl Session {
         Samples { user, ..samples }
     }
 
-    /// Lets `perf` know the names of what was moved, in all processes of the family. Nothing depends on it.
-    pub fn write_perf_maps(&self) {
+    /// Lets `perf`, in all processes of the family, and debuggers know what was moved. Nothing depends on it.
+    fn name_moved(&self) {
+        let _ = moved::write_symbols(&self.cache.manifest, &self.moved);
         for process in self.cache.family() {
             let _ = moved::write_perf_map(process, &self.moved);
         }
@@ -595,7 +597,7 @@ impl Session {
         layout.processes = switched.processes;
         layout.left_out = switched.left_out;
         self.moved = moved;
-        self.write_perf_maps();
+        self.name_moved();
         self.time("laying out", start);
         Ok(layout)
     }

@@ -25,6 +25,13 @@ pub const STOP_LIMITS: [Duration; 5] = [
     Duration::from_millis(800),
 ];
 
+/// A thread in an uninterruptible sleep that has not stopped by now is not waited for while the others stand still: it
+/// sleeps until its disk answers, or until a child of its `vfork` has found another program.
+const ASLEEP_LIMIT: Duration = Duration::from_millis(2);
+
+/// How long such a thread is given to wake up, while the others run.
+const AWAKE_LIMIT: Duration = Duration::from_secs(2);
+
 /// How long one thread may take, before another one is tried.
 const ONE_LIMIT: Duration = Duration::from_millis(200);
 
@@ -90,9 +97,30 @@ pub fn stopped<T: Send>(
             Err(error @ RelayoutError::NotStopping { .. }) if act.is_some() => failed = error,
             other => return other,
         }
-        sleep(BETWEEN_ATTEMPTS);
+        match failed {
+            RelayoutError::NotStopping {
+                thread, state: 'D', ..
+            } => {
+                if !wakes_up(pid, thread) {
+                    break;
+                }
+            }
+            _ => sleep(BETWEEN_ATTEMPTS),
+        }
     }
     Err(failed)
+}
+
+/// Waits until a thread has left its uninterruptible sleep; false where it has not in time.
+fn wakes_up(pid: u32, thread: u32) -> bool {
+    let give_up = Instant::now() + AWAKE_LIMIT;
+    while state(pid, thread) == 'D' {
+        if Instant::now() > give_up {
+            return false;
+        }
+        sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Runs `act` while one thread is stopped and the others run: the first of them that stops soon.
@@ -236,6 +264,7 @@ impl<'a> Stopped<'a> {
 
     /// Waits until every thread in the list has stopped; those that ended leave the list.
     fn wait(&mut self, deadline: Instant) -> Result<(), RelayoutError> {
+        let asleep = Instant::now() + ASLEEP_LIMIT;
         let mut waiting = self.threads.clone();
         let pid = self.pid;
         loop {
@@ -251,13 +280,22 @@ impl<'a> Stopped<'a> {
             let Some(thread) = still.first().copied() else {
                 return Ok(());
             };
-            if Instant::now() >= deadline {
-                return Err(RelayoutError::NotStopping {
-                    pid,
-                    thread,
-                    limit_ms: u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX),
-                    state: state(pid, thread),
-                });
+            let now = Instant::now();
+            if now >= deadline || now >= asleep {
+                let state = state(pid, thread);
+                if now >= deadline || state == 'D' {
+                    let waited = if state == 'D' {
+                        AWAKE_LIMIT
+                    } else {
+                        self.limit
+                    };
+                    return Err(RelayoutError::NotStopping {
+                        pid,
+                        thread,
+                        limit_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+                        state,
+                    });
+                }
             }
             waiting = still;
             sleep(POLL);

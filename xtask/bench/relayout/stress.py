@@ -146,15 +146,20 @@ class Stress:
         return {"switches": done_switches, "wanted": count, "generations": len(generations), "patches": patches, "seconds": round(time.monotonic() - start),
                 "pause_us_median": pauses[len(pauses) // 2], "pause_us_worst": pauses[-1]}
 
-    def killed(self, longest_s, *arguments):
-        """Kills a command at a random moment; whether it still ran."""
+    def killed(self, longest_s, *arguments, state=None):
+        """Kills a command at a random moment, of `start` in the state that is named; whether it still ran."""
         command = [SLACKLINE, "--state-dir", self.state, "relayout", *map(str, arguments)]
         running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        said = []
+        while state and (line := running.stderr.readline()):
+            said.append(line)
+            if line.split()[2:3] == [state]:
+                break
         after_s = self.random.uniform(0, longest_s)
         time.sleep(after_s)
         was_running = running.poll() is None
         running.kill()
-        said = running.communicate()[1].split("\n")
+        said += running.communicate()[1].split("\n")
         state = next((line.split()[2] for line in reversed(said) if line.startswith("mariadbd ")), "starting")
         changed = bool(differences(self.before, constant_bytes(self.server.pid)))
         return {"command": arguments[0], "state": state, "after_s": round(after_s, 3), "was_running": was_running, "code_changed": changed}
@@ -164,9 +169,12 @@ class Stress:
         kills = []
         pid = self.server.pid
         while sum(kill["was_running"] for kill in kills) < count and time.monotonic() < self.end_s:
-            kills.append(self.killed(6, "start", "--pid", pid, "--once", "--hurry", "--pairs", 3, "--block-s", 0.2))
-            self.relayout("rollback", "--all")
-            self.check(f"after kill {len(kills)}")
+            # How long each takes, about: sampling is nothing to kill, counting and the comparison are many switches.
+            for state, longest_s in (("profiling", 2), ("optimizing", 0.8), ("verifying", 2)):
+                arguments = "start", "--pid", pid, "--once", "--hurry", "--pairs", 3, "--block-s", 0.2
+                kills.append(self.killed(longest_s, *arguments, state=state))
+                self.relayout("rollback", "--all")
+                self.check(f"after kill {len(kills)}")
             self.install("--hurry")
             kills.append(self.killed(0.08, "switch", pid, 0))
             self.relayout("switch", pid, 1)

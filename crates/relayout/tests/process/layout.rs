@@ -9,14 +9,14 @@ use relayout::{Method, Process, Session, Store};
 
 use crate::target::counted;
 
-struct Throws {
-    child: Child,
+pub(crate) struct Throws {
+    pub(crate) child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
 impl Throws {
-    fn start(name: &str) -> Self {
+    pub(crate) fn start(name: &str) -> Self {
         Self::run(&Self::compile(name))
     }
 
@@ -47,7 +47,7 @@ impl Throws {
     }
 
     /// Rounds done and exceptions caught; panics where it has aborted.
-    fn counts(&mut self) -> (u64, u64) {
+    pub(crate) fn counts(&mut self) -> (u64, u64) {
         let numbers = counted(&mut self.stdin, &mut self.stdout);
         let [rounds, caught] = numbers[..] else {
             panic!("it has ended: {:?}", self.child.wait());
@@ -55,7 +55,7 @@ impl Throws {
         (rounds, caught)
     }
 
-    fn assert_goes_on(&mut self) {
+    pub(crate) fn assert_goes_on(&mut self) {
         let before = self.counts();
         std::thread::sleep(Duration::from_millis(100));
         let after = self.counts();
@@ -65,7 +65,7 @@ impl Throws {
         );
     }
 
-    fn is_text_changed(&self) -> bool {
+    pub(crate) fn is_text_changed(&self) -> bool {
         let process = Process::open(self.child.id()).unwrap();
         process.objects().unwrap().iter().any(|object| {
             let file = process.file(object).unwrap();
@@ -85,7 +85,7 @@ fn is_stress() -> bool {
     std::env::var("SLACKLINE_STRESS_KILLS").is_ok()
 }
 
-fn method(random: Option<u64>) -> Method {
+pub(crate) fn method(random: Option<u64>) -> Method {
     Method {
         sampling: Duration::from_millis(500),
         counting: Duration::from_millis(50),

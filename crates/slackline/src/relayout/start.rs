@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
-    Drive, Driver, Effort, Method, Session, Settings, State, Status, Store, Unit, drive,
+    Drive, Driver, Effort, Method, RelayoutError, Session, Settings, State, Status, Store, Unit,
+    drive,
 };
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use tuner::process::Interrupt;
 use super::config::{self, Config, Watch};
 use super::log::Log;
 use super::status::line;
+use super::undo;
 use crate::{Done, message, print};
 
 #[derive(clap::Args)]
@@ -224,18 +226,7 @@ fn one(
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => match Session::open(store, pid, with.method) {
             Ok(session) => place.insert((session, new_driver(with))),
-            Err(::relayout::RelayoutError::Declined { pid, reason })
-                if !matches!(reason, ::relayout::Declined::NotPermitted { .. }) =>
-            {
-                let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-                let mut status = Status::new(pid, start_time, &exe.to_string_lossy());
-                status.state = State::Declined;
-                status.reason = Some(reason.to_string());
-                status.save(store)?;
-                log.say(&line(&status));
-                return Ok(status);
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => return declined(store, key, error, log),
         },
     };
     let mut is_interrupted = || interrupt.signal().is_some();
@@ -249,7 +240,10 @@ fn one(
             last = line;
         }
     };
-    let mut status = drive(store, session, driver, with, &mut is_interrupted, &mut show)?;
+    let mut status = match drive(store, session, driver, with, &mut is_interrupted, &mut show) {
+        Err(error) => return declined(store, key, error, log),
+        Ok(status) => status,
+    };
     if is_once && status.state == State::Verifying {
         // Nobody will look again.
         session.cache.rollback()?;
@@ -257,6 +251,34 @@ fn one(
         status.generation = 0;
         status.save(store)?;
     }
+    Ok(status)
+}
+
+/// What is said of a process that is left alone, or that has gone: then nothing of it stays on record. Whatever else went
+/// wrong, or a privilege that is missing, is an error all the same.
+fn declined(
+    store: &Store,
+    (pid, start_time): (u32, u64),
+    error: RelayoutError,
+    log: &Log,
+) -> anyhow::Result<Status> {
+    let reason = match &error {
+        RelayoutError::Declined { reason, .. } => reason.to_string(),
+        RelayoutError::Gone { .. } => {
+            undo::forget_gone(store, pid, start_time)?;
+            "it ended, or executed another program, meanwhile".to_owned()
+        }
+        _ => return Err(error.into()),
+    };
+    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let mut status = Status::new(pid, start_time, &exe.to_string_lossy());
+    status.state = State::Declined;
+    status.reason = Some(reason);
+    status.save(store)?;
+    if error.is_missing_privilege() {
+        return Err(error.into());
+    }
+    log.say(&line(&status));
     Ok(status)
 }
 

@@ -190,6 +190,11 @@ pub(super) fn explain(
     for (step, seconds) in &status.seconds {
         let _ = writeln!(text, "{step}: {seconds:.1} s");
     }
+    let script = store.load(status.pid, status.start_time)?;
+    let script = script.map(|manifest| manifest.debugger_script());
+    if let Some(script) = script.filter(|script| script.exists()) {
+        let _ = writeln!(text, "debugger: gdb -p {pid} -x {}", script.display());
+    }
     print(&text)?;
     Ok(Done::Positive)
 }

@@ -93,6 +93,14 @@ pub(crate) fn undo_all(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undon
         .collect())
 }
 
+/// Of a process that has ended, or runs another program: rolls back what it forked, and forgets it.
+pub(super) fn forget_gone(store: &Store, pid: u32, start_time: u64) -> anyhow::Result<()> {
+    if let Some(manifest) = store.load(pid, start_time)? {
+        try_undo(store, &manifest, false)?;
+    }
+    Ok(())
+}
+
 fn undo(store: &Store, manifest: &Manifest, dry_run: bool) -> Undone {
     let (outcome, is_restored) = match try_undo(store, manifest, dry_run) {
         Ok(outcome) => outcome,

@@ -1,5 +1,8 @@
 //! `slackline relayout` and what it says of processes that it leaves alone.
 
+mod debugger;
+mod faults;
+
 use serde_json::Value;
 
 use crate::toy::{Ended, Toy};

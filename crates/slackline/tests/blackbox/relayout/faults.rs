@@ -1,0 +1,522 @@
+//! Processes that cannot, or should not, be re-laid out: each is named with its reason, listed as declined, and goes on as it
+//! was.
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use relayout::Process;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::toy::{Ended, Toy, skip};
+
+/// `nobody` of Debian.
+const NOBODY: u32 = 65534;
+
+pub(super) fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip(&"this takes root");
+    }
+    is_root
+}
+
+pub(super) fn compile(name: &str, source: &Path, options: &[&str]) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut cc = Command::new("cc");
+    cc.args(options).arg("-o").arg(&path).arg(source);
+    assert!(cc.status().unwrap().success());
+    path
+}
+
+/// The program under test, compiled once.
+fn executable() -> &'static Path {
+    static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
+    EXECUTABLE.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let source = source.join("tests/blackbox/relayout/program.c");
+        let name = format!("relayout-program-{}", std::process::id());
+        compile(&name, &source, &["-O1", "-s", "-pthread"])
+    })
+}
+
+/// One that runs.
+pub(super) struct Program {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    /// That of the program, where `child` is what started it.
+    pub(super) pid: u32,
+}
+
+impl Program {
+    fn start(mode: &[&str]) -> Self {
+        let mut command = Command::new(executable());
+        Self::run(command.args(mode))
+    }
+
+    pub(super) fn run(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut program = Self {
+            stdin: child.stdin.take().unwrap(),
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            pid: child.id(),
+            child,
+        };
+        assert_eq!(program.line(), "ready");
+        program
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn rounds(&mut self) -> u64 {
+        self.stdin.write_all(b"c\n").unwrap();
+        let line = self.line();
+        let rounds = line.parse();
+        rounds.unwrap_or_else(|_| panic!("it ended: {line:?} {:?}", self.child.try_wait()))
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid.cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn state(&self) -> char {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap();
+        let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+        state.unwrap().trim().chars().next().unwrap()
+    }
+
+    fn start_arguments(&self) -> Vec<String> {
+        let pid = self.pid.to_string();
+        let words = ["relayout", "start", "--pid", &pid, "--once", "--json"];
+        let words = words.into_iter().chain(["--hurry"]);
+        words.map(str::to_owned).collect()
+    }
+
+    /// It works, and nothing of it was changed.
+    fn assert_as_before(&mut self) {
+        let before = self.rounds();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while self.rounds() == before {
+            assert!(Instant::now() < give_up, "it stands still");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_unchanged(self.pid);
+    }
+
+    /// `start` leaves it alone, says why, and so does `status`.
+    fn assert_declined(&mut self, toy: &Toy, said: &[&str]) {
+        self.declined_by(toy, toy.slackline(&as_str(&self.start_arguments())), said);
+        self.assert_as_before();
+    }
+
+    fn declined_by(&self, toy: &Toy, start: Command, said: &[&str]) {
+        let ended = Ended::of(start).with_code(1);
+        let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_reason(&printed["processes"][0], said);
+        assert_reason(&status(toy, self.pid), said);
+    }
+
+    fn quit(mut self) {
+        self.stdin.write_all(b"q\n").unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn as_str(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+fn assert_reason(process: &Value, said: &[&str]) {
+    assert_eq!(process["state"], "declined", "{process}");
+    let reason = process["reason"].as_str().unwrap();
+    for text in said {
+        assert!(reason.contains(text), "{text:?} is not in: {reason}");
+    }
+}
+
+/// What `status` says of a process.
+fn status(toy: &Toy, pid: u32) -> Value {
+    let ended = Ended::of(toy.slackline(&["relayout", "status", "--json"])).with_code(0);
+    let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let processes = printed["processes"].as_array().unwrap();
+    let known = processes.iter().find(|process| process["pid"] == pid);
+    known.unwrap_or_else(|| panic!("{printed}")).clone()
+}
+
+/// All its code is its files', and there is no memory of ours.
+fn assert_unchanged(pid: u32) {
+    let process = Process::open(pid).unwrap();
+    for object in process.objects().unwrap() {
+        // What was deleted is read by the mapping itself, not by its name.
+        let Ok(file) = process.file(&object) else {
+            continue;
+        };
+        assert_eq!(process.text_difference(&object, &file).unwrap(), None);
+    }
+    assert!(!has_code_cache(&process));
+}
+
+pub(super) fn has_code_cache(process: &Process) -> bool {
+    let maps = process.maps().unwrap();
+    maps.iter()
+        .any(|map| map.is_anonymous() && map.is_executable)
+}
+
+#[test]
+fn a_process_with_another_tracer_is_declined() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let mut program = Program::start(&["traced"]);
+    program.assert_declined(&toy, &["already traced, by process"]);
+    program.quit();
+}
+
+#[test]
+fn a_process_that_may_not_be_traced_is_named_with_the_rule_and_declined() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let open = Permissions::from_mode(0o755);
+    fs::set_permissions(toy.path(""), open.clone()).unwrap();
+    let copy = toy.path("program");
+    fs::copy(executable(), &copy).unwrap();
+    fs::set_permissions(&copy, open).unwrap();
+    let theirs = Program::run(Command::new(&copy).uid(NOBODY));
+    let ours = Program::start(&["plain"]);
+    let without_capability: &[&str] = &["setpriv", "--bounding-set=-sys_ptrace"];
+    let elsewhere: &[&str] = &["unshare", "--user", "--map-root-user"];
+    let mut programs = [theirs, ours];
+    for (which, with, said) in [
+        (0, without_capability, "belongs to uid 65534"),
+        (1, without_capability, "CAP_SYS_PTRACE"),
+        (1, elsewhere, "another user namespace"),
+    ] {
+        let program: &mut Program = &mut programs[which];
+        let slackline = toy.slackline(&as_str(&program.start_arguments()));
+        let mut start = Command::new(with[0]);
+        start.args(&with[1..]);
+        start
+            .arg(slackline.get_program())
+            .args(slackline.get_args());
+        Ended::of(start).with_code(3).saying(&[said]);
+        assert_reason(&status(&toy, program.pid), &[said]);
+        program.assert_as_before();
+    }
+    programs.into_iter().for_each(Program::quit);
+}
+
+#[test]
+fn programs_that_are_not_understood_are_declined() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let assembly = toy.path("loop.S");
+    // Sleeps for ever. The mark is at the place where UPX leaves its own; no real one is in Debian 12.
+    let nap = |call: &str| {
+        format!(
+            ".globl _start\n.ascii \"UPX!\"\n_start: {call}\njmp _start\n.balign 8\nnap: .quad 1000,0\n"
+        )
+    };
+    let wide = nap("mov $35, %eax; lea nap(%rip), %rdi; xor %esi, %esi; syscall");
+    let narrow = nap("mov $162, %eax; mov $nap, %ebx; xor %ecx, %ecx; int $0x80");
+    let bare = &[
+        "-nostdlib",
+        "-static",
+        "-Wl,-n",
+        "-Wl,--build-id=none",
+        "-s",
+    ];
+    fs::write(&assembly, narrow).unwrap();
+    let narrow = compile(
+        "relayout-32-bit",
+        &assembly,
+        &[bare as &[&str], &["-m32"]].concat(),
+    );
+    fs::write(&assembly, wide).unwrap();
+    let packed = compile("relayout-packed", &assembly, bare);
+    // Without section headers, as packed files are: e_shoff, e_shnum and e_shstrndx (elf(5)).
+    let mut bytes = fs::read(&packed).unwrap();
+    bytes[0x28..0x30].fill(0);
+    bytes[0x3c..0x40].fill(0);
+    let mark = bytes.windows(4).position(|word| word == b"UPX!");
+    assert!(mark.unwrap() < 1024);
+    fs::write(&packed, bytes).unwrap();
+    for (path, said) in [(&narrow, "a 32-bit ELF file"), (&packed, "packed by UPX")] {
+        let mut sleeper = Command::new(path).spawn().unwrap();
+        let pid = sleeper.id().to_string();
+        let start = toy.slackline(&["relayout", "start", "--pid", &pid, "--once"]);
+        let ended = Ended::of(start).with_code(1);
+        assert!(ended.stdout.contains(said), "{}", ended.stdout);
+        assert_reason(&status(&toy, sleeper.id()), &[said]);
+        assert!(sleeper.try_wait().unwrap().is_none(), "it lives on");
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/blackbox/relayout/program.c");
+    let fixed = compile("relayout-static", &source, &["-O1", "-static", "-pthread"]);
+    let mut program = Program::run(&mut Command::new(fixed));
+    program.assert_declined(&toy, &["statically linked"]);
+    program.quit();
+    let bare = toy.path("bare");
+    let mut objcopy = Command::new("objcopy");
+    objcopy.args([
+        "--remove-section=.eh_frame",
+        "--remove-section=.eh_frame_hdr",
+    ]);
+    assert!(
+        objcopy
+            .arg(executable())
+            .arg(&bare)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut program = Program::run(&mut Command::new(bare));
+    program.assert_declined(&toy, &["no .eh_frame"]);
+    program.quit();
+}
+
+#[test]
+fn a_program_whose_file_was_deleted_or_replaced_is_declined() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let path = toy.path("program");
+    for is_replaced in [false, true] {
+        fs::copy(executable(), &path).unwrap();
+        let mut program = Program::run(&mut Command::new(&path));
+        if is_replaced {
+            fs::copy("/bin/true", toy.path("next")).unwrap();
+            fs::rename(toy.path("next"), &path).unwrap();
+        } else {
+            fs::remove_file(&path).unwrap();
+        }
+        program.assert_declined(
+            &toy,
+            &["program was deleted or replaced since it was loaded"],
+        );
+        program.quit();
+    }
+}
+
+#[test]
+fn a_process_that_cannot_have_memory_for_code_is_declined() {
+    if !is_root() {
+        return;
+    }
+    for (mode, said) in [
+        ("seccomp", "a seccomp filter is installed"),
+        ("crowded", "no room of"),
+        (
+            "full",
+            "may not map memory for the code cache: Cannot allocate memory",
+        ),
+    ] {
+        let toy = Toy::new();
+        let mut program = Program::start(&[mode]);
+        program.assert_declined(&toy, &[said]);
+        let rollback = toy.slackline(&["relayout", "rollback", "--all"]);
+        Ended::of(rollback).with_code(0);
+        program.quit();
+    }
+}
+
+#[test]
+fn a_thread_in_an_uninterruptible_sleep_holds_nobody_up() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let mut program = Program::start(&["vfork"]);
+    let start = toy.slackline(&as_str(&program.start_arguments()));
+    program.declined_by(&toy, start, &["state D", "a child that it made by vfork"]);
+    let before = program.rounds();
+    while program.rounds() == before {}
+    let process = Process::open(program.pid).unwrap();
+    for object in process.objects().unwrap() {
+        let file = process.file(&object).unwrap();
+        assert_eq!(process.text_difference(&object, &file).unwrap(), None);
+    }
+    // Its memory cannot be looked through while the thread sleeps; it can when the child has ended.
+    let children = format!("/proc/{}/task", program.pid);
+    let child_of = |task: &Path| fs::read_to_string(task.join("children")).unwrap();
+    let tasks = fs::read_dir(children).unwrap().flatten();
+    let children: String = tasks.map(|task| child_of(&task.path())).collect();
+    let child = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
+    kill_process(child, Signal::KILL).unwrap();
+    while program_has_sleeper(program.pid) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ended::of(toy.slackline(&["relayout", "rollback", "--all"])).with_code(0);
+    program.assert_as_before();
+    program.quit();
+}
+
+fn program_has_sleeper(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.flatten().any(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.contains(") D ")
+    })
+}
+
+#[test]
+fn a_process_that_its_user_stopped_stays_stopped_and_comes_back() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let mut program = Program::start(&["plain"]);
+    program.signal(Signal::STOP);
+    while program.state() != 'T' {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let start = toy.slackline(&as_str(&program.start_arguments()));
+    program.declined_by(&toy, start, &["it is stopped (SIGSTOP, or Ctrl-Z)"]);
+    assert_eq!(program.state(), 'T');
+    program.signal(Signal::CONT);
+    program.assert_as_before();
+    program.quit();
+}
+
+#[test]
+fn a_process_that_ends_or_becomes_another_while_it_is_laid_out_is_left_alone() {
+    if !is_root() {
+        return;
+    }
+    // While it is counted, or, where nothing is, while its code is written.
+    let random: &[&str] = &["--random", "1"];
+    for (after_us, options) in [
+        (0, &[] as &[&str]),
+        (60_000, &[]),
+        (0, random),
+        (3_000, random),
+    ] {
+        for mode in ["exit", "exec"] {
+            let toy = Toy::new();
+            let mut program = Program::start(&[mode, &after_us.to_string()]);
+            let mut start = toy.slackline(&as_str(&program.start_arguments()));
+            start.args(options);
+            let ended = Ended::of(start).with_code(1);
+            let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+            let said = "it ended, or executed another program, meanwhile";
+            assert_reason(&printed["processes"][0], &[said]);
+            if mode == "exec" {
+                assert_reason(&status(&toy, program.pid), &[said]);
+                program.assert_as_before();
+                program.quit();
+            } else {
+                assert!(program.child.wait().unwrap().success(), "{after_us}");
+            }
+            Ended::of(toy.slackline(&["relayout", "rollback", "--all"]))
+                .with_code(0)
+                .saying(&["Nothing to roll back"]);
+        }
+    }
+}
+
+#[test]
+fn a_process_in_a_container_is_laid_out_from_outside_and_back() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    // A file that is nowhere outside of it, and a /tmp of its own.
+    let script = "mount -t tmpfs none /mnt && cp \"$0\" /mnt/inside && mount -t tmpfs none /tmp && exec /mnt/inside";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-pmf", "--mount-proc", "--kill-child", "sh", "-c", script]);
+    let mut program = Program::run(unshare.arg(executable()));
+    let children = format!("/proc/{0}/task/{0}/children", program.child.id());
+    program.pid = fs::read_to_string(children)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let pid = program.pid.to_string();
+    let start = [
+        "relayout",
+        "start",
+        "--pid",
+        &pid,
+        "--once",
+        "--unverified",
+        "--hurry",
+    ];
+    Ended::of(toy.slackline(&start))
+        .with_code(0)
+        .saying(&["runs in generation"]);
+    let process = Process::open(program.pid).unwrap();
+    assert!(has_code_cache(&process));
+    let map = process.outside("/tmp/perf-1.map");
+    assert!(fs::read_to_string(&map).unwrap().contains("inside+0x"));
+    let before = program.rounds();
+    while program.rounds() == before {}
+    let rollback = toy.slackline(&["relayout", "rollback", &pid]);
+    let ended = Ended::of(rollback).with_code(0);
+    assert!(ended.stdout.contains("restored"), "{}", ended.stdout);
+    assert!(!map.exists());
+    program.assert_as_before();
+    program.quit();
+}
+
+#[test]
+fn a_process_with_a_root_of_its_own_is_laid_out_and_back() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let root = toy.path("jail");
+    for library in [executable(), Path::new("/lib64/ld-linux-x86-64.so.2")]
+        .into_iter()
+        .chain([Path::new("/lib/x86_64-linux-gnu/libc.so.6")])
+    {
+        let inside = match library == executable() {
+            true => root.join("program"),
+            false => root.join(library.strip_prefix("/").unwrap()),
+        };
+        fs::create_dir_all(inside.parent().unwrap()).unwrap();
+        fs::copy(library, inside).unwrap();
+    }
+    let mut chroot = Command::new("chroot");
+    let mut program = Program::run(chroot.args([root.as_os_str(), OsStr::new("/program")]));
+    let pid = program.pid.to_string();
+    let start = [
+        "relayout",
+        "start",
+        "--pid",
+        &pid,
+        "--once",
+        "--unverified",
+        "--hurry",
+    ];
+    Ended::of(toy.slackline(&start)).with_code(0);
+    Ended::of(toy.slackline(&["relayout", "rollback", &pid])).with_code(0);
+    program.assert_as_before();
+    program.quit();
+}
