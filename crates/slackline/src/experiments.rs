@@ -79,7 +79,7 @@ enum Verb {
     /// Print the whole report, or the evaluations as a table.
     Export {
         id: i64,
-        /// json or csv.
+        /// json, csv or parquet.
         #[arg(long, default_value = "json")]
         format: String,
     },
