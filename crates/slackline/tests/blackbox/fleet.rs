@@ -21,10 +21,10 @@ const STEP_S: u64 = 60;
 const STEPS: u64 = 20;
 
 /// A Prometheus with the fleet in it.
-struct Prometheus {
+pub(crate) struct Prometheus {
     child: Child,
-    url: String,
-    _data: tempfile::TempDir,
+    pub(crate) url: String,
+    data: tempfile::TempDir,
 }
 
 impl Prometheus {
@@ -51,7 +51,7 @@ impl Prometheus {
     }
 
     /// What a folder holds, under a configuration.
-    fn of(data: tempfile::TempDir, configuration: &str) -> Option<Self> {
+    pub(crate) fn of(data: tempfile::TempDir, configuration: &str) -> Option<Self> {
         std::fs::write(data.path().join("prometheus.yml"), configuration).unwrap();
         let address = free_address();
         let started = Command::new("prometheus")
@@ -73,7 +73,7 @@ impl Prometheus {
         let server = Self {
             child,
             url: format!("http://{address}"),
-            _data: data,
+            data,
         };
         let end = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(&address).is_err() {
@@ -81,6 +81,28 @@ impl Prometheus {
             std::thread::sleep(Duration::from_millis(50));
         }
         Some(server)
+    }
+
+    /// Another text for a file of its folder, which its configuration names.
+    pub(crate) fn changes(&self, name: &str, text: &str) {
+        std::fs::write(self.data.path().join(name), text).unwrap();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    }
+
+    /// The values of an instant query.
+    pub(crate) fn values(&self, query: &str) -> Vec<f64> {
+        let answer = ureq::get(format!("{}/api/v1/query", self.url))
+            .query("query", query)
+            .call();
+        let Ok(mut answer) = answer else {
+            return Vec::new();
+        };
+        let answer: serde_json::Value = answer.body_mut().read_json().unwrap();
+        let series = answer["data"]["result"].as_array().into_iter().flatten();
+        series
+            .map(|one| one["value"][1].as_str().unwrap().parse().unwrap())
+            .collect()
     }
 
     /// As of the end of the simulated time.
