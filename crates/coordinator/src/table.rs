@@ -184,7 +184,7 @@ pub fn evaluations_csv(spec: &Spec, rows: &[EvaluationRow]) -> Result<String, Er
     String::from_utf8(bytes).map_err(|error| Error::Invalid(error.to_string()))
 }
 
-/// The table in Parquet (format version 2, one row group, uncompressed): numbers are `INT64` and `DOUBLE`, texts are UTF-8.
+/// The table in Parquet (format version 1.0, one row group, uncompressed): numbers are `INT64` and `DOUBLE`, texts are UTF-8.
 ///
 /// # Errors
 /// [`Error::Invalid`] where it cannot be written.
