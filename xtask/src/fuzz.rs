@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and none may end in a 5xx.
+//! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and none may end in a 5xx: a hundred for
+//! each operation, or as many as fit into `--minutes N`.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -28,7 +29,8 @@ struct Access {
     address: String,
 }
 
-pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(root: &Path, minutes: Option<&str>) -> anyhow::Result<ExitCode> {
+    let minutes: Option<f64> = minutes.map(str::parse).transpose().context("--minutes N")?;
     install::install(install::FUZZ)?;
     let work = root.join("target/fuzz");
     let state = work.join("state");
@@ -74,6 +76,11 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
             "1",
         ])
         .current_dir(&work);
+    if let Some(minutes) = minutes {
+        schemathesis
+            .arg("--max-time")
+            .arg((60.0 * minutes).ceil().max(1.0).to_string());
+    }
     Ok(if step::run("schemathesis", &mut schemathesis)? {
         ExitCode::SUCCESS
     } else {

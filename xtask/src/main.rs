@@ -38,8 +38,9 @@ usage: cargo xtask VERB
   bench load        the load generator against oha and arithmetic, into docs/results/
   bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
-  bench workers     2,000 simulated workers and 100 experiments against one coordinator
-  fuzz api          the JSON interface of `slackline serve`, fuzzed from its description by schemathesis
+  bench workers [SCENE…]  2,000 simulated workers and 100 experiments against one coordinator (random, bayesian), and whether a
+                    slow `ask` holds up others (slow-ask), into docs/results/
+  fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   install [SET]     only install: test (the default), demo, examples or relayout
@@ -64,10 +65,11 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["tidy"] => tidy::run(&root),
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
-        ["bench", "workers"] => workers::bench(&root),
+        ["bench", "workers", scenes @ ..] => workers::bench(&root, scenes),
         ["bench", "fleet", options @ ..] => bench_fleet::run(&root, options),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
-        ["fuzz", "api"] => fuzz::run(&root),
+        ["fuzz", "api"] => fuzz::run(&root, None),
+        ["fuzz", "api", "--minutes", minutes] => fuzz::run(&root, Some(minutes)),
         ["stress", "relayout"] => test::stress_relayout(&root, "1000"),
         ["stress", "relayout", kills] => test::stress_relayout(&root, kills),
         ["stress", "workers"] => workers::stress(&root, "30"),

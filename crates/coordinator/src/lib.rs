@@ -26,5 +26,5 @@ mod workers;
 
 pub use coordinator::{Coordinator, Progress};
 pub use error::Error;
-pub use table::evaluations_csv;
+pub use table::{evaluations_csv, evaluations_parquet};
 pub use workers::{Bus, Counts, WorkerView, Workers};

@@ -1,7 +1,15 @@
-//! The evaluations of an experiment as a table, in CSV: one a row, with a column for each parameter and each
+//! The evaluations of an experiment as a table, in CSV and in Parquet: one a row, with a column for each parameter and each
 //! constraint's excess.
 
+use std::sync::Arc;
+
 use bayes_opt::Value;
+use parquet::basic::{ConvertedType, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
+use parquet::schema::types::Type;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{ParameterType, Spec};
 
@@ -81,7 +89,12 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
                 Cells::Texts(values.map(|value| value.map(ToString::to_string)).collect())
             }
         };
-        columns.push(column(&parameter.name, cells));
+        // A name stands once in a table: a parameter may be called `score`.
+        let name = match columns.iter().any(|other| other.name == parameter.name) {
+            true => format!("parameter {}", parameter.name),
+            false => parameter.name.clone(),
+        };
+        columns.push(column(&name, cells));
     }
     for constraint in &spec.constraints {
         let excess = |record: &EvaluationRecord| {
@@ -105,6 +118,48 @@ impl Cells {
             Self::Texts(cells) => of(&cells[row]),
         }
     }
+
+    fn physical(&self) -> Physical {
+        match self {
+            Self::Bools(_) => Physical::BOOLEAN,
+            Self::Ints(_) => Physical::INT64,
+            Self::Reals(_) => Physical::DOUBLE,
+            Self::Texts(_) => Physical::BYTE_ARRAY,
+        }
+    }
+
+    /// Empty cells are told from others by definition levels of 0 and 1.
+    fn write(&self, mut to: SerializedColumnWriter<'_>) -> Result<(), ParquetError> {
+        fn levels<T>(cells: &[Option<T>]) -> Vec<i16> {
+            cells.iter().map(|cell| i16::from(cell.is_some())).collect()
+        }
+        match self {
+            Self::Bools(cells) => {
+                let values: Vec<bool> = cells.iter().flatten().copied().collect();
+                to.typed::<BoolType>()
+                    .write_batch(&values, Some(&levels(cells)), None)?;
+            }
+            Self::Ints(cells) => {
+                let values: Vec<i64> = cells.iter().flatten().copied().collect();
+                to.typed::<Int64Type>()
+                    .write_batch(&values, Some(&levels(cells)), None)?;
+            }
+            Self::Reals(cells) => {
+                let values: Vec<f64> = cells.iter().flatten().copied().collect();
+                to.typed::<DoubleType>()
+                    .write_batch(&values, Some(&levels(cells)), None)?;
+            }
+            Self::Texts(cells) => {
+                let texts = cells.iter().flatten();
+                let values: Vec<ByteArray> = texts
+                    .map(|text| ByteArray::from(text.as_bytes().to_vec()))
+                    .collect();
+                to.typed::<ByteArrayType>()
+                    .write_batch(&values, Some(&levels(cells)), None)?;
+            }
+        }
+        to.close()
+    }
 }
 
 /// The table in CSV.
@@ -127,4 +182,166 @@ pub fn evaluations_csv(spec: &Spec, rows: &[EvaluationRow]) -> Result<String, Er
         .into_inner()
         .map_err(|error| Error::Invalid(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+/// The table in Parquet (format version 1.0, one row group, uncompressed): numbers are `INT64` and `DOUBLE`, texts are UTF-8.
+///
+/// # Errors
+/// [`Error::Invalid`] where it cannot be written.
+pub fn evaluations_parquet(spec: &Spec, rows: &[EvaluationRow]) -> Result<Vec<u8>, Error> {
+    write_parquet(&columns(spec, rows)).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+fn write_parquet(columns: &[Column]) -> Result<Vec<u8>, ParquetError> {
+    let field = |column: &Column| {
+        let physical = column.cells.physical();
+        let mut field = Type::primitive_type_builder(&column.name, physical)
+            .with_repetition(Repetition::OPTIONAL);
+        if physical == Physical::BYTE_ARRAY {
+            field = field
+                .with_logical_type(Some(LogicalType::String))
+                .with_converted_type(ConvertedType::UTF8);
+        }
+        field.build().map(Arc::new)
+    };
+    let fields = columns.iter().map(field).collect::<Result<_, _>>()?;
+    let schema = Type::group_type_builder("evaluations")
+        .with_fields(fields)
+        .build()?;
+    let mut bytes = Vec::new();
+    let properties = Arc::new(WriterProperties::builder().build());
+    let mut file = SerializedFileWriter::new(&mut bytes, Arc::new(schema), properties)?;
+    let mut group = file.next_row_group()?;
+    for column in columns {
+        if let Some(to) = group.next_column()? {
+            column.cells.write(to)?;
+        }
+    }
+    group.close()?;
+    file.close()?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use bayes_opt::Configuration;
+    use host::Roots;
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+    use tuner::evaluation::{Measurement, Outcome};
+
+    use super::*;
+
+    const SPEC: &str = r#"
+    parameters = [
+        { name = "score", type = "int", low = 0, high = 9, default = 5 },
+        { name = "share", type = "float", low = 0.0, high = 1.0, default = 0.5 },
+        { name = "on", type = "bool", default = false },
+        { name = "kind", type = "categorical", values = ["a", "b"], default = "a" },
+    ]
+    target = { start = ["true"] }
+    workload = { command = ["true"], json = { requests = "requests", latency_p99_us = "p99" } }
+    objective = { metric = "latency_p99_us" }
+    constraints = ["latency_p99_us <= 5000"]
+    "#;
+
+    fn rows() -> Vec<EvaluationRow> {
+        let row = |number: usize, measurement: Option<Measurement>| EvaluationRow {
+            is_running: measurement.is_none(),
+            started_ms: 1_700_000_000_000,
+            record: EvaluationRecord {
+                number,
+                configuration: Configuration(
+                    [
+                        ("score".to_owned(), Value::Int(i64::MIN)),
+                        ("share".to_owned(), Value::Float(0.1)),
+                        ("on".to_owned(), Value::Bool(true)),
+                        ("kind".to_owned(), Value::Text("b".into())),
+                    ]
+                    .into(),
+                ),
+                outcome: Outcome::Completed,
+                reason: (number == 1).then(|| "a \u{2212}, \"b\"".to_owned()),
+                measurement,
+                failure: None,
+                blocks: Vec::new(),
+                duration_s: 1.5,
+                own_cpu_s: 0.0,
+                host: None,
+            },
+        };
+        let measured = Measurement {
+            score: -0.125,
+            score_variance: 1e-300,
+            excess: [("latency_p99_us <= 5000".to_owned(), -0.5)].into(),
+            excess_variance: [].into(),
+        };
+        vec![row(1, Some(measured)), row(2, None)]
+    }
+
+    fn spec() -> Spec {
+        tuner::spec::check(SPEC.into(), Path::new("table.toml"), &Roots::default())
+            .unwrap()
+            .pinned()
+    }
+
+    #[test]
+    fn parquet_is_read_back_with_types_and_empty_cells() {
+        let bytes = evaluations_parquet(&spec(), &rows()).unwrap();
+        let file = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        let rows: Vec<BTreeMap<String, Field>> = file
+            .get_row_iter(None)
+            .unwrap()
+            .map(|row| row.unwrap().into_columns().into_iter().collect())
+            .collect();
+        assert_eq!(rows.len(), 2);
+        let text = |text: &str| Field::Str(text.to_owned());
+        let first = [
+            ("number", Field::Long(1)),
+            ("outcome", text("completed")),
+            ("reason", text("a \u{2212}, \"b\"")),
+            ("host", Field::Null),
+            ("started_ms", Field::Long(1_700_000_000_000)),
+            ("duration_s", Field::Double(1.5)),
+            ("score", Field::Double(-0.125)),
+            ("score_variance", Field::Double(1e-300)),
+            ("parameter score", Field::Long(i64::MIN)),
+            ("share", Field::Double(0.1)),
+            ("on", Field::Bool(true)),
+            ("kind", text("b")),
+            ("excess of latency_p99_us <= 5000", Field::Double(-0.5)),
+        ];
+        assert_eq!(
+            rows[0],
+            first.map(|(name, field)| (name.to_owned(), field)).into()
+        );
+        assert_eq!(rows[1]["outcome"], text("running"));
+        for empty in ["reason", "score", "excess of latency_p99_us <= 5000"] {
+            assert_eq!(rows[1][empty], Field::Null, "{empty}");
+        }
+    }
+
+    #[test]
+    fn a_table_without_rows_has_its_columns() {
+        let bytes = evaluations_parquet(&spec(), &[]).unwrap();
+        let file = SerializedFileReader::new(bytes::Bytes::from(bytes)).unwrap();
+        assert_eq!(file.metadata().file_metadata().num_rows(), 0);
+        assert_eq!(
+            file.metadata().file_metadata().schema().get_fields().len(),
+            13
+        );
+    }
+
+    #[test]
+    fn csv_has_the_same_columns() {
+        let text = evaluations_csv(&spec(), &rows()).unwrap();
+        let mut table = csv::Reader::from_reader(text.as_bytes());
+        assert_eq!(table.headers().unwrap().len(), 13);
+        let first = table.records().next().unwrap().unwrap();
+        assert_eq!(&first[2], "a \u{2212}, \"b\"");
+        assert_eq!(&first[8], i64::MIN.to_string());
+    }
 }

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::report::Report;
-use tuner::spec::{BudgetSpec, Goal, ObjectiveScale};
+use tuner::spec::{BudgetSpec, Goal, ObjectiveScale, Spec};
 
 use crate::explain::{Explanation, Pair};
 use crate::reply::{Refusal, Reply, blocking};
@@ -417,17 +417,22 @@ pub(crate) async fn export(
             ("application/json", blocking(write).await?)
         }
         "csv" => {
-            let write = move || {
-                let row = app.coordinator.store().experiment(id)?;
-                let rows = app.coordinator.store().evaluations(id, 1)?;
-                coordinator::evaluations_csv(&row.spec, &rows).map(String::into_bytes)
+            let write = |spec: &_, rows: &_| {
+                coordinator::evaluations_csv(spec, rows).map(String::into_bytes)
             };
-            ("text/csv; charset=utf-8", blocking(write).await?)
+            ("text/csv; charset=utf-8", table(app, id, write).await?)
+        }
+        "parquet" => {
+            let write = coordinator::evaluations_parquet;
+            (
+                "application/vnd.apache.parquet",
+                table(app, id, write).await?,
+            )
         }
         other => {
             return Err(Refusal::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
-                format!("format={other}: there are json and csv"),
+                format!("format={other}: there are json, csv and parquet"),
             ));
         }
     };
@@ -437,6 +442,20 @@ pub(crate) async fn export(
         body,
     )
         .into_response())
+}
+
+/// The evaluations of an experiment as `write` writes them.
+async fn table(
+    app: Arc<App>,
+    id: i64,
+    write: impl Fn(&Spec, &[EvaluationRow]) -> Result<Vec<u8>, Error> + Send + 'static,
+) -> Result<Vec<u8>, Refusal> {
+    blocking(move || {
+        let row = app.coordinator.store().experiment(id)?;
+        let rows = app.coordinator.store().evaluations(id, 1)?;
+        write(&row.spec, &rows)
+    })
+    .await
 }
 
 /// An evaluation as a row of JSON.

@@ -141,7 +141,7 @@ const OPERATIONS: &[Operation] = &[
         )
     },
     Operation {
-        query: &[("format", "string", "json (default) or csv")],
+        query: &[("format", "string", "json (default), csv or parquet")],
         success: (200, None),
         ..get(
             "/experiments/{id}/export",

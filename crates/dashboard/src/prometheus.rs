@@ -7,7 +7,9 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use coordinator::Counts;
-use coordinator::store::{State as ExperimentState, Summary};
+use coordinator::store::{Standing, State as ExperimentState, Summary};
+use jiff::Timestamp;
+use tuner::continuous::Doing;
 
 use crate::reply::{Refusal, blocking};
 use crate::server::App;
@@ -19,6 +21,8 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refus
         let workers = app.coordinator.workers();
         let mut out = text(&experiments, is_in_trouble, host::own_cpu_s());
         out.push_str(&text_of_workers(workers.list().len(), workers.counts()));
+        let always_on = app.coordinator.store().all_continuous()?;
+        out.push_str(&text_of_continuous(&always_on, Timestamp::now()));
         Ok(out)
     })
     .await?;
@@ -32,10 +36,7 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refus
 fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
-        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (labels, value) in samples {
-            let _ = writeln!(out, "{name}{labels} {value}");
-        }
+        family(&mut out, name, kind, help, samples);
     };
     let states = [
         ExperimentState::Queued,
@@ -60,15 +61,8 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
     );
     let each = |value: fn(&Summary) -> Option<f64>| -> Vec<(String, f64)> {
         let labelled = experiments.iter().filter_map(|experiment| {
-            let name = experiment
-                .name
-                .replace('\\', r"\\")
-                .replace('"', "\\\"")
-                .replace('\n', " ");
-            Some((
-                format!("{{experiment=\"{}\",name=\"{name}\"}}", experiment.id),
-                value(experiment)?,
-            ))
+            let labels = labels(experiment.id, &experiment.name);
+            Some((format!("{{{labels}}}"), value(experiment)?))
         });
         labelled.collect()
     };
@@ -105,6 +99,94 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
     out
 }
 
+/// A family of series: its lines of help and type, and a line for each sample.
+fn family(out: &mut String, name: &str, kind: &str, help: &str, samples: &[(String, f64)]) {
+    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    for (labels, value) in samples {
+        let _ = writeln!(out, "{name}{labels} {value}");
+    }
+}
+
+/// The labels of an experiment.
+fn labels(id: i64, name: &str) -> String {
+    let name = name
+        .replace('\\', r"\\")
+        .replace('"', "\\\"")
+        .replace('\n', " ");
+    format!("experiment=\"{id}\",name=\"{name}\"")
+}
+
+/// What `mode = "continuous"` is at. Times are absolute, as `time() - …` is Prometheus' way to say how long ago.
+fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
+    let mut out = String::new();
+    let states = all.iter().flat_map(|standing| {
+        let labels = labels(standing.id, &standing.name);
+        let present = standing.state.doing();
+        Doing::ALL.map(|doing| {
+            (
+                format!("{{{labels},state=\"{doing}\"}}"),
+                f64::from(u8::from(doing == present)),
+            )
+        })
+    });
+    family(
+        &mut out,
+        "slackline_continuous_state",
+        "gauge",
+        "1 for what a continuous experiment is at.",
+        &states.collect::<Vec<_>>(),
+    );
+    let mut each =
+        |name: &str, kind: &str, help: &str, value: &dyn Fn(&Standing) -> Option<f64>| {
+            let samples: Vec<_> = all
+                .iter()
+                .filter_map(|standing| {
+                    let labels = labels(standing.id, &standing.name);
+                    Some((format!("{{{labels}}}"), value(standing)?))
+                })
+                .collect();
+            let name = format!("slackline_continuous_{name}");
+            family(&mut out, &name, kind, help, &samples);
+        };
+    each(
+        "changes_today",
+        "gauge",
+        "Promotions since midnight in the experiment's time zone.",
+        &|it| {
+            let zone = it.rules.zone().ok()?;
+            Some(it.state.changes_today(now, &zone) as f64)
+        },
+    );
+    each(
+        "changes_per_day",
+        "gauge",
+        "How many of them there may be.",
+        &|it| Some(it.rules.changes_per_day as f64),
+    );
+    each(
+        "last_alarm_timestamp_seconds",
+        "gauge",
+        "When a drift test last raised an alarm, in seconds since 1970.",
+        &|it| Some(it.state.last_alarm?.as_millisecond() as f64 / 1000.0),
+    );
+    each(
+        "rounds_total",
+        "counter",
+        "Rounds, the unmeasured ones included.",
+        &|it| Some(it.state.rounds as f64),
+    );
+    each("alarms_total", "counter", "Alarms of drift tests.", &|it| {
+        Some(it.state.alarms as f64)
+    });
+    each("promotions_total", "counter", "Promotions.", &|it| {
+        Some(it.state.promotions as f64)
+    });
+    each("rollbacks_total", "counter", "Rollbacks.", &|it| {
+        Some(it.state.rollbacks as f64)
+    });
+    out
+}
+
 fn text_of_workers(workers: usize, counts: Counts) -> String {
     let claims = "slackline_claims_total";
     let results = "slackline_results_total";
@@ -122,6 +204,49 @@ fn text_of_workers(workers: usize, counts: Counts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_continuous_experiment_says_what_it_is_at() {
+        let now: Timestamp = "2026-03-02T00:30:00Z".parse().unwrap();
+        let before = |text: &str| -> Timestamp { text.parse().unwrap() };
+        let mut standing = Standing {
+            id: 7,
+            name: "web".into(),
+            rules: tuner::spec::ContinuousSpec {
+                time_zone: Some("Europe/Berlin".into()),
+                ..Default::default()
+            },
+            state: tuner::continuous::State::new(now),
+        };
+        let said = |standing: &Standing| text_of_continuous(std::slice::from_ref(standing), now);
+        let first = said(&standing);
+        let of = |state: &str, value: u8| {
+            format!(
+                "slackline_continuous_state{{experiment=\"7\",name=\"web\",state=\"{state}\"}} {value}\n"
+            )
+        };
+        assert!(first.contains(&of("searching", 1)), "{first}");
+        assert!(first.contains(&of("watching", 0)), "{first}");
+        assert!(!first.contains("last_alarm_timestamp_seconds{"), "{first}");
+        let state = &mut standing.state;
+        state.held = Some("an alert fires".into());
+        // Half past midnight in Berlin, and an hour before it.
+        state.changes = vec![
+            before("2026-03-01T22:30:00Z"),
+            before("2026-03-01T23:30:00Z"),
+        ];
+        state.last_alarm = Some(before("2026-03-01T00:00:00.5Z"));
+        state.rollbacks = 3;
+        let then = said(&standing);
+        assert!(then.contains(&of("held", 1)), "{then}");
+        for line in [
+            "slackline_continuous_changes_today{experiment=\"7\",name=\"web\"} 1\n",
+            "slackline_continuous_last_alarm_timestamp_seconds{experiment=\"7\",name=\"web\"} 1772323200.5\n",
+            "slackline_continuous_rollbacks_total{experiment=\"7\",name=\"web\"} 3\n",
+        ] {
+            assert!(then.contains(line), "{line}: {then}");
+        }
+    }
 
     #[test]
     fn names_are_escaped() {

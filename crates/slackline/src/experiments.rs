@@ -79,7 +79,7 @@ enum Verb {
     /// Print the whole report, or the evaluations as a table.
     Export {
         id: i64,
-        /// json or csv.
+        /// json, csv or parquet.
         #[arg(long, default_value = "json")]
         format: String,
     },
@@ -305,12 +305,20 @@ fn list(experiments: &Value) -> String {
 fn show(it: &Value) -> String {
     let mut lines = vec![
         format!("{} (experiment {})", text(&it["name"]), it["id"]),
-        format!(
-            "{}: {} of {} evaluations",
-            state(it),
-            it["evaluations"],
-            it["budget"]
-        ),
+        match it["continuous"].is_object() {
+            true => format!(
+                "{}: {} evaluations, {} a search",
+                state(it),
+                it["evaluations"],
+                it["budget"]
+            ),
+            false => format!(
+                "{}: {} of {} evaluations",
+                state(it),
+                it["evaluations"],
+                it["budget"]
+            ),
+        },
     ];
     if let Some(message) = it["message"].as_str() {
         lines.push(message.to_owned());

@@ -12,13 +12,16 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use tuner::continuous::Entry;
 use tuner::continuous::simulation::{BEGIN, SPEC, Sample, Scenario, Simulated};
 use tuner::spec::CheckedSpec;
 
+/// An alarm answers a change of the scenario if it is the first of its series within so many days after it.
+const ANSWER_DAYS: f64 = 7.0;
 /// Seeds of the scenario; the first is drawn.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 12;
 /// Quiet runs, for the false alarms.
-const QUIET: u64 = 8;
+const QUIET: u64 = 24;
 const DAY_S: f64 = 86_400.0;
 
 fn main() {
@@ -31,6 +34,7 @@ fn main() {
     .unwrap();
     let mut table = String::new();
     let mut log = String::new();
+    let mut unexplained = 0;
     for seed in 1..=SEEDS {
         let scenario = Scenario {
             seed,
@@ -43,13 +47,14 @@ fn main() {
             100.0 * world.samples.iter().map(of).sum::<f64>() / world.samples.len() as f64
         };
         let state = world.kept.clone().unwrap();
+        let without = without_a_change(&scenario, &world.entries);
         let broken = |of: &dyn Fn(&Sample) -> bool| {
             // A round stands for a quarter of an hour.
             world.samples.iter().filter(|sample| of(sample)).count() as f64 / 4.0
         };
         writeln!(
             table,
-            "| {seed} | {:.1} % | {:.1} % | {:.1} % | {} | {} | {} | {:.2} | {:.1} h | {:.1} h |",
+            "| {seed} | {:.1} % | {:.1} % | {:.1} % | {} | {without} | {} | {} | {:.2} | {:.1} h | {:.1} h |",
             mean(&|sample| sample.gain),
             mean(&|sample| sample.never),
             100.0 * oracle.iter().sum::<f64>() / oracle.len() as f64,
@@ -61,6 +66,7 @@ fn main() {
             broken(&|sample| sample.is_never_broken),
         )
         .unwrap();
+        unexplained += without;
         if seed == 1 {
             for entry in &world.entries {
                 let day = entry.at.duration_since(BEGIN).as_secs_f64() / DAY_S;
@@ -73,7 +79,7 @@ fn main() {
             .unwrap();
         }
     }
-    let mut alarms = 0;
+    let (mut alarms, mut changes, mut worst) = (0, 0, 0);
     for seed in 1..=QUIET {
         let scenario = Scenario {
             seed,
@@ -81,7 +87,11 @@ fn main() {
         };
         let mut world = Simulated::new(&spec, &scenario, 1000 + seed);
         world.go_on().unwrap();
-        alarms += world.kept.as_ref().unwrap().alarms;
+        let state = world.kept.as_ref().unwrap();
+        alarms += state.alarms;
+        worst = worst.max(state.alarms);
+        // The first is what it is for.
+        changes += state.promotions.saturating_sub(1) + state.rollbacks;
     }
     let days = 90.0 * QUIET as f64;
     // Poisson, by the square root transformation (Anscombe 1948).
@@ -102,22 +112,44 @@ alert fires for the rest and an hour longer.\n\n\
 Mean change of the CPU time per request against the control, over all rounds (negative is better), and the hours for which what\n\
 was in force broke the constraint. *Never* keeps the first promotion, *oracle* is the best configuration that keeps the constraint at\n\
 each moment.\n\n\
-| seed | continuous | never re-tuned | oracle | alarms | promotions | rollbacks | changes a day | broken | broken, never re-tuned |\n\
-|---|---|---|---|---|---|---|---|---|---|\n{table}\n\
+| seed | continuous | never re-tuned | oracle | alarms | without a change | promotions | rollbacks | promotions a day | broken | broken, never re-tuned |\n\
+|---|---|---|---|---|---|---|---|---|---|---|\n{table}\n\
+An alarm is *without a change* unless it is the first of its series within {ANSWER_DAYS} days after a deploy or a change of the load. In\n\
+{SEEDS} × 90 days there were {unexplained}; the stated rate allows {:.1}.\n\n\
 ## False alarms\n\n\
-Stated: at most {stated} a day. Seen in {QUIET} × 90 days in which nothing happens: {alarms}, that is {:.4} a day, 95 % interval\n\
-{:.4} to {:.4} (Poisson). The test alone, without a controller, and how soon it finds what: `crates/latency-stats/tests/drift.rs`.\n\
+Stated: at most {stated} a day, so at most {:.1} in {QUIET} × 90 days. Seen in that many days in which nothing happens: {alarms}\n\
+(at most {worst} in one of the {QUIET}), that is {:.4} a day, 95 % interval {:.4} to {:.4} (Poisson). They led to {changes} further promotions\n\
+and rollbacks: every alarm costs a search, and what is in force is kept unless something better by 1 % is shown. The test alone, without a controller, and how soon it finds what: `crates/latency-stats/tests/drift.rs`.\n\
 The rate is promised where rounds of one season are exchangeable; rounds that resemble the one before them raise it (same file), and\n\
 so does a season so long that the load moves within it.\n\n\
 ## What happened, seed 1\n\n```text\n{log}```\n\n\
 The outage gives no alarm, no rollback and no promotion: what could not be measured is not counted, and an alert that fires or\n\
 cannot be asked for holds every change.\n",
+        stated * 90.0 * SEEDS as f64,
+        stated * days,
         alarms as f64 / days,
         interval[0],
         interval[1],
     );
     println!("{table}\nfalse alarms: {alarms} in {days} days, {interval:?}");
     std::fs::write(dir.join("continuous.md"), text).unwrap();
+}
+
+/// The alarms that answer no change of the scenario.
+fn without_a_change(scenario: &Scenario, entries: &[Entry]) -> usize {
+    let mut answered: Vec<(f64, bool)> = Vec::new();
+    let mut without = 0;
+    for entry in entries.iter().filter(|entry| entry.kind == "drift") {
+        let day = entry.at.duration_since(BEGIN).as_secs_f64() / DAY_S;
+        let is_of_gain = entry.text.starts_with("the gain");
+        let change = scenario.epochs[1..].iter().rev();
+        let change = change.map(|epoch| epoch.day).find(|at| *at <= day);
+        match change.filter(|at| day - at <= ANSWER_DAYS) {
+            Some(at) if !answered.contains(&(at, is_of_gain)) => answered.push((at, is_of_gain)),
+            _ => without += 1,
+        }
+    }
+    without
 }
 
 /// The best gain at each sample; once an hour, as it takes a while.

@@ -1,10 +1,25 @@
 //! What `mode = "continuous"` keeps: its state, its rounds, and what happened.
 
 use tuner::continuous::{Entry, Round, State};
+use tuner::spec::{ContinuousSpec, Spec};
 
+use super::database::Cell;
 use super::experiments::{Promotion, find};
 use super::{Store, json, to_json};
 use crate::error::Error;
+
+/// How a continuous experiment stands, as it was kept last.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The experiment's number.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// What its specification says of it.
+    pub rules: ContinuousSpec,
+    /// The state.
+    pub state: State,
+}
 
 impl Store {
     /// The state of a continuous experiment, once it has one.
@@ -20,6 +35,29 @@ impl Store {
             )
         })?;
         rows.first().map_or(Ok(None), |row| json(&row[0]))
+    }
+
+    /// Every continuous experiment that has begun.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn all_continuous(&self) -> Result<Vec<Standing>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT id, name, spec, continuous FROM experiments WHERE continuous IS NOT NULL ORDER BY id DESC",
+                &[],
+            )
+        })?;
+        let standing = |row: &Vec<Cell>| {
+            let spec: Spec = json(&row[2])?;
+            Ok(Standing {
+                id: row[0].int().unwrap_or(0),
+                name: row[1].text().unwrap_or_default().to_owned(),
+                rules: spec.continuous.unwrap_or_default(),
+                state: json(&row[3])?,
+            })
+        };
+        rows.iter().map(standing).collect()
     }
 
     /// Every round, in order.
@@ -86,5 +124,154 @@ impl Store {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use tuner::continuous::{Acting, Candidate, Promoted, Searching, Seen};
+    use tuner::ledger::Drift;
+
+    use super::super::tests::{at, new_experiment, on_both};
+    use super::*;
+
+    fn time(second: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_790_000_000_000 + 1000 * second).unwrap()
+    }
+
+    /// Every part of it is there.
+    fn full_state() -> State {
+        let candidate = Candidate {
+            configuration: at(4),
+            gain: -0.1,
+        };
+        State {
+            promoted: Some(Promoted {
+                configuration: at(3),
+                gain: f64::from_bits(0xbfb9_9999_9999_999b),
+                since: time(0),
+            }),
+            due: Some("the gain has changed by \u{2212}3 %".into()),
+            searching: Some(Searching {
+                since: time(1),
+                from: 10,
+                is_begun: true,
+            }),
+            candidate: Some(candidate.clone()),
+            acting: Some(Acting::Promote(candidate)),
+            since: [("gain".to_owned(), 7)].into(),
+            drifts: vec![Drift {
+                before: 10,
+                variance: 0.0025,
+            }],
+            changes: vec![time(-5), time(0)],
+            last_alarm: Some(time(2)),
+            ..State::new(time(-9))
+        }
+    }
+
+    fn round(number: usize) -> Round {
+        Round {
+            number,
+            at: time(3),
+            of_promoted: true,
+            season: 1,
+            gain_season: 2,
+            counts: true,
+            seen: Seen::Measured(tuner::continuous::Measured {
+                gain: -0.05,
+                gain_variance: 1e-5,
+                workload: [("requests_per_s".to_owned(), 1e5)].into(),
+                excess: 0.0,
+                broken: vec!["a <= 1".into()],
+                broken_by_both: Vec::new(),
+            }),
+        }
+    }
+
+    fn entry(text: &str) -> Entry {
+        Entry {
+            at: time(4),
+            kind: "drift".into(),
+            text: text.into(),
+        }
+    }
+
+    #[test]
+    fn a_step_is_kept_and_read_whole() {
+        on_both(|location| {
+            let store = Store::open(location).unwrap();
+            let mut new = new_experiment();
+            new.spec.mode = tuner::spec::Mode::Continuous;
+            let id = store.create(&new).unwrap();
+            assert_eq!(store.continuous(id).unwrap(), None);
+            assert!(store.all_continuous().unwrap().is_empty());
+            let promotion = Promotion {
+                is_complete: false,
+                changed: vec!["x = 4".into()],
+                at: time(5),
+            };
+            let state = full_state();
+            let entries = [entry("first"), entry("second")];
+            store
+                .keep_continuous(
+                    id,
+                    &state,
+                    Some(&round(1)),
+                    &entries,
+                    Some(Some(&promotion)),
+                )
+                .unwrap();
+            store
+                .keep_continuous(id, &state, Some(&round(2)), &[entry("third")], None)
+                .unwrap();
+            drop(store);
+            let store = Store::open(location).unwrap();
+            assert_eq!(store.continuous(id).unwrap(), Some(state.clone()));
+            assert_eq!(store.rounds(id).unwrap(), [round(1), round(2)]);
+            assert_eq!(
+                store.entries(id, 2).unwrap(),
+                [entry("third"), entry("second")]
+            );
+            assert_eq!(store.experiment(id).unwrap().promotion, Some(promotion));
+            let all = store.all_continuous().unwrap();
+            assert_eq!((all.len(), all[0].id, &all[0].state), (1, id, &state));
+            store
+                .keep_continuous(id, &state, None, &[], Some(None))
+                .unwrap();
+            assert_eq!(store.experiment(id).unwrap().promotion, None);
+            store.delete(id).unwrap();
+            assert!(
+                store.rounds(id).unwrap().is_empty(),
+                "with their experiment"
+            );
+        });
+    }
+
+    #[test]
+    fn a_round_is_kept_once_and_a_refused_step_not_at_all() {
+        on_both(|location| {
+            let store = Store::open(location).unwrap();
+            let id = store.create(&new_experiment()).unwrap();
+            let first = State::new(time(0));
+            store
+                .keep_continuous(id, &first, Some(&round(1)), &[], None)
+                .unwrap();
+            let again =
+                store.keep_continuous(id, &full_state(), Some(&round(1)), &[entry("twice")], None);
+            assert!(again.is_err());
+            assert_eq!(store.continuous(id).unwrap(), Some(first));
+            assert_eq!(store.rounds(id).unwrap().len(), 1);
+            assert!(store.entries(id, 9).unwrap().is_empty());
+        });
+    }
+
+    #[test]
+    fn a_state_of_before_the_last_alarm_was_kept_is_read() {
+        let mut value = serde_json::to_value(full_state()).unwrap();
+        value.as_object_mut().unwrap().remove("last_alarm");
+        let state: State = serde_json::from_value(value).unwrap();
+        assert_eq!(state.last_alarm, None);
     }
 }

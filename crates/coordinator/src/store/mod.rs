@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use assignments::Assigned;
+pub use continuous::Standing;
 pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Running};

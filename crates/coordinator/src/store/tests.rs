@@ -12,6 +12,7 @@ use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::report::{EvaluationRecord, Failure};
 use tuner::spec::BudgetSpec;
 
+use super::database::Database;
 use super::{Location, NewExperiment, Running, State, Store, Wish};
 use crate::error::Error;
 
@@ -106,7 +107,7 @@ impl Drop for Server {
 }
 
 /// Runs a test on both kinds of store.
-fn on_both(test: impl Fn(&Location)) {
+pub(super) fn on_both(test: impl Fn(&Location)) {
     let dir = tempfile::tempdir().unwrap();
     test(&Location::Sqlite(dir.path().join("slackline.db")));
     match Server::start() {
@@ -121,7 +122,7 @@ fn on_both(test: impl Fn(&Location)) {
     }
 }
 
-fn new_experiment() -> NewExperiment {
+pub(super) fn new_experiment() -> NewExperiment {
     let spec = tuner::spec::check(SPEC.into(), Path::new("store.toml"), &Roots::default()).unwrap();
     NewExperiment {
         name: "store \u{2212} \"quoted\" \\".into(),
@@ -135,7 +136,7 @@ fn new_experiment() -> NewExperiment {
     }
 }
 
-fn at(x: i64) -> Configuration {
+pub(super) fn at(x: i64) -> Configuration {
     Configuration([("x".to_owned(), Value::Int(x))].into())
 }
 
@@ -310,6 +311,48 @@ fn a_later_store_is_left_alone() {
         assert!(
             error.to_string().contains("made by a later Slackline"),
             "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_store_of_the_first_version_is_brought_to_the_present_one() {
+    on_both(|location| {
+        let mut database = Database::open(location).unwrap();
+        database.batch(include_str!("version-1.sql")).unwrap();
+        drop(database);
+        let store = Store::open(location).unwrap();
+        let row = store.experiment(1).unwrap();
+        assert_eq!((row.state, row.budget().evaluations), (State::Done, 5));
+        assert!(row.report.sentence.starts_with("Shown: \u{2212}39.8 %"));
+        let evaluations = store.evaluations(1, 1).unwrap();
+        let x = |row: &super::EvaluationRow| row.record.configuration.get("x").cloned();
+        assert_eq!(
+            evaluations.iter().map(x).collect::<Vec<_>>(),
+            [40, 8, 60].map(|x| Some(Value::Int(x)))
+        );
+        assert!(evaluations.iter().all(|row| row.record.host.is_none()));
+        assert_eq!(store.blocks(1).unwrap().len(), 6);
+        // Two runs of the first verification; the larger budget asks for another.
+        let count = "SELECT COUNT(*) FROM runs WHERE verification = 1";
+        let runs = store.read(|database| database.query(count, &[]));
+        assert_eq!(runs.unwrap()[0][0].int(), Some(2));
+        assert_eq!(store.runs(1).unwrap().len(), 0);
+        assert_eq!(store.queue(1).unwrap(), [at(30)]);
+        // It goes on as one of the present version.
+        assert_eq!(store.create(&new_experiment()).unwrap(), 2);
+        let running = Running {
+            number: 4,
+            configuration: at(30),
+        };
+        store.started(1, &running, true).unwrap();
+        store.ended(1, &record(4, Outcome::Completed)).unwrap();
+        assert_eq!(store.continuous(1).unwrap(), None);
+        assert!(store.assignments(1).unwrap().is_empty());
+        drop(store);
+        assert_eq!(
+            Store::open(location).unwrap().experiments().unwrap().len(),
+            2
         );
     });
 }

@@ -21,10 +21,10 @@ const STEP_S: u64 = 60;
 const STEPS: u64 = 20;
 
 /// A Prometheus with the fleet in it.
-struct Prometheus {
+pub(crate) struct Prometheus {
     child: Child,
-    url: String,
-    _data: tempfile::TempDir,
+    pub(crate) url: String,
+    data: tempfile::TempDir,
 }
 
 impl Prometheus {
@@ -47,11 +47,16 @@ impl Prometheus {
                 return None;
             }
         }
-        Self::of(data, "global: {}\n", &[])
+        Self::of(data, "global: {}\n")
     }
 
     /// What a folder holds, under a configuration.
-    fn of(data: tempfile::TempDir, configuration: &str, options: &[String]) -> Option<Self> {
+    pub(crate) fn of(data: tempfile::TempDir, configuration: &str) -> Option<Self> {
+        Self::with(data, configuration, &[])
+    }
+
+    /// And with further options.
+    fn with(data: tempfile::TempDir, configuration: &str, options: &[String]) -> Option<Self> {
         std::fs::write(data.path().join("prometheus.yml"), configuration).unwrap();
         let address = free_address();
         let started = Command::new("prometheus")
@@ -74,7 +79,7 @@ impl Prometheus {
         let server = Self {
             child,
             url: format!("http://{address}"),
-            _data: data,
+            data,
         };
         let end = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(&address).is_err() {
@@ -82,6 +87,28 @@ impl Prometheus {
             std::thread::sleep(Duration::from_millis(50));
         }
         Some(server)
+    }
+
+    /// Another text for a file of its folder, which its configuration names.
+    pub(crate) fn changes(&self, name: &str, text: &str) {
+        std::fs::write(self.data.path().join(name), text).unwrap();
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    }
+
+    /// The values of an instant query.
+    pub(crate) fn values(&self, query: &str) -> Vec<f64> {
+        let answer = ureq::get(format!("{}/api/v1/query", self.url))
+            .query("query", query)
+            .call();
+        let Ok(mut answer) = answer else {
+            return Vec::new();
+        };
+        let answer: serde_json::Value = answer.body_mut().read_json().unwrap();
+        let series = answer["data"]["result"].as_array().into_iter().flatten();
+        series
+            .map(|one| one["value"][1].as_str().unwrap().parse().unwrap())
+            .collect()
     }
 
     /// As of the end of the simulated time.
@@ -266,7 +293,7 @@ fn a_throttled_group_comes_from_its_agent_into_the_ranking() {
         "scrape_configs:\n- job_name: slackline\n  scrape_interval: 1s\n  static_configs: [{{targets: [\"{}\"]}}]\n",
         agent.address
     );
-    let Some(server) = Prometheus::of(tempfile::tempdir().unwrap(), &configuration, &[]) else {
+    let Some(server) = Prometheus::of(tempfile::tempdir().unwrap(), &configuration) else {
         return;
     };
     // Until the series fill the window, and the tracepoints' have two samples in it.
@@ -331,7 +358,7 @@ fn a_server_behind_tls_is_believed_where_the_machine_trusts_its_authority() {
     let text = format!("tls_server_config:\n  cert_file: {certificate}\n  key_file: {key}\n");
     std::fs::write(&web, text).unwrap();
     let data = tempfile::tempdir().unwrap();
-    let Some(server) = Prometheus::of(data, "global: {}\n", &[option("web.config.file", &web)])
+    let Some(server) = Prometheus::with(data, "global: {}\n", &[option("web.config.file", &web)])
     else {
         return;
     };

@@ -13,6 +13,7 @@ mod ask_tell;
 mod browser;
 mod cluster;
 mod command_line;
+mod continuous;
 mod faults;
 mod fleet;
 mod guest;

@@ -81,11 +81,11 @@ impl<'a> Server<'a> {
     }
 
     /// `slackline experiments …`.
-    fn does(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn does(&self, arguments: &[&str]) -> Ended {
         Ended::of(self.toy.slackline(&[&["experiments"], arguments].concat()))
     }
 
-    fn create(&self) -> i64 {
+    pub(crate) fn create(&self) -> i64 {
         let file = self.toy.path("experiment.json");
         std::fs::write(&file, self.toy.spec.to_string()).unwrap();
         let made = self.does(&["create", file.to_str().unwrap()]).with_code(0);
@@ -93,7 +93,7 @@ impl<'a> Server<'a> {
     }
 
     /// Waits until an experiment is in one of these states.
-    fn wait_for(&self, id: i64, states: &[&str]) -> Value {
+    pub(crate) fn wait_for(&self, id: i64, states: &[&str]) -> Value {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             let shown = self.get(&format!("/experiments/{id}"));
@@ -118,12 +118,12 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    fn end(mut self) -> i32 {
+    pub(crate) fn end(mut self) -> i32 {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         self.child.wait().unwrap().code().unwrap()
@@ -282,6 +282,15 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         .with_code(0)
         .stdout;
     assert_eq!(csv.lines().count(), of(&text).as_array().unwrap().len() + 1);
+    let parquet = toy
+        .slackline(&["experiments", "export", &text, "--format", "parquet"])
+        .output()
+        .unwrap()
+        .stdout;
+    assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
+    does(&["export", &text, "--format", "xls"])
+        .with_code(2)
+        .saying(&["there are json, csv and parquet"]);
     does(&["delete", &imported]).with_code(0);
     does(&["show", &imported])
         .with_code(2)

@@ -1,6 +1,7 @@
 //! Days, hours and seasons in the time zone of a specification.
 
 use jiff::civil::{Time, Weekday};
+use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 
 use super::Rules;
@@ -61,8 +62,7 @@ impl Rules {
 
     /// When the day of `now` began.
     pub(super) fn day_start(&self, now: Timestamp) -> Timestamp {
-        let start = self.local(now).start_of_day();
-        start.map_or(now, |start| start.timestamp())
+        day_start(now, &self.time_zone)
     }
 
     /// When the day after that of `now` begins.
@@ -104,6 +104,12 @@ impl Rules {
         }
         at
     }
+}
+
+/// When the day of `now` began in a time zone.
+pub(super) fn day_start(now: Timestamp, time_zone: &TimeZone) -> Timestamp {
+    let start = now.to_zoned(time_zone.clone()).start_of_day();
+    start.map_or(now, |start| start.timestamp())
 }
 
 #[cfg(test)]

@@ -36,13 +36,15 @@ use serde::Serialize;
 pub use alert::{Alert, ask};
 pub use calendar::Hours;
 pub use run::{Applied, Flow, Task, Tuned, World, run, tune, watch};
-pub use state::{Acting, Asked, Candidate, Entry, Promoted, Round, Searching, Seen, State};
+pub use state::{
+    Acting, Asked, Candidate, Doing, Entry, Measured, Promoted, Round, Searching, Seen, State,
+};
 
 use crate::ledger::Drift;
 use crate::spec::AlertSpec;
 
-/// How long the answer of an alert query counts, and how soon one that fired is asked again.
-const ALERT_FRESH_S: i64 = 30;
+/// How long the answer of an alert query counts, and how soon one that fired is asked again: but until the next round at most.
+const ALERT_FRESH_S: f64 = 30.0;
 
 /// A drift adds at least so much doubt to what was measured before: 5 % of the objective.
 const DRIFT_SD_MIN: f64 = 0.05;
@@ -375,8 +377,7 @@ impl Controller {
     }
 
     fn changes_today(&self, now: Timestamp) -> usize {
-        let day = self.rules.day_start(now);
-        self.state.changes.iter().filter(|at| **at >= day).count()
+        self.state.changes_today(now, &self.rules.time_zone)
     }
 
     /// From when on the hours and the budget allow a change.
@@ -405,10 +406,11 @@ impl Controller {
         if self.rules.alert.is_none() {
             return Gate::Open;
         }
+        let fresh_s = ALERT_FRESH_S.min(self.rules.round_every_s);
         match &self.state.asked {
-            Some(asked) if seconds_between(asked.at, now) < ALERT_FRESH_S => match &asked.alert {
+            Some(asked) if now < after(asked.at, fresh_s) => match &asked.alert {
                 Alert::Quiet => Gate::Open,
-                alert => Gate::Shut(after(asked.at, ALERT_FRESH_S as f64), alert.to_string()),
+                alert => Gate::Shut(after(asked.at, fresh_s), alert.to_string()),
             },
             _ => Gate::Ask,
         }
@@ -570,6 +572,7 @@ impl Controller {
             ),
         );
         self.state.alarms += 1;
+        self.state.last_alarm = Some(now);
         self.doubt(sd);
         // What is verified now was measured before.
         self.state.candidate = None;
@@ -728,10 +731,6 @@ enum Gate {
     Open,
     Ask,
     Shut(Timestamp, String),
-}
-
-fn seconds_between(from: Timestamp, to: Timestamp) -> i64 {
-    to.as_second() - from.as_second()
 }
 
 fn after(from: Timestamp, seconds: f64) -> Timestamp {

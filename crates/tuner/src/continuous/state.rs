@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use bayes_opt::Configuration;
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::Alert;
+use super::{Alert, calendar};
 use crate::ledger::Drift;
 
 /// All that a controller goes on from, beside the rounds.
@@ -50,6 +51,9 @@ pub struct State {
     pub held: Option<String>,
     /// Alarms of drift tests so far.
     pub alarms: usize,
+    /// When the last of them was.
+    #[serde(default)]
+    pub last_alarm: Option<Timestamp>,
     /// Promotions so far.
     pub promotions: usize,
     /// Rollbacks so far.
@@ -82,10 +86,69 @@ impl State {
             asked: None,
             held: None,
             alarms: 0,
+            last_alarm: None,
             promotions: 0,
             rollbacks: 0,
             is_search_wanted_after_rollback: true,
         }
+    }
+
+    /// Promotions since midnight in a time zone.
+    #[must_use]
+    pub fn changes_today(&self, now: Timestamp, time_zone: &TimeZone) -> usize {
+        let day = calendar::day_start(now, time_zone);
+        self.changes.iter().filter(|at| **at >= day).count()
+    }
+
+    /// What it is at, in one word.
+    #[must_use]
+    pub fn doing(&self) -> Doing {
+        let is_due = self.searching.is_some() || self.due.is_some() || self.candidate.is_some();
+        match &self.acting {
+            Some(Acting::Promote(_)) => Doing::Promoting,
+            Some(Acting::RollBack(_)) => Doing::RollingBack,
+            None if !is_due => Doing::Watching,
+            None if self.held.is_some() => Doing::Held,
+            None => Doing::Searching,
+        }
+    }
+}
+
+/// What a controller is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Rounds, and nothing else.
+    Watching,
+    /// A search and its verification, or what follows it.
+    Searching,
+    /// A search or a promotion waits for the hours, the budget or the alert.
+    Held,
+    /// A promotion has begun.
+    Promoting,
+    /// A rollback has begun.
+    RollingBack,
+}
+
+impl Doing {
+    /// Each of them.
+    pub const ALL: [Self; 5] = [
+        Self::Watching,
+        Self::Searching,
+        Self::Held,
+        Self::Promoting,
+        Self::RollingBack,
+    ];
+}
+
+impl std::fmt::Display for Doing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Watching => "watching",
+            Self::Searching => "searching",
+            Self::Held => "held",
+            Self::Promoting => "promoting",
+            Self::RollingBack => "rolling back",
+        })
     }
 }
 

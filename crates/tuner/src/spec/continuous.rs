@@ -79,6 +79,18 @@ impl Default for ContinuousSpec {
     }
 }
 
+impl ContinuousSpec {
+    /// That of days and hours; UTC where none is given.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn zone(&self) -> Result<TimeZone, jiff::Error> {
+        self.time_zone
+            .as_deref()
+            .map_or(Ok(TimeZone::UTC), TimeZone::get)
+    }
+}
+
 /// An alert: an instant query of Prometheus that yields something while it fires. A server that does not answer counts as
 /// firing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -165,17 +177,16 @@ pub(super) fn check_continuous(
                 .map_err(|message| source.error(&format!("continuous.hours[{index}]"), message))?,
         );
     }
-    let time_zone = match &given.time_zone {
-        Some(name) => TimeZone::get(name)
-            .map_err(|error| source.error("continuous.time_zone", format!("{name:?}: {error}")))?,
-        None if hours.is_empty() => TimeZone::UTC,
-        None => {
-            return error(
-                "hours",
-                "needs time_zone, such as \"Europe/Berlin\" or \"UTC\"",
-            );
-        }
-    };
+    if given.time_zone.is_none() && !hours.is_empty() {
+        return error(
+            "hours",
+            "needs time_zone, such as \"Europe/Berlin\" or \"UTC\"",
+        );
+    }
+    let time_zone = given.zone().map_err(|error| {
+        let name = given.time_zone.as_deref().unwrap_or_default();
+        source.error("continuous.time_zone", format!("{name:?}: {error}"))
+    })?;
     if let Some(alert) = &given.alert {
         let is_url =
             alert.prometheus.starts_with("http://") || alert.prometheus.starts_with("https://");

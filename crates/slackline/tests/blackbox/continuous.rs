@@ -1,0 +1,253 @@
+//! `mode = "continuous"` in `slackline serve`: killed at any moment with a real target, and held by the alert of a real Prometheus.
+
+use std::time::{Duration, Instant};
+
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::{Value, json};
+
+use crate::fleet::Prometheus;
+use crate::serve::Server;
+use crate::toy::{FIRST, Toy};
+
+/// Rounds without a pause; whatever is not the control is better, until the file `slow` is there.
+fn toy() -> Toy {
+    let mut toy = Toy::new();
+    toy.spec["mode"] = json!("continuous");
+    toy.spec["parameters"][0]["low"] = json!(20);
+    toy.spec["parameters"][0]["high"] = json!(50);
+    toy.spec["search"] = json!({ "strategy": "random" });
+    toy.spec["budget"]["evaluations"] = json!(3);
+    toy.spec["verification"]["runs"] = json!(2);
+    toy.spec["constraints"] = json!(["latency_p99_us <= 1.2 * control"]);
+    toy.spec["continuous"] = json!({
+        "control_share": 0.5,
+        "seasons": 1,
+        "gain_seasons": 1,
+        "slo_rounds": 2,
+        "changes_per_day": 10,
+        // The kills and the slowness are not to raise alarms as well.
+        "false_alarms_per_day": 0.001,
+    });
+    let slow = toy.path("slow").display().to_string();
+    toy.load_after(&format!(
+        r#"[ ! -e {slow} ] || [ "$v" = {FIRST} ] || us=$((us + 9000))"#
+    ));
+    toy
+}
+
+/// Waits until the experiment is as it should be.
+fn wait_until(server: &Server<'_>, id: i64, is_so: impl Fn(&Value) -> bool) -> Value {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let shown = server.get(&format!("/experiments/{id}"));
+        if is_so(&shown) {
+            return shown;
+        }
+        assert!(Instant::now() < end, "{shown:#}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn number(shown: &Value, key: &str) -> u64 {
+    shown["continuous"][key].as_u64().unwrap()
+}
+
+/// The knob's value under what is promoted.
+fn promoted(shown: &Value) -> String {
+    let x = &shown["continuous"]["promoted"]["configuration"]["x"];
+    x.as_i64().map_or(FIRST.to_owned(), |x| x.to_string())
+}
+
+/// Whether a promotion or rollback has begun.
+fn is_acting(shown: &Value) -> bool {
+    !shown["continuous"]["acting"].is_null()
+}
+
+/// Kills the server after at most so long, looks whether the knob is as it may be, and starts the next.
+fn kill_and_start<'a>(
+    toy: &'a Toy,
+    server: Server<'a>,
+    id: i64,
+    after: Duration,
+    is_restored_first: bool,
+) -> Server<'a> {
+    std::thread::sleep(after);
+    let before = server.get(&format!("/experiments/{id}"));
+    server.kill();
+    let knob = is_restored_first.then(|| {
+        toy.restore().with_code(0);
+        toy.knob()
+    });
+    let server = Server::start(toy);
+    let after = server.get(&format!("/experiments/{id}"));
+    assert!(number(&after, "rounds") >= number(&before, "rounds"));
+    if let Some(knob) = knob {
+        let candidate = |shown: &Value| {
+            let x = &shown["continuous"]["acting"]["promote"]["configuration"]["x"];
+            x.to_string()
+        };
+        let may_be = [
+            FIRST.to_owned(),
+            promoted(&before),
+            promoted(&after),
+            candidate(&before),
+            candidate(&after),
+        ];
+        assert!(may_be.contains(&knob), "{knob}: {may_be:?}");
+        if !is_acting(&before) && !is_acting(&after) && promoted(&before) == promoted(&after) {
+            assert_eq!(knob, promoted(&after), "what is in force stays in force");
+        }
+    }
+    server
+}
+
+#[test]
+fn killed_at_any_moment_it_measures_promotes_and_rolls_back_once() {
+    let toy = toy();
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(11);
+    let mut server = Server::start(&toy);
+    let id = server.create();
+    wait_until(&server, id, |shown| shown["continuous"].is_object());
+    let path = format!("/experiments/{id}");
+    let mut kills = 0;
+    let is_promoted = |shown: &Value| number(shown, "promotions") > 0 && !is_acting(shown);
+    let is_rolled_back = |shown: &Value| number(shown, "rollbacks") > 0 && !is_acting(shown);
+    let phases: [&dyn Fn(&Value) -> bool; 2] = [&is_promoted, &is_rolled_back];
+    for is_over in phases {
+        for step in 0..6 {
+            if step % 2 == 1 {
+                // In the midst of an evaluation, if there is another one.
+                wait_until(&server, id, |shown| {
+                    is_over(shown) || shown["progress"]["evaluation"].is_u64()
+                });
+            }
+            let after = Duration::from_millis(match step % 2 {
+                0 => rng.random_range(0..200 + 200 * step),
+                _ => rng.random_range(0..150),
+            });
+            server = kill_and_start(&toy, server, id, after, step % 2 == 0);
+            kills += 1;
+            if is_over(&server.get(&path)) {
+                break;
+            }
+        }
+        let shown = wait_until(&server, id, is_over);
+        assert_eq!(number(&shown, "promotions"), 1, "{shown:#}");
+        // Once more while it is in force, or no more.
+        server = kill_and_start(&toy, server, id, Duration::ZERO, true);
+        kills += 1;
+        std::fs::write(toy.path("slow"), "").unwrap();
+    }
+    let shown = wait_until(&server, id, |shown| number(shown, "rollbacks") == 1);
+    assert_eq!(number(&shown, "alarms"), 0, "{shown:#}");
+    let entries = shown["entries"].as_array().unwrap();
+    let count = |kind: &str, text: &str| {
+        let is_it = |entry: &&Value| {
+            entry["kind"] == kind && entry["text"].as_str().unwrap().starts_with(text)
+        };
+        entries.iter().filter(is_it).count()
+    };
+    assert_eq!(
+        (count("promoted", ""), count("rollback", "done")),
+        (1, 1),
+        "{shown:#}"
+    );
+
+    let evaluations = server.get(&format!("{path}/evaluations"));
+    let evaluations = evaluations.as_array().unwrap();
+    let numbers = evaluations.iter().map(|it| it["number"].as_u64().unwrap());
+    assert!(numbers.eq(1..=evaluations.len() as u64), "each once");
+    let measured: Vec<&Value> = evaluations
+        .iter()
+        .filter(|it| it["failure"] != "lost" && it["outcome"] != "running")
+        .collect();
+    // The search before the promotion, and at most one after the rollback.
+    assert!((3..=6).contains(&measured.len()), "{}", measured.len());
+    for it in measured {
+        let whole = server.get(&format!("{path}/evaluations/{}", it["number"]));
+        assert_eq!(whole["blocks"].as_array().unwrap().len(), 3, "{whole}");
+    }
+    let lost = evaluations.iter().filter(|it| it["failure"] == "lost");
+    let lost = lost.count();
+    assert!(lost > 0, "{kills} kills hit no evaluation");
+    println!("{kills} kills, {lost} evaluations lost and repeated");
+    server.does(&["stop", &id.to_string()]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before(&format!("after {kills} kills"));
+}
+
+/// A rule that fires, or does not.
+fn rule(expression: &str) -> String {
+    format!("groups: [{{ name: test, rules: [{{ alert: Incident, expr: '{expression}' }}] }}]\n")
+}
+
+#[test]
+fn an_alert_of_prometheus_forbids_a_change_but_no_rollback_and_reads_the_metrics() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let data = tempfile::tempdir().unwrap();
+    std::fs::write(data.path().join("rules.yml"), rule("vector(1)")).unwrap();
+    let address = server.page("").replace("http://", "");
+    let token = server.token("read_token");
+    let Some(prometheus) = Prometheus::of(
+        data,
+        &format!(
+            "global: {{ evaluation_interval: 1s, scrape_interval: 1s }}\nrule_files: [rules.yml]\nscrape_configs:\n\
+             - job_name: slackline\n  authorization: {{ credentials: '{token}' }}\n  \
+             static_configs: [{{ targets: ['{address}'] }}]\n"
+        ),
+    ) else {
+        return;
+    };
+    let query = r#"ALERTS{alertstate="firing"}"#;
+    let wait_for = |query: &str, values: &[f64]| {
+        let end = Instant::now() + Duration::from_secs(30);
+        while prometheus.values(query) != values {
+            let now = prometheus.values(query);
+            assert!(Instant::now() < end, "{query} is {now:?}, not {values:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    wait_for(query, &[1.0]);
+    let mut spec = toy.spec.clone();
+    spec["continuous"]["alert"] = json!({ "prometheus": prometheus.url, "query": query });
+    let file = toy.path("with-alert.json");
+    std::fs::write(&file, spec.to_string()).unwrap();
+    let made = server
+        .does(&["create", file.to_str().unwrap()])
+        .with_code(0);
+    let id = made.stdout.trim().parse().unwrap();
+    let held = "an alert fires (1 series)";
+    let shown = wait_until(&server, id, |shown| {
+        shown["continuous"]["held"] == held && number(shown, "rounds") >= 3
+    });
+    assert_eq!(
+        (&shown["evaluations"], number(&shown, "promotions")),
+        (&json!(0), 0)
+    );
+    wait_for(r#"slackline_continuous_state{state="held"}"#, &[1.0]);
+
+    prometheus.changes("rules.yml", &rule("vector(0) > 1"));
+    let shown = wait_until(&server, id, |shown| number(shown, "promotions") == 1);
+    let searched = shown["evaluations"].clone();
+    assert_eq!(searched, 3);
+    wait_for("slackline_continuous_promotions_total", &[1.0]);
+    wait_for("slackline_continuous_changes_today", &[1.0]);
+    wait_for(r#"slackline_continuous_state{state="watching"}"#, &[1.0]);
+
+    prometheus.changes("rules.yml", &rule("vector(1)"));
+    wait_for(query, &[1.0]);
+    std::fs::write(toy.path("slow"), "").unwrap();
+    let shown = wait_until(&server, id, |shown| {
+        number(shown, "rollbacks") == 1 && shown["continuous"]["held"] == held
+    });
+    assert_eq!(shown["evaluations"], searched, "no search while it fires");
+    wait_for("slackline_continuous_rollbacks_total", &[1.0]);
+    wait_for(r#"slackline_continuous_state{state="held"}"#, &[1.0]);
+    server.does(&["stop", &id.to_string()]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    drop(prometheus);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before("after the alert");
+}
