@@ -120,8 +120,8 @@ fn oha(root: &Path) -> anyhow::Result<String> {
     let to = root.join("target/bench/oha");
     let mut install = cargo();
     install
-        .args(["install", "oha", "--version", "^1", "--no-default-features"])
-        .args(["--locked", "--quiet", "--root"])
+        .args(["install", "oha", "--version", "^1", "--locked", "--quiet"])
+        .arg("--root")
         .arg(&to);
     if !step::run("oha", &mut install)? {
         bail!("oha cannot be built");
