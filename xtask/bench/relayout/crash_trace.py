@@ -15,7 +15,8 @@ from pathlib import Path
 from mariadb import Server, relayout
 
 SYS_TGKILL = 234
-SUFFIX = ".relayout"
+# As gdb shows it: "[clone .relayout]" of a C++ name, else "[relayout]".
+MARK = "relayout]"
 
 
 def code_cache(pid):
@@ -38,7 +39,7 @@ def thread_in(pid, ranges):
 def check_debugger(pid, script):
     command = ["gdb", "-nx", "-p", str(pid), "-batch", "-x", script, "-ex", "thread apply all bt 60"]
     text = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
-    threads = [thread for thread in text.split("\nThread ")[1:] if SUFFIX in thread]
+    threads = [thread for thread in text.split("\nThread ")[1:] if MARK in thread]
     broken = [thread for thread in threads if not re.search(r" in (start_thread|main) \(", thread)]
     print(f"gdb: {len(threads)} threads with moved functions, {len(broken)} of them not followed to their start")
     return bool(threads) and not broken

@@ -132,7 +132,7 @@ fn layout_writer() {
     println!("@open");
     let mut session = Session::open(&store, pid.parse().unwrap(), method).unwrap();
     // On a busy machine it may get no CPU for so long.
-    while session.look().unwrap().user_samples < 40 {}
+    while session.look().unwrap().user_samples < 10 {}
     println!("@count");
     session.count().unwrap();
     println!("@install");

@@ -37,15 +37,8 @@ fn a_debugger_goes_through_moved_code_with_the_right_names() {
     let path = compile("relayout-debugged", &source, &["-O1", "-pthread"]);
     let program = Program::run(Command::new(&path).arg("main"));
     let pid = program.pid.to_string();
-    let start = [
-        "relayout",
-        "start",
-        "--pid",
-        &pid,
-        "--once",
-        "--hurry",
-        "--unverified",
-    ];
+    // Not in a hurry: on a busy machine few of its functions would be seen.
+    let start = ["relayout", "start", "--pid", &pid, "--once", "--unverified"];
     Ended::of(toy.slackline(&start)).with_code(0);
     let process = Process::open(program.pid).unwrap();
     let script = toy
@@ -58,14 +51,17 @@ fn a_debugger_goes_through_moved_code_with_the_right_names() {
         map.is_some_and(|map| map.is_anonymous() && map.is_executable)
     };
     let mut moved = 0;
-    for _ in 0..5 {
+    for attempt in 0..40 {
+        if attempt >= 5 && moved > 0 {
+            break;
+        }
         let frames = backtrace(&["-p", &pid, "-x", script]);
         let (address, function) = &frames[0];
         moved += usize::from(is_moved(*address));
         // Each of its functions calls none, and is called by one that main calls for ever.
         let is_leaf = function.starts_with('f') || function.starts_with("round_of");
         assert!(
-            is_leaf && function.ends_with(".relayout") == is_moved(*address),
+            is_leaf && function.contains("relayout") == is_moved(*address),
             "{frames:x?}"
         );
         let outer: Vec<&str> = frames.iter().map(|(_, name)| name.as_str()).collect();
@@ -73,7 +69,7 @@ fn a_debugger_goes_through_moved_code_with_the_right_names() {
         assert!((3..=4).contains(&outer.len()), "{outer:?}");
     }
     assert!(moved > 0, "it was never stopped in moved code");
-    Ended::of(toy.slackline(&["relayout", "rollback", &pid])).with_code(0);
+    program.roll_back(&toy);
     assert!(!Path::new(script).exists());
     let frames = backtrace(&["-p", &pid]);
     assert_eq!(frames.last().unwrap().1, "main");
