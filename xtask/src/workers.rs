@@ -61,7 +61,7 @@ const SCENES: [Scene; 3] = [
         workers: 200,
         evaluation_s: 1.0,
         settle_s: 10.0,
-        run_s: 50.0,
+        run_s: 30.0,
     },
 ];
 
@@ -272,20 +272,33 @@ impl<'a> Stage<'a> {
         })
     }
 
-    fn create(&self, spec: &Value) -> anyhow::Result<()> {
-        let file = self.work.join("experiment.json");
-        std::fs::write(&file, spec.to_string())?;
-        let made = Command::new(self.binary)
+    /// `slackline experiments …`; what it prints.
+    fn experiments(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = Command::new(self.binary)
             .arg("--state-dir")
             .arg(self.work.join("state"))
-            .args(["experiments", "create"])
-            .arg(&file)
-            .stdout(Stdio::null())
-            .status()?;
-        if !made.success() {
-            bail!("no experiment could be made");
+            .arg("experiments")
+            .args(arguments)
+            .output()?;
+        if !output.status.success() {
+            bail!(
+                "experiments {arguments:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
         }
-        Ok(())
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// A specification's file.
+    fn file(&self, spec: &Value) -> anyhow::Result<String> {
+        let file = self.work.join("experiment.json");
+        std::fs::write(&file, spec.to_string())?;
+        Ok(file.display().to_string())
+    }
+
+    /// Its number.
+    fn create(&self, spec: &Value) -> anyhow::Result<String> {
+        self.experiments(&["create", &self.file(spec)?])
     }
 
     fn workers(&self, scene: &Scene) -> anyhow::Result<Started> {
@@ -401,37 +414,50 @@ fn slow_ask(stage: &Stage<'_>, scene: &Scene) -> anyhow::Result<Value> {
             .postgres
             .ask("SELECT 1000 * EXTRACT(EPOCH FROM clock_timestamp())")
     };
-    std::thread::sleep(Duration::from_secs_f64(scene.settle_s));
-    let since = now()?;
-    std::thread::sleep(Duration::from_secs_f64(scene.run_s));
-    let alone = gaps(&format!("<= {QUICK}"), since)?;
-    // A hundred at once in twelve dimensions: it soon has so many evaluations that a model takes seconds.
-    stage.create(&spec("bayesian", 100, 12))?;
-    std::thread::sleep(Duration::from_secs_f64(scene.settle_s));
-    let (since, cpu) = (now()?, cpu_s(stage.serve.0.id())?);
-    std::thread::sleep(Duration::from_secs_f64(scene.run_s));
-    let beside = gaps(&format!("<= {QUICK}"), since)?;
-    let of_slow = format!("FROM evaluations WHERE experiment = {}", QUICK + 1);
-    let slow_orders = stage.postgres.ask(&format!(
+    let measure = || -> anyhow::Result<(Value, f64)> {
+        std::thread::sleep(Duration::from_secs_f64(scene.settle_s));
+        let since = now()?;
+        std::thread::sleep(Duration::from_secs_f64(scene.run_s));
+        Ok((gaps(&format!("<= {QUICK}"), since)?, since))
+    };
+    let (alone, _) = measure()?;
+    // A core less is what the slow one costs in any case.
+    let burner = Started(
+        Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()?,
+    );
+    let (beside_burner, _) = measure()?;
+    drop(burner);
+    // So many evaluations in twelve dimensions that a model takes long.
+    let feed = stage.create(&spec("random", 150, 12))?;
+    let evaluations = format!("SELECT COUNT(*) FROM evaluations WHERE experiment = {feed}");
+    let end = Instant::now() + Duration::from_secs(40);
+    while stage.postgres.ask(&evaluations)? < 1500.0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    stage.experiments(&["stop", &feed])?;
+    let prior = stage.postgres.ask(&evaluations)?;
+    let slow = stage.experiments(&["fork", &feed, &stage.file(&spec("bayesian", 4, 12))?])?;
+    let cpu = cpu_s(stage.serve.0.id())?;
+    let (beside, since) = measure()?;
+    let cpu = cpu_s(stage.serve.0.id())? - cpu;
+    let of_slow = format!("FROM evaluations WHERE experiment = {slow}");
+    let orders = stage.postgres.ask(&format!(
         "SELECT COUNT(*) {of_slow} AND started_ms > {since}"
-    ))?;
-    let slow_evaluations = stage.postgres.ask(&format!("SELECT COUNT(*) {of_slow}"))?;
-    let longest = stage.postgres.ask(&format!(
-        "SELECT COALESCE(MAX(gap), -1) FROM (SELECT started_ms - lag(started_ms) OVER (ORDER BY number) AS gap, started_ms {of_slow}) g \
-         WHERE started_ms > {since}"
     ))?;
     Ok(json!({
         "quick_experiments": QUICK,
         "evaluation_s": scene.evaluation_s,
         "quick_alone": alone,
+        "quick_beside_a_busy_loop": beside_burner,
         "quick_beside_the_slow_one": beside,
         "slow_one": {
-            "evaluations": slow_evaluations,
-            "orders": slow_orders,
-            "seconds_an_order": if slow_orders > 0.0 { json!(scene.run_s / slow_orders) } else { Value::Null },
-            "longest_between_orders_ms": longest,
+            "evaluations_of_its_prior": prior,
+            "orders": orders,
+            "seconds_an_order": if orders > 0.0 { json!(scene.run_s / orders) } else { Value::Null },
         },
-        "coordinator_cores_beside": (cpu_s(stage.serve.0.id())? - cpu) / scene.run_s,
+        "coordinator_cores_beside": cpu / (scene.settle_s + scene.run_s),
     }))
 }
 
