@@ -24,16 +24,23 @@ impl<'a> Server<'a> {
         // The address of the last server is not this one's.
         let said = toy.path("state/serve.json");
         let before = std::fs::read_to_string(&said).unwrap_or_default();
+        let stderr = toy.path("serve.stderr");
+        let messages = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&stderr)
+            .unwrap();
         let mut server = Self {
             toy,
             child: toy
                 .slackline(&["serve", "--listen", "127.0.0.1:0", "--rate", "10000"])
                 .envs(environment.iter().copied())
                 .stdout(Stdio::null())
-                .stderr(Stdio::null())
+                .stderr(messages)
                 .spawn()
                 .unwrap(),
         };
+        let messages = || std::fs::read_to_string(&stderr).unwrap_or_default();
         let end = Instant::now() + Duration::from_secs(20);
         loop {
             let now = std::fs::read_to_string(&said).unwrap_or_default();
@@ -42,9 +49,14 @@ impl<'a> Server<'a> {
             }
             assert!(
                 server.child.try_wait().unwrap().is_none(),
-                "the server ended"
+                "the server ended: {}",
+                messages()
             );
-            assert!(Instant::now() < end, "the server does not answer");
+            assert!(
+                Instant::now() < end,
+                "the server does not answer: {}",
+                messages()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

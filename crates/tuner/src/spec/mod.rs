@@ -1,6 +1,6 @@
 //! The experiment's specification, as its author writes it in TOML or JSON.
 //!
-//! These types are only the shape: what `slackline schema` prints and serde checks. [`load`] turns
+//! These types are only the shape: what `slackline schema` prints and serde checks. [`load()`] turns
 //! a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
 
 mod check;
