@@ -315,8 +315,10 @@ fn trial(
     let (Some(command), Some(format)) = (&arguments.load.command, &arguments.load.parse) else {
         bail!("give either --url, or --command and --parse");
     };
+    // sysbench takes no fractions.
+    let decimals = if *format == Format::Sysbench { 0 } else { 3 };
     let filled = command
-        .replace("{rate}", &format!("{per_s:.3}"))
+        .replace("{rate}", &format!("{per_s:.decimals$}"))
         .replace("{duration_s}", &format!("{}", arguments.step_s));
     let output = shell(&filled).context("--command")?;
     stopped()?;
