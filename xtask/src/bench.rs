@@ -129,16 +129,20 @@ fn oha(root: &Path) -> anyhow::Result<String> {
     Ok(to.join("bin/oha").display().to_string())
 }
 
+/// A script of `xtask/bench`, told where the binary is.
+pub(crate) fn python(root: &Path, name: &str, binary: &Path) -> Command {
+    let mut script = Command::new("python3");
+    script
+        .arg(root.join("xtask/bench").join(name))
+        .env("SLACKLINE", binary)
+        .current_dir(root);
+    script
+}
+
 /// Runs a script on the release binary, with `docs/results/`'s `out` as its first argument.
 fn script(root: &Path, name: &str, out: &str, options: &[&str]) -> anyhow::Result<ExitCode> {
-    let binary = build_release(root)?;
-    let mut bench = Command::new("python3");
-    bench
-        .arg(root.join("xtask/bench").join(name))
-        .arg(root.join("docs/results").join(out))
-        .args(options)
-        .env("SLACKLINE", &binary)
-        .current_dir(root);
+    let mut bench = python(root, name, &build_release(root)?);
+    bench.arg(root.join("docs/results").join(out)).args(options);
     Ok(match step::run(&format!("bench {name}"), &mut bench)? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -152,7 +156,8 @@ fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&work)?;
     let python = venv::environment(&work.join("tuners-venv"), &scripts.join("requirements.txt"))?;
     let binary = build_release(root)?;
-    let lines = work.join("tuners.jsonl");
+    // Kept with the results: hours of peers, which a table alone would lose.
+    let lines = root.join("docs/results/tuners.jsonl");
     let mut bench = Command::new(&python);
     bench
         .arg(scripts.join("run.py"))

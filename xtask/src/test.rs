@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{build_release, cargo, install, step, tidy};
+use crate::{bench, build_release, cargo, install, step, tidy};
 
 /// Installs what the tests need and runs every check; goes on after a failed one, so that one run
 /// shows all that is wrong.
@@ -75,20 +75,12 @@ pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCo
         .current_dir(root);
     let is_good = step::run("stress relayout: small programs", &mut tests)?;
     let binary = build_release(root)?;
-    let script = |name: &str| {
-        let mut script = Command::new("python3");
-        script
-            .arg(root.join("xtask/bench/relayout").join(name))
-            .env("SLACKLINE", &binary)
-            .current_dir(root);
-        script
-    };
-    let mut traces = script("crash_trace.py");
+    let mut traces = bench::python(root, "relayout/crash_trace.py", &binary);
     let are_traces_good = step::run(
         "stress relayout: gdb and MariaDB's crash trace",
         &mut traces,
     )?;
-    let mut server = script("stress.py");
+    let mut server = bench::python(root, "relayout/stress.py", &binary);
     server.arg(root.join("docs/results/relayout-stress.json"));
     let is_server_good = step::run("stress relayout: MariaDB (about 30 minutes)", &mut server)?;
     Ok(match is_good && are_traces_good && is_server_good {

@@ -303,22 +303,14 @@ fn list(experiments: &Value) -> String {
 }
 
 fn show(it: &Value) -> String {
+    let (done, budget) = (&it["evaluations"], &it["budget"]);
+    let progress = match it["continuous"].is_object() {
+        true => format!("{done} evaluations, {budget} a search"),
+        false => format!("{done} of {budget} evaluations"),
+    };
     let mut lines = vec![
         format!("{} (experiment {})", text(&it["name"]), it["id"]),
-        match it["continuous"].is_object() {
-            true => format!(
-                "{}: {} evaluations, {} a search",
-                state(it),
-                it["evaluations"],
-                it["budget"]
-            ),
-            false => format!(
-                "{}: {} of {} evaluations",
-                state(it),
-                it["evaluations"],
-                it["budget"]
-            ),
-        },
+        format!("{}: {progress}", state(it)),
     ];
     if let Some(message) = it["message"].as_str() {
         lines.push(message.to_owned());

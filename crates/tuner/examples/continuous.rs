@@ -125,12 +125,7 @@ The rate is promised where rounds of one season are exchangeable; rounds that re
 so does a season so long that the load moves within it.\n\n\
 ## What happened, seed 1\n\n```text\n{log}```\n\n\
 The outage gives no alarm, no rollback and no promotion: what could not be measured is not counted, and an alert that fires or\n\
-cannot be asked for holds every change.\n\n\
-Read honestly, two things lie between *continuous* and *oracle*. A search has 14 evaluations and ends with whatever it shows: in the\n\
-picture, that of day 47.64 settles for -23 % where -34 % was to be had, and nothing searches on until an alarm, which here was a\n\
-false one. And three fresh runs are few: where the true gain is some percent their interval often includes zero, then what is in\n\
-force is rolled back (`its gain could not be shown again`) and the search is repeated after a day, two and four (days 18.46, 33.38,\n\
-78.40). Larger `budget.evaluations` and `verification.runs` cost minutes a search.\n",
+cannot be asked for holds every change.\n",
         stated * 90.0 * SEEDS as f64,
         stated * days,
         alarms as f64 / days,

@@ -21,11 +21,12 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../relayout"))
+from mariadb import Server  # noqa: E402
+
 STALL_S, EVERY_S = 0.2, 1.0
 RATES = (200, 1000)
 CONNECTIONS = 32
-HERE = os.path.dirname(os.path.abspath(__file__))
-MARIADB = os.path.join(HERE, "../../../examples/relayout-mariadb/server")
 CONFIGURATION = """
 worker_processes 1; daemon off; pid {directory}/pid; error_log {directory}/error.log;
 events {{ worker_connections 1024; }}
@@ -128,20 +129,17 @@ def generators(arguments):
 def sysbench():
     """What `throttle loadtest` finds by sysbench at given rates, beside what as many connections get through without pauses."""
     with tempfile.TemporaryDirectory() as directory:
-        out, error, code = run([MARIADB, directory, free_port()])
-        if code != 0:
-            sys.exit(f"MariaDB: {error}")
-        pid = int(out)
+        server = Server(directory, free_port())
         try:
-            words = f"sysbench oltp_point_select --db-driver=mysql --mysql-socket={directory}/socket --mysql-user=sbtest --tables=4 --table-size=25000 --threads=16 --percentile=99"
+            words = [*server.sysbench("point_select", 16), "--percentile=99"]
             closed = []
             for _ in range(3):
-                out, _, _ = run([*words.split(), "--time=5", "run"])
+                out, _, _ = run([*words, "--time=5", "run"])
                 closed += [float(line.split("(")[1].split()[0]) for line in out.splitlines() if "transactions:" in line]
             report = os.path.join(directory, "report.json")
             _, error, code = run([
                 os.environ["SLACKLINE"], "throttle", "loadtest", "--slo-p99-ms", 50, "--start", 1000, "--step-s", 5, "--runs", 3,
-                "--command", words + " --rate={rate} --time={duration_s} run", "--parse", "sysbench", "--json", report,
+                "--command", " ".join([*words, "--rate={rate}", "--time={duration_s}", "run"]), "--parse", "sysbench", "--json", report,
             ])
             if code != 0:
                 sys.exit(f"loadtest: {error}")
@@ -149,9 +147,7 @@ def sysbench():
                 side = json.load(file)["sides"][0]
             return {"closed_per_s": closed, "capacities_per_s": side["capacities_per_s"], "capacity_per_s": side["capacity_per_s"]}
         finally:
-            os.kill(pid, signal.SIGTERM)
-            while os.path.exists(f"/proc/{pid}"):
-                time.sleep(0.1)
+            server.stop()
 
 
 def of(values):

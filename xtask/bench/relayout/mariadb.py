@@ -33,11 +33,14 @@ class Server:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return queries, run_ns / 1e9, int(fields[11]) * TICK_S
 
+    def sysbench(self, workload, threads):
+        """The words of a sysbench on this server, without how long, how fast and `run`."""
+        return ["sysbench", f"oltp_{workload}", "--db-driver=mysql", f"--mysql-socket={self.directory}/socket",
+                "--mysql-user=sbtest", "--tables=4", "--table-size=25000", f"--threads={threads}"]
+
     def load(self, workload, threads):
         log = open(f"{self.directory}/sysbench.log", "w")
-        command = ["sysbench", f"oltp_{workload}", "--db-driver=mysql", f"--mysql-socket={self.directory}/socket",
-                   "--mysql-user=sbtest", "--tables=4", "--table-size=25000", f"--threads={threads}", "--time=0",
-                   "--report-interval=1", "run"]
+        command = [*self.sysbench(workload, threads), "--time=0", "--report-interval=1", "run"]
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def windows(self):
