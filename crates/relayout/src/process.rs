@@ -10,8 +10,8 @@ use code_layout::{Error as LayoutError, Image};
 use host::{HostError, Roots};
 
 use crate::maps::{self, Mapping};
-use crate::stop::status_field;
-use crate::{Declined, Memory, RelayoutError};
+use crate::stop::{status_field, stopped};
+use crate::{Declined, Memory, RelayoutError, ptrace};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address space.
 #[derive(Debug)]
@@ -161,6 +161,27 @@ impl Process {
             return declined(Declined::ShadowStack);
         }
         Ok(())
+    }
+
+    /// Whether code that counts by `gs:` counts where it should: no thread has a GS base, as few programs give themselves one.
+    ///
+    /// # Errors
+    /// [`Declined::GsBase`], and those of stopping.
+    pub fn check_gs_base(&self) -> Result<(), RelayoutError> {
+        let pid = self.pid;
+        let (is_used, _) = stopped(pid, &self.memory, |process| {
+            let threads = process.threads.iter();
+            let bases = threads.map(|thread| Ok(ptrace::registers(*thread)?.gs_base));
+            let bases: Vec<u64> = bases.collect::<Result<_, RelayoutError>>()?;
+            Ok(bases.iter().any(|base| *base != 0))
+        })?;
+        match is_used {
+            false => Ok(()),
+            true => Err(RelayoutError::Declined {
+                pid,
+                reason: Declined::GsBase,
+            }),
+        }
     }
 
     /// Whether its executable is one that can be laid out again, as far as the file's headers tell.

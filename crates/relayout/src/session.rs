@@ -387,9 +387,12 @@ impl Session {
     /// its original layout afterwards.
     ///
     /// # Errors
-    /// Those of mapping, writing and switching.
+    /// [`Declined::GsBase`]; those of mapping, writing and switching.
     pub fn count(&mut self) -> Result<(), RelayoutError> {
         let start = Instant::now();
+        if self.method.random.is_none() {
+            self.cache.process.check_gs_base()?;
+        }
         for index in 0..self.objects.len() {
             let loaded = &mut self.objects[index];
             choose(loaded, &self.method);

@@ -1,8 +1,8 @@
 """What profiling costs the profiled: profiling.py OUTPUT.json [--rounds N] [--connections N]
 
 A MariaDB under sysbench is sampled, counted and laid out, and its throughput followed all the while, as queries answered in every
-tenth of a second. Said is the worst second of each step, beside the worst second of as long a time in which nothing is done (the
-control: what noise alone does), both against the median second of that control.
+tenth of a second. Said are the median and the worst second of each step, and the worst second of the ten in which nothing was done
+before (the control: what noise alone does), all against the median second of that control; then the medians' mean over the rounds.
 """
 import argparse
 import json
@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from mariadb import Server, relayout
+from mariadb import Server, interval, relayout
 
 TICK_S = 0.1
 
@@ -64,7 +64,7 @@ def shares(seconds, usual):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--workload", default="point_select")
     arguments = parser.parse_args()
@@ -98,6 +98,9 @@ def main():
                        "counting": shares(sampler.seconds(counting, laying_out + 0.5), usual)}
                 print(one, flush=True)
                 result["rounds"].append(one)
+            for step in ("sampling", "counting"):
+                result[step] = interval([one[step]["median"] for one in result["rounds"] if one[step]])
+                print(f"throughput while {step}: {result[step]} %", flush=True)
         finally:
             sampler.shell.kill()
             load.kill()

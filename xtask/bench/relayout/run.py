@@ -6,29 +6,14 @@ original, and each against a server that Slackline never wrote to. Noise that hi
 """
 import argparse
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from mariadb import EXAMPLE, Server, relayout
-
-# Student's 97.5 % quantiles by degrees of freedom (any table of them); the next smaller one is used.
-STUDENT = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 7: 2.365, 9: 2.262, 11: 2.201, 15: 2.131, 19: 2.093, 29: 2.045, 39: 2.023, 59: 2.0}
-
-
-def interval(ratios):
-    """Geometric mean and 95 % interval of some ratios, as percentages of change."""
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    factor = next(STUDENT[known] for known in sorted(STUDENT, reverse=True) if known <= len(logs) - 1)
-    half = factor * statistics.stdev(logs) / math.sqrt(len(logs))
-    return [round((math.exp(value) - 1) * 100, 1) for value in (mean, mean - half, mean + half)]
-
+from mariadb import EXAMPLE, Server, interval, relayout
 
 def per_cpu(before, after):
     return (after[0] - before[0]) / (after[1] - before[1])

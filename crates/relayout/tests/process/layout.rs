@@ -1,7 +1,7 @@
 //! A whole program moved: C++ that throws from several threads, every movable function in random order, and a counted one.
 
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(crate) struct Throws {
 
 impl Throws {
     pub(crate) fn start(name: &str) -> Self {
-        Self::run(&Self::compile(name))
+        Self::run(&mut Command::new(Self::compile(name)))
     }
 
     fn compile(name: &str) -> PathBuf {
@@ -33,8 +33,8 @@ impl Throws {
         path
     }
 
-    fn run(path: &Path) -> Self {
-        let mut child = Command::new(path)
+    fn run(program: &mut Command) -> Self {
+        let mut child = program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -174,11 +174,26 @@ fn an_unwinder_that_may_not_have_been_told_is_not_made_to_forget() {
 }
 
 #[test]
+fn a_program_with_a_gs_base_is_declined_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let path = Throws::compile("gs-base");
+    let mut program = Throws::run(Command::new(&path).arg("gs"));
+    let mut session = Session::open(&store, program.child.id(), method(None)).unwrap();
+    session.look().unwrap();
+    let error = session.count().unwrap_err();
+    assert!(error.to_string().contains("GS segment"), "{error}");
+    assert!(!program.is_text_changed());
+    assert!(session.cache.manifest.regions.is_empty());
+    program.assert_goes_on();
+}
+
+#[test]
 fn a_second_process_of_the_program_is_laid_out_at_once_by_the_first_ones_profile() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let path = Throws::compile("kept");
-    let first = Throws::run(&path);
+    let first = Throws::run(&mut Command::new(&path));
     let mut session = Session::open(&store, first.child.id(), method(None)).unwrap();
     assert_eq!(session.install_kept(&store).unwrap(), None);
     session.look().unwrap();
@@ -186,7 +201,7 @@ fn a_second_process_of_the_program_is_laid_out_at_once_by_the_first_ones_profile
     let layout = session.install().unwrap();
     session.keep_profile(&store).unwrap();
     drop((session, first));
-    let mut second = Throws::run(&path);
+    let mut second = Throws::run(&mut Command::new(&path));
     second.assert_goes_on();
     let start = std::time::Instant::now();
     let mut session = Session::open(&store, second.child.id(), method(None)).unwrap();

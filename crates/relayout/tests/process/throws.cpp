@@ -1,5 +1,10 @@
 // The C++ program under test: threads that throw through several frames, call virtual functions and jump through tables, and
-// check every result. Prints how many rounds it has done for each line on standard input; "q" ends it with 0.
+// check every result. Prints how many rounds it has done for each line on standard input; "q" ends it with 0. With an argument its
+// threads have a GS base.
+#include <asm/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -92,7 +97,10 @@ static void work(unsigned seed) {
     }
 }
 
-int main() {
+int main(int count, char **) {
+    static long behind_gs[512];
+    // New threads inherit it (copy_thread in arch/x86/kernel/process.c).
+    if (count > 1) syscall(SYS_arch_prctl, ARCH_SET_GS, behind_gs);
     std::vector<std::thread> threads;
     for (unsigned seed = 1; seed <= 4; seed++) threads.emplace_back(work, seed);
     setvbuf(stdout, nullptr, _IOLBF, 0);

@@ -176,13 +176,12 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Repor
             while let Some(per_s) = search.next() {
                 let (outcome, held) = undisturbed(arguments, per_s, &search, interrupt)?;
                 message(&format!(
-                    "{}, search {}/{}: {per_s:.1}/s {} (p99 {:.1} ms, {:.2} % errors)",
+                    "{}, search {}/{}: {per_s:.1}/s {} ({})",
                     side.name,
                     run + 1,
                     arguments.runs,
                     if held { "holds" } else { "fails" },
-                    outcome.p99_ms,
-                    100.0 * outcome.error_share,
+                    outcome.figures(),
                 ));
                 search.take(held);
             }
@@ -216,7 +215,7 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Repor
         for (index, side) in sides.iter_mut().enumerate() {
             put(arguments, index)?;
             let seen = std::thread::scope(|scope| {
-                let loading = scope.spawn(|| trial(arguments, per_s, 0, interrupt));
+                let loading = scope.spawn(|| trial(arguments, per_s, 0, false, interrupt));
                 let seen = watch::observe(watched, arguments.step_s, interrupt);
                 loading
                     .join()
@@ -251,11 +250,25 @@ fn put(arguments: &Arguments, side: usize) -> anyhow::Result<()> {
 }
 
 struct Outcome {
+    /// Infinite where the generator gave up.
     p99_ms: f64,
     /// Without what the complaint is about.
     p99_at_least_ms: f64,
     error_share: f64,
     complaint: Option<String>,
+}
+
+impl Outcome {
+    fn figures(&self) -> String {
+        match self.p99_ms.is_finite() {
+            true => format!(
+                "p99 {:.1} ms, {:.2} % errors",
+                self.p99_ms,
+                100.0 * self.error_share
+            ),
+            false => "the generator gave up".to_owned(),
+        }
+    }
 }
 
 /// A run at one rate, and whether it held. One that failed while the generator was held up, and might not have otherwise, says
@@ -268,7 +281,12 @@ fn undisturbed(
 ) -> anyhow::Result<(Outcome, bool)> {
     let mut attempt = 1;
     loop {
-        let outcome = trial(arguments, per_s, search.trials().len(), interrupt)?;
+        let number = search.trials().len();
+        let has_held_less = search
+            .trials()
+            .iter()
+            .any(|trial| trial.held && trial.per_s < per_s);
+        let outcome = trial(arguments, per_s, number, has_held_less, interrupt)?;
         let held =
             outcome.p99_ms <= arguments.slo_p99_ms && outcome.error_share <= arguments.errors_max;
         let is_open = !held && outcome.p99_at_least_ms <= arguments.slo_p99_ms;
@@ -283,11 +301,13 @@ fn undisturbed(
     }
 }
 
-/// One run at one rate; each of a search has arrivals of its own.
+/// One run at one rate; each of a search has arrivals of its own. A command may give up, where it is said to have got through at a
+/// lower rate: sysbench does when more is due than it can hold.
 fn trial(
     arguments: &Arguments,
     per_s: f64,
     number: usize,
+    may_give_up: bool,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Outcome> {
     let stopped = || match interrupt.signal() {
@@ -320,7 +340,18 @@ fn trial(
     let filled = command
         .replace("{rate}", &format!("{per_s:.decimals$}"))
         .replace("{duration_s}", &format!("{}", arguments.step_s));
-    let output = shell(&filled).context("--command")?;
+    let output = match shell(&filled).context("--command") {
+        Err(error) if may_give_up && interrupt.signal().is_none() => {
+            message(&format!("{error:#}"));
+            return Ok(Outcome {
+                p99_ms: f64::INFINITY,
+                p99_at_least_ms: f64::INFINITY,
+                error_share: 1.0,
+                complaint: None,
+            });
+        }
+        output => output?,
+    };
     stopped()?;
     let metrics = tuner::parse::parse(format, &output).context("--command")?;
     let p99_us = metrics.get("latency_p99_us").with_context(|| {

@@ -48,16 +48,20 @@ fn shell(command: &str) -> anyhow::Result<String> {
     let output = std::process::Command::new("sh")
         .args(["-c", command])
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let (error, printed) = (
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&output.stdout),
+    );
+    // sysbench complains on standard output.
+    let said = match error.trim() {
+        "" => printed.trim().lines().next_back(),
+        error => Some(error),
+    };
     ensure!(
         output.status.success(),
         "{command:?} ended with {}: {}",
         output.status,
-        if said.trim().is_empty() {
-            "it said nothing"
-        } else {
-            said.trim()
-        }
+        said.unwrap_or("it said nothing")
     );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    Ok(printed.into_owned())
 }

@@ -223,6 +223,15 @@ fn another_generator_finds_the_same_capacity_in_every_search() {
     }
     let of = |bound: &str| side["capacity_per_s"][bound].as_f64().unwrap();
     assert!(of("low") < 300.0 && of("high") > 300.0, "{side}");
+    // A generator that gives up where too much is due, as sysbench does.
+    let gives_up = format!(
+        "awk 'BEGIN {{ exit !({{rate}} < 350) }}' || {{ echo 'FATAL: the queue is full'; exit 1; }}; {generator}"
+    );
+    let ended = loadtest(&gives_up).with_code(0);
+    ended.saying(&[
+        "ended with exit status: 1: FATAL: the queue is full",
+        "fails (the generator gave up)",
+    ]);
     loadtest("exit 3")
         .with_code(2)
         .saying(&["--command: \"exit 3\" ended with exit status: 3: it said nothing"]);
