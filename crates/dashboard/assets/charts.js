@@ -13,8 +13,13 @@ async function read(url) {
 
 const axis = (label, more) => ({
   label, stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") },
-  labelSize: 22, size: 56, ...more,
+  // Across there are ticks and one line, upwards as many digits as the longest number has.
+  labelSize: 22, size: (_, values, index) => (index === 0 ? 34 : 26 + 7 * Math.max(2, ...(values || []).map((value) => String(value).length))),
+  ...more,
 });
+
+/** An axis of what is counted. */
+const counts = (label) => axis(label, { incrs: [1, 2, 5].flatMap((digit) => [digit, 10 * digit, 100 * digit, 1000 * digit]).sort((a, b) => a - b) });
 
 const plots = new Map();
 
@@ -67,7 +72,7 @@ function convergence(points, unit) {
   });
   draw(document.getElementById("plot-convergence"), {
     scales: { x: { time: false } },
-    axes: [axis("Evaluation"), axis(unit.label)],
+    axes: [counts("Evaluation"), axis(unit.label)],
     series: [{ label: "Evaluation" }, ...looks, { label: "best so far", stroke: ink("--accent"), width: 2, points: { show: false } }],
   }, [rows.map((index) => points.number[index]), ...series, line]);
 }
@@ -337,7 +342,7 @@ async function blocks(element) {
     const value = (side) => evaluation.blocks.map((block) => lookup(block[side], metric));
     draw(element, {
       scales: { x: { time: false } },
-      axes: [axis("Block", { incrs: [1, 2, 5, 10, 20, 50] }), axis(metric)],
+      axes: [counts("Block"), axis(metric)],
       series: [
         { label: "Block" },
         { label: "control", stroke: ink("--quiet"), width: 2, points: { show: true, size: 7 } },
@@ -375,7 +380,7 @@ async function integrals(element) {
     const x = Array.from({ length: longest }, (_, index) => index + 1);
     draw(element, {
       scales: { x: { time: false } },
-      axes: [axis("Block"), axis(`Sum of ${metric}`)],
+      axes: [counts("Block"), axis(`Sum of ${metric}`)],
       series: [{ label: "Block" }, ...lines.map((line) => line.look)],
     }, [x, ...lines.map((line) => x.map((_, index) => line.values[index] ?? null))]);
   };
