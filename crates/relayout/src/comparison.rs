@@ -24,11 +24,12 @@ pub struct Effort {
 }
 
 impl Default for Effort {
-    /// 16 pairs of 0.6 s, about 20 s: of MariaDB under sysbench on two cores the interval is then about ±2 %.
+    /// About 23 s. Short blocks, because what else disturbs a machine lasts longer than a block: of MariaDB under sysbench on two
+    /// cores of a shared machine the interval is then about ±4 %, and ±8 % with 16 pairs of 0.6 s, which take as long.
     fn default() -> Self {
         Self {
-            pairs: 16,
-            block: Duration::from_millis(600),
+            pairs: 64,
+            block: Duration::from_millis(150),
             settle: Duration::from_millis(30),
         }
     }

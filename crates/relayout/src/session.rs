@@ -24,7 +24,7 @@ use crate::{Declined, RelayoutError, Store};
 /// How a process is profiled and laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Method {
-    /// Samples a CPU and second for choosing functions.
+    /// Samples a CPU and second for choosing functions. On a virtual machine each may take 50 µs: a tenth of the throughput at 2,000.
     pub samples_per_s: u64,
     /// How long they are taken.
     pub sampling: Duration,
@@ -48,8 +48,8 @@ pub struct Method {
 impl Default for Method {
     fn default() -> Self {
         Self {
-            samples_per_s: 2000,
-            sampling: Duration::from_secs(3),
+            samples_per_s: 1000,
+            sampling: Duration::from_secs(5),
             share: 0.995,
             functions_max: 4000,
             counted_share: 0.05,

@@ -32,8 +32,11 @@ class Sampler(threading.Thread):
     def run(self):
         due = time.monotonic()
         while True:
-            self.shell.stdin.write("show global status like 'Questions';\n")
-            self.shell.stdin.flush()
+            try:
+                self.shell.stdin.write("show global status like 'Questions';\n")
+                self.shell.stdin.flush()
+            except BrokenPipeError:  # It was ended, and so is the measurement.
+                return
             line = self.shell.stdout.readline()
             if not line:
                 return

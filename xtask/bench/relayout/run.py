@@ -19,7 +19,7 @@ def per_cpu(before, after):
     return (after[0] - before[0]) / (after[1] - before[1])
 
 
-def measure(workload, threads, blocks, block_s):
+def measure(workload, threads, blocks, block_s, picture):
     result = {"workload": workload, "connections_each": threads, "blocks": []}
     with tempfile.TemporaryDirectory() as work:
         touched, untouched = Server(f"{work}/touched", 33401), Server(f"{work}/untouched", 33402)
@@ -44,6 +44,7 @@ def measure(workload, threads, blocks, block_s):
             result["profiling_windows"] = {"before": before, "during": during}
             if status["state"] == "optimized":
                 number = status["generation"]
+                relayout(f"{work}/state", "explain", touched.pid, "--svg", picture)
                 for block in range(blocks):
                     for generation in ((0, number) if block % 2 == 0 else (number, 0)):
                         relayout(f"{work}/state", "switch", touched.pid, generation)
@@ -92,7 +93,8 @@ def main():
     results = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
     for workload in arguments.workloads.split(","):
         for threads in map(int, arguments.connections.split(",")):
-            result = measure(workload, threads, arguments.blocks, arguments.block_s)
+            picture = arguments.output.with_name(f"relayout-{workload}.svg")
+            result = measure(workload, threads, arguments.blocks, arguments.block_s, picture)
             result["kernel"], result["time"] = os.uname().release, time.strftime("%Y-%m-%d %H:%M")
             results.append(result)
             arguments.output.write_text(json.dumps(results, indent=1) + "\n")

@@ -2,7 +2,7 @@
 //!
 //! With `SLACKLINE_PICTURES=docs/pictures` the pictures of the README are made anew.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -30,6 +30,16 @@ fn toy() -> Toy {
     toy
 }
 
+/// Where pictures are wanted, seen from the root of the repository.
+fn pictures() -> Option<PathBuf> {
+    let wanted = std::env::var_os("SLACKLINE_PICTURES")?;
+    Some(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(wanted),
+    )
+}
+
 #[test]
 fn a_person_clicks_through_all_of_it() {
     let toy = toy();
@@ -39,8 +49,8 @@ fn a_person_clicks_through_all_of_it() {
     let server = Server::start(&toy);
     let base = server.page("/");
     let picture = |name: &str| {
-        if let Some(dir) = std::env::var_os("SLACKLINE_PICTURES") {
-            browser.picture(&PathBuf::from(dir).join(name));
+        if let Some(dir) = pictures() {
+            browser.picture(&dir.join(name));
         }
     };
     let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
@@ -162,8 +172,8 @@ fn a_person_clicks_through_all_of_it() {
         "who may only look is offered nothing to change"
     );
     small.wait("document.querySelectorAll('#scatters canvas').length === 3");
-    if let Some(dir) = std::env::var_os("SLACKLINE_PICTURES") {
-        small.picture(&PathBuf::from(dir).join("serve-small-dark.png"));
+    if let Some(dir) = pictures() {
+        small.picture(&dir.join("serve-small-dark.png"));
     }
     assert_eq!(small.errors(), Vec::<String>::new());
 }

@@ -64,6 +64,8 @@ struct Plan {
     pause_s: (f64, f64),
     /// Seconds that a part is away.
     away_s: (f64, f64),
+    /// The first time that NATS goes, for so long.
+    first_nats_away_s: f64,
     experiments: usize,
     evaluations: usize,
     measure_s: f64,
@@ -123,9 +125,13 @@ fn stress(plan: &Plan) -> Option<String> {
                 Fault::RestartPostgres => Part::Postgres,
             };
             if cluster.is_there(part) {
-                *happened.entry(fault).or_default() += 1;
+                let count = happened.entry(fault).or_default();
+                *count += 1;
                 cluster.take_away(part);
-                let away_s = rng.random_range(plan.away_s.0..plan.away_s.1);
+                let away_s = match (fault, *count) {
+                    (Fault::KillNats, 1) => plan.first_nats_away_s,
+                    _ => rng.random_range(plan.away_s.0..plan.away_s.1),
+                };
                 let until = now + Duration::from_secs_f64(away_s);
                 away.push(Away { part, until });
             }
@@ -215,6 +221,7 @@ fn killed_and_cut_off_at_random_every_evaluation_ends_once() {
             lease_s: 4.0,
             pause_s: (1.0, 6.0),
             away_s: (0.2, 15.0),
+            first_nats_away_s: if minutes < 10.0 { 15.0 } else { 300.0 },
             experiments: 3,
             evaluations: 40,
             measure_s: 0.7,
@@ -232,6 +239,7 @@ fn killed_and_cut_off_at_random_every_evaluation_ends_once() {
             lease_s: 1.5,
             pause_s: (0.8, 1.6),
             away_s: (0.2, 1.5),
+            first_nats_away_s: 1.0,
             experiments: 1,
             evaluations: 8,
             measure_s: 0.08,
