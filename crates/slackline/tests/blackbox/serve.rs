@@ -1,5 +1,6 @@
 //! `slackline serve` from outside: every verb of the command line, `kill -9` at any moment, and who is let in.
 
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -426,6 +427,37 @@ fn a_second_server_waits_for_the_first() {
     first.kill();
     let id = second.create();
     second.wait_for(id, &["done"]);
+}
+
+/// What sd_notify(3) says systemd is told, with a socket of our own in systemd's place.
+#[test]
+fn systemd_is_told_of_its_start_its_life_and_its_end() {
+    let toy = toy();
+    let path = toy.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let told = || {
+        let mut words = [0; 256];
+        let length = socket.recv(&mut words).unwrap();
+        String::from_utf8_lossy(&words[..length]).trim().to_owned()
+    };
+    let path = path.to_str().unwrap();
+    let server = Server::start_in(
+        &toy,
+        &[("NOTIFY_SOCKET", path), ("WATCHDOG_USEC", "900000")],
+    );
+    assert_eq!(told(), "READY=1");
+    for _ in 0..3 {
+        assert_eq!(told(), "WATCHDOG=1");
+    }
+    assert_eq!(server.end(), 143);
+    let mut last = told();
+    while last == "WATCHDOG=1" {
+        last = told();
+    }
+    assert_eq!(last, "STOPPING=1");
 }
 
 /// The status of a request with these headers.
