@@ -109,7 +109,7 @@ pub struct Layout {
 pub struct TopFunction {
     /// Its name, or its file and address there.
     pub name: String,
-    /// Its share of its object's samples, 0 to 1.
+    /// Its share of the samples in all objects, 0 to 1.
     pub share: f64,
     /// Its size, in bytes.
     pub bytes: u64,
@@ -529,6 +529,9 @@ impl Session {
         let mut all_patches = Vec::new();
         let mut regions = Vec::new();
         let mut moved = Vec::new();
+        let of_object =
+            |loaded: &Loaded| -> u64 { loaded.profile.by_function(&loaded.image).values().sum() };
+        let samples = self.objects.iter().map(of_object).sum();
         for index in 0..self.objects.len() {
             let loaded = &self.objects[index];
             if loaded.functions.is_empty() {
@@ -563,7 +566,7 @@ impl Session {
                 let (before, after) = code_layout::footprints(&plan, &emitted, &loaded.profile);
                 layout.before.add(&before);
                 layout.after.add(&after);
-                layout.top.extend(top(loaded));
+                layout.top.extend(top(loaded, samples));
             }
             layout.functions += emitted.functions.len();
             layout.code_bytes += emitted.code.len() as u64;
@@ -627,10 +630,10 @@ impl Session {
     }
 }
 
-/// The functions of an object with the most samples.
-fn top(loaded: &Loaded) -> Vec<TopFunction> {
+/// The functions of an object with the most samples, of so many in all objects.
+fn top(loaded: &Loaded, samples: u64) -> Vec<TopFunction> {
     let by_function = loaded.profile.by_function(&loaded.image);
-    let all = by_function.values().sum::<u64>().max(1) as f64;
+    let all = samples.max(1) as f64;
     let hottest = loaded.profile.hottest(&loaded.image, 1.0, TOP);
     let one = |id: FunctionId| {
         let range = loaded.image.range(id);
