@@ -11,7 +11,7 @@ use host::{HostError, Roots};
 
 use crate::maps::{self, Mapping};
 use crate::stop::{status_field, stopped};
-use crate::{Declined, Memory, RelayoutError, ptrace};
+use crate::{Declined, Memory, RelayoutError};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address space.
 #[derive(Debug)]
@@ -170,10 +170,8 @@ impl Process {
     pub fn check_gs_base(&self) -> Result<(), RelayoutError> {
         let pid = self.pid;
         let (is_used, _) = stopped(pid, &self.memory, |process| {
-            let threads = process.threads.iter();
-            let bases = threads.map(|thread| Ok(ptrace::registers(*thread)?.gs_base));
-            let bases: Vec<u64> = bases.collect::<Result<_, RelayoutError>>()?;
-            Ok(bases.iter().any(|base| *base != 0))
+            let registers = process.registers()?;
+            Ok(registers.iter().any(|registers| registers.gs_base != 0))
         })?;
         match is_used {
             false => Ok(()),

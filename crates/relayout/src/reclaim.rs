@@ -10,7 +10,7 @@ use crate::process::Process;
 use crate::region::is_ours;
 use crate::scan::Search;
 use crate::stop::{Stopped, stopped};
-use crate::{RelayoutError, calls, ptrace};
+use crate::{RelayoutError, calls};
 
 const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
 
@@ -76,13 +76,7 @@ pub(crate) fn unmap(
 
 /// The pointer guard, which all threads share, and each thread's stack pointer.
 fn guard_and_stacks(process: &Process) -> Result<(Option<u64>, Vec<u64>), RelayoutError> {
-    let registers = stopped(process.pid, &process.memory, |process| {
-        let threads = process.threads.iter();
-        threads
-            .map(|thread| ptrace::registers(*thread))
-            .collect::<Result<Vec<_>, _>>()
-    });
-    let (registers, _) = registers?;
+    let (registers, _) = stopped(process.pid, &process.memory, |process| process.registers())?;
     let guard = registers.first().and_then(|registers| {
         let at = registers.fs_base + crate::scan::GUARD_OFFSET;
         process.memory.word(at).ok()

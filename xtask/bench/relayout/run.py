@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mariadb import EXAMPLE, Server, interval, relayout
 
+
 def per_cpu(before, after):
     return (after[0] - before[0]) / (after[1] - before[1])
 

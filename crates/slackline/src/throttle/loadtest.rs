@@ -279,14 +279,11 @@ fn undisturbed(
     search: &Search,
     interrupt: &Interrupt,
 ) -> anyhow::Result<(Outcome, bool)> {
+    let before = search.trials();
+    let has_held_less = before.iter().any(|trial| trial.held && trial.per_s < per_s);
     let mut attempt = 1;
     loop {
-        let number = search.trials().len();
-        let has_held_less = search
-            .trials()
-            .iter()
-            .any(|trial| trial.held && trial.per_s < per_s);
-        let outcome = trial(arguments, per_s, number, has_held_less, interrupt)?;
+        let outcome = trial(arguments, per_s, before.len(), has_held_less, interrupt)?;
         let held =
             outcome.p99_ms <= arguments.slo_p99_ms && outcome.error_share <= arguments.errors_max;
         let is_open = !held && outcome.p99_at_least_ms <= arguments.slo_p99_ms;
