@@ -1,5 +1,5 @@
-//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench relayout`: a
-//! server that is re-laid out beside one that is never touched. `cargo xtask bench throttle`: what the model of throttling
+//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench relayout`:
+//! servers as they are, re-laid out, and laid out by others. `cargo xtask bench throttle`: what the model of throttling
 //! predicts against what is seen. `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
 //! generator against oha. `cargo xtask bench continuous`: months, simulated.
 
@@ -15,10 +15,15 @@ usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--s
 
   --data DIR   tables of real systems (CSV: parameters, then `mean`); without them only the synthetic problems run
 
-usage: cargo xtask bench relayout [--workloads A,B] [--connections N,M] [--blocks N] [--block-s S]
+usage: cargo xtask bench relayout [PART…]
 
-  as root; appends to docs/results/relayout.json; without options also to relayout-profiling.json and relayout-second-start.json,
-  and prints how long processes of many threads stand still
+  as root, with nothing else on the machine, about an hour for all parts, each into a file of docs/results/:
+  side-by-side  a server that is re-laid out beside one that is never touched
+  peers         untouched, Slackline, BOLT with the same counts, and huge pages, in turns
+  programs      what the command itself shows or declines: MariaDB, PostgreSQL, SQLite, nginx, memcached, Redis, CPython
+  profiling     throughput while the server is profiled
+  second-start  how soon a server is laid out by the profile that the last one left
+  pauses        how long processes of 51, 501 and 5,001 threads stand still (printed only)
 
 usage: cargo xtask bench throttle [--repetitions N] [--seconds S]
 
@@ -39,10 +44,7 @@ usage: cargo xtask bench continuous
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     match arguments {
         ["tuners", options @ ..] => tuners(root, options),
-        ["relayout", options @ ..] => {
-            install::install(install::RELAYOUT)?;
-            relayout(root, options)
-        }
+        ["relayout", names @ ..] => relayout(root, names),
         ["throttle", options @ ..] => {
             install::install(install::BENCH_THROTTLE)?;
             script(root, "throttle/model.py", "", options)
@@ -68,31 +70,53 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The gain; then, unless only some of that was asked for, what profiling costs, how soon a second start is done, and how long
-/// processes of many threads stand still.
-fn relayout(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
-    let parts = [
-        ("relayout/profiling.py", "relayout-profiling.json"),
-        ("relayout/second_start.py", "relayout-second-start.json"),
-    ];
-    let mut code = script(root, "relayout/run.py", "relayout.json", options)?;
-    if !options.is_empty() {
-        return Ok(code);
+/// The parts by name: script and where its results go.
+const RELAYOUT: &[(&str, &str, &str)] = &[
+    ("side-by-side", "relayout/run.py", "relayout.json"),
+    ("peers", "relayout/peers.py", "relayout-peers.json"),
+    ("programs", "relayout/programs.py", "relayout-programs.json"),
+    (
+        "profiling",
+        "relayout/profiling.py",
+        "relayout-profiling.json",
+    ),
+    (
+        "second-start",
+        "relayout/second_start.py",
+        "relayout-second-start.json",
+    ),
+    (PAUSES, "", ""),
+];
+const PAUSES: &str = "pauses";
+
+fn relayout(root: &Path, names: &[&str]) -> anyhow::Result<ExitCode> {
+    let known = |name: &&&str| RELAYOUT.iter().any(|(part, ..)| part == *name);
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        bail!("no part {unknown:?}\n{USAGE}");
     }
-    for (name, out) in parts {
-        if script(root, name, out, &[])? != ExitCode::SUCCESS {
+    install::install(install::RELAYOUT)?;
+    install::install(install::BENCH_RELAYOUT)?;
+    let mut code = ExitCode::SUCCESS;
+    let is_wanted = |name: &str| names.is_empty() || names.contains(&name);
+    for (name, path, out) in RELAYOUT.iter().filter(|(name, ..)| is_wanted(name)) {
+        let is_done = match *name {
+            PAUSES => pauses(root)?,
+            _ => script(root, path, out, &[])? == ExitCode::SUCCESS,
+        };
+        if !is_done {
             code = ExitCode::FAILURE;
         }
     }
+    Ok(code)
+}
+
+fn pauses(root: &Path) -> anyhow::Result<bool> {
     let mut pauses = cargo();
     pauses
         .args(["test", "--package", "relayout", "--test", "process"])
         .args(["pauses", "--", "--ignored", "--nocapture"])
         .current_dir(root);
-    Ok(match step::run("bench relayout: pauses", &mut pauses)? {
-        true => code,
-        false => ExitCode::FAILURE,
-    })
+    step::run("bench relayout: pauses", &mut pauses)
 }
 
 fn continuous(root: &Path) -> anyhow::Result<ExitCode> {

@@ -133,6 +133,46 @@ const SYSBENCH: Need = Need {
     package: "sysbench",
     purpose: "load for it",
 };
+const BOLT: Need = Need {
+    present: Present::Program("llvm-bolt-22"),
+    package: "bolt-22",
+    purpose: "lays the same server out offline",
+};
+const SQLITE_HEADERS: Need = Need {
+    present: Present::File("/usr/include/sqlite3.h"),
+    package: "libsqlite3-dev",
+    purpose: "a program with SQLite inside",
+};
+const MEMCACHED: Need = Need {
+    present: Present::Program("memcached"),
+    package: "memcached",
+    purpose: "a server that is re-laid out",
+};
+const MEMCACHED_LOAD: Need = Need {
+    present: Present::Program("memcslap"),
+    package: "libmemcached-tools",
+    purpose: "load for it",
+};
+const REDIS: Need = Need {
+    present: Present::Program("redis-server"),
+    package: "redis-server",
+    purpose: "a server that is re-laid out, and load for it",
+};
+const PYTHON_3_11: Need = Need {
+    present: Present::Program("/usr/bin/python3.11"),
+    package: "python3.11",
+    purpose: "Debian's CPython, which is re-laid out",
+};
+const MARIADB_TEST: Need = Need {
+    present: Present::File("/usr/share/mysql/mysql-test/mysql-test-run.pl"),
+    package: "mariadb-test",
+    purpose: "MariaDB's own test suite",
+};
+const PYTHON_TEST: Need = Need {
+    present: Present::File("/usr/lib/python3.11/test/test_grammar.py"),
+    package: "libpython3.11-testsuite",
+    purpose: "CPython's own test suite",
+};
 const CURL: Need = Need {
     present: Present::Program("curl"),
     package: "curl",
@@ -180,6 +220,21 @@ pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, MARIADB, SYSBENCH, PYTHON];
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.
 pub(crate) const RELAYOUT: &[Need] = &[MARIADB, SYSBENCH, PYTHON, GDB];
+/// What `cargo xtask bench relayout` needs besides.
+pub(crate) const BENCH_RELAYOUT: &[Need] = &[
+    BOLT,
+    CXX,
+    POSTGRES,
+    NGINX,
+    WRK,
+    SQLITE_HEADERS,
+    MEMCACHED,
+    MEMCACHED_LOAD,
+    REDIS,
+    PYTHON_3_11,
+];
+/// What `cargo xtask stress relayout` needs besides.
+pub(crate) const STRESS_RELAYOUT: &[Need] = &[PYTHON_3_11, MARIADB_TEST, PYTHON_TEST];
 /// What `cargo xtask examples` needs.
 pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
 

@@ -36,12 +36,12 @@ usage: cargo xtask VERB
   bench throttle    what the model of throttling predicts against what is seen, into docs/results/
   bench agent       what the agent itself uses on a host of 10 to 1,000 services, into docs/results/
   bench load        the load generator against oha and arithmetic, into docs/results/
-  bench relayout    a MariaDB that is re-laid out beside one that is not, into docs/results/
+  bench relayout [PART…]  servers as they are, re-laid out, and laid out by others, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
   bench workers [SCENE…]  2,000 simulated workers and 100 experiments against one coordinator (random, bayesian), and whether a
                     slow `ask` holds up others (slow-ask), into docs/results/
   fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long
-  stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order
+  stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order under their own test suites
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   install [SET]     only install: test (the default), demo, examples or relayout
 ";

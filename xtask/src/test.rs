@@ -60,6 +60,7 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
 pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCode> {
     install::install(install::TEST)?;
     install::install(install::RELAYOUT)?;
+    install::install(install::STRESS_RELAYOUT)?;
     let mut tests = cargo();
     tests
         .args([
@@ -83,10 +84,18 @@ pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCo
     let mut server = bench::python(root, "relayout/stress.py", &binary);
     server.arg(root.join("docs/results/relayout-stress.json"));
     let is_server_good = step::run("stress relayout: MariaDB (about 30 minutes)", &mut server)?;
-    Ok(match is_good && are_traces_good && is_server_good {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    let mut suites = bench::python(root, "relayout/suites.py", &binary);
+    suites.arg(root.join("docs/results/relayout-suites.json"));
+    let are_suites_good = step::run(
+        "stress relayout: test suites of MariaDB and CPython (about an hour)",
+        &mut suites,
+    )?;
+    Ok(
+        match is_good && are_traces_good && is_server_good && are_suites_good {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 fn cargo_steps() -> Vec<(&'static str, Command)> {

@@ -17,7 +17,7 @@ use crate::units::{Meter, Unit};
 pub struct Effort {
     /// Pairs of blocks.
     pub pairs: usize,
-    /// Length of a block.
+    /// Length of a block, at least; longer where the process does little.
     pub block: Duration,
     /// After a switch, before a block: threads come back from old frames, caches fill.
     pub settle: Duration,
@@ -34,6 +34,13 @@ impl Default for Effort {
         }
     }
 }
+
+/// Blocks are lengthened until they have so much work, where a block without any is unlikely among all of them.
+const UNITS_MIN: f64 = 20.0;
+/// But not beyond this.
+const BLOCK_MAX: Duration = Duration::from_secs(2);
+/// How long the process is looked at to see how much it does.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
 
 /// Two-sided, as everywhere in Slackline.
 const CONFIDENCE: f64 = 0.95;
@@ -79,7 +86,8 @@ pub struct BlockRecord {
 /// Compares generation `number` with the original layout; the process is left in `number`.
 ///
 /// # Errors
-/// Those of switching; [`RelayoutError::Stats`] where a block had no work or CPU time.
+/// Those of switching; [`RelayoutError::LittleWork`] where nothing can be compared; [`RelayoutError::Stats`] where a block had no
+/// work or CPU time.
 pub fn compare(
     cache: &mut CodeCache,
     number: u32,
@@ -89,6 +97,7 @@ pub fn compare(
 ) -> Result<Option<Compared>, RelayoutError> {
     let start = std::time::Instant::now();
     let mut meter = Meter::open(cache.process.pid, unit)?;
+    let length = length(&mut meter, unit, effort)?;
     let mut blocks = Vec::new();
     let mut pauses: Vec<Pause> = Vec::new();
     for pair in 0..effort.pairs {
@@ -107,7 +116,7 @@ pub fn compare(
                 pauses.push(switched.pause);
             }
             sleep(effort.settle);
-            blocks.push(block(&mut meter, generation, effort.block)?);
+            blocks.push(block(&mut meter, generation, length)?);
         }
     }
     cache.switch(number)?;
@@ -127,6 +136,27 @@ pub fn compare(
         threads: pauses.iter().map(|pause| pause.threads).max().unwrap_or(0),
         blocks,
     }))
+}
+
+/// How long a block has to be for this process.
+fn length(meter: &mut Meter, unit: &Unit, effort: &Effort) -> Result<Duration, RelayoutError> {
+    let seen = block(meter, 0, FIRST_LOOK.max(effort.block))?;
+    let per_s = seen.units / seen.seconds;
+    block_length(per_s, effort.block).ok_or_else(|| RelayoutError::LittleWork {
+        metric: unit.metric(),
+        per_s,
+        least: UNITS_MIN / 2.0 / BLOCK_MAX.as_secs_f64(),
+    })
+}
+
+fn block_length(units_per_s: f64, least: Duration) -> Option<Duration> {
+    let longest = BLOCK_MAX.max(least);
+    // Half of what is wished for is still next to never nothing.
+    if units_per_s * longest.as_secs_f64() < UNITS_MIN / 2.0 {
+        return None;
+    }
+    let wanted = Duration::try_from_secs_f64(UNITS_MIN / units_per_s).ok()?;
+    Some(wanted.clamp(least, longest))
 }
 
 fn block(
@@ -162,6 +192,18 @@ fn pair(two: &[BlockRecord], value: impl Fn(&BlockRecord) -> f64) -> Pair {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_are_as_long_as_it_takes_to_see_work_in_each() {
+        let least = Duration::from_millis(150);
+        assert_eq!(block_length(50_000.0, least), Some(least));
+        assert_eq!(block_length(20.0, least), Some(Duration::from_secs(1)));
+        assert_eq!(block_length(6.0, least), Some(BLOCK_MAX));
+        assert_eq!(block_length(4.0, least), None);
+        assert_eq!(block_length(0.0, least), None);
+        let asked_for = Duration::from_secs(60);
+        assert_eq!(block_length(4.0, asked_for), Some(asked_for));
+    }
 
     #[test]
     fn a_pair_knows_its_sides_in_either_order() {

@@ -39,6 +39,18 @@ pub enum RelayoutError {
         /// What is wrong with it.
         why: String,
     },
+    /// There is next to nothing to compare.
+    #[error(
+        "the gain cannot be measured: it did {per_s:.1} units of work a second, counted as {metric}, and {least:.0} are needed; --metric-command counts something else"
+    )]
+    LittleWork {
+        /// What is counted.
+        metric: String,
+        /// How much of it there is.
+        per_s: f64,
+        /// How much is needed.
+        least: f64,
+    },
     /// The comparison has no interval.
     #[error("the gain cannot be measured: {0}")]
     Stats(#[from] latency_stats::StatsError),

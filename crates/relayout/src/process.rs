@@ -271,7 +271,7 @@ impl Process {
     /// The bytes of an object's file on disk.
     ///
     /// # Errors
-    /// [`RelayoutError::Declined`].
+    /// [`RelayoutError::Declined`], [`RelayoutError::Gone`].
     pub fn file(&self, object: &Object) -> Result<Vec<u8>, RelayoutError> {
         if let Some(path) = object.path.strip_suffix(" (deleted)") {
             return Err(self.not_that_file(
@@ -279,8 +279,11 @@ impl Process {
                 format!("{path} was deleted or replaced since it was loaded: restart the process to run the new one"),
             ));
         }
-        fs::read(self.outside(&object.path))
-            .map_err(|error| self.not_that_file(object, format!("cannot be read: {error}")))
+        fs::read(self.outside(&object.path)).map_err(|error| match self.is_current() {
+            true => self.not_that_file(object, format!("cannot be read: {error}")),
+            // With it goes the way to its files.
+            false => RelayoutError::Gone { pid: self.pid },
+        })
     }
 
     /// Compares all code of an object with its file.

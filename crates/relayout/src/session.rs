@@ -39,9 +39,9 @@ pub struct Method {
     pub counting: Duration,
     /// How long nothing is counted after each group.
     pub resting: Duration,
-    /// Objects with less than this share of the samples stay as they are.
+    /// Libraries with less than this share of the samples stay as they are; above 1, all of them.
     pub object_share: f64,
-    /// The stress test: every movable function, its blocks in random order under this seed.
+    /// The stress test: every movable function, with samples or without, its blocks in random order under this seed.
     pub random: Option<u64>,
 }
 
@@ -177,6 +177,10 @@ impl Session {
     /// Those of sampling; [`RelayoutError::Declined`] where its executable cannot be laid out.
     pub fn look(&mut self) -> Result<Load, RelayoutError> {
         let start = Instant::now();
+        if self.method.random.is_some() && self.objects.is_empty() {
+            let (share, exe) = (self.method.object_share, self.cache.process.exe.clone());
+            self.load(|object| share <= 1.0 || object.path == exe)?;
+        }
         if let Some(idle) = self.idle()? {
             return Ok(idle);
         }
@@ -345,22 +349,23 @@ impl Session {
         }
         self.unwinder = find_unwinder(process, &objects)?;
         if self.unwinder.is_none() {
-            for loaded in &self.objects {
-                let has_tables = loaded
-                    .image
-                    .functions()
-                    .iter()
-                    .any(|range| range.lsda.is_some());
-                if has_tables {
-                    return Err(RelayoutError::Declined {
-                        pid: process.pid,
-                        reason: Declined::Program {
-                            path: loaded.object.path.clone(),
-                            why: "it handles exceptions, and its unwinder is not libgcc_s.so.1, so it cannot be told of moved code".into(),
-                        },
-                    });
-                }
+            let exe = &process.exe;
+            if let Some(program) = self
+                .objects
+                .iter()
+                .find(|loaded| loaded.object.path == *exe)
+                && has_tables(&program.image)
+            {
+                return Err(RelayoutError::Declined {
+                    pid: process.pid,
+                    reason: Declined::Program {
+                        path: program.object.path.clone(),
+                        why: "it handles exceptions, and its unwinder is not libgcc_s.so.1, so it cannot be told of moved code".into(),
+                    },
+                });
             }
+            // A library that handles them, as libc does when a thread is cancelled, stays as it is.
+            self.objects.retain(|loaded| !has_tables(&loaded.image));
         }
         Ok(())
     }
@@ -672,6 +677,11 @@ fn choose(loaded: &mut Loaded, method: &Method) {
             Err(skip) => *loaded.skipped.entry(skip).or_default() += 1,
         }
     }
+}
+
+/// Whether a function of it has something to do when an exception passes.
+fn has_tables(image: &Image) -> bool {
+    image.functions().iter().any(|range| range.lsda.is_some())
 }
 
 fn emit(loaded: &Loaded, plan: &Plan, placement: &Placement) -> Result<Emitted, RelayoutError> {

@@ -120,6 +120,8 @@ class Stress:
             self.problems.append([when, text])
 
     def install(self, *arguments):
+        # By a profile of its own, not by what the last one kept.
+        shutil.rmtree(f"{self.state}/relayout/profiles", ignore_errors=True)
         return self.relayout("start", "--pid", self.server.pid, "--once", "--unverified", *arguments)
 
     def switches(self, count):
@@ -173,7 +175,7 @@ class Stress:
             # How long each takes, about: sampling is nothing to kill, counting and the comparison are many switches.
             for state, longest_s in (("profiling", 2), ("optimizing", 0.8), ("verifying", 2)):
                 arguments = "start", "--pid", pid, "--once", "--hurry", "--pairs", 3, "--block-s", 0.2
-                # One that came to its end left a profile, with which the next would skip the first states.
+                # With a profile of another it would skip the first states.
                 shutil.rmtree(f"{self.state}/relayout/profiles", ignore_errors=True)
                 kills.append(self.killed(longest_s, *arguments, state=state))
                 self.relayout("rollback", "--all")

@@ -38,10 +38,13 @@ def version(package):
 def main():
     lines_path, out = Path(sys.argv[1]), Path(sys.argv[2])
     runs = defaultdict(dict)
-    asks, crashes, errors = defaultdict(list), defaultdict(list), defaultdict(int)
+    asks, crashes, errors, too_slow = defaultdict(list), defaultdict(list), defaultdict(int), {}
     for text in lines_path.read_text().splitlines():
         line = json.loads(text)
         key = line["problem"], line["tool"]
+        if "too_slow" in line:
+            too_slow[key] = line["too_slow"]
+            continue
         if "error" in line:
             errors[key] += 1
             continue
@@ -111,6 +114,8 @@ def main():
         text.append(f"Not yet run on {SEEDS_MIN} seeds, and left out: {', '.join(waiting)}.")
     for (problem, tool), count in errors.items():
         text.append(f"{tool} failed {count} times on {problem}; those runs are left out.")
+    for (problem, tool), after in too_slow.items():
+        text.append(f"{tool} is left out of {problem}: {after}.")
     crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
     if crashing:
         text += ["", "Crashed evaluations, mean of a run:", "", "| problem | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]

@@ -2,7 +2,8 @@
 
     run.py LINES [--data DIR] [--problems A,B] [--tools A,B] [--seeds N] [--jobs N]
 
-What is measured is regret of the *recommended* configuration after some evaluations, and the time of an ask.
+What is measured is regret of the *recommended* configuration after some evaluations, and the time of an ask. A run that takes more than
+RUN_MAX_S of CPU time is given up, and the tool is left out of that problem.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import json
 import os
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from pathlib import Path
 
 # One thread each: the tools run side by side.
@@ -21,12 +22,22 @@ import peers  # noqa: E402
 import problems  # noqa: E402
 
 
+RUN_MAX_S = 600
+
+
+class TooSlow(Exception):
+    pass
+
+
 def run(data, problem_name, tool, seed):
     problem = problems.problems(data)[problem_name]
     made = peers.PEERS[tool](problem, seed)
     regrets, ask_s, crashed = {}, [], 0
+    begun_s = time.process_time()
     try:
         for index in range(problem.evaluations):
+            if time.process_time() - begun_s > RUN_MAX_S:
+                raise TooSlow(f"{index} of {problem.evaluations} evaluations after {RUN_MAX_S} s of CPU time")
             start = time.perf_counter()
             configuration = made.ask()
             ask_s.append(time.perf_counter() - start)
@@ -46,6 +57,8 @@ def run(data, problem_name, tool, seed):
 def attempt(data, problem, tool, seed):
     try:
         return run(data, problem, tool, seed)
+    except TooSlow as error:
+        return dict(problem=problem, tool=tool, seed=seed, too_slow=str(error))
     except Exception as error:
         return dict(problem=problem, tool=tool, seed=seed, error=f"{type(error).__name__}: {error}"[:300])
 
@@ -68,11 +81,12 @@ def main():
     for name in tools:
         if name not in peers.PEERS:
             sys.exit(f"no tool {name!r}; there are {', '.join(peers.PEERS)}")
-    done = set()
+    done, too_slow = set(), set()
     if arguments.lines.exists():
-        for line in arguments.lines.read_text().splitlines():
-            line = json.loads(line)
-            if "error" not in line:
+        for line in map(json.loads, arguments.lines.read_text().splitlines()):
+            if "too_slow" in line:
+                too_slow.add((line["problem"], line["tool"]))
+            elif "error" not in line:
                 done.add((line["problem"], line["tool"], line["seed"]))
     # Seed by seed and problem by problem, all tools in turn: whatever the machine does, it does to all of them.
     todo = [
@@ -83,17 +97,25 @@ def main():
         if (problem, tool, seed) not in done
     ]
     print(f"{len(todo)} runs to do, {len(done)} done before", flush=True)
-    start = time.monotonic()
+    start, number, running = time.monotonic(), 0, set()
     with ProcessPoolExecutor(arguments.jobs) as pool, arguments.lines.open("a") as file:
-        futures = [pool.submit(attempt, arguments.data, *run) for run in todo]
-        for number, future in enumerate(as_completed(futures), 1):
-            line = future.result()
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            if "error" in line:
-                print(f"{line['problem']} {line['tool']} {line['seed']}: {line['error']}", flush=True)
-            if number % 50 == 0:
-                print(f"{number} of {len(todo)}, {time.monotonic() - start:.0f} s", flush=True)
+        while todo or running:
+            while todo and len(running) < arguments.jobs:
+                following = todo.pop(0)
+                if following[:2] not in too_slow:
+                    running.add(pool.submit(attempt, arguments.data, *following))
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in finished:
+                line = future.result()
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                number += 1
+                if "too_slow" in line:
+                    too_slow.add((line["problem"], line["tool"]))
+                if "error" in line or "too_slow" in line:
+                    print(f"{line['problem']} {line['tool']} {line['seed']}: {line.get('error') or line['too_slow']}", flush=True)
+                if number % 50 == 0:
+                    print(f"{number} done, {len(todo)} to do, {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

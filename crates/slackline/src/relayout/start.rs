@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     /// Pairs of blocks in the comparison.
     #[arg(long, value_name = "N", default_value_t = Effort::default().pairs)]
     pairs: usize,
-    /// Length of a block of the comparison, in seconds.
+    /// Length of a block of the comparison, in seconds; longer where the process does little work.
     #[arg(long, value_name = "S", default_value_t = Effort::default().block.as_secs_f64())]
     block_s: f64,
     /// Stress test: every movable function with its blocks in random order under this seed. Slow on purpose.
@@ -147,9 +147,19 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     if arguments.unverified {
         for pid in find(&whom)? {
             let mut session = Session::open(store, pid, with.method)?;
-            session.look()?;
-            session.count()?;
-            let layout = session.install()?;
+            let kept = match arguments.random {
+                None => session.install_kept(store)?,
+                Some(_) => None,
+            };
+            let layout = match kept {
+                Some(layout) => layout,
+                None => {
+                    session.look()?;
+                    session.count()?;
+                    session.install()?
+                }
+            };
+            session.keep_profile(store)?;
             message(&format!(
                 "process {pid} runs in generation {}: {} functions",
                 layout.generation, layout.functions
