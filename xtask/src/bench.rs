@@ -113,7 +113,14 @@ fn relayout(root: &Path, names: &[&str]) -> anyhow::Result<ExitCode> {
 fn pauses(root: &Path) -> anyhow::Result<bool> {
     let mut pauses = cargo();
     pauses
-        .args(["test", "--package", "relayout", "--test", "process"])
+        .args([
+            "test",
+            "--release",
+            "--package",
+            "relayout",
+            "--test",
+            "process",
+        ])
         .args(["pauses", "--", "--ignored", "--nocapture"])
         .current_dir(root);
     step::run("bench relayout: pauses", &mut pauses)

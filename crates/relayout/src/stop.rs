@@ -212,6 +212,7 @@ impl<'a> Stopped<'a> {
         let deadline = Instant::now() + self.limit;
         self.since = Some(Instant::now());
         loop {
+            let asked = self.threads.len();
             for (thread, is_known) in &mut seized {
                 if !*is_known {
                     // ESRCH: it has just ended, as the wait will tell.
@@ -220,7 +221,7 @@ impl<'a> Stopped<'a> {
                     *is_known = true;
                 }
             }
-            self.wait(deadline)?;
+            self.wait(asked, deadline)?;
             if !self.seize_new(&mut seized)? {
                 break;
             }
@@ -236,7 +237,7 @@ impl<'a> Stopped<'a> {
         self.since = Some(Instant::now());
         ptrace::interrupt(thread)?;
         self.threads.push(thread);
-        self.wait(Instant::now() + self.limit)?;
+        self.wait(0, Instant::now() + self.limit)?;
         if self.threads.is_empty() {
             return Err(RelayoutError::Gone { pid: self.pid });
         }
@@ -268,44 +269,52 @@ impl<'a> Stopped<'a> {
         Ok(is_any)
     }
 
-    /// Waits until every thread in the list has stopped; those that ended leave the list.
-    fn wait(&mut self, deadline: Instant) -> Result<(), RelayoutError> {
+    /// Waits until every thread in the list from this place on has stopped; those that ended leave the list. One after the
+    /// other: to look at all of them again and again would take a CPU, which they need to get to their stop.
+    fn wait(&mut self, from: usize, deadline: Instant) -> Result<(), RelayoutError> {
         let asleep = Instant::now() + ASLEEP_LIMIT;
-        let mut waiting = self.threads.clone();
-        let pid = self.pid;
-        loop {
-            let mut still = Vec::new();
-            for thread in waiting {
-                match self.wait_one(thread)? {
-                    Wait::Nothing => still.push(thread),
-                    Wait::Ended => self.threads.retain(|known| *known != thread),
-                    Wait::GroupStopped => self.is_group_stopped = true,
-                    _ => {}
+        let mut stopped = self.threads[..from].to_vec();
+        for thread in &self.threads[from..] {
+            loop {
+                match self.wait_one(*thread)? {
+                    Wait::Nothing => self.check_patience(*thread, asleep, deadline)?,
+                    Wait::Ended => break,
+                    reached => {
+                        self.is_group_stopped |= reached == Wait::GroupStopped;
+                        stopped.push(*thread);
+                        break;
+                    }
                 }
+                sleep(POLL);
             }
-            let Some(thread) = still.first().copied() else {
-                return Ok(());
-            };
-            let now = Instant::now();
-            if now >= deadline || now >= asleep {
-                let state = state(pid, thread);
-                if now >= deadline || state == 'D' {
-                    let waited = if state == 'D' {
-                        AWAKE_LIMIT
-                    } else {
-                        self.limit
-                    };
-                    return Err(RelayoutError::NotStopping {
-                        pid,
-                        thread,
-                        limit_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
-                        state,
-                    });
-                }
-            }
-            waiting = still;
-            sleep(POLL);
         }
+        self.threads = stopped;
+        Ok(())
+    }
+
+    /// Whether a thread may still be waited for.
+    fn check_patience(
+        &self,
+        thread: u32,
+        asleep: Instant,
+        deadline: Instant,
+    ) -> Result<(), RelayoutError> {
+        let now = Instant::now();
+        if now < deadline && now < asleep {
+            return Ok(());
+        }
+        let state = state(self.pid, thread);
+        let waited = match state {
+            'D' => AWAKE_LIMIT,
+            _ if now < deadline => return Ok(()),
+            _ => self.limit,
+        };
+        Err(RelayoutError::NotStopping {
+            pid: self.pid,
+            thread,
+            limit_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
+            state,
+        })
     }
 
     fn wait_one(&self, thread: u32) -> Result<Wait, RelayoutError> {

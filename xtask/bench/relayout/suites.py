@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mariadb import SLACKLINE
@@ -88,6 +89,8 @@ class Watcher(threading.Thread):
 class Mtr:
     """MariaDB's suite, as a user without privileges: as root some cases skip themselves."""
 
+    waits = False
+
     def __init__(self, work):
         self.work = Path(work) / "mtr"
         self.work.mkdir()
@@ -100,7 +103,7 @@ class Mtr:
         if watcher:
             watcher.start()
         command = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "env", f"HOME={self.work}", "perl", "mysql-test-run.pl",
-                   f"--vardir={directory}/var", "--suite=main", "--force", "--parallel=1", "--max-test-fail=0", "--retry=0", *cases]
+                   f"--vardir={directory}/var", "--suite=main", "--force", "--parallel=1", "--max-test-fail=0", "--retry=0", *{case.split()[0] for case in cases}]
         output = subprocess.run(command, cwd=MTR, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False).stdout
         if watcher:
             watcher.end()
@@ -115,13 +118,10 @@ class Mtr:
         failed = {name for name, verdict in verdicts.items() if verdict == "fail"}
         return passed, failed, watcher.done if watcher else []
 
-    def alone(self, case, seed):
-        name, _, combination = case.partition(" ")
-        wanted = [name] + ([f"--combination={word}" for word in combination.strip("'").split(",")] if combination else [])
-        return self.run(seed, [name] if not combination else wanted)
-
 
 class CPython:
+    waits = True
+
     def __init__(self, work):
         self.work = Path(work) / "cpython"
         self.work.mkdir()
@@ -132,7 +132,7 @@ class CPython:
         todo, passed, failed, laid_out = list(cases), set(), set(), []
         while todo:
             directory = Path(tempfile.mkdtemp(dir=self.work))
-            held = subprocess.Popen(["/usr/bin/python3.11", "-c", HELD, "--timeout", "600", *todo], cwd=directory, stdin=subprocess.PIPE,
+            held = subprocess.Popen(["/usr/bin/python3.11", "-c", HELD, "--timeout", "300", *todo], cwd=directory, stdin=subprocess.PIPE,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
             held.stdout.readline()
             if seed:
@@ -142,7 +142,8 @@ class CPython:
             shutil.rmtree(directory, ignore_errors=True)
             ran = re.findall(r"\[ *\d+/\d+(?:/\d+)?\] (test_[\w.]+)", output)
             lists = re.findall(r"^\d+ tests? (failed|skipped|skipped \(resource denied\)):\n((?:    .*\n)+)", output, re.M)
-            # What says nothing of itself has passed.
+            # What says nothing of itself has passed. An interpreter that ends leaves no lists, only what it said meanwhile.
+            lists += [(what, name) for name, what in re.findall(r"(test_[\w.]+) (failed|skipped)\b", output)]
             others = {name for _, names in lists for name in names.split()}
             failed |= {name for what, names in lists if what == "failed" for name in names.split()}
             todo = [case for case in todo if case not in ran] if ran else []
@@ -153,22 +154,20 @@ class CPython:
             passed |= set(ran) - others
         return passed, failed, laid_out
 
-    def alone(self, case, seed):
-        return self.run(seed, [case])
-
 
 def measure(suite, seeds):
     start = time.monotonic()
-    passed, failed, _ = suite.run(None)
-    result = {"untouched": {"passed": len(passed), "failed": sorted(failed), "seconds": round(time.monotonic() - start)}, "moved": []}
+    # One after the other, or all at once where most of a run is waiting.
+    with ThreadPoolExecutor(1 + seeds if suite.waits else 1) as pool:
+        running = [pool.submit(suite.run, seed) for seed in [None, *range(1, seeds + 1)]]
+        (passed, failed, _), *moved = [run.result() for run in running]
+    result = {"untouched": {"passed": len(passed), "failed": sorted(failed)}, "moved": []}
     print(f"untouched: {len(passed)} passed, {len(failed)} failed", flush=True)
-    for seed in range(1, seeds + 1):
-        start = time.monotonic()
-        moved_passed, moved_failed, laid_out = suite.run(seed)
+    for seed, (moved_passed, _, laid_out) in enumerate(moved, 1):
         again, broken = {}, []
-        for case in sorted((moved_failed | (passed - moved_passed)) & passed):
-            of_moved = sum(case in suite.alone(case, seed)[0] for _ in range(AGAIN))
-            untouched = sum(case in suite.alone(case, None)[0] for _ in range(AGAIN))
+        for case in sorted(passed - moved_passed):
+            of_moved = sum(case in suite.run(seed, [case])[0] for _ in range(AGAIN))
+            untouched = sum(case in suite.run(None, [case])[0] for _ in range(AGAIN))
             again[case] = {"moved": of_moved, "untouched": untouched, "of": AGAIN}
             if of_moved < untouched:
                 broken.append(case)
@@ -178,10 +177,11 @@ def measure(suite, seeds):
             "processes": len(functions), "functions": max(functions, default=0),
             # Where a case ends or restarts its server while it is laid out.
             "not_laid_out": dict(collections.Counter(re.sub(r"\d+", "N", one["said"]) for one in laid_out if not one["functions"])),
-            "laying_out_s": round(sum(one["seconds"] for one in laid_out), 1), "seconds": round(time.monotonic() - start),
+            "laying_out_s": round(sum(one["seconds"] for one in laid_out), 1),
         }
         result["moved"].append(of_seed)
         print(of_seed, flush=True)
+    result["seconds"] = round(time.monotonic() - start)
     return result
 
 
