@@ -24,6 +24,7 @@ mod flow;
 mod footprint;
 mod frames;
 mod image;
+mod inline;
 mod instruction;
 mod link;
 mod lsda;

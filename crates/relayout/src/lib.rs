@@ -19,6 +19,7 @@ mod error;
 mod family;
 mod inject;
 mod kept;
+mod loaded;
 pub mod manifest;
 pub mod maps;
 mod memory;

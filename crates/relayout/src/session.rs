@@ -5,14 +5,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Emitted, Footprint, Function, FunctionId, Image,
-    Order, PatchSelection, Placement, Plan, Profile, Skipped,
+    CallSites, CounterAddressing, CounterArea, Emitted, Footprint, Order, PatchSelection,
+    Placement, Plan, Profile, Skipped,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::cache::CodeCache;
 use crate::driver::Load;
 use crate::kept::Kept;
+use crate::loaded::{Loaded, all_functions};
 use crate::manifest::{Bytes, Patch, Region};
 use crate::moved::{self, Moved};
 use crate::process::{Object, Process};
@@ -43,6 +44,8 @@ pub struct Method {
     pub object_share: f64,
     /// The stress test: every movable function, with samples or without, its blocks in random order under this seed.
     pub random: Option<u64>,
+    /// Whether short functions are copied into those that call them often.
+    pub copies: bool,
 }
 
 impl Default for Method {
@@ -57,19 +60,9 @@ impl Default for Method {
             resting: Duration::from_millis(100),
             object_share: 0.05,
             random: None,
+            copies: false,
         }
     }
-}
-
-/// An object that is laid out.
-#[derive(Debug)]
-struct Loaded {
-    object: Object,
-    image: Image,
-    bias: u64,
-    profile: Profile,
-    functions: Vec<Function>,
-    skipped: Skipped,
 }
 
 /// What a layout consists of.
@@ -79,6 +72,9 @@ pub struct Layout {
     pub generation: u32,
     /// Functions that were moved.
     pub functions: usize,
+    /// Calls of short functions that became copies of those.
+    #[serde(default)]
+    pub copies: usize,
     /// Bytes of code emitted.
     pub code_bytes: u64,
     /// Memory mapped for it.
@@ -120,7 +116,7 @@ pub struct TopFunction {
 }
 
 /// So many of them are kept.
-const TOP: usize = 10;
+pub(crate) const TOP: usize = 10;
 
 /// One process being worked on.
 #[derive(Debug)]
@@ -203,7 +199,7 @@ impl Session {
         let mut overlap: Option<f64> = None;
         let (mut user_samples, mut footprint_bytes) = (0, 0);
         for loaded in &mut self.objects {
-            let profile = profile_of(&samples, loaded);
+            let profile = loaded.profile_of(&samples);
             if !loaded.profile.functions.is_empty() {
                 let alike = loaded.profile.overlap(&profile, &loaded.image);
                 overlap = Some(overlap.map_or(alike, |known| known.min(alike)));
@@ -284,7 +280,7 @@ impl Session {
             profile.is_some()
         });
         for loaded in &mut self.objects {
-            choose(loaded, &self.method);
+            loaded.choose(&self.method);
         }
         let layout = self.install()?;
         self.time("installing by the kept profile", start);
@@ -354,7 +350,7 @@ impl Session {
                 .objects
                 .iter()
                 .find(|loaded| loaded.object.path == *exe)
-                && has_tables(&program.image)
+                && program.has_tables()
             {
                 return Err(RelayoutError::Declined {
                     pid: process.pid,
@@ -365,7 +361,7 @@ impl Session {
                 });
             }
             // A library that handles them, as libc does when a thread is cancelled, stays as it is.
-            self.objects.retain(|loaded| !has_tables(&loaded.image));
+            self.objects.retain(|loaded| !loaded.has_tables());
         }
         Ok(())
     }
@@ -400,7 +396,7 @@ impl Session {
         }
         for index in 0..self.objects.len() {
             let loaded = &mut self.objects[index];
-            choose(loaded, &self.method);
+            loaded.choose(&self.method);
             if self.method.random.is_none() {
                 self.count_object(index)?;
             }
@@ -411,7 +407,7 @@ impl Session {
 
     fn count_object(&mut self, index: usize) -> Result<(), RelayoutError> {
         let loaded = &self.objects[index];
-        let groups = groups(loaded, self.method.counted_share);
+        let groups = loaded.groups(self.method.counted_share);
         let plans: Vec<Plan> = groups
             .into_iter()
             .map(|group| Plan::counting(group, &loaded.profile))
@@ -445,7 +441,7 @@ impl Session {
                 area.address + HEADER_BYTES,
                 loaded.bias,
             );
-            let emitted = emit(loaded, plan, &at)?;
+            let emitted = loaded.emit(plan, &at)?;
             sizes.push((emitted.bytes.len() as u64).next_multiple_of(PAGE as u64) + PAGE as u64);
         }
         let all: u64 = sizes.iter().sum();
@@ -457,7 +453,7 @@ impl Session {
         // All code is there before the first of it is put in force.
         for (plan, size) in plans.into_iter().zip(&sizes) {
             let placement = placement(at, *size, counters_at, bias);
-            let emitted = emit(&self.objects[index], &plan, &placement)?;
+            let emitted = self.objects[index].emit(&plan, &placement)?;
             self.put(&region, &emitted)?;
             let counters = counters_at;
             at += size;
@@ -543,13 +539,17 @@ impl Session {
                 continue;
             }
             let order = self.method.random.map_or(Order::Profiled, Order::Random);
-            let plan = Plan::new(loaded.functions.clone(), &loaded.profile, order);
+            let mut plan = Plan::new(loaded.functions.clone(), &loaded.profile, order);
+            if self.method.copies && self.method.random.is_none() {
+                plan.inline(&loaded.image, &loaded.profile);
+                layout.copies += plan.copies();
+            }
             let near = loaded.object.range();
             let mut placement = Placement {
                 load_bias: loaded.bias,
                 cache_address: near.0.saturating_sub(256 << 20).max(1 << 20) & !(PAGE as u64 - 1),
                 cache_bytes: u64::from(u32::MAX),
-                got: resolved(&self.cache.process, loaded)?,
+                got: loaded.resolved(&self.cache.process)?,
                 counters: None,
                 patches: PatchSelection {
                     entries: true,
@@ -558,20 +558,20 @@ impl Session {
                     jump_tables: self.method.random.is_none(),
                 },
             };
-            let size = emit(loaded, &plan, &placement)?.bytes.len() as u64;
+            let size = loaded.emit(&plan, &placement)?.bytes.len() as u64;
             let bytes = (PAGE as u64 + size + PAGE as u64).next_multiple_of(PAGE as u64);
             let region = self.cache.map(near, bytes, true)?;
             let loaded = &self.objects[index];
             placement.cache_address = region.address + PAGE as u64;
             placement.cache_bytes = bytes - PAGE as u64;
-            let emitted = emit(loaded, &plan, &placement)?;
+            let emitted = loaded.emit(&plan, &placement)?;
             code_layout::check(&loaded.image, &plan, &placement, &emitted)
-                .map_err(|source| layout_error(loaded, source))?;
+                .map_err(|source| loaded.error(source))?;
             if self.method.random.is_none() {
                 let (before, after) = code_layout::footprints(&plan, &emitted, &loaded.profile);
                 layout.before.add(&before);
                 layout.after.add(&after);
-                layout.top.extend(top(loaded, samples));
+                layout.top.extend(loaded.top(samples));
             }
             layout.functions += emitted.functions.len();
             layout.code_bytes += emitted.code.len() as u64;
@@ -635,109 +635,11 @@ impl Session {
     }
 }
 
-/// The functions of an object with the most samples, of so many in all objects.
-fn top(loaded: &Loaded, samples: u64) -> Vec<TopFunction> {
-    let by_function = loaded.profile.by_function(&loaded.image);
-    let all = samples.max(1) as f64;
-    let hottest = loaded.profile.hottest(&loaded.image, 1.0, TOP);
-    let one = |id: FunctionId| {
-        let range = loaded.image.range(id);
-        let known = loaded.functions.iter().find(|function| function.id == id);
-        let counts = loaded.profile.functions.get(&range.start);
-        let is_hot = |offset: u64| {
-            let offset = u32::try_from(offset).unwrap_or(u32::MAX);
-            counts.is_some_and(|counts| counts.blocks.contains_key(&offset))
-        };
-        let blocks = known.iter().flat_map(|function| &function.blocks);
-        let hot = blocks.filter(|block| is_hot(block.start - range.start));
-        TopFunction {
-            name: moved::name(&loaded.image, &loaded.object.path, range.start),
-            share: by_function.get(&id).copied().unwrap_or(0) as f64 / all,
-            bytes: range.end - range.start,
-            hot_bytes: hot.map(|block| block.end - block.start).sum(),
-            is_moved: known.is_some(),
-        }
-    };
-    hottest.into_iter().map(one).collect()
-}
-
-/// The functions that are worth moving, by the samples.
-fn choose(loaded: &mut Loaded, method: &Method) {
-    let ids: Vec<FunctionId> = match method.random {
-        None => loaded
-            .profile
-            .hottest(&loaded.image, method.share, method.functions_max),
-        Some(_) => all_functions(&loaded.image),
-    };
-    loaded.functions.clear();
-    loaded.skipped.clear();
-    for id in ids {
-        match loaded.image.analyse(id) {
-            Ok(function) => loaded.functions.push(function),
-            Err(skip) => *loaded.skipped.entry(skip).or_default() += 1,
-        }
-    }
-}
-
-/// Whether a function of it has something to do when an exception passes.
-fn has_tables(image: &Image) -> bool {
-    image.functions().iter().any(|range| range.lsda.is_some())
-}
-
-fn emit(loaded: &Loaded, plan: &Plan, placement: &Placement) -> Result<Emitted, RelayoutError> {
-    code_layout::emit(&loaded.image, plan, placement).map_err(|source| layout_error(loaded, source))
-}
-
-fn layout_error(loaded: &Loaded, source: code_layout::Error) -> RelayoutError {
-    RelayoutError::Layout {
-        path: loaded.object.path.clone(),
-        source,
-    }
-}
-
 fn skip_name(skip: code_layout::Skip) -> String {
     serde_json::to_value(skip)
         .ok()
         .and_then(|value| value.as_str().map(str::to_owned))
         .unwrap_or_else(|| format!("{skip:?}"))
-}
-
-fn all_functions(image: &Image) -> Vec<FunctionId> {
-    let starts = image.functions().iter().map(|range| range.start);
-    starts
-        .filter_map(|start| image.function_at(start))
-        .collect()
-}
-
-/// The samples of one object, by the file's own addresses.
-fn profile_of(samples: &Samples, loaded: &Loaded) -> Profile {
-    let (start, end) = loaded.object.range();
-    let mut profile = Profile {
-        build_id: loaded.profile.build_id.clone(),
-        ..Profile::default()
-    };
-    for (address, count) in samples.user.range(start..end) {
-        profile.add_sample(address.wrapping_sub(loaded.bias), *count);
-    }
-    profile
-}
-
-/// Functions in groups whose share of the samples is at most `share`; one that has more is a group of its own.
-fn groups(loaded: &Loaded, share: f64) -> Vec<Vec<Function>> {
-    let by_function = loaded.profile.by_function(&loaded.image);
-    let total = by_function.values().sum::<u64>().max(1) as f64;
-    let mut groups: Vec<(f64, Vec<Function>)> = Vec::new();
-    for function in &loaded.functions {
-        let own = by_function.get(&function.id).copied().unwrap_or(0) as f64 / total;
-        match groups.iter_mut().find(|(used, _)| used + own <= share) {
-            Some((used, group)) => {
-                *used += own;
-                group.push(function.clone());
-            }
-            None => groups.push((own, vec![function.clone()])),
-        }
-    }
-    groups.into_iter().map(|(_, group)| group).collect()
 }
 
 /// Patches at runtime addresses.
@@ -750,25 +652,6 @@ fn patches(emitted: &Emitted, bias: u64) -> Vec<Patch> {
             new: Bytes(patch.new.clone()),
         })
         .collect()
-}
-
-/// What the object's slots hold, where the dynamic linker has filled them: an address in the code of another object.
-fn resolved(process: &Process, loaded: &Loaded) -> Result<BTreeMap<u64, u64>, RelayoutError> {
-    let maps = process.maps()?;
-    let own = loaded.object.range();
-    let mut got = BTreeMap::new();
-    for slot in loaded.image.got_slots() {
-        let Ok(value) = process.memory.word(slot.vaddr.wrapping_add(loaded.bias)) else {
-            continue;
-        };
-        let is_code = maps
-            .iter()
-            .any(|map| map.is_executable && map.inode != 0 && map.contains(value));
-        if is_code && !(own.0..own.1).contains(&value) {
-            got.insert(slot.vaddr, value);
-        }
-    }
-    Ok(got)
 }
 
 fn find_unwinder(process: &Process, objects: &[Object]) -> Result<Option<Unwinder>, RelayoutError> {

@@ -132,7 +132,7 @@ class CPython:
         todo, passed, failed, laid_out = list(cases), set(), set(), []
         while todo:
             directory = Path(tempfile.mkdtemp(dir=self.work))
-            held = subprocess.Popen(["/usr/bin/python3.11", "-c", HELD, "--timeout", "300", *todo], cwd=directory, stdin=subprocess.PIPE,
+            held = subprocess.Popen(["/usr/bin/python3.11", "-c", HELD, "--timeout", "900", *todo], cwd=directory, stdin=subprocess.PIPE,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
             held.stdout.readline()
             if seed:

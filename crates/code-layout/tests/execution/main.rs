@@ -65,7 +65,11 @@ fn same_in_every_order(program: &Program) {
             assert_eq!(one, two, "{start:#x}");
         }
     }
-    let plan = Plan::new(functions, &counted, Order::Profiled);
+    let mut plan = Plan::new(functions, &counted, Order::Profiled);
+    let installed = program.install(&plan, PatchSelection::ALL, None);
+    assert_eq!(program.results(SEEDS), expected);
+    drop(installed);
+    plan.inline(&program.image, &counted);
     let installed = program.install(&plan, PatchSelection::ALL, None);
     assert_eq!(program.results(SEEDS), expected);
     drop(installed);

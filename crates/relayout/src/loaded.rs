@@ -1,0 +1,148 @@
+//! An object of a process that is laid out: its file, its profile, and which of its functions are chosen.
+
+use std::collections::BTreeMap;
+
+use code_layout::{Emitted, Function, FunctionId, Image, Placement, Plan, Profile, Skipped};
+
+use crate::RelayoutError;
+use crate::moved;
+use crate::process::{Object, Process};
+use crate::sampling::Samples;
+use crate::session::{Method, TOP, TopFunction};
+
+/// An object that is laid out.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) object: Object,
+    pub(crate) image: Image,
+    pub(crate) bias: u64,
+    pub(crate) profile: Profile,
+    pub(crate) functions: Vec<Function>,
+    pub(crate) skipped: Skipped,
+}
+
+impl Loaded {
+    /// The functions that are worth moving, by the samples.
+    pub(crate) fn choose(&mut self, method: &Method) {
+        let ids: Vec<FunctionId> = match method.random {
+            None => self
+                .profile
+                .hottest(&self.image, method.share, method.functions_max),
+            Some(_) => all_functions(&self.image),
+        };
+        self.functions.clear();
+        self.skipped.clear();
+        for id in ids {
+            match self.image.analyse(id) {
+                Ok(function) => self.functions.push(function),
+                Err(skip) => *self.skipped.entry(skip).or_default() += 1,
+            }
+        }
+    }
+
+    /// Whether a function of it has something to do when an exception passes.
+    pub(crate) fn has_tables(&self) -> bool {
+        self.image
+            .functions()
+            .iter()
+            .any(|range| range.lsda.is_some())
+    }
+
+    pub(crate) fn emit(
+        &self,
+        plan: &Plan,
+        placement: &Placement,
+    ) -> Result<Emitted, RelayoutError> {
+        code_layout::emit(&self.image, plan, placement).map_err(|source| self.error(source))
+    }
+
+    pub(crate) fn error(&self, source: code_layout::Error) -> RelayoutError {
+        RelayoutError::Layout {
+            path: self.object.path.clone(),
+            source,
+        }
+    }
+
+    /// The samples of one object, by the file's own addresses.
+    pub(crate) fn profile_of(&self, samples: &Samples) -> Profile {
+        let (start, end) = self.object.range();
+        let mut profile = Profile {
+            build_id: self.profile.build_id.clone(),
+            ..Profile::default()
+        };
+        for (address, count) in samples.user.range(start..end) {
+            profile.add_sample(address.wrapping_sub(self.bias), *count);
+        }
+        profile
+    }
+
+    /// Functions in groups whose share of the samples is at most `share`; one that has more is a group of its own.
+    pub(crate) fn groups(&self, share: f64) -> Vec<Vec<Function>> {
+        let by_function = self.profile.by_function(&self.image);
+        let total = by_function.values().sum::<u64>().max(1) as f64;
+        let mut groups: Vec<(f64, Vec<Function>)> = Vec::new();
+        for function in &self.functions {
+            let own = by_function.get(&function.id).copied().unwrap_or(0) as f64 / total;
+            match groups.iter_mut().find(|(used, _)| used + own <= share) {
+                Some((used, group)) => {
+                    *used += own;
+                    group.push(function.clone());
+                }
+                None => groups.push((own, vec![function.clone()])),
+            }
+        }
+        groups.into_iter().map(|(_, group)| group).collect()
+    }
+
+    /// What the object's slots hold, where the dynamic linker has filled them: an address in the code of another object.
+    pub(crate) fn resolved(&self, process: &Process) -> Result<BTreeMap<u64, u64>, RelayoutError> {
+        let maps = process.maps()?;
+        let own = self.object.range();
+        let mut got = BTreeMap::new();
+        for slot in self.image.got_slots() {
+            let Ok(value) = process.memory.word(slot.vaddr.wrapping_add(self.bias)) else {
+                continue;
+            };
+            let is_code = maps
+                .iter()
+                .any(|map| map.is_executable && map.inode != 0 && map.contains(value));
+            if is_code && !(own.0..own.1).contains(&value) {
+                got.insert(slot.vaddr, value);
+            }
+        }
+        Ok(got)
+    }
+
+    /// The functions of an object with the most samples, of so many in all objects.
+    pub(crate) fn top(&self, samples: u64) -> Vec<TopFunction> {
+        let by_function = self.profile.by_function(&self.image);
+        let all = samples.max(1) as f64;
+        let hottest = self.profile.hottest(&self.image, 1.0, TOP);
+        let one = |id: FunctionId| {
+            let range = self.image.range(id);
+            let known = self.functions.iter().find(|function| function.id == id);
+            let counts = self.profile.functions.get(&range.start);
+            let is_hot = |offset: u64| {
+                let offset = u32::try_from(offset).unwrap_or(u32::MAX);
+                counts.is_some_and(|counts| counts.blocks.contains_key(&offset))
+            };
+            let blocks = known.iter().flat_map(|function| &function.blocks);
+            let hot = blocks.filter(|block| is_hot(block.start - range.start));
+            TopFunction {
+                name: moved::name(&self.image, &self.object.path, range.start),
+                share: by_function.get(&id).copied().unwrap_or(0) as f64 / all,
+                bytes: range.end - range.start,
+                hot_bytes: hot.map(|block| block.end - block.start).sum(),
+                is_moved: known.is_some(),
+            }
+        };
+        hottest.into_iter().map(one).collect()
+    }
+}
+
+pub(crate) fn all_functions(image: &Image) -> Vec<FunctionId> {
+    let starts = image.functions().iter().map(|range| range.start);
+    starts
+        .filter_map(|start| image.function_at(start))
+        .collect()
+}
