@@ -15,7 +15,7 @@ fn name(start: u64) -> String {
 
 /// Where the block at `from` branches to `to`; `None` where it just goes on.
 fn branch(function: &Function, from: u64, to: u64) -> Option<u64> {
-    let block = function.blocks.iter().find(|block| block.start == from)?;
+    let block = &function.blocks[function.block_at(from)?];
     let goes_on = match block.exit {
         Exit::FallThrough => true,
         // A jump to what follows anyway counts as one.

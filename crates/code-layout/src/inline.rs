@@ -128,7 +128,7 @@ pub(crate) fn inline(
         copied: Vec::new(),
         copied_bytes: 0,
     };
-    body.add(root, 1.0, None, false);
+    body.add(root, 1.0, None);
     // The most frequent call first.
     let mut waiting: BinaryHeap<(u64, u64, u64)> = BinaryHeap::new();
     let sites = |of: &Candidate<'_>, scale: f64| {
@@ -165,7 +165,7 @@ pub(crate) fn inline(
         body.copied_bytes += callee.bytes;
         let range = target..callee.function.end;
         body.copied.push((callee.function.id, range));
-        body.add(callee, share, Some(back), true);
+        body.add(callee, share, Some(back));
         waiting.extend(sites(callee, share));
     }
     (!body.copied.is_empty()).then(|| body.finish(root.function))
@@ -183,10 +183,10 @@ fn scaled(count: u64, scale: f64) -> u64 {
 
 impl Body {
     /// Adds a function's blocks: all of the root's, and those of a callee that ran, which return to `back`.
-    fn add(&mut self, of: &Candidate<'_>, scale: f64, back: Option<u64>, only_hot: bool) {
+    fn add(&mut self, of: &Candidate<'_>, scale: f64, back: Option<u64>) {
         let function = of.function;
         for (block, &count) in function.blocks.iter().zip(&of.flow.blocks) {
-            if only_hot && count == 0 {
+            if back.is_some() && count == 0 {
                 continue;
             }
             let mut block = block.clone();

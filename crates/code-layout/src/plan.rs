@@ -155,18 +155,18 @@ impl Plan {
             .zip(0..)
             .collect();
         let calls = candidates.iter().map(Candidate::calls).sum();
-        let with_copies: Vec<Option<(WithCopies, Flow)>> = (0..candidates.len())
+        let mut with_copies: Vec<Option<(WithCopies, Flow)>> = (0..candidates.len())
             .map(|number| inline::inline(&candidates, number, &by_start, calls))
             .collect();
         for planned in &mut self.functions {
             let number = by_start.get(&planned.function.start);
-            let Some((with_copies, flow)) = number.and_then(|number| with_copies[*number].as_ref())
+            let Some((with_copies, flow)) = number.and_then(|number| with_copies[*number].take())
             else {
                 continue;
             };
-            let blocks = profiled_order(&with_copies.function, flow);
+            let blocks = profiled_order(&with_copies.function, &flow);
             planned.order = blocks.into_iter().map(Piece::Block).collect();
-            planned.with_copies = Some(with_copies.clone());
+            planned.with_copies = Some(with_copies);
         }
     }
 

@@ -142,21 +142,23 @@ pub fn compare(
 fn length(meter: &mut Meter, unit: &Unit, effort: &Effort) -> Result<Duration, RelayoutError> {
     let seen = block(meter, 0, FIRST_LOOK.max(effort.block))?;
     let per_s = seen.units / seen.seconds;
-    block_length(per_s, effort.block).ok_or_else(|| RelayoutError::LittleWork {
+    block_length(per_s, effort.block).map_err(|least| RelayoutError::LittleWork {
         metric: unit.metric(),
         per_s,
-        least: UNITS_MIN / 2.0 / BLOCK_MAX.as_secs_f64(),
+        least,
     })
 }
 
-fn block_length(units_per_s: f64, least: Duration) -> Option<Duration> {
+/// Or how many units a second there would have to be.
+fn block_length(units_per_s: f64, least: Duration) -> Result<Duration, f64> {
     let longest = BLOCK_MAX.max(least);
     // Half of what is wished for is still next to never nothing.
-    if units_per_s * longest.as_secs_f64() < UNITS_MIN / 2.0 {
-        return None;
+    let needed = UNITS_MIN / 2.0 / longest.as_secs_f64();
+    if units_per_s < needed {
+        return Err(needed);
     }
-    let wanted = Duration::try_from_secs_f64(UNITS_MIN / units_per_s).ok()?;
-    Some(wanted.clamp(least, longest))
+    let wanted = Duration::try_from_secs_f64(UNITS_MIN / units_per_s).unwrap_or(longest);
+    Ok(wanted.clamp(least, longest))
 }
 
 fn block(
@@ -196,13 +198,13 @@ mod tests {
     #[test]
     fn blocks_are_as_long_as_it_takes_to_see_work_in_each() {
         let least = Duration::from_millis(150);
-        assert_eq!(block_length(50_000.0, least), Some(least));
-        assert_eq!(block_length(20.0, least), Some(Duration::from_secs(1)));
-        assert_eq!(block_length(6.0, least), Some(BLOCK_MAX));
-        assert_eq!(block_length(4.0, least), None);
-        assert_eq!(block_length(0.0, least), None);
+        assert_eq!(block_length(50_000.0, least), Ok(least));
+        assert_eq!(block_length(20.0, least), Ok(Duration::from_secs(1)));
+        assert_eq!(block_length(6.0, least), Ok(BLOCK_MAX));
+        assert_eq!(block_length(4.0, least), Err(5.0));
+        assert_eq!(block_length(0.0, least), Err(5.0));
         let asked_for = Duration::from_secs(60);
-        assert_eq!(block_length(4.0, asked_for), Some(asked_for));
+        assert_eq!(block_length(4.0, asked_for), Ok(asked_for));
     }
 
     #[test]

@@ -173,11 +173,13 @@ impl Session {
     /// Those of sampling; [`RelayoutError::Declined`] where its executable cannot be laid out.
     pub fn look(&mut self) -> Result<Load, RelayoutError> {
         let start = Instant::now();
+        let idle = self.idle()?;
+        // Not before the first look, which gives a program that has just started the time to load its libraries.
         if self.method.random.is_some() && self.objects.is_empty() {
             let (share, exe) = (self.method.object_share, self.cache.process.exe.clone());
             self.load(|object| share <= 1.0 || object.path == exe)?;
         }
-        if let Some(idle) = self.idle()? {
+        if let Some(idle) = idle {
             return Ok(idle);
         }
         let cache = &mut self.cache;

@@ -15,9 +15,11 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    def __init__(self, directory, port):
+    def __init__(self, directory, port, mariadbd="mariadbd"):
+        """`mariadbd`: another executable, or a command in front of it."""
         self.directory = directory
-        output = subprocess.run([EXAMPLE / "server", directory, str(port)], check=True, stdout=subprocess.PIPE, text=True)
+        output = subprocess.run([EXAMPLE / "server", directory, str(port)], env={**os.environ, "MARIADBD": mariadbd}, check=True,
+                                stdout=subprocess.PIPE, text=True)
         self.pid = int(output.stdout)
 
     def sql(self, text):

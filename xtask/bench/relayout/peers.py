@@ -35,7 +35,6 @@ def profile(work, workload, threads):
     server, state = Server(f"{work}/profile", 33500), f"{work}/profile-state"
     load = server.load(workload, threads)
     time.sleep(3)
-    # What is counted for the relayout below is counted anew; this is as good.
     relayout(state, "start", "--pid", server.pid, "--once", "--unverified")
     load.kill()
     load.wait()
@@ -73,13 +72,7 @@ class Side:
 
     def __init__(self, name, work, port, command):
         self.name = name
-        with_command = {"MARIADBD": command} if command else {}
-        os.environ.update(with_command)
-        try:
-            self.server = Server(f"{work}/{name.replace(' ', '-')}", port)
-        finally:
-            for key in with_command:
-                del os.environ[key]
+        self.server = Server(f"{work}/{name.replace(' ', '-')}", port, command)
         self.process = None
 
     def begin(self, workload, threads):
@@ -110,9 +103,9 @@ class Side:
 def one_start(work, workload, threads, rounds, block_s, rng):
     kept, bolted, bolt_said = profile(work, workload, threads)
     commands = {
-        "untouched": None,
-        "untouched again": None,
-        "slackline": None,
+        "untouched": mariadbd(),
+        "untouched again": mariadbd(),
+        "slackline": mariadbd(),
         "bolt": str(bolted),
         "huge pages": f"env LD_PRELOAD={huge_text(work)} {mariadbd()}",
     }

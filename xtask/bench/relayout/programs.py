@@ -1,4 +1,4 @@
-"""`slackline relayout start --once` on stock Debian programs under load, as a user would: programs.py OUTPUT.json [--programs A,B] [--times N]
+"""`slackline relayout start --once` on stock Debian programs under load, as a user would: programs.py OUTPUT.json [--programs NAME…] [--times N]
 
 What is kept is what the command itself verified: pairs of blocks on the live process, original against new layout. What it declines or
 rolls back is listed with its reason, and the last interval that it saw.
@@ -173,13 +173,12 @@ def once(make):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("output", type=Path)
-    parser.add_argument("--programs", default=",".join(PROGRAMS).replace(", ", "; "))
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS), metavar="NAME")
     parser.add_argument("--times", type=int, default=2)
     arguments = parser.parse_args()
     results = json.loads(arguments.output.read_text()) if arguments.output.exists() else []
-    wanted = [name.replace("; ", ", ") for name in arguments.programs.split(",")]
     for _ in range(arguments.times):
-        for name in wanted:
+        for name in arguments.programs:
             result = {"program": name, "kernel": os.uname().release, "time": time.strftime("%Y-%m-%d %H:%M"), **once(PROGRAMS[name])}
             results.append(result)
             arguments.output.write_text(json.dumps(results, indent=1) + "\n")
