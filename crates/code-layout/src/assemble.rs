@@ -27,8 +27,6 @@ pub(crate) enum Target {
     Counter(usize),
     /// The new copy of the function's jump table of this index.
     Table(usize),
-    /// Where an address of the file is written, as it is in the process.
-    AddressOf(u64),
 }
 
 /// How the reference stands in the instruction's bytes.
@@ -95,7 +93,7 @@ struct Assembler<'a> {
 const RED_ZONE_BYTES: u8 = 128;
 
 pub(crate) fn assemble(context: &Context<'_>, planned: &PlannedFunction) -> Assembled {
-    let function = planned.body();
+    let function = &planned.function;
     let mut block_piece = vec![None; function.blocks.len()];
     let mut edge_piece = vec![None; planned.edges.len()];
     for (place, piece) in planned.order.iter().enumerate() {
@@ -147,9 +145,7 @@ pub(crate) fn assemble(context: &Context<'_>, planned: &PlannedFunction) -> Asse
     }
     let mut entries = Vec::new();
     for (block, piece) in assembler.block_piece.iter().enumerate() {
-        if let Some(piece) = piece
-            && !planned.is_copied_callee(function.blocks[block].start)
-        {
+        if let Some(piece) = piece {
             let piece = entry_edges
                 .get(&block)
                 .and_then(|&edge| assembler.edge_piece[edge])
@@ -167,7 +163,7 @@ pub(crate) fn assemble(context: &Context<'_>, planned: &PlannedFunction) -> Asse
 
 impl Assembler<'_> {
     fn block(&mut self, id: usize, place: usize) {
-        let function = self.planned.body();
+        let function = &self.planned.function;
         let block = function.blocks[id].clone();
         let table = match block.exit {
             Exit::Table(table) => Some(table),
@@ -186,10 +182,7 @@ impl Assembler<'_> {
                 if let Some(edge) = self.leaving(id) {
                     self.count(&edge, at, true);
                 }
-                if matches!(
-                    block.exit,
-                    Exit::Jump(_) | Exit::Branch(_) | Exit::Inlined(_) | Exit::Back(_)
-                ) {
+                if matches!(block.exit, Exit::Jump(_) | Exit::Branch(_)) {
                     break;
                 }
             }
@@ -243,25 +236,6 @@ impl Assembler<'_> {
                     self.go_on(falls, block.end, place);
                 }
             }
-            Exit::Inlined(callee) => {
-                // push back(%rip)
-                let mut push = raw(&[0xff, 0x35, 0, 0, 0, 0]);
-                push.reference = Some((Field::Relative(2), Target::AddressOf(block.end)));
-                push.origin = block.last;
-                push.copied = false;
-                self.items.push(push);
-                let to = self.block_target(callee);
-                self.go_on(to, callee, place);
-            }
-            Exit::Back(back) => {
-                // lea 8(%rsp),%rsp
-                let mut pop = raw(&[0x48, 0x8d, 0x64, 0x24, 0x08]);
-                pop.origin = block.last;
-                pop.copied = false;
-                self.items.push(pop);
-                let to = self.block_target(back);
-                self.go_on(to, back, place);
-            }
             Exit::Table(_) | Exit::Indirect | Exit::End => {}
         }
     }
@@ -293,24 +267,13 @@ impl Assembler<'_> {
         });
         match counter.and_then(|edge| self.edge_piece[edge]) {
             Some(piece) => Target::Piece(piece),
-            None => self.jump_target(self.planned.body().blocks[from].start, target),
-        }
-    }
-
-    /// Where a jump from one address to another leads: between functions it is a tail call, which is not to end up in the copy
-    /// of a callee, where a return would lead elsewhere.
-    fn jump_target(&self, from: u64, target: u64) -> Target {
-        let is_tail_call = self.planned.is_copied_callee(target)
-            && self.context.image.function_at(from) != self.context.image.function_at(target);
-        match is_tail_call {
-            true => Target::Code(target),
-            false => self.block_target(target),
+            None => self.block_target(target),
         }
     }
 
     fn block_target(&self, target: u64) -> Target {
         self.planned
-            .body()
+            .function
             .block_at(target)
             .and_then(|block| self.block_piece[block])
             .map_or(Target::Code(target), Target::Piece)

@@ -1,13 +1,11 @@
 //! Compares emitted code with the file, by decoding both again.
 
-use std::ops::Range;
-
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use crate::elf::little_endian;
 use crate::emit::{Emitted, Patch, PatchKind, Placement};
 use crate::error::Error;
-use crate::flow::{Exit, Function, JumpTable};
+use crate::flow::{Function, JumpTable};
 use crate::image::Image;
 use crate::instruction::got_slot;
 use crate::map::Mapping;
@@ -38,7 +36,7 @@ pub fn check(
         return checker.wrong(emitted.address, "another number of functions than planned");
     }
     for ((_, range), planned) in emitted.functions.iter().zip(&plan.functions) {
-        checker.function(planned.body(), range)?;
+        checker.function(&planned.function, range.start, range.end)?;
     }
     emitted
         .patches
@@ -102,13 +100,8 @@ impl Checker<'_> {
         false
     }
 
-    /// Whether a new branch from `from` to `new` does what an old one to `old` did. Copies of callees are entered only from their
-    /// own function: from elsewhere their return would go wrong.
-    fn leads(&self, from: u64, new: u64, old: u64) -> bool {
-        if self.emitted.map.at(new).is_some_and(|to| to.is_inlined) && !self.is_same_copy(from, new)
-        {
-            return false;
-        }
+    /// Whether a new branch to `new` does what an old one to `old` did.
+    fn leads(&self, new: u64, old: u64) -> bool {
         if let Some(slot) = self.image.plt_slot(old)
             && self.leads_by_slot(new, slot)
         {
@@ -128,25 +121,12 @@ impl Checker<'_> {
         let own = held.wrapping_sub(self.placement.load_bias);
         held == new
             || self.emitted.map.at(new).is_some_and(|mapping| {
-                mapping.old.is_some() && !mapping.is_inlined && self.same_place(own, mapping.origin)
+                mapping.old.is_some() && self.same_place(own, mapping.origin)
             })
     }
 
-    /// Whether both are in one copy of a callee.
-    fn is_same_copy(&self, from: u64, to: u64) -> bool {
-        let holder = |at: u64| {
-            let functions = &self.emitted.functions;
-            functions.partition_point(|(_, range)| range.start <= at)
-        };
-        let callee = |at: u64| {
-            let mapping = self.emitted.map.at(at)?;
-            self.image.function_at(mapping.origin)
-        };
-        holder(from) == holder(to) && callee(from) == callee(to)
-    }
-
-    fn function(&self, function: &Function, range: &Range<u64>) -> Result<(), Error> {
-        let (mut at, end) = (range.start, range.end);
+    fn function(&self, function: &Function, start: u64, end: u64) -> Result<(), Error> {
+        let mut at = start;
         // Where the old code is when the new one is at `at`; unknown behind a jump.
         let mut expected: Option<u64> = None;
         while at < end {
@@ -168,13 +148,10 @@ impl Checker<'_> {
                 expected = self.copied(function, &mapping, &new)?;
                 at = new.next_ip();
             } else if new.is_jmp_short_or_near() {
-                if !self.leads(at, new.near_branch_target(), mapping.origin) {
+                if !self.leads(new.near_branch_target(), mapping.origin) {
                     return self.wrong(at, format!("does not lead to {:#x}", mapping.origin));
                 }
                 expected = None;
-                at = new.next_ip();
-            } else if let Some(next) = self.inlined(function, &mapping, &new)? {
-                expected = Some(next);
                 at = new.next_ip();
             } else {
                 at = self.counter(at)?;
@@ -185,43 +162,6 @@ impl Checker<'_> {
             None => Ok(()),
             Some(next) => self.wrong(end, format!("runs off its end instead of to {next:#x}")),
         }
-    }
-
-    /// What stands for a call of a copied callee, or for its return; returns where the old code is behind it. `None`: neither.
-    fn inlined(
-        &self,
-        function: &Function,
-        mapping: &Mapping,
-        new: &Instruction,
-    ) -> Result<Option<u64>, Error> {
-        let at = mapping.new;
-        let old = self.old_at(mapping.origin);
-        let is_push = new.mnemonic() == Mnemonic::Push && new.is_ip_rel_memory_operand();
-        if is_push && old.is_call_near() {
-            let pushed = self.new_bytes(new.ip_rel_memory_address());
-            let back = self.runtime(old.next_ip());
-            return match pushed.get(..8).map(little_endian) == Some(back) {
-                true => Ok(Some(old.near_branch_target())),
-                false => self.wrong(at, format!("pushes another address than {back:#x}")),
-            };
-        }
-        let is_pop = self
-            .new_bytes(at)
-            .starts_with(&[0x48, 0x8d, 0x64, 0x24, 0x08]);
-        if is_pop && old.mnemonic() == Mnemonic::Ret && old.op_count() == 0 {
-            // Where the one call leads back to whose callee this is.
-            let callee = self.image.function_at(mapping.origin);
-            let calls = function.blocks.iter().filter(|block| match block.exit {
-                Exit::Inlined(target) => self.image.function_at(target) == callee,
-                _ => false,
-            });
-            let backs: Vec<u64> = calls.map(|block| block.end).collect();
-            return match (mapping.is_inlined, backs.as_slice()) {
-                (true, [back]) => Ok(Some(*back)),
-                _ => self.wrong(at, "a return of a callee that is not copied here once"),
-            };
-        }
-        Ok(None)
     }
 
     /// Compares a copy with its origin; returns where the old code is behind it.
@@ -240,10 +180,10 @@ impl Checker<'_> {
             let same = old.condition_code() == new.condition_code();
             let mut negated = old;
             negated.negate_condition_code();
-            if same && self.leads(at, target, taken) {
+            if same && self.leads(target, taken) {
                 return Ok(Some(falls));
             }
-            if negated.condition_code() == new.condition_code() && self.leads(at, target, falls) {
+            if negated.condition_code() == new.condition_code() && self.leads(target, falls) {
                 return Ok(Some(taken));
             }
             return differs("a conditional jump unlike");
@@ -272,7 +212,7 @@ impl Checker<'_> {
                 got_slot(&old)
             };
             let fits = if new_direct && old_direct {
-                self.leads(at, new.near_branch_target(), old.near_branch_target())
+                self.leads(new.near_branch_target(), old.near_branch_target())
             } else if new_direct {
                 slot.is_some_and(|slot| self.leads_by_slot(new.near_branch_target(), slot))
             } else {
@@ -349,7 +289,7 @@ impl Checker<'_> {
             } else {
                 value
             };
-            if !self.leads(at, target, *old) {
+            if !self.leads(target, *old) {
                 return self.wrong(
                     at,
                     format!("entry {index} of its jump table does not lead to {old:#x}"),
@@ -427,11 +367,11 @@ impl Checker<'_> {
                 };
                 kind && new.len() == 5
                     && self.emitted.map.at(to).is_some()
-                    && self.leads(at, to, target)
+                    && self.leads(to, target)
             }
             PatchKind::VtableSlot => {
                 let old = little_endian(&patch.old).wrapping_sub(self.placement.load_bias);
-                self.leads(at, little_endian(&patch.new), old)
+                self.leads(little_endian(&patch.new), old)
             }
             // Compared with the table's copy, which leads to the same places.
             PatchKind::JumpTable => true,

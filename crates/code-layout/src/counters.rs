@@ -47,9 +47,7 @@ pub(crate) fn edges(function: &Function, emitted: &[bool], roots: &[BlockId]) ->
         };
         match &block.exit {
             Exit::FallThrough | Exit::Trap => edges.push(edge(block.end, false)),
-            Exit::Jump(target) | Exit::Inlined(target) | Exit::Back(target) => {
-                edges.push(edge(*target, false));
-            }
+            Exit::Jump(target) => edges.push(edge(*target, false)),
             Exit::Branch(target) => {
                 edges.push(edge(*target, true));
                 edges.push(edge(block.end, false));

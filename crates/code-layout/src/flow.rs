@@ -81,10 +81,6 @@ pub enum Exit {
     End,
     /// Traps (`ud2`, `hlt`), and does not go on unless a signal handler says so.
     Trap,
-    /// Only in a plan: ends with a call of what was copied behind it.
-    Inlined(u64),
-    /// Only in a plan: a return out of what was copied, to behind the call.
-    Back(u64),
 }
 
 /// A jump table whose entries were all found to be code.
@@ -130,7 +126,7 @@ impl Function {
     pub fn successors(&self, block: &Block) -> Vec<u64> {
         match &block.exit {
             Exit::FallThrough => vec![block.end],
-            Exit::Jump(target) | Exit::Inlined(target) | Exit::Back(target) => vec![*target],
+            Exit::Jump(target) => vec![*target],
             Exit::Branch(target) => vec![*target, block.end],
             Exit::Table(table) => {
                 let mut targets = self.tables[*table].targets.clone();

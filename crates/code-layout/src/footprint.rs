@@ -106,12 +106,8 @@ pub fn footprints(plan: &Plan, emitted: &Emitted, profile: &Profile) -> (Footpri
 
 /// How many conditional branches of a function ran, how many were taken, and how many are taken in the plan's order.
 fn branches(planned: &PlannedFunction, edges: &[crate::profile::Edge]) -> (u64, u64, u64) {
-    let (function, body) = (&planned.function, planned.body());
+    let function = &planned.function;
     let count = |from: u64, to: u64| {
-        // A block that was cut behind a call has its counts under its old start.
-        let from = function
-            .block_of(from)
-            .map_or(from, |id| function.blocks[id].start);
         let (from, to) = (
             function.offset(from),
             function.block_at(to).map(|_| function.offset(to)),
@@ -124,18 +120,16 @@ fn branches(planned: &PlannedFunction, edges: &[crate::profile::Edge]) -> (u64, 
     let order: Vec<usize> = planned.blocks().collect();
     let (mut all, mut taken, mut taken_after) = (0, 0, 0);
     for (index, id) in order.iter().enumerate() {
-        let block = &body.blocks[*id];
+        let block = &function.blocks[*id];
         let Exit::Branch(target) = block.exit else {
             continue;
         };
-        // Those of a copied callee are counted where it is itself.
-        if planned.is_copied_callee(block.start) {
-            continue;
-        }
         let (to_target, to_next) = (count(block.start, target), count(block.start, block.end));
         all += to_target + to_next;
         taken += to_target;
-        let follows = order.get(index + 1).map(|next| body.blocks[*next].start);
+        let follows = order
+            .get(index + 1)
+            .map(|next| function.blocks[*next].start);
         // What follows is fallen into: the branch is turned round where that was its target.
         taken_after += match follows == Some(target) {
             true => to_next,

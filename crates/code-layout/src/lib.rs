@@ -24,7 +24,6 @@ mod flow;
 mod footprint;
 mod frames;
 mod image;
-mod inline;
 mod instruction;
 mod link;
 mod lsda;

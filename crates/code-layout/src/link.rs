@@ -27,8 +27,6 @@ struct Placed<'a> {
     tables: HashMap<usize, usize>,
     unwind: Unwind,
     lsda: Option<Lsda>,
-    /// Of what was copied into it.
-    copied: Vec<Unwind>,
 }
 
 pub(crate) struct Linker<'a> {
@@ -38,8 +36,6 @@ pub(crate) struct Linker<'a> {
     functions: Vec<Placed<'a>>,
     /// Emitted code that is entered from elsewhere: old address to offset.
     entries: HashMap<u64, usize>,
-    /// Where old addresses are written: by address, the offset.
-    addresses: HashMap<u64, usize>,
     bytes: Vec<u8>,
     /// Old addresses that new code goes on at.
     exits: BTreeSet<u64>,
@@ -66,7 +62,6 @@ impl<'a> Linker<'a> {
             placement,
             functions: Vec::new(),
             entries: HashMap::new(),
-            addresses: HashMap::new(),
             bytes: Vec::new(),
             exits: BTreeSet::new(),
             skipped: plan.skipped.clone(),
@@ -86,11 +81,6 @@ impl<'a> Linker<'a> {
             *self.skipped.entry(Skip::UnwindInfo).or_default() += 1;
             return Ok(());
         };
-        let copied = planned.copied().map(|(id, _)| self.image.unwind(*id));
-        let Ok(copied) = copied.collect() else {
-            *self.skipped.entry(Skip::UnwindInfo).or_default() += 1;
-            return Ok(());
-        };
         let start = self.bytes.len().next_multiple_of(FUNCTION_ALIGN_BYTES);
         let offsets = relax(&mut assembled, start);
         let end = offsets.last().copied().unwrap_or(start);
@@ -107,7 +97,6 @@ impl<'a> Linker<'a> {
             tables: HashMap::new(),
             unwind,
             lsda,
-            copied,
         });
         Ok(())
     }
@@ -185,16 +174,6 @@ impl<'a> Linker<'a> {
                 self.bytes
                     .resize(self.bytes.len() + targets.len() * entry, 0);
             }
-            for item in &placed.assembled.items {
-                if let Some((_, Target::AddressOf(vaddr))) = item.reference
-                    && !self.addresses.contains_key(&vaddr)
-                {
-                    self.align(8);
-                    self.addresses.insert(vaddr, self.bytes.len());
-                    let address = self.old(vaddr).to_le_bytes();
-                    self.bytes.extend_from_slice(&address);
-                }
-            }
         }
         self.functions = functions;
     }
@@ -220,10 +199,6 @@ impl<'a> Linker<'a> {
             },
             Target::Old(vaddr) => self.old(vaddr),
             Target::Runtime(address) => address,
-            Target::AddressOf(vaddr) => {
-                let known = self.addresses.get(&vaddr);
-                known.map_or(0, |&offset| self.runtime(offset))
-            }
             Target::Counter(counter) => {
                 let base = self.placement.counters.map_or(0, |area| area.address);
                 base + 8 * counter as u64
@@ -326,16 +301,14 @@ impl<'a> Linker<'a> {
         for (index, item) in placed.assembled.items.iter().enumerate() {
             let (at, end) = (placed.offsets[index], placed.offsets[index + 1]);
             let new = self.runtime(at);
-            let is_inlined = placed.planned.is_copied_callee(item.origin);
             map.by_new.push(Mapping {
-                is_inlined,
                 new,
                 len: u8::try_from(end - at).unwrap_or(u8::MAX),
                 old: item.same_state.then_some(item.origin),
                 copied: item.copied,
                 origin: item.origin,
             });
-            if item.copied && !is_inlined {
+            if item.copied {
                 map.by_old.push((item.origin, new));
             }
         }
@@ -440,12 +413,7 @@ fn jump_bytes(condition: Option<u8>, distance: i64, len: usize) -> Option<Vec<u8
 fn call_sites(placed: &Placed<'_>, lsda: &Lsda, start: usize) -> Vec<(u32, u32, u64, u64)> {
     let mut sites: Vec<(u32, u32, u64, u64)> = Vec::new();
     for (index, item) in placed.assembled.items.iter().enumerate() {
-        // An exception that comes out of a copied callee's frame goes on to its caller's: without a record it would end here.
-        let site = match placed.planned.is_copied_callee(item.origin) {
-            true => Some((0, 0)),
-            false => lsda.site(item.origin).map(|site| (site.pad, site.action)),
-        };
-        let Some((pad, action)) = site else {
+        let Some(site) = lsda.site(item.origin) else {
             continue;
         };
         let offset = |at: usize| u32::try_from(at - start).unwrap_or(u32::MAX);
@@ -454,12 +422,12 @@ fn call_sites(placed: &Placed<'_>, lsda: &Lsda, start: usize) -> Vec<(u32, u32, 
             offset(placed.offsets[index + 1]),
         );
         match sites.last_mut() {
-            Some((begun, len, last_pad, last_action))
-                if *begun + *len == from && (*last_pad, *last_action) == (pad, action) =>
+            Some((begun, len, pad, action))
+                if *begun + *len == from && (*pad, *action) == (site.pad, site.action) =>
             {
                 *len = to - *begun;
             }
-            _ => sites.push((from, to - from, pad, action)),
+            _ => sites.push((from, to - from, site.pad, site.action)),
         }
     }
     sites
@@ -480,9 +448,7 @@ fn rows(placed: &Placed<'_>, start: usize) -> Vec<(u32, Row)> {
 }
 
 fn item_row(placed: &Placed<'_>, item: &Item) -> Option<Row> {
-    let copied = || placed.copied.iter().find_map(|one| one.row(item.origin));
-    let row = placed.unwind.row(item.origin).or_else(copied);
-    let mut row = row?.clone();
+    let mut row = placed.unwind.row(item.origin)?.clone();
     // What a counter pushes lies between the stack pointer and the frame.
     if let Cfa::Register(STACK_POINTER, offset) = &mut row.cfa {
         *offset += i64::from(item.pushed_bytes);

@@ -15,8 +15,6 @@ pub struct Mapping {
     pub copied: bool,
     /// The old instruction that it stands for, or before which it stands, whatever registers hold.
     pub(crate) origin: u64,
-    /// In the copy of a callee: nothing enters it but the code of its caller.
-    pub(crate) is_inlined: bool,
 }
 
 /// Emitted instructions, in order of their new address.

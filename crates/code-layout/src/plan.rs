@@ -1,7 +1,6 @@
 //! What is to be emitted, in which order, with or without counters.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -12,8 +11,7 @@ use crate::counters::{self, FlowEdge};
 use crate::error::{Skip, Skipped};
 use crate::ext_tsp;
 use crate::flow::{BlockId, Exit, Function};
-use crate::image::{FunctionId, Image};
-use crate::inline::{self, Candidate, WithCopies};
+use crate::image::Image;
 use crate::profile::{Edge, FunctionCounts, Profile};
 
 /// How blocks and functions are put in order.
@@ -46,8 +44,6 @@ pub(crate) enum Piece {
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedFunction {
     pub(crate) function: Function,
-    /// The same with copies of what it calls.
-    pub(crate) with_copies: Option<WithCopies>,
     pub(crate) order: Vec<Piece>,
     /// The flow that counters measure; empty without counting.
     pub(crate) edges: Vec<FlowEdge>,
@@ -56,23 +52,6 @@ pub(crate) struct PlannedFunction {
 }
 
 impl PlannedFunction {
-    /// Whose blocks `order` speaks of.
-    pub(crate) fn body(&self) -> &Function {
-        self.with_copies
-            .as_ref()
-            .map_or(&self.function, |with| &with.function)
-    }
-
-    /// Those that have been copied into it.
-    pub(crate) fn copied(&self) -> impl Iterator<Item = &(FunctionId, Range<u64>)> {
-        self.with_copies.iter().flat_map(|with| &with.copied)
-    }
-
-    /// Whether an instruction of the body is a copied callee's.
-    pub(crate) fn is_copied_callee(&self, vaddr: u64) -> bool {
-        self.copied().any(|(_, range)| range.contains(&vaddr))
-    }
-
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
         self.order.iter().filter_map(|piece| match piece {
             Piece::Block(block) => Some(*block),
@@ -111,7 +90,6 @@ impl Plan {
             weights.push(flow);
             planned.push(PlannedFunction {
                 function,
-                with_copies: None,
                 order: blocks.into_iter().map(Piece::Block).collect(),
                 edges: Vec::new(),
                 first_counter: 0,
@@ -129,44 +107,6 @@ impl Plan {
             functions,
             counters: 0,
             skipped,
-        }
-    }
-
-    /// Copies what is called often, and is short, into its callers, by exact counts; blocks are put in order anew.
-    pub fn inline(&mut self, image: &Image, profile: &Profile) {
-        let is_counted = |planned: &&PlannedFunction| {
-            let counts = profile.functions.get(&planned.function.start);
-            counts.is_some_and(|counts| counts.entries > 0)
-        };
-        let flows: Vec<Flow> = self
-            .functions
-            .iter()
-            .filter(is_counted)
-            .map(|planned| Flow::of(&planned.function, profile))
-            .collect();
-        let counted = self.functions.iter().filter(is_counted);
-        let candidates: Vec<Candidate<'_>> = counted
-            .zip(&flows)
-            .map(|(planned, flow)| Candidate::new(image, &planned.function, flow))
-            .collect();
-        let by_start: BTreeMap<u64, usize> = candidates
-            .iter()
-            .map(|candidate| candidate.function.start)
-            .zip(0..)
-            .collect();
-        let calls = candidates.iter().map(Candidate::calls).sum();
-        let mut with_copies: Vec<Option<(WithCopies, Flow)>> = (0..candidates.len())
-            .map(|number| inline::inline(&candidates, number, &by_start, calls))
-            .collect();
-        for planned in &mut self.functions {
-            let number = by_start.get(&planned.function.start);
-            let Some((with_copies, flow)) = number.and_then(|number| with_copies[*number].take())
-            else {
-                continue;
-            };
-            let blocks = profiled_order(&with_copies.function, &flow);
-            planned.order = blocks.into_iter().map(Piece::Block).collect();
-            planned.with_copies = Some(with_copies);
         }
     }
 
@@ -223,13 +163,6 @@ impl Plan {
                 .insert(planned.function.start, count(planned, values));
         }
         profile
-    }
-
-    /// How many calls are emitted as copies of what they call.
-    #[must_use]
-    pub fn copies(&self) -> usize {
-        let functions = self.functions.iter();
-        functions.map(|planned| planned.copied().count()).sum()
     }
 
     /// The functions that are in it.
@@ -344,12 +277,12 @@ fn weight(flow: &Flow, edge: &FlowEdge) -> u64 {
 }
 
 /// How often blocks and edges of one function ran, as exactly as is known.
-pub(crate) struct Flow {
+struct Flow {
     /// By block.
-    pub(crate) blocks: Vec<u64>,
-    pub(crate) edges: BTreeMap<(BlockId, BlockId), u64>,
+    blocks: Vec<u64>,
+    edges: BTreeMap<(BlockId, BlockId), u64>,
     /// Blocks that must be emitted though nothing is known to have run there.
-    pub(crate) needed: BTreeSet<BlockId>,
+    needed: BTreeSet<BlockId>,
 }
 
 impl Flow {

@@ -44,8 +44,6 @@ pub struct Method {
     pub object_share: f64,
     /// The stress test: every movable function, with samples or without, its blocks in random order under this seed.
     pub random: Option<u64>,
-    /// Whether short functions are copied into those that call them often.
-    pub copies: bool,
 }
 
 impl Default for Method {
@@ -60,7 +58,6 @@ impl Default for Method {
             resting: Duration::from_millis(100),
             object_share: 0.05,
             random: None,
-            copies: false,
         }
     }
 }
@@ -72,9 +69,6 @@ pub struct Layout {
     pub generation: u32,
     /// Functions that were moved.
     pub functions: usize,
-    /// Calls of short functions that became copies of those.
-    #[serde(default)]
-    pub copies: usize,
     /// Bytes of code emitted.
     pub code_bytes: u64,
     /// Memory mapped for it.
@@ -541,11 +535,7 @@ impl Session {
                 continue;
             }
             let order = self.method.random.map_or(Order::Profiled, Order::Random);
-            let mut plan = Plan::new(loaded.functions.clone(), &loaded.profile, order);
-            if self.method.copies && self.method.random.is_none() {
-                plan.inline(&loaded.image, &loaded.profile);
-                layout.copies += plan.copies();
-            }
+            let plan = Plan::new(loaded.functions.clone(), &loaded.profile, order);
             let near = loaded.object.range();
             let mut placement = Placement {
                 load_bias: loaded.bias,

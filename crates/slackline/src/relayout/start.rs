@@ -57,9 +57,6 @@ pub(crate) struct Arguments {
     /// Stress test: profile for a short time only.
     #[arg(long, hide = true)]
     hurry: bool,
-    /// For measurements: copy short functions into those that call them often.
-    #[arg(long, hide = true)]
-    copies: bool,
     /// How often the processes are looked for, in seconds (30, or what the configuration file says).
     #[arg(long, value_name = "S")]
     every_s: Option<f64>,
@@ -164,8 +161,8 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
             };
             session.keep_profile(store)?;
             message(&format!(
-                "process {pid} runs in generation {}: {} functions, {} copies, {} bytes",
-                layout.generation, layout.functions, layout.copies, layout.code_bytes
+                "process {pid} runs in generation {}: {} functions, {} bytes",
+                layout.generation, layout.functions, layout.code_bytes
             ));
         }
         return Ok(Done::Positive);
@@ -298,7 +295,6 @@ fn declined(
 fn method(arguments: &Arguments) -> Method {
     let method = Method {
         random: arguments.random,
-        copies: arguments.copies,
         ..Method::default()
     };
     match arguments.hurry {
