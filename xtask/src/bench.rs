@@ -23,6 +23,7 @@ usage: cargo xtask bench relayout [PART…]
   programs      what the command itself shows or declines: MariaDB, PostgreSQL, SQLite, nginx, memcached, Redis, CPython
   profiling     throughput while the server is profiled
   second-start  how soon a server is laid out by the profile that the last one left
+  connections   how long MariaDB with 4, 50 and 500 busy connections stands still
   pauses        how long processes of 51, 501 and 5,001 threads stand still (printed only)
 
 usage: cargo xtask bench throttle [--repetitions N] [--seconds S]
@@ -84,6 +85,11 @@ const RELAYOUT: &[(&str, &str, &str)] = &[
         "second-start",
         "relayout/second_start.py",
         "relayout-second-start.json",
+    ),
+    (
+        "connections",
+        "relayout/connections.py",
+        "relayout-connections.json",
     ),
     (PAUSES, "", ""),
 ];

@@ -1,6 +1,8 @@
 //! Files that are declined for what made them: packers, and languages whose runtime finds its way on the
 //! stack by tables of return addresses that know nothing of moved code.
 
+use memchr::memmem;
+
 use crate::elf::Elf;
 use crate::error::Error;
 
@@ -49,7 +51,9 @@ const RUNTIMES: &[Runtime] = &[
 /// [`Error::Packed`].
 pub(crate) fn decline_packed(elf: &Elf) -> Result<(), Error> {
     // UPX strips the section headers and leaves its mark behind the program headers.
-    match elf.sections.is_empty() && find(&elf.bytes[..elf.bytes.len().min(1024)], b"UPX!") {
+    match elf.sections.is_empty()
+        && memmem::find(&elf.bytes[..elf.bytes.len().min(1024)], b"UPX!").is_some()
+    {
         true => Err(Error::Packed { packer: "UPX" }),
         false => Ok(()),
     }
@@ -64,7 +68,9 @@ pub(crate) fn decline(elf: &Elf) -> Result<(), Error> {
             .sections
             .iter()
             .any(|name| elf.sections.contains_key(*name));
-        if by_section || !runtime.marker.is_empty() && find(&elf.bytes, runtime.marker) {
+        if by_section
+            || !runtime.marker.is_empty() && memmem::find(&elf.bytes, runtime.marker).is_some()
+        {
             return Err(Error::Runtime {
                 name: runtime.name,
                 why: runtime.why,
@@ -72,16 +78,4 @@ pub(crate) fn decline(elf: &Elf) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-fn find(bytes: &[u8], needle: &[u8]) -> bool {
-    let mut rest = bytes;
-    // The first byte by a fast search, the others by comparing.
-    while let Some(at) = rest.iter().position(|byte| *byte == needle[0]) {
-        if rest[at..].starts_with(needle) {
-            return true;
-        }
-        rest = &rest[at + 1..];
-    }
-    false
 }

@@ -1,0 +1,55 @@
+"""How long a MariaDB with many busy connections stands still at a switch: connections.py OUTPUT.json [--switches N]"""
+import argparse
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from mariadb import Server, relayout
+
+CONNECTIONS = (4, 50, 500)
+
+
+def measure(server, state, connections, switches):
+    load = server.load("point_select", connections)
+    pauses = []
+    try:
+        time.sleep(5)
+        started = relayout(state, "start", "--pid", server.pid, "--once", "--unverified", check=False)
+        if started.returncode:
+            return {"connections": connections, "refused": (started.stdout + started.stderr).strip()}
+        threads = len(os.listdir(f"/proc/{server.pid}/task"))
+        for number in range(switches):
+            time.sleep(0.2)
+            said = relayout(state, "switch", server.pid, number % 2).stderr
+            pauses.append(int(re.search(r"for (\d+) µs", said)[1]))
+        relayout(state, "rollback", "--all")
+    finally:
+        load.kill()
+        load.wait()
+    pauses.sort()
+    return {"connections": connections, "threads": threads, "switches": switches, "pause_us_median": statistics.median(pauses),
+            "pause_us_p95": pauses[len(pauses) * 95 // 100], "pause_us_worst": pauses[-1]}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--switches", type=int, default=200)
+    arguments = parser.parse_args()
+    results = {"kernel": os.uname().release, "time": time.strftime("%Y-%m-%d %H:%M"), "rows": []}
+    with tempfile.TemporaryDirectory() as work:
+        server = Server(f"{work}/server", 33408)
+        try:
+            for connections in CONNECTIONS:
+                results["rows"].append(measure(server, f"{work}/state", connections, arguments.switches))
+                print(results["rows"][-1], flush=True)
+        finally:
+            server.stop()
+    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+main()
