@@ -69,21 +69,6 @@ impl Profile {
         }
     }
 
-    /// How alike two profiles' samples are, by function share: 1 the same, 0 nothing in common (the sum
-    /// over addresses' functions of the smaller of both shares). For phase changes.
-    #[must_use]
-    pub fn overlap(&self, other: &Self, image: &crate::Image) -> f64 {
-        let (ours, theirs) = (self.by_function(image), other.by_function(image));
-        let sum = |shares: &BTreeMap<crate::FunctionId, u64>| shares.values().sum::<u64>().max(1);
-        let (all_ours, all_theirs) = (sum(&ours), sum(&theirs));
-        ours.iter()
-            .map(|(id, count)| {
-                let other = theirs.get(id).copied().unwrap_or(0);
-                (ratio(*count, all_ours)).min(ratio(other, all_theirs))
-            })
-            .sum()
-    }
-
     /// Samples by function, of those addresses that lie in one.
     #[must_use]
     pub fn by_function(&self, image: &crate::Image) -> BTreeMap<crate::FunctionId, u64> {

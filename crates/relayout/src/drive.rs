@@ -79,6 +79,14 @@ pub fn drive(
                 status.layout = Some(layout);
                 Observation::Done
             }),
+            Action::Resume { generation } => session.resume(generation).map(|layout| {
+                status.layout = layout;
+                Observation::Done
+            }),
+            Action::LeaveOriginal => session.leave_original().map(|()| {
+                status.layout = None;
+                Observation::Done
+            }),
             Action::Compare => {
                 let number = session.cache.manifest.generation;
                 compare(
@@ -104,8 +112,7 @@ pub fn drive(
                 })
             }
             Action::RollBack => {
-                let (_, kept) = session.cache.rollback()?;
-                status.kept_bytes = kept.bytes;
+                status.kept_bytes = session.roll_back()?.bytes;
                 action = match driver.state() {
                     State::Monitoring => driver.wake(),
                     _ => Action::Rest,
@@ -117,7 +124,7 @@ pub fn drive(
             Ok(observation) => observation,
             Err(error @ RelayoutError::Gone { .. }) => return Err(error),
             Err(error) if error.is_missing_privilege() => {
-                let _ = session.cache.rollback();
+                let _ = session.roll_back();
                 return Err(error);
             }
             Err(RelayoutError::Declined { reason, .. }) => Observation::Failed(reason.to_string()),
@@ -125,10 +132,10 @@ pub fn drive(
             Err(RelayoutError::NoGeneration { .. }) => Observation::RolledBack,
             Err(error) => Observation::Failed(error.to_string()),
         };
+        let is_compared = matches!(observation, Observation::Compared(_));
         action = driver.step(observation);
-        if driver.state() == State::Optimized {
-            // What was tried before it.
-            session.forget_others()?;
+        if is_compared && driver.state() == State::Optimized {
+            session.settle()?;
             if let Err(error) = session.keep_profile(store) {
                 status.notes = vec![error.to_string()];
             }

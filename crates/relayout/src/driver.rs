@@ -89,6 +89,9 @@ pub struct Load {
     pub footprint_bytes: u64,
     /// How alike they are to those that the layout in force was made for, 0 to 1.
     pub overlap: Option<f64>,
+    /// Of the workloads that other layouts at hand were made for (0: that the original was left for), the one most like it,
+    /// and how alike it is.
+    pub other: Option<(u32, f64)>,
 }
 
 /// What happened.
@@ -122,6 +125,13 @@ pub enum Action {
         /// From 0.
         placement: u32,
     },
+    /// Put a layout in force again that was made for a workload like this; 0 is the original one.
+    Resume {
+        /// Its generation.
+        generation: u32,
+    },
+    /// Go on in the original layout while the workload is this one; the layouts for others are held.
+    LeaveOriginal,
     /// Compare the new layout with the original.
     Compare,
     /// Back to the original bytes.
@@ -139,6 +149,10 @@ pub struct Driver {
     reason: Option<String>,
     gain: Option<Interval>,
     kept: Kept,
+    /// The layout to be compared was made for an earlier workload like this.
+    is_resumed: bool,
+    /// A layout was shown to be better once: from then on a workload that is like none before is worth another.
+    has_won: bool,
 }
 
 /// What is known of a profile on disk.
@@ -163,6 +177,8 @@ impl Driver {
             reason: None,
             gain: None,
             kept: Kept::Useless,
+            is_resumed: false,
+            has_won: false,
         }
     }
 
@@ -225,23 +241,19 @@ impl Driver {
                 }
                 None => self.go(State::Verifying, Action::Compare),
             },
+            (state, Observation::Load(load))
+                if state == State::Optimized || state == State::Declined && self.has_won =>
+            {
+                self.look_at_workload(&load)
+            }
             (State::Monitoring | State::Declined, Observation::Load(load)) => {
                 match self.why_not(&load) {
                     Some(why) => self.end(State::Declined, why),
                     None => self.go(State::Profiling, Action::Count),
                 }
             }
-            (State::Optimized, Observation::Load(load)) => {
-                let is_worth_a_look = self.why_not(&load).is_none();
-                let is_other = load
-                    .overlap
-                    .is_some_and(|overlap| overlap < self.settings.overlap_min);
-                if is_worth_a_look && is_other {
-                    self.placement = 0;
-                    self.go(State::Reoptimizing, Action::Count)
-                } else {
-                    Action::Rest
-                }
+            (State::Reoptimizing, Observation::Done) if self.is_resumed => {
+                self.go(State::Verifying, Action::Compare)
             }
             (State::Profiling | State::Reoptimizing, Observation::Done) => {
                 let placement = self.placement;
@@ -273,7 +285,11 @@ impl Driver {
     fn judge(&mut self, gain: Interval) -> Action {
         self.gain = Some(gain);
         if gain.low > 1.0 {
+            self.has_won = true;
             return self.go(State::Optimized, Action::Rest);
+        }
+        if self.is_resumed {
+            return self.profile_again();
         }
         if self.kept == Kept::InForce {
             // It may have been another workload's.
@@ -285,17 +301,48 @@ impl Driver {
             let placement = self.placement;
             return self.go(State::Optimizing, Action::Install { placement });
         }
-        self.end(
-            State::RolledBack,
-            format!(
-                "no gain shown at {} placements (the last: {:+.1} % [{:.1}, {:.1}])",
-                self.settings.placements,
-                percent(gain.estimate),
-                percent(gain.low),
-                percent(gain.high)
-            ),
+        let why = format!(
+            "no gain shown at {} placements (the last: {:+.1} % [{:.1}, {:.1}])",
+            self.settings.placements,
+            percent(gain.estimate),
+            percent(gain.low),
+            percent(gain.high)
         );
+        if self.has_won {
+            self.end(State::Declined, format!("{why} for what it does now"));
+            return Action::LeaveOriginal;
+        }
+        self.end(State::RolledBack, why);
         Action::RollBack
+    }
+
+    /// A workload that is no longer the one that the layout in force was made for gets that of the one most like it, and a
+    /// new one where none is.
+    fn look_at_workload(&mut self, load: &Load) -> Action {
+        let is_alike = |alike: f64| alike >= self.settings.overlap_min;
+        if self.why_not(load).is_some() || load.overlap.is_none_or(is_alike) {
+            return Action::Rest;
+        }
+        match load.other.filter(|(_, alike)| is_alike(*alike)) {
+            Some((0, _)) => {
+                self.end(
+                    State::Declined,
+                    "no gain was shown for what it does now".into(),
+                );
+                Action::Resume { generation: 0 }
+            }
+            Some((generation, _)) => {
+                self.is_resumed = true;
+                self.go(State::Reoptimizing, Action::Resume { generation })
+            }
+            None => self.profile_again(),
+        }
+    }
+
+    fn profile_again(&mut self) -> Action {
+        self.is_resumed = false;
+        self.placement = 0;
+        self.go(State::Reoptimizing, Action::Count)
     }
 
     fn go(&mut self, state: State, action: Action) -> Action {
@@ -356,6 +403,7 @@ mod tests {
             user_samples: 5000,
             footprint_bytes: 300 << 10,
             overlap: None,
+            other: None,
         }
     }
 
@@ -404,6 +452,74 @@ mod tests {
             driver.step(Observation::Done),
             Action::Install { placement: 0 }
         );
+    }
+
+    /// Of another workload than that of the layout in force; `known` is like it.
+    fn changed(known: Option<u32>) -> Observation {
+        Observation::Load(Load {
+            overlap: Some(0.2),
+            other: Some(known.map_or((7, 0.3), |generation| (generation, 0.9))),
+            ..busy()
+        })
+    }
+
+    #[test]
+    fn a_workload_that_comes_back_gets_its_layout_back_and_it_is_verified_again() {
+        let mut driver = verifying();
+        driver.step(gain(1.10, 1.17, 1.22));
+        let resume = Action::Resume { generation: 3 };
+        assert_eq!(driver.step(changed(Some(3))), resume);
+        assert_eq!(driver.step(Observation::Done), Action::Compare);
+        assert_eq!(driver.step(gain(1.01, 1.05, 1.09)), Action::Rest);
+        assert_eq!(driver.state(), State::Optimized);
+        assert_eq!(
+            driver.step(changed(Some(2))),
+            Action::Resume { generation: 2 }
+        );
+        assert_eq!(driver.step(Observation::Done), Action::Compare);
+        // It no longer is better: profiled as if it were new.
+        assert_eq!(driver.step(gain(0.95, 1.0, 1.05)), Action::Count);
+        assert_eq!(
+            driver.step(Observation::Done),
+            Action::Install { placement: 0 }
+        );
+    }
+
+    #[test]
+    fn a_workload_without_a_gain_runs_in_the_original_layout_until_it_changes() {
+        let mut driver = verifying();
+        driver.step(gain(1.10, 1.17, 1.22));
+        assert_eq!(driver.step(changed(None)), Action::Count);
+        let not_shown = || gain(0.95, 1.0, 1.05);
+        let install = |placement| Action::Install { placement };
+        assert_eq!(driver.step(Observation::Done), install(0));
+        assert_eq!(driver.step(Observation::Done), Action::Compare);
+        assert_eq!(driver.step(not_shown()), install(1));
+        assert_eq!(driver.step(Observation::Done), Action::Compare);
+        assert_eq!(driver.step(not_shown()), Action::LeaveOriginal);
+        assert_eq!(driver.step(Observation::Done), Action::Rest);
+        assert_eq!(driver.state(), State::Declined);
+        assert!(driver.reason().unwrap().ends_with("for what it does now"));
+        let same = Load {
+            overlap: Some(0.9),
+            ..busy()
+        };
+        assert_eq!(driver.wake(), Action::Look);
+        assert_eq!(driver.step(Observation::Load(same)), Action::Rest);
+        assert_eq!(driver.state(), State::Declined);
+        // The first one comes back, and then this one.
+        assert_eq!(
+            driver.step(changed(Some(1))),
+            Action::Resume { generation: 1 }
+        );
+        assert_eq!(driver.step(Observation::Done), Action::Compare);
+        assert_eq!(driver.step(gain(1.10, 1.17, 1.22)), Action::Rest);
+        assert_eq!(
+            driver.step(changed(Some(0))),
+            Action::Resume { generation: 0 }
+        );
+        assert_eq!(driver.step(Observation::Done), Action::Rest);
+        assert_eq!(driver.state(), State::Declined);
     }
 
     #[test]

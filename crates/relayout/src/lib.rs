@@ -25,6 +25,7 @@ pub mod maps;
 mod memory;
 mod moved;
 mod patching;
+mod phases;
 mod process;
 mod ptrace;
 mod reclaim;

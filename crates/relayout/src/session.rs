@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Emitted, Footprint, Order, PatchSelection,
+    CallSites, CounterAddressing, CounterArea, Emitted, Footprint, Image, Order, PatchSelection,
     Placement, Plan, Profile, Skipped,
 };
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,7 @@ use crate::kept::Kept;
 use crate::loaded::{Loaded, all_functions};
 use crate::manifest::{Bytes, Patch, Region};
 use crate::moved::{self, Moved};
+use crate::phases::{Phase, Phases};
 use crate::process::{Object, Process};
 use crate::region::HEADER_BYTES;
 use crate::sampling::{Samples, sample};
@@ -120,8 +121,7 @@ pub struct Session {
     method: Method,
     objects: Vec<Loaded>,
     unwinder: Option<Unwinder>,
-    /// Where the code of the layout in force comes from.
-    moved: Vec<Moved>,
+    phases: Phases,
     /// When its CPU time was last read, and what it was, in seconds.
     last_cpu: Option<(Instant, f64)>,
     /// How long each step took, in seconds.
@@ -155,7 +155,7 @@ impl Session {
             method,
             objects: Vec::new(),
             unwinder: None,
-            moved: Vec::new(),
+            phases: Phases::default(),
             last_cpu: None,
             seconds: BTreeMap::new(),
         })
@@ -192,14 +192,9 @@ impl Session {
             })?;
         }
         let samples = self.in_old_code(samples);
-        let mut overlap: Option<f64> = None;
         let (mut user_samples, mut footprint_bytes) = (0, 0);
         for loaded in &mut self.objects {
             let profile = loaded.profile_of(&samples);
-            if !loaded.profile.functions.is_empty() {
-                let alike = loaded.profile.overlap(&profile, &loaded.image);
-                overlap = Some(overlap.map_or(alike, |known| known.min(alike)));
-            }
             user_samples += profile.samples.values().sum::<u64>();
             let hot = profile.hottest(&loaded.image, 0.9, usize::MAX);
             footprint_bytes += hot
@@ -209,6 +204,9 @@ impl Session {
                 .sum::<u64>();
             loaded.profile.samples = profile.samples;
         }
+        let images: Vec<&Image> = self.objects.iter().map(|loaded| &loaded.image).collect();
+        let in_force = self.cache.manifest.generation;
+        let (overlap, other) = self.phases.alike(&images, &self.profiles(), in_force);
         self.time("sampling", start);
         Ok(Load {
             cores: samples.cores(),
@@ -216,6 +214,7 @@ impl Session {
             user_samples,
             footprint_bytes,
             overlap,
+            other,
         })
     }
 
@@ -244,6 +243,7 @@ impl Session {
             user_samples: 0,
             footprint_bytes: 0,
             overlap: None,
+            other: None,
         }))
     }
 
@@ -288,20 +288,16 @@ impl Session {
     /// # Errors
     /// [`HostError::Journal`](host::HostError::Journal).
     pub fn keep_profile(&self, store: &Store) -> Result<(), RelayoutError> {
-        let Some(executable) = self.objects.first() else {
+        let Some((executable, phase)) = self.objects.first().zip(self.phase()) else {
             return Ok(());
         };
         let build_id = executable.profile.build_id.clone();
         if build_id.0.is_empty() || self.method.random.is_some() {
             return Ok(());
         }
-        let profiles = self.objects.iter();
-        let profiles = profiles.filter(|loaded| !loaded.functions.is_empty());
-        Kept::new(
-            build_id,
-            profiles.map(|loaded| loaded.profile.clone()).collect(),
-        )
-        .save(store)
+        let profiles = phase.profiles.iter();
+        let counted = profiles.filter(|profile| !profile.functions.is_empty());
+        Kept::new(build_id, counted.cloned().collect()).save(store)
     }
 
     /// Reads the objects that are `wanted`, and finds the unwinder.
@@ -365,8 +361,9 @@ impl Session {
     /// Samples in the code cache, at the instructions of the files that they stand for.
     fn in_old_code(&self, samples: Samples) -> Samples {
         let mut user: BTreeMap<u64, u64> = BTreeMap::new();
+        let moved = self.moved();
         for (address, count) in &samples.user {
-            let old = self.moved.iter().find_map(|moved| moved.to_old(*address));
+            let old = moved.iter().find_map(|moved| moved.to_old(*address));
             *user.entry(old.unwrap_or(*address)).or_default() += count;
         }
         Samples { user, ..samples }
@@ -374,10 +371,25 @@ impl Session {
 
     /// Lets `perf`, in all processes of the family, and debuggers know what was moved. Nothing depends on it.
     fn name_moved(&self) {
-        let _ = moved::write_symbols(&self.cache.manifest, &self.moved);
+        let _ = moved::write_symbols(&self.cache.manifest, self.moved());
         for process in self.cache.family() {
-            let _ = moved::write_perf_map(process, &self.moved);
+            let _ = moved::write_perf_map(process, self.moved());
         }
+    }
+
+    /// The workload that the generation in force was made for.
+    fn phase(&self) -> Option<&Phase> {
+        self.phases.of(self.cache.manifest.generation)
+    }
+
+    /// Where the code of the layout in force comes from.
+    fn moved(&self) -> &[Moved] {
+        self.phase().map_or(&[], |phase| &phase.moved)
+    }
+
+    fn profiles(&self) -> Vec<Profile> {
+        let objects = self.objects.iter();
+        objects.map(|loaded| loaded.profile.clone()).collect()
     }
 
     /// Counts exactly what runs in the functions that the samples chose, some of them at a time. The process is back in
@@ -599,27 +611,65 @@ impl Session {
         let switched = self.cache.switch(number)?;
         layout.processes = switched.processes;
         layout.left_out = switched.left_out;
-        self.moved = moved;
+        self.phases.add(Phase {
+            layout: layout.clone(),
+            moved,
+            profiles: self.profiles(),
+            ..Phase::default()
+        });
         self.name_moved();
         self.time("laying out", start);
         Ok(layout)
     }
 
-    /// Forgets the layouts that are not in force, and gives back their memory.
+    /// Puts a layout in force again that was made for an earlier workload; 0 is the original one.
+    ///
+    /// # Errors
+    /// Those of switching.
+    pub fn resume(&mut self, generation: u32) -> Result<Option<Layout>, RelayoutError> {
+        self.cache.switch(generation)?;
+        let phase = self.phases.resume(generation);
+        let layout = phase.map(|phase| phase.layout.clone());
+        self.name_moved();
+        Ok(layout)
+    }
+
+    /// The original layout is the best that is known for the workload that was looked at last.
+    ///
+    /// # Errors
+    /// Those of switching.
+    pub fn leave_original(&mut self) -> Result<(), RelayoutError> {
+        self.cache.switch(0)?;
+        self.phases.add(Phase {
+            profiles: self.profiles(),
+            ..Phase::default()
+        });
+        self.settle()
+    }
+
+    /// The layout in force was shown to be better: holds it for when its workload comes back, forgets those that were
+    /// tried before it, and gives back their memory.
     ///
     /// # Errors
     /// Those of stopping.
-    pub fn forget_others(&mut self) -> Result<(), RelayoutError> {
-        let in_force = self.cache.manifest.generation;
-        let others = self
-            .cache
-            .manifest
-            .generations
-            .iter()
-            .map(|known| known.number);
-        let others: Vec<u32> = others.filter(|number| *number != in_force).collect();
+    pub fn settle(&mut self) -> Result<(), RelayoutError> {
+        self.phases.settle();
+        let known = self.cache.manifest.generations.iter();
+        let numbers = known.map(|known| known.number);
+        let others: Vec<u32> = numbers
+            .filter(|number| !self.phases.holds(*number))
+            .collect();
         self.cache.forget(&others)?;
         self.cache.reclaim().map(drop)
+    }
+
+    /// Back to the original bytes, and nothing is held any more.
+    ///
+    /// # Errors
+    /// Those of switching.
+    pub fn roll_back(&mut self) -> Result<crate::Kept, RelayoutError> {
+        self.phases = Phases::default();
+        self.cache.rollback().map(|(_, kept)| kept)
     }
 
     fn time(&mut self, step: &'static str, start: Instant) {

@@ -10,6 +10,7 @@ mod family;
 mod kill;
 mod layout;
 mod pause;
+mod phases;
 mod postgres;
 mod target;
 
