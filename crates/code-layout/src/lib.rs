@@ -11,6 +11,7 @@
 
 mod assemble;
 mod bounds;
+mod branches;
 mod call_graph;
 mod check;
 mod constants;
@@ -39,6 +40,7 @@ mod unwind;
 mod vtable;
 mod walk;
 
+pub use branches::Branches;
 pub use check::check;
 pub use emit::{
     CallSites, CounterAddressing, CounterArea, Emitted, Patch, PatchKind, PatchSelection,

@@ -13,7 +13,7 @@ mod tracefs;
 
 pub use counter::Counter;
 pub use format::{Field, Format};
-pub use record::{Record, Sample, Tick};
+pub use record::{Branches, Record, Sample, Tick};
 pub use ring::Ring;
 pub use tracefs::Tracefs;
 
@@ -55,6 +55,12 @@ pub enum Error {
         /// The thread.
         thread: u32,
         /// Why not.
+        source: std::io::Error,
+    },
+    /// No records of branches.
+    #[error("this processor, or its hypervisor, keeps no records of branches (LBR): {source}")]
+    NoBranches {
+        /// What `perf_event_open` said.
         source: std::io::Error,
     },
     /// `perf_event_open` refused.

@@ -38,6 +38,26 @@ pub struct Tick {
     pub is_user: bool,
 }
 
+/// The branches that a processor recorded before a sample, the latest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branches<'a> {
+    /// The process (thread group).
+    pub process: u32,
+    /// `struct perf_branch_entry`s.
+    entries: &'a [u8],
+}
+
+/// `struct perf_branch_entry`: from, to, flags.
+const BRANCH_BYTES: usize = 24;
+
+impl Branches<'_> {
+    /// (from, to) of each.
+    pub fn latest_first(&self) -> impl Iterator<Item = (u64, u64)> {
+        let entries = self.entries.chunks_exact(BRANCH_BYTES);
+        entries.filter_map(|entry| Some((number(entry, 0)?, number(entry, 8)?)))
+    }
+}
+
 /// What a ring's samples are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
@@ -45,6 +65,8 @@ pub(crate) enum Content {
     Tracepoint,
     /// `PERF_SAMPLE_IP | PERF_SAMPLE_TID`.
     Tick,
+    /// `PERF_SAMPLE_TID | PERF_SAMPLE_BRANCH_STACK`.
+    Branches,
 }
 
 /// `PERF_RECORD_MISC_CPUMODE_MASK` and `PERF_RECORD_MISC_USER`.
@@ -58,6 +80,8 @@ pub enum Record<'a> {
     Sample(Sample<'a>),
     /// The clock ticked.
     Tick(Tick),
+    /// Branches that were taken.
+    Branches(Branches<'a>),
     /// The ring was full: so many were lost.
     Lost(u64),
     /// Something else, or a record cut short.
@@ -73,14 +97,25 @@ impl<'a> Record<'a> {
                 Self::sample(body).map_or(Record::Other, Record::Sample)
             }
             (SAMPLE, Content::Tick) => Self::tick(misc, body).map_or(Record::Other, Record::Tick),
+            (SAMPLE, Content::Branches) => {
+                Self::branches(body).map_or(Record::Other, Record::Branches)
+            }
             (LOST, _) => number(body, 8).map_or(Record::Other, Record::Lost),
             _ => Record::Other,
         }
     }
 
+    fn branches(body: &'a [u8]) -> Option<Branches<'a>> {
+        let count = usize::try_from(number(body, 8)?).ok()?;
+        let end = count.checked_mul(BRANCH_BYTES)?.checked_add(16)?;
+        Some(Branches {
+            process: half(number(body, 0)?),
+            entries: body.get(16..end)?,
+        })
+    }
+
     fn tick(misc: u16, body: &[u8]) -> Option<Tick> {
         let ids = number(body, 8)?;
-        let half = |ids: u64| u32::try_from(ids & u64::from(u32::MAX)).unwrap_or(0);
         Some(Tick {
             process: half(ids),
             thread: half(ids >> 32),
@@ -101,6 +136,10 @@ impl<'a> Record<'a> {
             raw: body.get(20..20_usize.checked_add(size)?)?,
         })
     }
+}
+
+fn half(ids: u64) -> u32 {
+    u32::try_from(ids & u64::from(u32::MAX)).unwrap_or(0)
 }
 
 fn number(body: &[u8], at: usize) -> Option<u64> {
@@ -156,6 +195,34 @@ mod tests {
         body.pop();
         assert_eq!(
             Record::parse(SAMPLE, 2, Content::Tick, &body),
+            Record::Other
+        );
+    }
+
+    #[test]
+    fn branches_are_read() {
+        let mut body = Vec::new();
+        body.extend(7_u32.to_le_bytes());
+        body.extend(8_u32.to_le_bytes());
+        body.extend(2_u64.to_le_bytes());
+        for number in [0x120_u64, 0x200, 1, 0x15, 0x100, 2] {
+            body.extend(number.to_le_bytes());
+        }
+        let Record::Branches(branches) = Record::parse(SAMPLE, 2, Content::Branches, &body) else {
+            panic!("no branches");
+        };
+        assert_eq!(branches.process, 7);
+        let pairs: Vec<_> = branches.latest_first().collect();
+        assert_eq!(pairs, [(0x120, 0x200), (0x15, 0x100)]);
+        // Fewer than it says, and more than there can be.
+        body.pop();
+        assert_eq!(
+            Record::parse(SAMPLE, 2, Content::Branches, &body),
+            Record::Other
+        );
+        body[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(
+            Record::parse(SAMPLE, 2, Content::Branches, &body),
             Record::Other
         );
     }

@@ -57,6 +57,23 @@ impl Ring {
         Self::map(cpu, events, pages_log2, Content::Tick)
     }
 
+    /// Samples user code on `cpu` `per_s` times a second, each time with the branches that the processor took last (Intel's
+    /// LBR, AMD's LbrExtV2), with a buffer of 2^`pages_log2` pages.
+    ///
+    /// # Errors
+    /// [`Error::NoBranches`] where the processor or its hypervisor keeps none; [`Error::Open`].
+    pub fn open_branches(cpu: usize, per_s: u64, pages_log2: u32) -> Result<Self, Error> {
+        let event = open_event(cpu, &mut of_branches(per_s));
+        let event = event.map_err(|source| match source.raw_os_error() {
+            // No such event, no such hardware, not on this CPU, not with branches.
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP | libc::EINVAL) => {
+                Error::NoBranches { source }
+            }
+            _ => Error::Open { cpu, source },
+        })?;
+        Self::map(cpu, vec![event], pages_log2, Content::Branches)
+    }
+
     fn map(
         cpu: usize,
         events: Vec<OwnedFd>,
@@ -236,6 +253,23 @@ fn of_clock(per_s: u64) -> sys::bindings::perf_event_attr {
     attr
 }
 
+fn of_branches(per_s: u64) -> sys::bindings::perf_event_attr {
+    let mut attr = sys::bindings::perf_event_attr {
+        type_: sys::bindings::PERF_TYPE_HARDWARE,
+        config: u64::from(sys::bindings::PERF_COUNT_HW_CPU_CYCLES),
+        sample_type: u64::from(sys::bindings::PERF_SAMPLE_TID)
+            | u64::from(sys::bindings::PERF_SAMPLE_BRANCH_STACK),
+        branch_sample_type: u64::from(sys::bindings::PERF_SAMPLE_BRANCH_USER)
+            | u64::from(sys::bindings::PERF_SAMPLE_BRANCH_ANY),
+        ..Default::default()
+    };
+    attr.__bindgen_anon_1.sample_freq = per_s;
+    attr.set_freq(1);
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr
+}
+
 fn open_event(cpu: usize, attr: &mut sys::bindings::perf_event_attr) -> io::Result<OwnedFd> {
     attr.size = u32::try_from(size_of::<sys::bindings::perf_event_attr>()).unwrap_or(0);
     attr.set_watermark(1);
@@ -255,6 +289,36 @@ fn open_event(cpu: usize, attr: &mut sys::bindings::perf_event_attr) -> io::Resu
 mod tests {
     use super::*;
     use crate::Tracefs;
+
+    #[test]
+    fn branches_come_with_the_hardware_or_it_is_said_that_there_are_none() {
+        match Ring::open_branches(0, 1000, 4) {
+            Ok(mut ring) => {
+                let mut here = rustix::thread::CpuSet::new();
+                here.set(0);
+                rustix::thread::sched_setaffinity(None, &here).unwrap();
+                let start = std::time::Instant::now();
+                while start.elapsed().as_millis() < 300 {
+                    std::hint::black_box(start);
+                }
+                let mut seen = 0;
+                ring.drain(|record| {
+                    if let Record::Branches(branches) = record {
+                        seen += branches.latest_first().count();
+                    }
+                });
+                assert!(seen > 0);
+            }
+            Err(error) => {
+                let is_ours = !matches!(error, Error::NoBranches { .. });
+                assert!(
+                    !is_ours || std::env::var_os("SLACKLINE_CI").is_none(),
+                    "{error}"
+                );
+                println!("SKIP: {error}");
+            }
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_counted_and_a_stopped_ring_stays_empty() {
@@ -280,7 +344,7 @@ mod tests {
                 ring.drain(|record| match record {
                     Record::Sample(_) => seen += 1,
                     Record::Lost(count) => lost += count,
-                    Record::Tick(_) | Record::Other => {}
+                    _ => {}
                 });
             }
             (seen, lost)

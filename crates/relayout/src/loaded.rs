@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use code_layout::{Emitted, Function, FunctionId, Image, Placement, Plan, Profile, Skipped};
+use code_layout::{
+    Branches, Emitted, Function, FunctionId, Image, Placement, Plan, Profile, Skipped,
+};
 
 use crate::RelayoutError;
 use crate::moved;
@@ -61,6 +63,13 @@ impl Loaded {
             path: self.object.path.clone(),
             source,
         }
+    }
+
+    /// Takes over what recorded branches, at runtime addresses, say of the chosen functions.
+    pub(crate) fn count_recorded(&mut self, recorded: &Branches) {
+        let (start, end) = self.object.range();
+        let own = recorded.within(&(start..end), self.bias);
+        self.profile.functions.extend(own.counts(&self.functions));
     }
 
     /// The samples of one object, by the file's own addresses.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use code_layout::Branches;
 use host::Roots;
 use perf_events::{Record, Ring};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,12 @@ const EMPTY_EVERY: Duration = Duration::from_millis(100);
 
 /// Ring size, log2 of pages.
 const RING_PAGES: u32 = 6;
+
+/// The same for branches: 32 of them a sample are 800 bytes.
+const BRANCH_RING_PAGES: u32 = 10;
+
+/// Fewer records than this say too little of which way a branch goes; then it is counted.
+const BRANCHES_MIN: u64 = 100_000;
 
 /// Samples of some processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,6 +79,58 @@ pub fn sample(
         per_s,
         ..Samples::default()
     };
+    samples.seconds = read(&mut rings, length, &mut pids, |pids, record| match record {
+        Record::Tick(tick) if pids.contains(&tick.process) => {
+            if tick.is_user {
+                *samples.user.entry(tick.address).or_default() += 1;
+            } else {
+                samples.kernel += 1;
+            }
+        }
+        Record::Lost(count) => samples.lost += count,
+        _ => {}
+    });
+    Ok(samples)
+}
+
+/// The branches that the processes take, as the processor records them, `per_s` times a second on each CPU; `None` where it
+/// records none. At runtime addresses.
+///
+/// # Errors
+/// [`perf_events::Error::Open`].
+pub(crate) fn branches(
+    mut pids: impl FnMut() -> Vec<u32>,
+    per_s: u64,
+    length: Duration,
+) -> Result<Option<Branches>, RelayoutError> {
+    let mut rings = Vec::new();
+    for cpu in host::online_cpus(&Roots::default())? {
+        match Ring::open_branches(cpu, per_s, BRANCH_RING_PAGES) {
+            Ok(ring) => rings.push(ring),
+            Err(perf_events::Error::NoBranches { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut branches = Branches::default();
+    read(&mut rings, length, &mut pids, |pids, record| {
+        if let Record::Branches(stack) = record
+            && pids.contains(&stack.process)
+        {
+            branches.add(stack.latest_first());
+        }
+    });
+    let recorded: u64 = branches.taken.values().sum();
+    // A hypervisor may offer them and keep none.
+    Ok((recorded >= BRANCHES_MIN).then_some(branches))
+}
+
+/// Empties the rings now and then, and at the end; how long that was, in seconds.
+fn read(
+    rings: &mut [Ring],
+    length: Duration,
+    pids: &mut impl FnMut() -> Vec<u32>,
+    mut take: impl FnMut(&[u32], Record<'_>),
+) -> f64 {
     let start = Instant::now();
     let mut is_over = false;
     while !is_over {
@@ -79,20 +138,9 @@ pub fn sample(
         sleep(left.min(EMPTY_EVERY));
         is_over = start.elapsed() >= length;
         let pids = pids();
-        for ring in &mut rings {
-            ring.drain(|record| match record {
-                Record::Tick(tick) if pids.contains(&tick.process) => {
-                    if tick.is_user {
-                        *samples.user.entry(tick.address).or_default() += 1;
-                    } else {
-                        samples.kernel += 1;
-                    }
-                }
-                Record::Lost(count) => samples.lost += count,
-                _ => {}
-            });
+        for ring in &mut *rings {
+            ring.drain(|record| take(&pids, record));
         }
     }
-    samples.seconds = start.elapsed().as_secs_f64();
-    Ok(samples)
+    start.elapsed().as_secs_f64()
 }

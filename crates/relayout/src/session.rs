@@ -19,7 +19,7 @@ use crate::moved::{self, Moved};
 use crate::phases::{Phase, Phases};
 use crate::process::{Object, Process};
 use crate::region::HEADER_BYTES;
-use crate::sampling::{Samples, sample};
+use crate::sampling::{Samples, branches, sample};
 use crate::scan::PAGE;
 use crate::{Declined, RelayoutError, Store};
 
@@ -392,24 +392,44 @@ impl Session {
         objects.map(|loaded| loaded.profile.clone()).collect()
     }
 
-    /// Counts exactly what runs in the functions that the samples chose, some of them at a time. The process is back in
-    /// its original layout afterwards.
+    /// Counts what runs in the functions that the samples chose: from the branches that the processor records, or else
+    /// exactly, some functions at a time. The process is back in its original layout afterwards.
     ///
     /// # Errors
     /// [`Declined::GsBase`]; those of mapping, writing and switching.
     pub fn count(&mut self) -> Result<(), RelayoutError> {
         let start = Instant::now();
-        if self.method.random.is_none() {
-            self.cache.process.check_gs_base()?;
-        }
-        for index in 0..self.objects.len() {
-            let loaded = &mut self.objects[index];
+        for loaded in &mut self.objects {
             loaded.choose(&self.method);
-            if self.method.random.is_none() {
-                self.count_object(index)?;
+        }
+        if self.method.random.is_some() {
+            return Ok(());
+        }
+        // Of the original code: a layout in force may have turned branches around.
+        if self.cache.manifest.generation != 0 {
+            self.cache.switch(0)?;
+        }
+        let cache = &mut self.cache;
+        let recorded = branches(
+            || cache.pids(),
+            self.method.samples_per_s,
+            self.method.sampling,
+        )?;
+        match recorded {
+            Some(recorded) => {
+                for loaded in &mut self.objects {
+                    loaded.count_recorded(&recorded);
+                }
+                self.time("recording branches", start);
+            }
+            None => {
+                self.cache.process.check_gs_base()?;
+                for index in 0..self.objects.len() {
+                    self.count_object(index)?;
+                }
+                self.time("counting", start);
             }
         }
-        self.time("counting", start);
         Ok(())
     }
 

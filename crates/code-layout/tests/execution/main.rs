@@ -5,6 +5,7 @@
     reason = "a test that cannot go on ends there and says why"
 )]
 
+mod branches;
 mod fixed;
 mod process;
 mod random;

@@ -58,7 +58,7 @@ impl Tracepoints {
                     waiting.extend(layout.event(&sample).map(|event| (sample.time_ns, event)));
                 }
                 Record::Lost(count) => *lost += count,
-                Record::Tick(_) | Record::Other => {}
+                _ => {}
             });
         }
         waiting.sort_by_key(|(time_ns, _)| *time_ns);
