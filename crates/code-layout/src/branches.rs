@@ -23,10 +23,12 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// Takes in one stack of records, (from, to), the latest first.
+    /// Takes in one stack of records, (from, to), the latest first. The way into the kernel is not recorded where only user
+    /// code is, but the way back is: what runs is not cut there.
     pub fn add(&mut self, latest_first: impl IntoIterator<Item = (u64, u64)>) {
         let mut next: Option<u64> = None;
-        for (from, to) in latest_first {
+        let of_user = |(from, _): &(u64, u64)| from >> 63 == 0;
+        for (from, to) in latest_first.into_iter().filter(of_user) {
             *self.taken.entry((from, to)).or_default() += 1;
             if let Some(next) = next {
                 *self.straight.entry((to, next)).or_default() += 1;
@@ -109,6 +111,17 @@ impl Branches {
             *edges.entry(edge).or_default() += count;
             if to == function.start {
                 back_to_start += count;
+            }
+        }
+        // A call is where a run ends and the next begins.
+        for block in function
+            .blocks
+            .iter()
+            .filter(|block| block.exit == Exit::FallThrough)
+        {
+            let (start, end) = (function.offset(block.start), function.offset(block.end));
+            if let (Some(left), Some(entered)) = (blocks.get(&start), blocks.get(&end)) {
+                edges.insert((start, end), *left.min(entered));
             }
         }
         let edges = edges.into_iter();

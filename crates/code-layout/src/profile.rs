@@ -1,4 +1,4 @@
-//! How often what ran: samples per address, and exact counts per block and edge, as offsets.
+//! How often what ran: samples per address, and counts per block and edge, as offsets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,11 +26,11 @@ pub struct Profile {
     pub build_id: BuildId,
     /// Samples by address of the instruction.
     pub samples: BTreeMap<u64, u64>,
-    /// Exact counts by address of the function's start.
+    /// Counts by address of the function's start.
     pub functions: BTreeMap<u64, FunctionCounts>,
 }
 
-/// Exact counts of one function. Offsets are from its start, in bytes.
+/// Counts of one function: exact, or in proportion where branches were recorded now and then. Offsets are from its start, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionCounts {
     /// How often the function was entered at its start.

@@ -1,4 +1,4 @@
-//! Kernel tracepoints and clock samples through `perf_event_open(2)`: one ring buffer a CPU, read as records; and counts
+//! Kernel tracepoints, clock samples and branch records through `perf_event_open(2)`: one ring buffer a CPU, read as records; and counts
 //! of one thread's tracepoints.
 //!
 //! Nothing of the host is changed. Where tracefs is not mounted, a mount that only this process sees gives the formats.
@@ -55,12 +55,6 @@ pub enum Error {
         /// The thread.
         thread: u32,
         /// Why not.
-        source: std::io::Error,
-    },
-    /// No records of branches.
-    #[error("this processor, or its hypervisor, keeps no records of branches (LBR): {source}")]
-    NoBranches {
-        /// What `perf_event_open` said.
         source: std::io::Error,
     },
     /// `perf_event_open` refused.

@@ -50,11 +50,18 @@ pub struct Branches<'a> {
 /// `struct perf_branch_entry`: from, to, flags.
 const BRANCH_BYTES: usize = 24;
 
+/// The two bits of its flags behind mispred, predicted, in_tx, abort, cycles (16) and type (4), and `PERF_BR_SPEC_WRONG_PATH`.
+const SPECULATION: u32 = 24;
+const WRONG_PATH: u64 = 1;
+
 impl Branches<'_> {
-    /// (from, to) of each.
+    /// (from, to) of each that was taken indeed: AMD records those of wrong paths too.
     pub fn latest_first(&self) -> impl Iterator<Item = (u64, u64)> {
         let entries = self.entries.chunks_exact(BRANCH_BYTES);
-        entries.filter_map(|entry| Some((number(entry, 0)?, number(entry, 8)?)))
+        entries.filter_map(|entry| {
+            let is_wrong = number(entry, 16)? >> SPECULATION & 3 == WRONG_PATH;
+            (!is_wrong).then_some((number(entry, 0)?, number(entry, 8)?))
+        })
     }
 }
 
@@ -204,8 +211,9 @@ mod tests {
         let mut body = Vec::new();
         body.extend(7_u32.to_le_bytes());
         body.extend(8_u32.to_le_bytes());
-        body.extend(2_u64.to_le_bytes());
-        for number in [0x120_u64, 0x200, 1, 0x15, 0x100, 2] {
+        body.extend(3_u64.to_le_bytes());
+        let wrong = 1 << 24;
+        for number in [0x120_u64, 0x200, 1, 0x66, 0x77, wrong, 0x15, 0x100, 2 << 24] {
             body.extend(number.to_le_bytes());
         }
         let Record::Branches(branches) = Record::parse(SAMPLE, 2, Content::Branches, &body) else {

@@ -145,6 +145,14 @@ impl CodeCache {
         Ok(lock)
     }
 
+    /// Whether somebody else has rolled back or switched since is known from now on.
+    ///
+    /// # Errors
+    /// [`HostError::Journal`](host::HostError::Journal).
+    pub(crate) fn refresh(&mut self) -> Result<(), RelayoutError> {
+        self.lock().map(drop)
+    }
+
     /// Looks who belongs to the family now.
     pub(crate) fn gather(&mut self) {
         self.members = family::members(&self.manifest);

@@ -39,6 +39,7 @@ pub fn drive(
         status.state = driver.state();
         status.reason = driver.reason().map(str::to_owned);
         status.generation = session.cache.manifest.generation;
+        status.memory_bytes = session.cache.manifest.mapped_bytes();
         let seconds = session.seconds.iter();
         status.seconds = seconds
             .map(|(step, seconds)| ((*step).to_owned(), *seconds))
@@ -80,6 +81,11 @@ pub fn drive(
                 Observation::Done
             }),
             Action::Resume { generation } => session.resume(generation).map(|layout| {
+                status.skipped = layout
+                    .as_ref()
+                    .map_or_else(Default::default, |layout| layout.skipped.clone());
+                // What was measured was another workload's.
+                (status.gain, status.comparison) = (None, None);
                 status.layout = layout;
                 Observation::Done
             }),
@@ -112,7 +118,7 @@ pub fn drive(
                 })
             }
             Action::RollBack => {
-                status.kept_bytes = session.roll_back()?.bytes;
+                session.roll_back()?;
                 action = match driver.state() {
                     State::Monitoring => driver.wake(),
                     _ => Action::Rest,

@@ -116,7 +116,7 @@ pub enum Observation {
 pub enum Action {
     /// Sample it.
     Look,
-    /// Count exactly what runs.
+    /// Count what runs.
     Count,
     /// Lay it out by a profile that an earlier process left on disk, if there is one.
     InstallKept,
@@ -242,7 +242,8 @@ impl Driver {
                 None => self.go(State::Verifying, Action::Compare),
             },
             (state, Observation::Load(load))
-                if state == State::Optimized || state == State::Declined && self.has_won =>
+                if state == State::Optimized
+                    || state == State::Declined && self.has_won && load.overlap.is_some() =>
             {
                 self.look_at_workload(&load)
             }
@@ -274,6 +275,7 @@ impl Driver {
                     },
                     why,
                 );
+                self.is_resumed = false;
                 // Code that counts may be in force.
                 Action::RollBack
             }
@@ -286,6 +288,8 @@ impl Driver {
         self.gain = Some(gain);
         if gain.low > 1.0 {
             self.has_won = true;
+            // What a later workload needs says nothing of it.
+            self.kept = Kept::Useless;
             return self.go(State::Optimized, Action::Rest);
         }
         if self.is_resumed {
@@ -483,6 +487,31 @@ mod tests {
             driver.step(Observation::Done),
             Action::Install { placement: 0 }
         );
+    }
+
+    #[test]
+    fn a_profile_on_disk_that_won_is_not_held_against_the_next_workload() {
+        let mut driver = Driver::with_kept_profile(Settings::default());
+        driver.step(Observation::Done);
+        assert_eq!(driver.step(Observation::Load(busy())), Action::Compare);
+        driver.step(gain(1.10, 1.17, 1.22));
+        assert_eq!(driver.step(changed(None)), Action::Count);
+        driver.step(Observation::Done);
+        driver.step(Observation::Done);
+        let next = driver.step(gain(0.95, 1.0, 1.05));
+        assert_eq!(next, Action::Install { placement: 1 });
+    }
+
+    #[test]
+    fn where_the_original_cannot_be_left_in_force_nothing_is_held_and_all_begins_anew() {
+        let mut driver = verifying();
+        driver.step(gain(1.10, 1.17, 1.22));
+        driver.step(changed(Some(0)));
+        let failed = Observation::Failed("it does not stop".into());
+        assert_eq!(driver.step(failed), Action::RollBack);
+        assert_eq!(driver.state(), State::Declined);
+        // Nothing is known any more that it could be like.
+        assert_eq!(driver.step(Observation::Load(busy())), Action::Count);
     }
 
     #[test]

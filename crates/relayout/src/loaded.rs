@@ -69,6 +69,9 @@ impl Loaded {
     pub(crate) fn count_recorded(&mut self, recorded: &Branches) {
         let (start, end) = self.object.range();
         let own = recorded.within(&(start..end), self.bias);
+        for function in &self.functions {
+            self.profile.functions.remove(&function.start);
+        }
         self.profile.functions.extend(own.counts(&self.functions));
     }
 

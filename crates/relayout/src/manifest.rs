@@ -201,6 +201,12 @@ impl Manifest {
             })
     }
 
+    /// Memory of the process that is mapped for code and counters, and for what could not be given back yet.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> u64 {
+        self.regions.iter().map(|region| region.bytes).sum()
+    }
+
     /// The number that the next generation gets.
     #[must_use]
     pub fn next_number(&self) -> u32 {

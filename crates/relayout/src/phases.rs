@@ -39,13 +39,33 @@ impl Phases {
         self.0.push(phase);
     }
 
-    /// The phase of a generation that is in force again, which has to be shown again.
-    pub(crate) fn resume(&mut self, generation: u32) -> Option<&Phase> {
-        let is_of = |phase: &Phase| phase.layout.generation == generation;
-        let mut phase = self.0.remove(self.0.iter().rposition(is_of)?);
+    /// The phase of a generation that is in force again, which has to be shown again. (Several may have been left in the
+    /// original: the one most like what runs now.)
+    pub(crate) fn resume(
+        &mut self,
+        images: &[&Image],
+        now: &[Profile],
+        generation: u32,
+    ) -> Option<&Phase> {
+        let phases = self.0.iter().enumerate();
+        let of_it = phases.filter(|(_, phase)| phase.layout.generation == generation);
+        let alike = of_it.map(|(index, phase)| (overlap(images, &phase.profiles, now), index));
+        let (_, index) = alike.max_by(|one, other| one.0.total_cmp(&other.0))?;
+        let mut phase = self.0.remove(index);
         phase.is_shown = generation == 0;
         self.0.push(phase);
         self.0.last()
+    }
+
+    /// Where all code comes from that a thread may be in.
+    pub(crate) fn moved(&self) -> impl Iterator<Item = &Moved> {
+        self.0.iter().flat_map(|phase| &phase.moved)
+    }
+
+    /// The generations that the code cache has to have.
+    pub(crate) fn generations(&self) -> impl Iterator<Item = u32> {
+        let numbers = self.0.iter().map(|phase| phase.layout.generation);
+        numbers.filter(|number| *number != 0)
     }
 
     /// The last one is shown: those that are not go, and those beyond what is held.
@@ -134,7 +154,7 @@ mod tests {
             phases.settle();
         }
         assert!((1..=4).all(|generation| phases.holds(generation)));
-        assert_eq!(phases.resume(1).unwrap().layout.generation, 1);
+        assert_eq!(phases.resume(&[], &[], 1).unwrap().layout.generation, 1);
         phases.settle();
         phases.add(phase(5));
         // Not shown yet: nothing goes.
@@ -152,8 +172,8 @@ mod tests {
             phases.add(phase(generation));
             phases.settle();
         }
-        assert!(phases.resume(3).is_none());
-        phases.resume(1).unwrap();
+        assert!(phases.resume(&[], &[], 3).is_none());
+        phases.resume(&[], &[], 1).unwrap();
         // It was not, and another was made.
         phases.add(phase(3));
         phases.settle();

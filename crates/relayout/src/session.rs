@@ -167,6 +167,7 @@ impl Session {
     /// Those of sampling; [`RelayoutError::Declined`] where its executable cannot be laid out.
     pub fn look(&mut self) -> Result<Load, RelayoutError> {
         let start = Instant::now();
+        self.check_phases()?;
         let idle = self.idle()?;
         // Not before the first look, which gives a program that has just started the time to load its libraries.
         if self.method.random.is_some() && self.objects.is_empty() {
@@ -204,7 +205,7 @@ impl Session {
                 .sum::<u64>();
             loaded.profile.samples = profile.samples;
         }
-        let images: Vec<&Image> = self.objects.iter().map(|loaded| &loaded.image).collect();
+        let images = images(&self.objects);
         let in_force = self.cache.manifest.generation;
         let (overlap, other) = self.phases.alike(&images, &self.profiles(), in_force);
         self.time("sampling", start);
@@ -215,6 +216,18 @@ impl Session {
             footprint_bytes,
             overlap,
             other,
+        })
+    }
+
+    /// Somebody else may have rolled back what is held here: then nothing is.
+    fn check_phases(&mut self) -> Result<(), RelayoutError> {
+        self.cache.refresh()?;
+        let manifest = &self.cache.manifest;
+        let gone = |number: &u32| manifest.generation(*number).is_err();
+        let gone = self.phases.generations().find(gone);
+        gone.map_or(Ok(()), |number| {
+            self.phases = Phases::default();
+            self.cache.manifest.generation(number).map(drop)
         })
     }
 
@@ -361,9 +374,9 @@ impl Session {
     /// Samples in the code cache, at the instructions of the files that they stand for.
     fn in_old_code(&self, samples: Samples) -> Samples {
         let mut user: BTreeMap<u64, u64> = BTreeMap::new();
-        let moved = self.moved();
         for (address, count) in &samples.user {
-            let old = moved.iter().find_map(|moved| moved.to_old(*address));
+            // Whoever never returns may still be in a layout that is not in force.
+            let old = self.phases.moved().find_map(|moved| moved.to_old(*address));
             *user.entry(old.unwrap_or(*address)).or_default() += count;
         }
         Samples { user, ..samples }
@@ -406,9 +419,7 @@ impl Session {
             return Ok(());
         }
         // Of the original code: a layout in force may have turned branches around.
-        if self.cache.manifest.generation != 0 {
-            self.cache.switch(0)?;
-        }
+        self.cache.switch(0)?;
         let cache = &mut self.cache;
         let recorded = branches(
             || cache.pids(),
@@ -647,9 +658,14 @@ impl Session {
     /// # Errors
     /// Those of switching.
     pub fn resume(&mut self, generation: u32) -> Result<Option<Layout>, RelayoutError> {
-        self.cache.switch(generation)?;
-        let phase = self.phases.resume(generation);
-        let layout = phase.map(|phase| phase.layout.clone());
+        let switched = self.cache.switch(generation)?;
+        let now = self.profiles();
+        let phase = self.phases.resume(&images(&self.objects), &now, generation);
+        let layout = phase.filter(|_| generation != 0).map(|phase| Layout {
+            processes: switched.processes,
+            left_out: switched.left_out,
+            ..phase.layout.clone()
+        });
         self.name_moved();
         Ok(layout)
     }
@@ -664,7 +680,9 @@ impl Session {
             profiles: self.profiles(),
             ..Phase::default()
         });
-        self.settle()
+        self.settle()?;
+        self.name_moved();
+        Ok(())
     }
 
     /// The layout in force was shown to be better: holds it for when its workload comes back, forgets those that were
@@ -695,6 +713,10 @@ impl Session {
     fn time(&mut self, step: &'static str, start: Instant) {
         *self.seconds.entry(step).or_default() += start.elapsed().as_secs_f64();
     }
+}
+
+fn images(objects: &[Loaded]) -> Vec<&Image> {
+    objects.iter().map(|loaded| &loaded.image).collect()
 }
 
 fn skip_name(skip: code_layout::Skip) -> String {

@@ -83,8 +83,9 @@ pub struct Status {
     pub comparison: Option<Compared>,
     /// Length of each step, in seconds.
     pub seconds: BTreeMap<String, f64>,
-    /// Memory that could not be given back yet, in bytes.
-    pub kept_bytes: u64,
+    /// Memory of the process for layouts, and what could not be given back yet, in bytes.
+    #[serde(default)]
+    pub memory_bytes: u64,
     /// What else is to be said: a file that was refused, processes that were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -109,7 +110,7 @@ impl Status {
             layout: None,
             comparison: None,
             seconds: BTreeMap::new(),
-            kept_bytes: 0,
+            memory_bytes: 0,
             notes: Vec::new(),
             time: String::new(),
         }

@@ -19,14 +19,16 @@ def measure(server, state, connections, switches):
     try:
         time.sleep(5)
         started = relayout(state, "start", "--pid", server.pid, "--once", "--unverified", check=False)
+        said = started.stdout + started.stderr
         if started.returncode:
-            return {"connections": connections, "refused": (started.stdout + started.stderr).strip()}
+            return {"connections": connections, "refused": said.strip()}
+        generation = int(re.search(r"runs in generation (\d+)", said)[1])
         threads = len(os.listdir(f"/proc/{server.pid}/task"))
         for number in range(switches):
             time.sleep(0.2)
-            said = relayout(state, "switch", server.pid, number % 2).stderr
+            said = relayout(state, "switch", server.pid, generation if number % 2 else 0).stderr
             pauses.append(int(re.search(r"for (\d+) µs", said)[1]))
-        relayout(state, "rollback", "--all")
+        relayout(state, "rollback", "--all", check=False)
     finally:
         load.kill()
         load.wait()
@@ -47,9 +49,9 @@ def main():
             for connections in CONNECTIONS:
                 results["rows"].append(measure(server, f"{work}/state", connections, arguments.switches))
                 print(results["rows"][-1], flush=True)
+                arguments.output.write_text(json.dumps(results, indent=1) + "\n")
         finally:
             server.stop()
-    arguments.output.write_text(json.dumps(results, indent=1) + "\n")
 
 
 main()

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ::relayout::{Footprint, Layout, Status, Store};
+use ::relayout::{Footprint, Layout, Manifest, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 use tuner::report::percent;
@@ -49,6 +49,7 @@ pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
     for status in &mut all {
         let manifest = store.load(status.pid, status.start_time)?;
         status.generation = manifest.as_ref().map_or(0, |manifest| manifest.generation);
+        status.memory_bytes = manifest.as_ref().map_or(0, Manifest::mapped_bytes);
     }
     Ok(all)
 }
@@ -65,12 +66,7 @@ fn gain(status: &Status) -> Option<String> {
 }
 
 fn memory(status: &Status) -> String {
-    let bytes = status.kept_bytes
-        + match (&status.layout, status.generation) {
-            (Some(layout), number) if number != 0 => layout.mapped_bytes,
-            _ => 0,
-        };
-    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+    format!("{:.1} MiB", status.memory_bytes as f64 / f64::from(1 << 20))
 }
 
 /// One line on a process, as it goes along.
