@@ -1,11 +1,18 @@
-// The C++ program under test: threads that throw through several frames, call virtual functions and jump through tables, and
+// The C++ program under test: threads that throw through several frames, call virtual functions and jump through tables; others
+// whose signal handlers throw and walk the stack, that jump out of frames, are cancelled, fork, and run coroutines. All
 // check every result. Prints how many rounds it has done for each line on standard input; "q" ends it with 0. With an argument its
 // threads have a GS base.
 #include <asm/prctl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include <atomic>
+#include <coroutine>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +22,8 @@
 #include <vector>
 
 static std::atomic<long> rounds, caught;
+// Rounds of each of the others.
+static std::atomic<long> handled, walked, jumped, cancelled, forked, resumed;
 
 struct Shape {
     virtual ~Shape() = default;
@@ -97,17 +106,171 @@ static void work(unsigned seed) {
     }
 }
 
+// A handler that throws through the kernel's frame, at an instruction that faults and at a call.
+static void on_fault(int signal) {
+    sigset_t unblock;
+    sigemptyset(&unblock);
+    sigaddset(&unblock, signal);
+    pthread_sigmask(SIG_UNBLOCK, &unblock, nullptr);
+    throw signal;
+}
+
+__attribute__((noinline)) static long read_at(const volatile long *place, long n) {
+    long depth = 0;
+    Guard guard(depth);
+    return *place + n % 3;
+}
+
+// The C library's is declared not to throw.
+static int (*volatile raise_signal)(int) = raise;
+
+static void faults(long n) {
+    const long here = 17;
+    const volatile long *place = n % 3 == 0 ? nullptr : &here;
+    try {
+        if (read_at(place, n) != here + n % 3 || !place) abort();
+    } catch (int signal) {
+        if (signal != SIGSEGV || place) abort();
+    }
+    try {
+        raise_signal(SIGUSR1);
+        abort();
+    } catch (int signal) {
+        if (signal != SIGUSR1) abort();
+    }
+    handled++;
+}
+
+// A handler that walks the stack, to the function that raised the signal and beyond.
+static thread_local long frames;
+static _Unwind_Reason_Code on_frame(_Unwind_Context *, void *) {
+    frames++;
+    return _URC_NO_REASON;
+}
+static void on_walk(int) { _Unwind_Backtrace(on_frame, nullptr); }
+
+__attribute__((noinline)) static long raised(long levels) {
+    if (levels == 0) {
+        frames = 0;
+        raise(SIGUSR2);
+        return 0;
+    }
+    const long below = raised(levels - 1);
+    // So that the compiler makes no loop of it.
+    __asm__ volatile("" : : "r"(&levels) : "memory");
+    return below + 1;
+}
+
+static void walks(long n) {
+    const long levels = 5 + n % 4;
+    if (raised(levels) != levels) abort();
+    // Those of the levels, of raise, of the kernel, of the handler, and those outside.
+    if (frames < levels + 4) abort();
+    walked++;
+}
+
+static thread_local jmp_buf home;
+__attribute__((noinline)) static long leave(long levels) {
+    if (levels == 0) longjmp(home, 7);
+    const long below = leave(levels - 1);
+    __asm__ volatile("" : : "r"(&levels) : "memory");
+    return below + 1;
+}
+
+static void jumps(long n) {
+    const int code = setjmp(home);
+    if (code == 0) leave(n % 9), abort();
+    if (code != 7) abort();
+    jumped++;
+}
+
+static void *waits(void *depth) {
+    Guard guard(*static_cast<long *>(depth));
+    for (;;) usleep(1000);
+}
+
+static void cancels(long n) {
+    pthread_t thread;
+    long depth = 0;
+    void *result = nullptr;
+    if (pthread_create(&thread, nullptr, waits, &depth) != 0) abort();
+    usleep(static_cast<useconds_t>(n % 5) * 300);
+    if (pthread_cancel(thread) != 0 || pthread_join(thread, &result) != 0) abort();
+    if (result != PTHREAD_CANCELED || depth != 0) abort();
+    cancelled++;
+}
+
+static void forks(long n) {
+    const pid_t child = fork();
+    if (child < 0) abort();
+    // It must not throw: libgcc before 13 takes a lock for that once it was told of frames, and another thread may have held it.
+    if (child == 0) _exit(n % 11 == 9 || pick(n) == expected(n) ? 0 : 1);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) abort();
+    forked++;
+}
+
+struct Numbers {
+    struct promise_type {
+        long value = 0;
+        Numbers get_return_object() { return Numbers{std::coroutine_handle<promise_type>::from_promise(*this)}; }
+        std::suspend_always initial_suspend() noexcept { return {}; }
+        std::suspend_always final_suspend() noexcept { return {}; }
+        std::suspend_always yield_value(long next) noexcept {
+            value = next;
+            return {};
+        }
+        void return_void() {}
+        void unhandled_exception() { throw; }
+    };
+    std::coroutine_handle<promise_type> handle;
+};
+
+static Numbers numbers(long n, long &depth) {
+    Guard guard(depth);
+    for (long i = 0; i < 5; i++) co_yield pick(n + i);
+}
+
+static void resumes(long n) {
+    long depth = 0;
+    Numbers made = numbers(n, depth);
+    try {
+        for (long i = 0; made.handle.resume(), !made.handle.done(); i++)
+            if (depth != 1 || made.handle.promise().value != expected(n + i)) abort();
+    } catch (long thrown) {
+        if (thrown % 11 != 9) abort();
+    }
+    if (depth != 0) abort();
+    made.handle.destroy();
+    resumed++;
+}
+
+static void others(void (*one)(long)) {
+    for (long n = 1;; n++) one(n);
+}
+
+static void handle(int signal, void (*handler)(int)) {
+    struct sigaction action = {};
+    action.sa_handler = handler;
+    sigaction(signal, &action, nullptr);
+}
+
 int main(int count, char **) {
+    handle(SIGSEGV, on_fault);
+    handle(SIGUSR1, on_fault);
+    handle(SIGUSR2, on_walk);
     static long behind_gs[512];
     // New threads inherit it (copy_thread in arch/x86/kernel/process.c).
     if (count > 1) syscall(SYS_arch_prctl, ARCH_SET_GS, behind_gs);
     std::vector<std::thread> threads;
     for (unsigned seed = 1; seed <= 4; seed++) threads.emplace_back(work, seed);
+    for (auto one : {faults, walks, jumps, cancels, forks, resumes}) threads.emplace_back(others, one);
     setvbuf(stdout, nullptr, _IOLBF, 0);
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
         if (line[0] == 'q') _Exit(0);
-        printf("%ld %ld\n", rounds.load(), caught.load());
+        printf("%ld %ld %ld %ld %ld %ld %ld %ld\n", rounds.load(), caught.load(), handled.load(), walked.load(),
+               jumped.load(), cancelled.load(), forked.load(), resumed.load());
     }
     return 3;
 }
