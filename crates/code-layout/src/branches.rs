@@ -97,16 +97,13 @@ impl Branches {
         }
         let mut back_to_start = 0;
         for (&(from, to), count) in self.taken.range(code) {
-            let block = function.block_of(from).map(|id| &function.blocks[id]);
-            let leads_there = |block: &&crate::flow::Block| {
-                block.last == from && function.successors(block).contains(&to)
-            };
-            let Some(block) = block
-                .filter(leads_there)
-                .filter(|_| function.block_at(to).is_some())
-            else {
+            let Some(block) = function.block_of(from).map(|id| &function.blocks[id]) else {
                 continue;
             };
+            let is_exit = block.last == from && function.successors(block).contains(&to);
+            if !is_exit || function.block_at(to).is_none() {
+                continue;
+            }
             let edge = (function.offset(block.start), function.offset(to));
             *edges.entry(edge).or_default() += count;
             if to == function.start {

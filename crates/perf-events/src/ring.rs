@@ -40,8 +40,7 @@ impl Ring {
     pub fn open(cpu: usize, tracepoints: &[&Format], pages_log2: u32) -> Result<Self, Error> {
         let mut events: Vec<OwnedFd> = Vec::new();
         for tracepoint in tracepoints {
-            let event = open_event(cpu, &mut of_tracepoint(tracepoint.id));
-            events.push(event.map_err(|source| Error::Open { cpu, source })?);
+            events.push(open_event(cpu, &mut of_tracepoint(tracepoint.id))?);
         }
         Self::map(cpu, events, pages_log2, Content::Tracepoint)
     }
@@ -52,9 +51,8 @@ impl Ring {
     /// # Errors
     /// [`Error::Open`].
     pub fn open_clock(cpu: usize, per_s: u64, pages_log2: u32) -> Result<Self, Error> {
-        let event = open_event(cpu, &mut of_clock(per_s));
-        let events = vec![event.map_err(|source| Error::Open { cpu, source })?];
-        Self::map(cpu, events, pages_log2, Content::Tick)
+        let event = open_event(cpu, &mut of_clock(per_s))?;
+        Self::map(cpu, vec![event], pages_log2, Content::Tick)
     }
 
     /// Samples user code on `cpu` `per_s` times a second, each time with the branches that the processor took last (Intel's
@@ -63,8 +61,7 @@ impl Ring {
     /// # Errors
     /// [`Error::Open`], also where the processor, or its hypervisor, keeps none.
     pub fn open_branches(cpu: usize, per_s: u64, pages_log2: u32) -> Result<Self, Error> {
-        let event = open_event(cpu, &mut of_branches(per_s));
-        let event = event.map_err(|source| Error::Open { cpu, source })?;
+        let event = open_event(cpu, &mut of_branches(per_s))?;
         Self::map(cpu, vec![event], pages_log2, Content::Branches)
     }
 
@@ -264,16 +261,17 @@ fn of_branches(per_s: u64) -> sys::bindings::perf_event_attr {
     attr
 }
 
-fn open_event(cpu: usize, attr: &mut sys::bindings::perf_event_attr) -> io::Result<OwnedFd> {
+fn open_event(cpu: usize, attr: &mut sys::bindings::perf_event_attr) -> Result<OwnedFd, Error> {
+    let failed = |source: io::Error| Error::Open { cpu, source };
     attr.size = u32::try_from(size_of::<sys::bindings::perf_event_attr>()).unwrap_or(0);
     attr.set_watermark(1);
     attr.__bindgen_anon_2.wakeup_watermark = 1 << 16;
-    let cpu = libc::c_int::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let cpu = libc::c_int::try_from(cpu).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
     // SAFETY: `attr` is initialised and outlives the call; pid −1 with a CPU means all processes there.
     let fd = unsafe { sys::perf_event_open(attr, -1, cpu, -1, flags) };
     if fd < 0 {
-        return Err(io::Error::last_os_error());
+        return Err(failed(io::Error::last_os_error()));
     }
     // SAFETY: a descriptor that was just opened and that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

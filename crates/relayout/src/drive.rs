@@ -38,8 +38,7 @@ pub fn drive(
     loop {
         status.state = driver.state();
         status.reason = driver.reason().map(str::to_owned);
-        status.generation = session.cache.manifest.generation;
-        status.memory_bytes = session.cache.manifest.mapped_bytes();
+        status.read(Some(&session.cache.manifest));
         let seconds = session.seconds.iter();
         status.seconds = seconds
             .map(|(step, seconds)| ((*step).to_owned(), *seconds))
@@ -61,8 +60,7 @@ pub fn drive(
             Action::Look => session.look().map(Observation::Load),
             Action::InstallKept => match session.install_kept(store) {
                 Ok(Some(layout)) => {
-                    status.skipped.clone_from(&layout.skipped);
-                    status.layout = Some(layout);
+                    status.lay_out(Some(layout));
                     status.notes.clear();
                     Ok(Observation::Done)
                 }
@@ -76,21 +74,17 @@ pub fn drive(
             },
             Action::Count => session.count().map(|()| Observation::Done),
             Action::Install { .. } => session.install().map(|layout| {
-                status.skipped.clone_from(&layout.skipped);
-                status.layout = Some(layout);
+                status.lay_out(Some(layout));
                 Observation::Done
             }),
             Action::Resume { generation } => session.resume(generation).map(|layout| {
-                status.skipped = layout
-                    .as_ref()
-                    .map_or_else(Default::default, |layout| layout.skipped.clone());
                 // What was measured was another workload's.
                 (status.gain, status.comparison) = (None, None);
-                status.layout = layout;
+                status.lay_out(layout);
                 Observation::Done
             }),
             Action::LeaveOriginal => session.leave_original().map(|()| {
-                status.layout = None;
+                status.lay_out(None);
                 Observation::Done
             }),
             Action::Compare => {

@@ -241,9 +241,10 @@ impl Driver {
                 }
                 None => self.go(State::Verifying, Action::Compare),
             },
+            // Declined for what it does, while layouts for other workloads are held.
             (state, Observation::Load(load))
                 if state == State::Optimized
-                    || state == State::Declined && self.has_won && load.overlap.is_some() =>
+                    || state == State::Declined && load.overlap.is_some() =>
             {
                 self.look_at_workload(&load)
             }
@@ -467,19 +468,19 @@ mod tests {
         })
     }
 
+    fn resume(generation: u32) -> Action {
+        Action::Resume { generation }
+    }
+
     #[test]
     fn a_workload_that_comes_back_gets_its_layout_back_and_it_is_verified_again() {
         let mut driver = verifying();
         driver.step(gain(1.10, 1.17, 1.22));
-        let resume = Action::Resume { generation: 3 };
-        assert_eq!(driver.step(changed(Some(3))), resume);
+        assert_eq!(driver.step(changed(Some(3))), resume(3));
         assert_eq!(driver.step(Observation::Done), Action::Compare);
         assert_eq!(driver.step(gain(1.01, 1.05, 1.09)), Action::Rest);
         assert_eq!(driver.state(), State::Optimized);
-        assert_eq!(
-            driver.step(changed(Some(2))),
-            Action::Resume { generation: 2 }
-        );
+        assert_eq!(driver.step(changed(Some(2))), resume(2));
         assert_eq!(driver.step(Observation::Done), Action::Compare);
         // It no longer is better: profiled as if it were new.
         assert_eq!(driver.step(gain(0.95, 1.0, 1.05)), Action::Count);
@@ -537,16 +538,10 @@ mod tests {
         assert_eq!(driver.step(Observation::Load(same)), Action::Rest);
         assert_eq!(driver.state(), State::Declined);
         // The first one comes back, and then this one.
-        assert_eq!(
-            driver.step(changed(Some(1))),
-            Action::Resume { generation: 1 }
-        );
+        assert_eq!(driver.step(changed(Some(1))), resume(1));
         assert_eq!(driver.step(Observation::Done), Action::Compare);
         assert_eq!(driver.step(gain(1.10, 1.17, 1.22)), Action::Rest);
-        assert_eq!(
-            driver.step(changed(Some(0))),
-            Action::Resume { generation: 0 }
-        );
+        assert_eq!(driver.step(changed(Some(0))), resume(0));
         assert_eq!(driver.step(Observation::Done), Action::Rest);
         assert_eq!(driver.state(), State::Declined);
     }

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use code_layout::{FunctionId, Image, Profile};
+use code_layout::{FunctionId, Profile};
 
+use crate::loaded::Loaded;
 use crate::moved::Moved;
 use crate::session::Layout;
 
@@ -20,6 +21,8 @@ pub(crate) struct Phase {
     pub(crate) moved: Vec<Moved>,
     /// What ran, by object.
     pub(crate) profiles: Vec<Profile>,
+    /// Whose time it was.
+    pub(crate) shares: Shares,
     /// Whether it was compared, and is the best known for its workload.
     pub(crate) is_shown: bool,
 }
@@ -41,15 +44,10 @@ impl Phases {
 
     /// The phase of a generation that is in force again, which has to be shown again. (Several may have been left in the
     /// original: the one most like what runs now.)
-    pub(crate) fn resume(
-        &mut self,
-        images: &[&Image],
-        now: &[Profile],
-        generation: u32,
-    ) -> Option<&Phase> {
+    pub(crate) fn resume(&mut self, now: &Shares, generation: u32) -> Option<&Phase> {
         let phases = self.0.iter().enumerate();
         let of_it = phases.filter(|(_, phase)| phase.layout.generation == generation);
-        let alike = of_it.map(|(index, phase)| (overlap(images, &phase.profiles, now), index));
+        let alike = of_it.map(|(index, phase)| (phase.shares.overlap(now), index));
         let (_, index) = alike.max_by(|one, other| one.0.total_cmp(&other.0))?;
         let mut phase = self.0.remove(index);
         phase.is_shown = generation == 0;
@@ -82,15 +80,10 @@ impl Phases {
     }
 
     /// How alike a workload is to the one that the generation in force was made for, and which of the others is most alike.
-    pub(crate) fn alike(
-        &self,
-        images: &[&Image],
-        now: &[Profile],
-        in_force: u32,
-    ) -> (Option<f64>, Option<(u32, f64)>) {
+    pub(crate) fn alike(&self, now: &Shares, in_force: u32) -> (Option<f64>, Option<(u32, f64)>) {
         let (mut own, mut other): (Option<f64>, Option<(u32, f64)>) = (None, None);
         for phase in &self.0 {
-            let alike = overlap(images, &phase.profiles, now);
+            let alike = phase.shares.overlap(now);
             let generation = phase.layout.generation;
             if generation == in_force {
                 own = Some(own.map_or(alike, |known| known.max(alike)));
@@ -102,33 +95,40 @@ impl Phases {
     }
 }
 
-/// How alike the samples of two profiles of some objects are: 1 the same, 0 nothing in common (the sum over functions of the
-/// smaller of both shares).
-fn overlap(images: &[&Image], one: &[Profile], other: &[Profile]) -> f64 {
-    let (one, other) = (shares(images, one), shares(images, other));
-    let smaller = |(function, share): (&(usize, FunctionId), &f64)| {
-        other.get(function).copied().unwrap_or(0.0).min(*share)
-    };
-    one.iter().map(smaller).sum()
-}
+/// Each function's share of the samples in all objects, by the object's index and its own.
+#[derive(Debug, Default)]
+pub(crate) struct Shares(BTreeMap<(usize, FunctionId), f64>);
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a share needs no more than 53 bits"
-)]
-fn shares(images: &[&Image], profiles: &[Profile]) -> BTreeMap<(usize, FunctionId), f64> {
-    let objects = images.iter().zip(profiles).enumerate();
-    let counts: BTreeMap<_, _> = objects
-        .flat_map(|(index, (image, profile))| {
-            let counts = profile.by_function(image).into_iter();
-            counts.map(move |(id, count)| ((index, id), count))
-        })
-        .collect();
-    let all = counts.values().sum::<u64>().max(1) as f64;
-    let shares = counts.into_iter();
-    shares
-        .map(|(function, count)| (function, count as f64 / all))
-        .collect()
+impl Shares {
+    /// By the samples that were seen last.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a share needs no more than 53 bits"
+    )]
+    pub(crate) fn of(objects: &[Loaded]) -> Self {
+        let objects = objects.iter().enumerate();
+        let counts: BTreeMap<_, _> = objects
+            .flat_map(|(index, loaded)| {
+                let counts = loaded.profile.by_function(&loaded.image).into_iter();
+                counts.map(move |(id, count)| ((index, id), count))
+            })
+            .collect();
+        let all = counts.values().sum::<u64>().max(1) as f64;
+        let shares = counts.into_iter();
+        Self(
+            shares
+                .map(|(function, count)| (function, count as f64 / all))
+                .collect(),
+        )
+    }
+
+    /// How alike two are: 1 the same, 0 nothing in common (the sum over functions of the smaller of both shares).
+    fn overlap(&self, other: &Self) -> f64 {
+        let smaller = |(function, share): (&(usize, FunctionId), &f64)| {
+            other.0.get(function).copied().unwrap_or(0.0).min(*share)
+        };
+        self.0.iter().map(smaller).sum()
+    }
 }
 
 #[cfg(test)]
@@ -154,7 +154,14 @@ mod tests {
             phases.settle();
         }
         assert!((1..=4).all(|generation| phases.holds(generation)));
-        assert_eq!(phases.resume(&[], &[], 1).unwrap().layout.generation, 1);
+        assert_eq!(
+            phases
+                .resume(&Shares::default(), 1)
+                .unwrap()
+                .layout
+                .generation,
+            1
+        );
         phases.settle();
         phases.add(phase(5));
         // Not shown yet: nothing goes.
@@ -172,8 +179,8 @@ mod tests {
             phases.add(phase(generation));
             phases.settle();
         }
-        assert!(phases.resume(&[], &[], 3).is_none());
-        phases.resume(&[], &[], 1).unwrap();
+        assert!(phases.resume(&Shares::default(), 3).is_none());
+        phases.resume(&Shares::default(), 1).unwrap();
         // It was not, and another was made.
         phases.add(phase(3));
         phases.settle();

@@ -68,7 +68,7 @@ impl Samples {
 /// # Errors
 /// [`perf_events::Error::Open`].
 pub fn sample(
-    mut pids: impl FnMut() -> Vec<u32>,
+    pids: impl FnMut() -> Vec<u32>,
     per_s: u64,
     length: Duration,
 ) -> Result<Samples, RelayoutError> {
@@ -80,7 +80,7 @@ pub fn sample(
         per_s,
         ..Samples::default()
     };
-    samples.seconds = read(&mut rings, length, &mut pids, |pids, record| match record {
+    samples.seconds = read(&mut rings, length, pids, |pids, record| match record {
         Record::Tick(tick) if pids.contains(&tick.process) => {
             if tick.is_user {
                 *samples.user.entry(tick.address).or_default() += 1;
@@ -100,7 +100,7 @@ pub fn sample(
 /// # Errors
 /// [`host::HostError`] where the CPUs cannot be told.
 pub(crate) fn branches(
-    mut pids: impl FnMut() -> Vec<u32>,
+    pids: impl FnMut() -> Vec<u32>,
     per_s: u64,
     length: Duration,
 ) -> Result<Option<Branches>, RelayoutError> {
@@ -113,7 +113,7 @@ pub(crate) fn branches(
         rings.push(ring);
     }
     let mut branches = Branches::default();
-    read(&mut rings, length, &mut pids, |pids, record| {
+    read(&mut rings, length, pids, |pids, record| {
         if let Record::Branches(stack) = record
             && pids.contains(&stack.process)
         {
@@ -128,7 +128,7 @@ pub(crate) fn branches(
 fn read(
     rings: &mut [Ring],
     length: Duration,
-    pids: &mut impl FnMut() -> Vec<u32>,
+    mut pids: impl FnMut() -> Vec<u32>,
     mut take: impl FnMut(&[u32], Record<'_>),
 ) -> f64 {
     let start = Instant::now();

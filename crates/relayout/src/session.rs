@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use code_layout::{
-    CallSites, CounterAddressing, CounterArea, Emitted, Footprint, Image, Order, PatchSelection,
+    CallSites, CounterAddressing, CounterArea, Emitted, Footprint, Order, PatchSelection,
     Placement, Plan, Profile, Skipped,
 };
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::kept::Kept;
 use crate::loaded::{Loaded, all_functions};
 use crate::manifest::{Bytes, Patch, Region};
 use crate::moved::{self, Moved};
-use crate::phases::{Phase, Phases};
+use crate::phases::{Phase, Phases, Shares};
 use crate::process::{Object, Process};
 use crate::region::HEADER_BYTES;
 use crate::sampling::{Samples, branches, sample};
@@ -205,9 +205,8 @@ impl Session {
                 .sum::<u64>();
             loaded.profile.samples = profile.samples;
         }
-        let images = images(&self.objects);
         let in_force = self.cache.manifest.generation;
-        let (overlap, other) = self.phases.alike(&images, &self.profiles(), in_force);
+        let (overlap, other) = self.phases.alike(&Shares::of(&self.objects), in_force);
         self.time("sampling", start);
         Ok(Load {
             cores: samples.cores(),
@@ -400,9 +399,16 @@ impl Session {
         self.phase().map_or(&[], |phase| &phase.moved)
     }
 
-    fn profiles(&self) -> Vec<Profile> {
+    /// What runs now, and the layout for it.
+    fn new_phase(&self, layout: Layout, moved: Vec<Moved>) -> Phase {
         let objects = self.objects.iter();
-        objects.map(|loaded| loaded.profile.clone()).collect()
+        Phase {
+            layout,
+            moved,
+            profiles: objects.map(|loaded| loaded.profile.clone()).collect(),
+            shares: Shares::of(&self.objects),
+            is_shown: false,
+        }
     }
 
     /// Counts what runs in the functions that the samples chose: from the branches that the processor records, or else
@@ -642,12 +648,7 @@ impl Session {
         let switched = self.cache.switch(number)?;
         layout.processes = switched.processes;
         layout.left_out = switched.left_out;
-        self.phases.add(Phase {
-            layout: layout.clone(),
-            moved,
-            profiles: self.profiles(),
-            ..Phase::default()
-        });
+        self.phases.add(self.new_phase(layout.clone(), moved));
         self.name_moved();
         self.time("laying out", start);
         Ok(layout)
@@ -659,8 +660,8 @@ impl Session {
     /// Those of switching.
     pub fn resume(&mut self, generation: u32) -> Result<Option<Layout>, RelayoutError> {
         let switched = self.cache.switch(generation)?;
-        let now = self.profiles();
-        let phase = self.phases.resume(&images(&self.objects), &now, generation);
+        let now = Shares::of(&self.objects);
+        let phase = self.phases.resume(&now, generation);
         let layout = phase.filter(|_| generation != 0).map(|phase| Layout {
             processes: switched.processes,
             left_out: switched.left_out,
@@ -676,10 +677,8 @@ impl Session {
     /// Those of switching.
     pub fn leave_original(&mut self) -> Result<(), RelayoutError> {
         self.cache.switch(0)?;
-        self.phases.add(Phase {
-            profiles: self.profiles(),
-            ..Phase::default()
-        });
+        self.phases
+            .add(self.new_phase(Layout::default(), Vec::new()));
         self.settle()?;
         self.name_moved();
         Ok(())
@@ -705,18 +704,14 @@ impl Session {
     ///
     /// # Errors
     /// Those of switching.
-    pub fn roll_back(&mut self) -> Result<crate::Kept, RelayoutError> {
+    pub fn roll_back(&mut self) -> Result<(), RelayoutError> {
         self.phases = Phases::default();
-        self.cache.rollback().map(|(_, kept)| kept)
+        self.cache.rollback().map(drop)
     }
 
     fn time(&mut self, step: &'static str, start: Instant) {
         *self.seconds.entry(step).or_default() += start.elapsed().as_secs_f64();
     }
-}
-
-fn images(objects: &[Loaded]) -> Vec<&Image> {
-    objects.iter().map(|loaded| &loaded.image).collect()
 }
 
 fn skip_name(skip: code_layout::Skip) -> String {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::comparison::Compared;
 use crate::driver::State;
 use crate::session::Layout;
-use crate::{RelayoutError, Store};
+use crate::{Manifest, RelayoutError, Store};
 
 /// A verified change, new layout over original: 1.1 is 10 % more for the same CPU time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,6 +94,19 @@ pub struct Status {
 }
 
 impl Status {
+    /// What is in force and in memory, by the manifest; without one, nothing is.
+    pub fn read(&mut self, manifest: Option<&Manifest>) {
+        self.generation = manifest.map_or(0, |manifest| manifest.generation);
+        self.memory_bytes = manifest.map_or(0, Manifest::mapped_bytes);
+    }
+
+    /// The layout that it runs in now, if any but the original.
+    pub(crate) fn lay_out(&mut self, layout: Option<Layout>) {
+        let skipped = layout.iter().flat_map(|layout| layout.skipped.clone());
+        self.skipped = skipped.collect();
+        self.layout = layout;
+    }
+
     /// Of a process that was just found.
     #[must_use]
     pub fn new(pid: u32, start_time: u64, exe: &str) -> Self {

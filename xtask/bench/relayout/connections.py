@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from mariadb import Server, relayout
+from mariadb import Server, pause_us, relayout
 
 CONNECTIONS = (4, 50, 500)
 
@@ -26,8 +26,7 @@ def measure(server, state, connections, switches):
         threads = len(os.listdir(f"/proc/{server.pid}/task"))
         for number in range(switches):
             time.sleep(0.2)
-            said = relayout(state, "switch", server.pid, generation if number % 2 else 0).stderr
-            pauses.append(int(re.search(r"for (\d+) µs", said)[1]))
+            pauses.append(pause_us(relayout(state, "switch", server.pid, generation if number % 2 else 0).stderr))
         relayout(state, "rollback", "--all", check=False)
     finally:
         load.kill()

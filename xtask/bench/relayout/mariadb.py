@@ -72,6 +72,12 @@ def interval(ratios):
     return [round((math.exp(value) - 1) * 100, 1) for value in (mean, mean - half, mean + half)]
 
 
+def pause_us(said):
+    """For how long a switch says that the process stood still; `None` where it says nothing of that."""
+    found = re.search(r"stood still for (\d+) µs", said)
+    return found and int(found[1])
+
+
 def relayout(state, *arguments, check=True):
     return subprocess.run([SLACKLINE, "--state-dir", state, "relayout", *map(str, arguments)], check=check, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)

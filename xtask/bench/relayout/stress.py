@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from mariadb import EXAMPLE, SLACKLINE, Server, relayout
+from mariadb import EXAMPLE, SLACKLINE, Server, pause_us, relayout
 
 ROWS = 5000
 
@@ -140,8 +140,7 @@ class Stress:
             done_switches += 1
             last = self.random.choice([number for number in generations if number != last])
             done = self.relayout("switch", self.server.pid, last)
-            words = done.stderr.split()
-            pauses += [int(words[index + 1]) for index, word in enumerate(words) if word == "for"][:1]
+            pauses += [pause for pause in [pause_us(done.stderr)] if pause is not None]
         self.relayout("rollback", "--all")
         self.check("after the switches")
         self.check_tables("after the switches")

@@ -256,9 +256,9 @@ fn one(
     };
     if is_once && status.state == State::Verifying {
         // Nobody will look again.
-        session.cache.rollback()?;
+        session.roll_back()?;
         status.state = State::Declined;
-        status.generation = 0;
+        status.read(Some(&session.cache.manifest));
         status.save(store)?;
     }
     Ok(status)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ::relayout::{Footprint, Layout, Manifest, Status, Store};
+use ::relayout::{Footprint, Layout, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 use tuner::report::percent;
@@ -48,8 +48,7 @@ pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
     let mut all = Status::all(store);
     for status in &mut all {
         let manifest = store.load(status.pid, status.start_time)?;
-        status.generation = manifest.as_ref().map_or(0, |manifest| manifest.generation);
-        status.memory_bytes = manifest.as_ref().map_or(0, Manifest::mapped_bytes);
+        status.read(manifest.as_ref());
     }
     Ok(all)
 }

@@ -148,8 +148,7 @@ fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result
     if let Some(mut status) = Status::load(store, manifest.pid, manifest.start_time) {
         status.state = State::RolledBack;
         status.reason = Some("as its user wished".into());
-        status.memory_bytes = kept.bytes;
-        status.generation = 0;
+        status.read(Some(&cache.manifest));
         status.save(store)?;
     }
     let mut outcome = match switched.processes {
