@@ -1,87 +1,49 @@
 //! A layout in a family of processes: who lives already, who is forked later, who leaves it; and what else happens to a
 //! process that is patched: an `execve`, a library that is closed.
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use relayout::{CodeCache, Process, RelayoutError, Store};
 
+use crate::talk::{self, Program};
 use crate::target::two;
 
 struct Family {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+    program: Program,
     answer: u64,
     children: Vec<u32>,
 }
 
 fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/");
-    let path =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let status = Command::new("cc")
-        .args(["-O1", "-g0"])
-        .args(options)
-        .arg("-o")
-        .arg(&path)
-        .arg(format!("{dir}{source}"))
-        .status()
-        .unwrap();
-    assert!(status.success());
-    path
+    let name = format!("{name}-{}", std::process::id());
+    talk::compile("cc", source, &name, &[&["-O1"], options].concat())
 }
 
 impl Family {
     fn start(name: &str) -> Self {
-        let mut child = Command::new(compile("family.c", name, &[]))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut family = Self {
-            stdin: child.stdin.take().unwrap(),
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            child,
-            answer: 0,
+        let mut program = Program::run(&mut Command::new(compile("family.c", name, &[])));
+        Self {
+            answer: program.address(),
+            program,
             children: Vec::new(),
-        };
-        family.answer = family.address();
-        family
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn address(&mut self) -> u64 {
-        let line = self.line();
-        u64::from_str_radix(line.trim_start_matches("0x"), 16).unwrap_or(0)
-    }
-
-    fn say(&mut self, command: &str) {
-        writeln!(self.stdin, "{command}").unwrap();
+        }
     }
 
     fn fork(&mut self) -> u32 {
-        self.say("f");
-        let pid = self.line().parse().unwrap();
+        self.program.say("f");
+        let pid = self.program.line().parse().unwrap();
         self.children.push(pid);
         pid
     }
 
     /// What each process's `answer` gives: the parent's first.
     fn answers(&mut self) -> Vec<u32> {
-        self.say("c");
-        let line = self.line();
-        line.split(' ').map(|word| word.parse().unwrap()).collect()
+        self.program.numbers("c")
     }
 
     fn pid(&self) -> u32 {
-        self.child.id()
+        self.program.pid()
     }
 
     fn open(&self, store: &Store) -> CodeCache {
@@ -102,13 +64,6 @@ impl Family {
             let is_ours = |map: &relayout::maps::Mapping| map.is_anonymous() && map.is_executable;
             assert!(!maps.iter().any(is_ours), "{pid} has its memory back");
         }
-    }
-}
-
-impl Drop for Family {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -183,8 +138,8 @@ fn what_a_parent_forked_before_it_executed_another_program_is_rolled_back_and_th
     cache.switch(number).unwrap();
     let member = family.fork();
     assert_eq!(family.answers(), [2, 2]);
-    family.say("x");
-    family.answer = family.address();
+    family.program.say("x");
+    family.answer = family.program.address();
     assert_eq!(family.answers(), [1]);
     assert!(!cache.process.is_current());
     let error = cache.process.memory.read(cache.process.stack_start & !7, 8);
@@ -225,14 +180,14 @@ fn a_patched_library_that_is_closed_or_opened_elsewhere_is_noticed() {
     let library = compile("plugin.c", "plugin.so", &["-shared", "-fPIC"]);
     let mut family = Family::start("closes");
     let open = format!("l {}", library.display());
-    family.say(&open);
-    let plugged = family.address();
+    family.program.say(&open);
+    let plugged = family.program.address();
     assert_ne!(plugged, 0);
     let mut cache = family.open(&store);
     let number = two(&mut cache, plugged);
     cache.switch(number).unwrap();
-    family.say("u");
-    assert_eq!(family.line(), "0");
+    family.program.say("u");
+    assert_eq!(family.program.line(), "0");
     // Something else at the same place: nothing of it is ours.
     let switched = cache.switch(0).unwrap();
     assert!(switched.is_whole(), "{switched:?}");
@@ -245,7 +200,7 @@ fn a_patched_library_that_is_closed_or_opened_elsewhere_is_noticed() {
         switched.is_whole() && kept.bytes == 0,
         "{switched:?} {kept:?}"
     );
-    family.say(&open);
-    assert_ne!(family.address(), 0);
+    family.program.say(&open);
+    assert_ne!(family.program.address(), 0);
     family.assert_original();
 }

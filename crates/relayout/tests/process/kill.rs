@@ -190,7 +190,7 @@ fn a_rollback_after_a_kill_in_any_phase_of_a_relayout_restores_every_byte() {
     };
     // How long each phase takes where nobody is killed.
     let mut lengths: BTreeMap<&str, Duration> = BTreeMap::new();
-    let (mut victim, mut stdout) = start(program.child.id());
+    let (mut victim, mut stdout) = start(program.pid());
     wait_for(&mut victim, &mut stdout, "count");
     for phases in PHASES[1..].windows(2) {
         let begun = Instant::now();
@@ -207,7 +207,7 @@ fn a_rollback_after_a_kill_in_any_phase_of_a_relayout_restores_every_byte() {
             println!("{kill} kills in {killed_in:?}, {found_changed} of them with changed code");
             program = Throws::start("killed");
         }
-        let pid = program.child.id();
+        let pid = program.pid();
         let (mut victim, mut stdout) = start(pid);
         wait_for(&mut victim, &mut stdout, phase);
         std::thread::sleep(after);

@@ -1,18 +1,15 @@
 //! A whole program moved: C++ that throws from several threads, every movable function in random order, and a counted one.
 
-use std::io::BufReader;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use relayout::{Method, Process, Session, Store};
 
-use crate::target::counted;
+use crate::talk::{self, Program};
 
 pub(crate) struct Throws {
-    pub(crate) child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+    program: Program,
 }
 
 impl Throws {
@@ -21,38 +18,25 @@ impl Throws {
     }
 
     fn compile(name: &str) -> PathBuf {
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("throws-{name}"));
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/throws.cpp");
-        let status = Command::new("c++")
-            .args(["-std=c++20", "-fnon-call-exceptions"])
-            .args(["-O2", "-g0", "-s", "-pthread", "-o"])
-            .arg(&path)
-            .arg(source)
-            .status()
-            .unwrap();
-        assert!(status.success());
-        path
+        let options = ["-std=c++20", "-fnon-call-exceptions", "-O2", "-s"];
+        talk::compile("c++", "throws.cpp", &format!("throws-{name}"), &options)
     }
 
     fn run(program: &mut Command) -> Self {
-        let mut child = program
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
         Self {
-            stdin: child.stdin.take().unwrap(),
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            child,
+            program: Program::run(program),
         }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.program.pid()
     }
 
     /// Rounds done, exceptions caught, and rounds of all the others; panics where it has aborted.
     pub(crate) fn counts(&mut self) -> [u64; 8] {
-        let numbers = counted(&mut self.stdin, &mut self.stdout);
-        numbers
-            .try_into()
-            .unwrap_or_else(|_| panic!("it has ended: {:?}", self.child.wait()))
+        let numbers = self.program.numbers("c");
+        let ended = |_| panic!("it has ended: {:?}", self.program.child.wait());
+        numbers.try_into().unwrap_or_else(ended)
     }
 
     /// It throws and catches all the time, and each of the others, which wait for others too, does another round.
@@ -77,18 +61,11 @@ impl Throws {
     }
 
     pub(crate) fn is_text_changed(&self) -> bool {
-        let process = Process::open(self.child.id()).unwrap();
+        let process = Process::open(self.pid()).unwrap();
         process.objects().unwrap().iter().any(|object| {
             let file = process.file(object).unwrap();
             process.text_difference(object, &file).unwrap().is_some()
         })
-    }
-}
-
-impl Drop for Throws {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -113,7 +90,7 @@ fn moved(name: &str, random: Option<u64>, switches: usize) {
     let store = Store::open(dir.path()).unwrap();
     let mut program = Throws::start(name);
     program.assert_goes_on();
-    let mut session = Session::open(&store, program.child.id(), method(random)).unwrap();
+    let mut session = Session::open(&store, program.pid(), method(random)).unwrap();
     session.look().unwrap();
     session.count().unwrap();
     program.assert_goes_on();
@@ -126,7 +103,7 @@ fn moved(name: &str, random: Option<u64>, switches: usize) {
     assert!(layout.functions > 0 && layout.is_unwinder_told);
     assert!(program.is_text_changed());
     program.assert_goes_on();
-    let perf_map = format!("/tmp/perf-{}.map", program.child.id());
+    let perf_map = format!("/tmp/perf-{}.map", program.pid());
     let names = std::fs::read_to_string(&perf_map).unwrap();
     assert_eq!(names.lines().count(), layout.functions, "{names}");
     let maps = session.cache.process.maps().unwrap();
@@ -165,7 +142,7 @@ fn an_unwinder_that_may_not_have_been_told_is_not_made_to_forget() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let mut program = Throws::start("untold");
-    let mut session = Session::open(&store, program.child.id(), method(Some(3))).unwrap();
+    let mut session = Session::open(&store, program.pid(), method(Some(3))).unwrap();
     session.look().unwrap();
     session.count().unwrap();
     session.install().unwrap();
@@ -190,7 +167,7 @@ fn a_program_with_a_gs_base_is_declined_before_anything_is_written() {
     let store = Store::open(dir.path()).unwrap();
     let path = Throws::compile("gs-base");
     let mut program = Throws::run(Command::new(&path).arg("gs"));
-    let mut session = Session::open(&store, program.child.id(), method(None)).unwrap();
+    let mut session = Session::open(&store, program.pid(), method(None)).unwrap();
     session.look().unwrap();
     let error = session.count().unwrap_err();
     assert!(error.to_string().contains("GS segment"), "{error}");
@@ -205,7 +182,7 @@ fn a_second_process_of_the_program_is_laid_out_at_once_by_the_first_ones_profile
     let store = Store::open(dir.path()).unwrap();
     let path = Throws::compile("kept");
     let first = Throws::run(&mut Command::new(&path));
-    let mut session = Session::open(&store, first.child.id(), method(None)).unwrap();
+    let mut session = Session::open(&store, first.pid(), method(None)).unwrap();
     assert_eq!(session.install_kept(&store).unwrap(), None);
     session.look().unwrap();
     session.count().unwrap();
@@ -215,7 +192,7 @@ fn a_second_process_of_the_program_is_laid_out_at_once_by_the_first_ones_profile
     let mut second = Throws::run(&mut Command::new(&path));
     second.assert_goes_on();
     let start = Instant::now();
-    let mut session = Session::open(&store, second.child.id(), method(None)).unwrap();
+    let mut session = Session::open(&store, second.pid(), method(None)).unwrap();
     let again = session.install_kept(&store).unwrap().unwrap();
     println!("installed by a kept profile in {:?}", start.elapsed());
     assert_eq!(

@@ -12,6 +12,7 @@ mod layout;
 mod pause;
 mod phases;
 mod postgres;
+mod talk;
 mod target;
 
 use relayout::{CodeCache, Declined, Process, RelayoutError, Store};

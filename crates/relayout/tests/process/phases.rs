@@ -1,52 +1,16 @@
 //! A program whose workload changes, and comes back.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use relayout::{Session, Store};
 
 use crate::layout::method;
+use crate::talk::{Program, compile};
 
-struct Phases {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Phases {
-    fn start(directory: &Path) -> Self {
-        let path = directory.join("phases");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/phases.c");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-g0", "-s", "-pthread", "-o"]);
-        let status = compiler.arg(&path).arg(source).status().unwrap();
-        assert!(status.success());
-        let mut program = Command::new(path);
-        let program = program.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = program.spawn().unwrap();
-        Self {
-            stdin: child.stdin.take().unwrap(),
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            child,
-        }
-    }
-
-    /// Lets it do this from now on; how many rounds it has done until now.
-    fn go_on_with(&mut self, workload: &str) -> u64 {
-        writeln!(self.stdin, "{workload}").unwrap();
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        line.trim().parse().unwrap()
-    }
-}
-
-impl Drop for Phases {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Lets it do this from now on; how many rounds it has done until now.
+fn go_on_with(program: &mut Program, workload: &str) -> u64 {
+    program.numbers(workload)[0]
 }
 
 fn laid_out(session: &mut Session) -> u32 {
@@ -60,15 +24,16 @@ fn laid_out(session: &mut Session) -> u32 {
 fn a_workload_that_comes_back_is_known_and_gets_its_layout_back() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    let mut program = Phases::start(dir.path());
-    let mut session = Session::open(&store, program.child.id(), method(None)).unwrap();
+    let path = compile("cc", "phases.c", "phases", &["-O2", "-s"]);
+    let mut program = Program::run(&mut Command::new(path));
+    let mut session = Session::open(&store, program.pid(), method(None)).unwrap();
     let load = session.look().unwrap();
     assert_eq!((load.overlap, load.other), (None, None));
     let of_a = laid_out(&mut session);
     let load = session.look().unwrap();
     assert!(load.overlap.unwrap() > 0.5, "{load:?}");
 
-    program.go_on_with("b");
+    go_on_with(&mut program, "b");
     // However often it is looked at: it is like the one that the layout was made for, or not.
     for _ in 0..2 {
         let load = session.look().unwrap();
@@ -80,7 +45,7 @@ fn a_workload_that_comes_back_is_known_and_gets_its_layout_back() {
     assert!(load.overlap.unwrap() > 0.5, "{load:?}");
     assert!(load.other.unwrap().1 < 0.2, "{load:?}");
 
-    let before = program.go_on_with("a");
+    let before = go_on_with(&mut program, "a");
     let load = session.look().unwrap();
     assert!(load.overlap.unwrap() < 0.2, "{load:?}");
     let (other, alike) = load.other.unwrap();
@@ -95,15 +60,15 @@ fn a_workload_that_comes_back_is_known_and_gets_its_layout_back() {
 
     // The original layout may be what a workload runs best in.
     session.leave_original().unwrap();
-    program.go_on_with("b");
+    go_on_with(&mut program, "b");
     let load = session.look().unwrap();
     assert!(load.overlap.unwrap() < 0.2, "{load:?}");
     assert_eq!(load.other.map(|(known, _)| known), Some(of_b), "{load:?}");
     session.resume(of_b).unwrap();
     session.settle().unwrap();
 
-    assert!(program.go_on_with("b") > before);
+    assert!(go_on_with(&mut program, "b") > before);
     session.roll_back().unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    assert!(program.go_on_with("a") > before, "it goes on");
+    assert!(go_on_with(&mut program, "a") > before, "it goes on");
 }

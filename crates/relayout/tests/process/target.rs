@@ -1,19 +1,18 @@
 //! The small C program, compiled once a run, and what can be asked of it.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use relayout::manifest::Bytes;
 use relayout::{CodeCache, HEADER_BYTES, Patch, Process};
 
+use crate::talk::{Program, compile};
+
 pub(crate) struct Target {
-    child: Child,
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
+    program: Program,
     pub(crate) answer: u64,
 }
 
@@ -26,62 +25,31 @@ pub(crate) struct Counts {
     pub(crate) sleeps: u64,
 }
 
-/// What a program answers when it is asked for its counts; nothing where it has ended.
-pub(crate) fn counted(stdin: &mut ChildStdin, stdout: &mut BufReader<ChildStdout>) -> Vec<u64> {
-    stdin.write_all(b"c\n").unwrap();
-    let mut line = String::new();
-    stdout.read_line(&mut line).unwrap();
-    line.split_whitespace()
-        .map(|word| word.parse().unwrap())
-        .collect()
-}
-
-fn program() -> PathBuf {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM
-        .get_or_init(|| {
-            let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
-                .join(format!("target-{}", std::process::id()));
-            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/process/target.c");
-            let status = Command::new("cc")
-                .args(["-O1", "-g0", "-pthread", "-o"])
-                .arg(&path)
-                .arg(source)
-                .status()
-                .unwrap();
-            assert!(status.success());
-            path
-        })
-        .clone()
+fn path() -> PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let name = format!("target-{}", std::process::id());
+        compile("cc", "target.c", &name, &["-O1"])
+    })
+    .clone()
 }
 
 impl Target {
     pub(crate) fn start(workers: u32, sleepers: u32) -> Self {
-        let mut child = Command::new(program())
-            .args([workers.to_string(), sleepers.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdin = child.stdin.take().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        let answer = u64::from_str_radix(line.trim().trim_start_matches("0x"), 16).unwrap();
-        Self {
-            child,
-            stdin,
-            stdout,
-            answer,
-        }
+        let mut command = Command::new(path());
+        command.args([workers.to_string(), sleepers.to_string()]);
+        let mut program = Program::run(&mut command);
+        let answer = program.address();
+        assert_ne!(answer, 0);
+        Self { program, answer }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.program.pid()
     }
 
     pub(crate) fn counts(&mut self) -> Counts {
-        let numbers = counted(&mut self.stdin, &mut self.stdout);
+        let numbers: Vec<u64> = self.program.numbers("c");
         let [calls, ones, twos, signals, sleeps] = numbers[..] else {
             panic!("the target ended: {numbers:?}");
         };
@@ -166,15 +134,8 @@ impl Target {
     }
 
     pub(crate) fn quit(mut self) {
-        self.stdin.write_all(b"q\n").unwrap();
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.program.say("q");
+        assert!(self.program.child.wait().unwrap().success());
     }
 }
 
