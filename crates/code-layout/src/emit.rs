@@ -7,6 +7,7 @@ use crate::assemble::{Context, Target, assemble};
 use crate::error::{Error, Skipped};
 use crate::image::Image;
 use crate::link::Linker;
+use crate::lookup::Lookup;
 use crate::map::AddressMap;
 use crate::plan::Plan;
 
@@ -130,8 +131,10 @@ pub struct Emitted {
     pub bytes: Vec<u8>,
     /// Which of the bytes are code.
     pub code: Range<usize>,
-    /// Which are `.eh_frame` data with its terminator: its runtime address is for `__register_frame`.
+    /// Which are `.eh_frame` data, with its terminator.
     pub eh_frame: Range<usize>,
+    /// Finds an instruction's entry there; exceptions pass through the code once the process's unwinder asks it.
+    pub lookup: Lookup,
     /// Each emitted function: its vaddr, and its runtime range in the code cache.
     pub functions: Vec<(u64, Range<u64>)>,
     /// What leads into the code, in order of address; write all after the code.

@@ -8,6 +8,7 @@ use crate::emit::{Emitted, Placement};
 use crate::error::{Error, Skip, Skipped};
 use crate::frames::{self, NewFrame};
 use crate::image::Image;
+use crate::lookup::{self, Lookup};
 use crate::lsda::Lsda;
 use crate::map::{AddressMap, Mapping};
 use crate::patches;
@@ -115,7 +116,7 @@ impl<'a> Linker<'a> {
         }
         map.by_old.sort_unstable();
         map.by_old.dedup_by_key(|&mut (old, _)| old);
-        let eh_frame = self.write_unwind(&functions)?;
+        let (eh_frame, lookup) = self.write_unwind(&functions)?;
         self.check_room()?;
         let address = |offset: usize| self.placement.cache_address + offset as u64;
         let ranges = functions
@@ -143,6 +144,7 @@ impl<'a> Linker<'a> {
             bytes: self.bytes,
             code,
             eh_frame,
+            lookup,
             functions: ranges,
             patches,
             map,
@@ -314,8 +316,9 @@ impl<'a> Linker<'a> {
         }
     }
 
-    /// Exception tables and `.eh_frame`; returns where the latter lies.
-    fn write_unwind(&mut self, functions: &[Placed<'_>]) -> Result<Range<usize>, Error> {
+    /// Exception tables, `.eh_frame`, whose place is the first result, and the function that finds its entries.
+    fn write_unwind(&mut self, functions: &[Placed<'_>]) -> Result<(Range<usize>, Lookup), Error> {
+        let leaf = Unwind::default();
         let mut frames = Vec::new();
         for placed in functions {
             let (Some(&start), Some(&end)) = (placed.offsets.first(), placed.offsets.last()) else {
@@ -337,15 +340,31 @@ impl<'a> Linker<'a> {
                 rows: rows(placed, start),
             });
         }
+        // The function is code of ours as well: a signal may arrive in it, and its handler walk the stack.
+        let place = lookup::reserve(&mut self.bytes, frames.len() + 1);
+        let code = place.code();
+        frames.push(NewFrame {
+            address: self.runtime(code.start),
+            len: u32::try_from(code.len()).unwrap_or(u32::MAX),
+            unwind: &leaf,
+            lsda: None,
+            rows: Vec::new(),
+        });
         self.align(8);
         let start = self.bytes.len();
-        let section =
-            frames::write(&frames, self.placement.load_bias).ok_or_else(|| Error::Wrong {
-                address: self.runtime(start),
-                what: "unwind information that cannot be written".into(),
-            })?;
+        let wrong = |what: &str| Error::Wrong {
+            address: self.placement.cache_address + start as u64,
+            what: what.into(),
+        };
+        let section = frames::write(&frames, self.placement.load_bias)
+            .ok_or_else(|| wrong("unwind information that cannot be written"))?;
         self.bytes.extend(section);
-        Ok(start..self.bytes.len())
+        let eh_frame = start..self.bytes.len();
+        let address = self.placement.cache_address;
+        let lookup = place
+            .fill(&mut self.bytes, address, eh_frame.clone())
+            .ok_or_else(|| wrong("unwind information that cannot be found"))?;
+        Ok((eh_frame, lookup))
     }
 }
 

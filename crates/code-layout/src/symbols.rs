@@ -1,5 +1,5 @@
 //! Emitted code as an ELF file for debuggers: names and unwind information at the addresses where they are. `gdb` reads neither
-//! what an unwinder was told by `__register_frame` nor `perf`'s maps, but `add-symbol-file` takes this.
+//! what a process's own unwinder finds nor `perf`'s maps, but `add-symbol-file` takes this.
 
 use std::ops::Range;
 

@@ -62,7 +62,7 @@ pub(crate) struct Row {
 }
 
 /// A function's unwind information.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Unwind {
     /// Personality routine: (behind a pointer, vaddr).
     pub(crate) personality: Option<(bool, u64)>,

@@ -115,6 +115,29 @@ fn exceptions_in_every_order() {
 }
 
 #[test]
+fn the_emitted_lookup_finds_the_frames_that_libgcc_finds() {
+    let program = Program::new("exceptions.cc", &["-O2"]);
+    let functions = program.functions();
+    for count in [1, 2, functions.len()] {
+        let chosen = functions[..count].to_vec();
+        let plan = Plan::new(chosen, &Profile::default(), Order::Random(1));
+        let installed = program.install(&plan, PatchSelection::default(), None);
+        let emitted = &installed.emitted;
+        let end = emitted.address + emitted.bytes.len() as u64;
+        let mut found = std::collections::BTreeSet::new();
+        // Beside the code, and in this program's own, it asks libgcc.
+        let own = the_emitted_lookup_finds_the_frames_that_libgcc_finds as fn() as usize as u64;
+        for pc in (emitted.address - 9..end + 9).chain([own, 0, u64::MAX]) {
+            let [ours, libgccs] = installed.frames_of(pc);
+            assert_eq!(ours, libgccs, "{pc:#x} of {:#x}", emitted.address);
+            found.insert(ours.0);
+        }
+        // One of each function, the lookup's, this program's, and none.
+        assert_eq!(found.len(), emitted.functions.len() + 3);
+    }
+}
+
+#[test]
 fn a_table_that_leads_into_a_cold_part() {
     let program = Program::new("parts.s", &[]);
     let parted = program.function(c"parted");

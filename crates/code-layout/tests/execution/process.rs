@@ -19,7 +19,12 @@ const PAGE_BYTES: u64 = 4096;
 unsafe extern "C" {
     fn __register_frame(begin: *const c_void);
     fn __deregister_frame(begin: *const c_void);
+    fn _Unwind_Find_FDE(pc: *const c_void, bases: *mut Bases) -> *const c_void;
 }
+
+/// `struct dwarf_eh_bases` of libgcc/unwind-dw2-fde.h: text base, data base, function.
+type Bases = [usize; 3];
+type Find = unsafe extern "C" fn(*const c_void, *mut Bases) -> *const c_void;
 
 /// A shared object in this process.
 pub(crate) struct Program {
@@ -176,13 +181,15 @@ impl Program {
         };
         let emitted = emit(&self.image, plan, &placement).expect("emitted");
         check(&self.image, plan, &placement, &emitted).expect("right");
-        // SAFETY: the mapping at `address` is ours, writable, and larger than what was emitted.
+        let libgcc: Find = _Unwind_Find_FDE;
+        // SAFETY: the mapping at `address` is ours, writable, and larger than what was emitted; the pointer in it is aligned.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 emitted.bytes.as_ptr(),
                 address as *mut u8,
                 emitted.bytes.len(),
             );
+            *(emitted.lookup.next as *mut usize) = libgcc as usize;
             assert_eq!(
                 libc::mprotect(
                     address as *mut c_void,
@@ -222,6 +229,20 @@ impl Program {
 }
 
 impl Installed<'_> {
+    /// The frame of an address, as the emitted function and libgcc's find it.
+    pub(crate) fn frames_of(&self, pc: u64) -> [(usize, Bases); 2] {
+        let entry = self.emitted.lookup.entry;
+        // SAFETY: emitted with this signature, and executable until `self` is dropped.
+        let own: Find = unsafe { std::mem::transmute(entry) };
+        let libgcc: Find = _Unwind_Find_FDE;
+        [own, libgcc].map(|find| {
+            let mut bases = [1; 3];
+            // SAFETY: takes any address, and `bases` outlives the call.
+            let frame = unsafe { find(pc as *const c_void, &raw mut bases) };
+            (frame as usize, bases)
+        })
+    }
+
     pub(crate) fn activate(self) -> Self {
         for patch in &self.emitted.patches {
             self.program.write(patch, &patch.old, &patch.new);
