@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, UnwindSection};
+use serde::{Deserialize, Serialize};
 
 /// Where such a function lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookup {
     /// Its runtime address.
     pub entry: u64,

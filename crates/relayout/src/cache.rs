@@ -9,14 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::calls::find_stub;
-use crate::manifest::{Generation, LoadedObject, Manifest, Patch, Region, Store, Unwinding};
+use crate::manifest::{Generation, LoadedObject, Manifest, Patch, Region, Store};
 use crate::maps::{self, Mapping};
 use crate::patching::{Place, originals, places, write_image};
 use crate::process::Process;
-use crate::region::{self, FRAMES_MAX, write_header};
+use crate::region::{self, write_header};
 use crate::scan::PAGE;
 use crate::stop::Pause;
-use crate::{Declined, RelayoutError, calls, family, reclaim};
+use crate::unwinder::{Chain, Unwinder};
+use crate::{Declined, RelayoutError, family, reclaim};
 
 /// A process that we write into, with those that were forked from it.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub struct CodeCache {
     members: Vec<Process>,
     /// Those that have every region of ours that is in use.
     joined: BTreeSet<(u32, u64)>,
+    /// What is to be led to the code that is announced.
+    unwinder: Option<Unwinder>,
     store: Store,
     /// Which version of the manifest's file this is.
     read: Option<(u64, i64, i64)>,
@@ -113,6 +116,7 @@ impl CodeCache {
             manifest,
             members: Vec::new(),
             joined: BTreeSet::new(),
+            unwinder: None,
             store: store.clone(),
             read: None,
         }
@@ -139,6 +143,7 @@ impl CodeCache {
             self.manifest.generations.clear();
             self.manifest.regions.clear();
             self.manifest.objects.clear();
+            self.manifest.unwinder = None;
             self.manifest.stub = None;
             self.manifest.generation = 0;
         }
@@ -169,6 +174,17 @@ impl CodeCache {
     pub fn pids(&mut self) -> Vec<u32> {
         self.gather();
         self.family().map(|process| process.pid).collect()
+    }
+
+    /// Looks for the process's unwinder; exceptions pass through all code that is announced from now on. False where it has
+    /// none that can be led there.
+    ///
+    /// # Errors
+    /// As [`Process::image`].
+    pub(crate) fn find_unwinder(&mut self) -> Result<bool, RelayoutError> {
+        let known = self.manifest.unwinder.as_ref();
+        self.unwinder = Unwinder::find(&self.process, &self.process.objects()?, known)?;
+        Ok(self.unwinder.is_some())
     }
 
     /// Maps memory (readable and executable, or readable and writable) that reaches all of `near` with 32 bits. The
@@ -204,7 +220,7 @@ impl CodeCache {
             bytes,
             is_code,
             mark: region::mark(&self.manifest),
-            unwinding: Vec::new(),
+            lookups: Vec::new(),
         };
         self.manifest.regions.push(region.clone());
         let stub = self.announce_stub(&maps)?;
@@ -255,6 +271,13 @@ impl CodeCache {
         regions: &[Region],
     ) -> Result<Vec<u32>, RelayoutError> {
         let _lock = self.lock()?;
+        if self.unwinder.is_some() {
+            self.manifest.unwinder.clone_from(&self.unwinder);
+        }
+        for region in regions {
+            let known = self.manifest.region(region.address)?;
+            known.lookups.clone_from(&region.lookups);
+        }
         for region in regions.iter().filter(|region| region.is_code) {
             region::set_complete(&self.process.memory, region)?;
         }
@@ -303,15 +326,11 @@ impl CodeCache {
     /// Puts down which files the patches are in.
     fn note_objects(&mut self, patches: &[Patch]) -> Result<(), RelayoutError> {
         for object in self.process.objects()? {
-            let (start, end) = object.range();
-            let first = patches.partition_point(|patch| patch.address < start);
-            let is_patched = patches.get(first).is_some_and(|patch| patch.address < end);
-            let known = LoadedObject {
-                start,
-                end,
-                inode: object.mappings.first().map_or(0, |map| map.inode),
-                path: object.path,
-            };
+            let known = object.loaded();
+            let first = patches.partition_point(|patch| patch.address < known.start);
+            let is_patched = patches
+                .get(first)
+                .is_some_and(|patch| patch.address < known.end);
             if is_patched && !self.manifest.objects.contains(&known) {
                 self.manifest.objects.push(known);
             }
@@ -414,10 +433,11 @@ impl CodeCache {
             0 => &[],
             number => &self.manifest.generation(number)?.patches,
         };
+        let chain = Chain::new(process, &self.manifest, None)?;
         let closed = closed(&process.maps()?, &self.manifest.objects);
         let mut places = places(&self.manifest, wanted);
         places.retain(|place| !closed.iter().any(|object| place.is_in(object)));
-        let mut switched = write_image(process.pid, &process.memory, &places)?;
+        let mut switched = write_image(process.pid, &process.memory, &chain, &places)?;
         let paths = closed.into_iter().map(|object| object.path.clone());
         switched.closed = paths.collect();
         Ok(switched)
@@ -455,45 +475,14 @@ impl CodeCache {
                 if !lacking.contains(&member.name()) {
                     continue;
                 }
-                match family::join(&self.process.memory, member, &regions, &stub) {
+                let (leader, unwinder) = (&self.process.memory, self.manifest.unwinder.as_ref());
+                match family::join(leader, member, &regions, unwinder, &stub) {
                     Ok(()) | Err(RelayoutError::Gone { .. }) => {}
                     Err(error) => left_out.push((member.pid, error.to_string())),
                 }
             }
         }
         Ok(())
-    }
-
-    /// Tells the process's unwinder of the frames in a region; the family's follows when it gets the region.
-    ///
-    /// # Errors
-    /// Those of stopping; [`RelayoutError::Gone`].
-    pub fn register_frames(
-        &mut self,
-        region: &Region,
-        frames: u64,
-        register: u64,
-        deregister: u64,
-    ) -> Result<(), RelayoutError> {
-        let _lock = self.lock()?;
-        let unwinding = Unwinding {
-            frames,
-            register,
-            deregister,
-        };
-        let mut regions = self.manifest.regions.iter_mut();
-        let Some(known) = regions.find(|known| known.address == region.address) else {
-            return Err(RelayoutError::Gone {
-                pid: self.process.pid,
-            });
-        };
-        if known.unwinding.len() >= FRAMES_MAX {
-            return Ok(());
-        }
-        known.unwinding.push(unwinding);
-        let known = known.clone();
-        self.save()?;
-        calls::tell(&self.process, &known, known.unwinding.len() - 1, true).map(drop)
     }
 
     /// Back to the original bytes, here and in the processes that were forked from this one; then gives back the memory
@@ -529,7 +518,7 @@ impl CodeCache {
         };
         for process in self.family() {
             let place = Place::of_stub(stub);
-            match write_image(process.pid, &process.memory, &[place]) {
+            match write_image(process.pid, &process.memory, &Chain::default(), &[place]) {
                 // Never there in a process that has something else there.
                 Ok(_) => {}
                 Err(error) if process.pid == self.process.pid => return Err(error),
@@ -619,7 +608,7 @@ impl CodeCache {
                 if !done.insert(process.name()) {
                     continue;
                 }
-                match reclaim::unmap(process, region, &stub) {
+                match reclaim::unmap(process, &self.manifest, region, &stub) {
                     Ok(is_unmapped) => is_free &= is_unmapped,
                     Err(RelayoutError::Gone { pid }) if pid != self.process.pid => {}
                     Err(error) => return Err(error),
@@ -631,12 +620,8 @@ impl CodeCache {
 
 /// The objects that are not where they were any more.
 fn closed<'a>(maps: &[Mapping], objects: &'a [LoadedObject]) -> Vec<&'a LoadedObject> {
-    let is_there = |object: &LoadedObject| {
-        maps.iter().any(|map| {
-            map.start == object.start && map.inode == object.inode && map.path == object.path
-        })
-    };
-    objects.iter().filter(|object| !is_there(object)).collect()
+    let closed = objects.iter().filter(|object| !object.is_in(maps));
+    closed.collect()
 }
 
 /// Memory that could not be given back yet.

@@ -1,7 +1,7 @@
 //! A process and those that were forked from it without an `execve`, as PostgreSQL forks a backend for each connection:
 //! they have its addresses, and each a copy of its code. A layout is put in force in all of them.
 //!
-//! Who is forked later inherits everything: patches, code cache, and what the unwinder was told. Who lives already gets a
+//! Who is forked later inherits everything: patches, code cache, and where the unwinder is led. Who lives already gets a
 //! copy at the same addresses ([`join`]).
 
 use std::fs;
@@ -12,7 +12,8 @@ use host::Roots;
 use crate::calls;
 use crate::manifest::{Manifest, Patch, Region};
 use crate::process::Process;
-use crate::region::{HEADER_BYTES, Told, is_complete, is_ours, set_complete, told, write_header};
+use crate::region::{HEADER_BYTES, is_complete, is_ours, set_complete, write_header};
+use crate::unwinder::Unwinder;
 use crate::{Memory, RelayoutError};
 
 /// Code is copied in pieces of this size.
@@ -59,14 +60,23 @@ pub(crate) fn has_all(process: &Process, regions: &[Region]) -> Result<bool, Rel
     }))
 }
 
-/// Gives a member the regions that it lacks, at the leader's addresses, and tells its unwinder what the leader's was told.
+/// Gives a member the regions that it lacks, at the leader's addresses. `unwinder` is the leader's.
 pub(crate) fn join(
     leader: &Memory,
     member: &Process,
     regions: &[Region],
+    unwinder: Option<&Unwinder>,
     stub: &Patch,
 ) -> Result<(), RelayoutError> {
     member.preflight()?;
+    let maps = member.maps()?;
+    if unwinder.is_some_and(|unwinder| !unwinder.object.is_in(&maps)) {
+        return Err(RelayoutError::Refused {
+            pid: member.pid,
+            call: "be given moved code: its unwinder is not where its parent's is",
+            source: std::io::Error::from_raw_os_error(libc::ENOENT),
+        });
+    }
     for region in regions {
         let maps = member.maps()?;
         if !is_ours(&member.memory, &maps, region) {
@@ -85,16 +95,6 @@ pub(crate) fn join(
                 at += count as u64;
             }
             set_complete(&member.memory, region)?;
-        }
-        for index in 0..region.unwinding.len() {
-            let is_known = told(leader, region, index)? == Told::Yes;
-            if is_known && !calls::tell(member, region, index, true)? {
-                return Err(RelayoutError::Refused {
-                    pid: member.pid,
-                    call: "be given moved code: it is not known what its unwinder was told",
-                    source: std::io::Error::from_raw_os_error(libc::EBUSY),
-                });
-            }
         }
     }
     Ok(())

@@ -15,13 +15,7 @@ use crate::{Memory, RelayoutError};
 /// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64, section 3.2.2).
 pub(crate) const RED_ZONE_BYTES: u64 = 128;
 
-/// Room for `xsave`: 2.7 KiB with AVX-512, 11 KiB with AMX tiles (CPUID leaf 13).
-const XSAVE_BYTES: u64 = 16 << 10;
-
-/// The part of an XSAVE area that must be zero beforehand: its header (Intel SDM, volume 1, section 13.4.2).
-const XSAVE_HEADER: (u64, usize) = (512, 64);
-
-/// How long an injected call may take. `__register_frame` takes microseconds, an `mmap` too.
+/// How long an injected call may take; an `mmap` takes microseconds.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// A stub's size at most, so that one number says how much room to look for.
@@ -29,9 +23,6 @@ pub(crate) const STUB_BYTES: usize = 128;
 
 /// `cs` of 64-bit user code (`__USER_CS` in arch/x86/include/asm/segment.h).
 const CODE_SEGMENT: u64 = 0x33;
-
-/// The direction flag, which functions expect to be clear.
-const DIRECTION_FLAG: u64 = 1 << 10;
 
 /// From the result of the work to where the thread was: put the mask back, pop everything. On entry `rsp` is the frame.
 const RETURN: &[u8] = &[
@@ -66,27 +57,9 @@ const MASK_IS_BACK: u64 = 23;
 /// `syscall`.
 const SYSCALL: &[u8] = &[0x0f, 0x05];
 
-/// Calls r12 with r13 for its argument; rbx is the frame, rsp a zeroed XSAVE area aligned to 64 bytes.
-const CALL: &[u8] = &[
-    0xb8, 0xff, 0xff, 0xff, 0xff, // mov eax, -1
-    0xba, 0xff, 0xff, 0xff, 0xff, // mov edx, -1
-    0x48, 0x0f, 0xae, 0x24, 0x24, // xsave64 [rsp]
-    0x4c, 0x89, 0xef, // mov rdi, r13
-    0x41, 0xff, 0xd4, // call r12
-    0xb8, 0xff, 0xff, 0xff, 0xff, // mov eax, -1
-    0xba, 0xff, 0xff, 0xff, 0xff, // mov edx, -1
-    0x48, 0x0f, 0xae, 0x2c, 0x24, // xrstor64 [rsp]
-    0x48, 0x89, 0xdc, // mov rsp, rbx
-];
-
 /// The stub for system calls.
 pub(crate) fn syscall_stub() -> Vec<u8> {
     [SYSCALL, RETURN].concat()
-}
-
-/// The stub for function calls.
-pub(crate) fn call_stub() -> Vec<u8> {
-    [CALL, RETURN].concat()
 }
 
 /// Errors of a system call that was interrupted and is to be done again (include/linux/errno.h): ERESTARTSYS,
@@ -141,32 +114,6 @@ pub(crate) fn syscall(
         stub + SYSCALL.len() as u64,
         end,
     )
-}
-
-/// A call of a function with one argument by a stopped thread, through a stub at `stub`. Other threads may run meanwhile,
-/// and must, where the function takes a lock that one of them could hold.
-///
-/// # Errors
-/// As [`syscall`].
-pub(crate) fn call(
-    process: &Stopped<'_>,
-    thread: u32,
-    stub: u64,
-    function: u64,
-    argument: u64,
-) -> Result<(), RelayoutError> {
-    let (back, frame) = lay_frame(process.memory, thread)?;
-    let area = (frame - XSAVE_BYTES) & !63;
-    let (header, header_bytes) = XSAVE_HEADER;
-    process
-        .memory
-        .write(area + header, &vec![0; header_bytes])?;
-    let mut there = back;
-    (there.rip, there.rsp, there.rbx) = (stub, area, frame);
-    (there.r12, there.r13) = (function, argument);
-    there.eflags &= !DIRECTION_FLAG;
-    let end = stub + CALL.len() as u64 + MASK_IS_BACK;
-    run(process, thread, &there, &back, u64::MAX, end).map(drop)
 }
 
 /// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame's address.
@@ -286,10 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn stubs_fit_and_the_mark_is_behind_the_system_call() {
-        for stub in [syscall_stub(), call_stub()] {
-            assert!(stub.len() <= STUB_BYTES, "{}", stub.len());
-        }
+    fn the_stub_fits_and_the_mark_is_behind_the_system_call() {
+        let bytes = syscall_stub().len();
+        assert!(bytes <= STUB_BYTES, "{bytes}");
         let mark = usize::try_from(MASK_IS_BACK).unwrap();
         assert_eq!(RETURN[mark - 2..mark], *SYSCALL);
     }

@@ -36,6 +36,7 @@ mod session;
 mod status;
 mod stop;
 mod units;
+mod unwinder;
 
 pub use cache::{CodeCache, Kept, Switched};
 pub use code_layout::Footprint;
@@ -52,3 +53,4 @@ pub use session::{Layout, Method, Session, TopFunction};
 pub use status::{Gain, PauseUs, Status};
 pub use stop::{Pause, STOP_LIMITS, Stopped, one_stopped, stopped};
 pub use units::{Meter, Reading, Unit};
+pub use unwinder::{Slot, Unwinder};

@@ -11,13 +11,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use code_layout::Lookup;
 use host::{HostError, Lock, Roots};
 use serde::{Deserialize, Serialize};
 
+use crate::maps::Mapping;
+use crate::unwinder::Unwinder;
 use crate::{Process, RelayoutError};
 
 /// The version of the format; a manifest of another one is left alone.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How long an operation waits for another Slackline that is writing into some process: each takes milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(20);
@@ -83,21 +86,9 @@ pub struct Region {
     pub is_code: bool,
     /// The first bytes of it, by which it is known to be ours.
     pub mark: Bytes,
-    /// `.eh_frame` data in it that was registered with the process's unwinder (or was about to be).
+    /// What finds the unwind information of its code.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unwinding: Vec<Unwinding>,
-}
-
-/// Frames that the process's unwinder is told of. Whether it was, is written in the region itself (`region`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unwinding {
-    /// The argument of both functions.
-    pub frames: u64,
-    /// `__register_frame` in this process.
-    pub register: u64,
-    /// `__deregister_frame` in this process. To make it forget what it does not know ends the process (an assertion of
-    /// libgcc), so where that is not known the memory stays.
-    pub deregister: u64,
+    pub lookups: Vec<Lookup>,
 }
 
 /// A file whose code or data is patched, where it was loaded.
@@ -111,6 +102,21 @@ pub struct LoadedObject {
     pub path: String,
     /// Its inode: another file may be loaded at the same place later.
     pub inode: u64,
+}
+
+impl LoadedObject {
+    /// Whether it is still where it was.
+    pub(crate) fn is_in(&self, maps: &[Mapping]) -> bool {
+        let is_this = |map: &Mapping| {
+            map.start == self.start && map.inode == self.inode && map.path == self.path
+        };
+        maps.iter().any(is_this)
+    }
+
+    /// Whether an address is in it.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        (self.start..self.end).contains(&address)
+    }
 }
 
 /// One layout of the process. Number 0 is the original one and has none of these.
@@ -148,6 +154,9 @@ pub struct Manifest {
     pub regions: Vec<Region>,
     /// The layouts.
     pub generations: Vec<Generation>,
+    /// What is led to moved code, where the process has an unwinder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwinder: Option<Unwinder>,
     /// Code of ours in the process's own text: there for the length of a system call, or in what was forked meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stub: Option<Patch>,
@@ -176,6 +185,7 @@ impl Manifest {
             members: Vec::new(),
             regions: Vec::new(),
             generations: Vec::new(),
+            unwinder: None,
             stub: None,
             generation: 0,
             path: store.path(pid, start_time),
@@ -190,15 +200,30 @@ impl Manifest {
         self.generations
             .iter()
             .find(|generation| generation.number == number)
-            .ok_or_else(|| RelayoutError::NoGeneration {
-                pid: self.pid,
-                number,
-                known: std::iter::once(0)
-                    .chain(self.generations.iter().map(|generation| generation.number))
-                    .map(|number| number.to_string())
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })
+            .ok_or_else(|| self.no_generation(number))
+    }
+
+    fn no_generation(&self, number: u32) -> RelayoutError {
+        let known = self.generations.iter().map(|generation| generation.number);
+        let known = std::iter::once(0).chain(known);
+        RelayoutError::NoGeneration {
+            pid: self.pid,
+            number,
+            known: known
+                .map(|number| number.to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+        }
+    }
+
+    /// A region by its address.
+    ///
+    /// # Errors
+    /// [`RelayoutError::NoGeneration`]: it was given back, by somebody who rolled back before a generation led there.
+    pub(crate) fn region(&mut self, address: u64) -> Result<&mut Region, RelayoutError> {
+        let gone = self.no_generation(self.next_number());
+        let mut regions = self.regions.iter_mut();
+        regions.find(|region| region.address == address).ok_or(gone)
     }
 
     /// Memory of the process that is mapped for code and counters, and for what could not be given back yet.

@@ -9,6 +9,7 @@ use crate::inject::going_on;
 use crate::manifest::{LoadedObject, Manifest, Patch};
 use crate::scan::PAGE;
 use crate::stop::{Stopped, stopped};
+use crate::unwinder::Chain;
 use crate::{Memory, RelayoutError, ptrace};
 
 /// How often a stop is tried again when a thread is about to run the inside of a patch: it has left after some
@@ -42,7 +43,7 @@ impl<'a> Place<'a> {
 
     /// Whether it is in that file.
     pub(crate) fn is_in(&self, object: &LoadedObject) -> bool {
-        (object.start..object.end).contains(&self.address)
+        object.contains(self.address)
     }
 
     /// Taking the stub of a system call out of the text again.
@@ -94,10 +95,11 @@ pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Pla
 }
 
 /// Writes what is wanted where something else of ours is, while the process is stopped and no thread is about to run the
-/// inside of a changed place.
+/// inside of a changed place; before it, where the unwinder is led.
 pub(crate) fn write_image(
     pid: u32,
     memory: &Memory,
+    chain: &Chain,
     places: &[Place<'_>],
 ) -> Result<Switched, RelayoutError> {
     let mut switched = Switched::default();
@@ -130,23 +132,25 @@ pub(crate) fn write_image(
         });
     }
     for attempt in 0..TRIES {
-        if changes.is_empty() {
+        if changes.is_empty() && chain.is_laid() {
             break;
         }
         let runs = runs(&changes, memory)?;
-        let (inside, pause) = stopped(pid, memory, |process| {
+        let ((inside, is_done), pause) = stopped(pid, memory, |process| {
             let inside = occupied(process, &changes)?;
-            if inside.is_empty() {
+            let is_done = inside.is_empty() && !chain.is_asked_for(process)?;
+            if is_done {
+                chain.lay(process.memory)?;
                 for (address, bytes) in &runs {
                     process.memory.write(*address, bytes)?;
                 }
             }
-            Ok(inside)
+            Ok((inside, is_done))
         })?;
         if pause.us > switched.pause.us {
             switched.pause = pause;
         }
-        if inside.is_empty() {
+        if is_done {
             return Ok(switched);
         }
         // Half-way: where somebody waits for long is left out.
@@ -156,12 +160,12 @@ pub(crate) fn write_image(
         }
         std::thread::sleep(TRY_AGAIN);
     }
-    if changes.is_empty() {
+    if changes.is_empty() && chain.is_laid() {
         return Ok(switched);
     }
     Err(RelayoutError::Refused {
         pid,
-        call: "be switched: a thread stays inside a place that is to be patched",
+        call: "be switched: a thread stays inside a place that is to be patched, or the dynamic linker in one",
         source: std::io::Error::from_raw_os_error(libc::EBUSY),
     })
 }

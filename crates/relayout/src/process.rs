@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use code_layout::{Error as LayoutError, Image};
 use host::{HostError, Roots};
 
+use crate::manifest::LoadedObject;
 use crate::maps::{self, Mapping};
 use crate::stop::{status_field, stopped};
 use crate::{Declined, Memory, RelayoutError};
@@ -41,6 +42,17 @@ pub struct Object {
 }
 
 impl Object {
+    /// Where it is loaded.
+    pub(crate) fn loaded(&self) -> LoadedObject {
+        let (start, end) = self.range();
+        LoadedObject {
+            start,
+            end,
+            inode: self.mappings.first().map_or(0, |map| map.inode),
+            path: self.path.clone(),
+        }
+    }
+
     /// First address, and first address behind it.
     #[must_use]
     pub fn range(&self) -> (u64, u64) {

@@ -3,20 +3,26 @@
 
 use std::ops::Range;
 
+use crate::RelayoutError;
 use crate::inject;
-use crate::manifest::{Patch, Region};
+use crate::manifest::{Manifest, Patch, Region};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::region::is_ours;
 use crate::scan::Search;
 use crate::stop::{Stopped, stopped};
-use crate::{RelayoutError, calls};
+use crate::unwinder::Chain;
 
 const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
 
-/// Unmaps a region that nothing leads into; false where something may. True where the process does not have it.
+/// A thread that looks for a frame in the region is through after some instructions; so often it is looked at again.
+const TRIES: usize = 3;
+
+/// Unmaps a region that nothing leads into; false where something may. True where the process does not have it. The
+/// process's unwinder is led past it by then.
 pub(crate) fn unmap(
     process: &Process,
+    manifest: &Manifest,
     region: &Region,
     stub: &Patch,
 ) -> Result<bool, RelayoutError> {
@@ -26,15 +32,6 @@ pub(crate) fn unmap(
     }
     let range = region.address..region.address + region.bytes;
     let range = std::slice::from_ref(&range);
-    if !region.unwinding.is_empty() && is_reached(process, range)? {
-        return Ok(false);
-    }
-    // The frames are the unwinder's data: only after it has let go of them may they go.
-    for index in (0..region.unwinding.len()).rev() {
-        if !calls::tell(process, region, index, false)? {
-            return Ok(false);
-        }
-    }
     let maps = process.maps()?;
     // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
     // can only have been in the rest, where words stay in their place.
@@ -45,17 +42,23 @@ pub(crate) fn unmap(
         let (guard, stacks) = guard_and_stacks(process)?;
         let mut search = Search::new(range);
         search.set_guard(guard);
-        let found = search.everywhere(memory, pid, &maps, &stacks)?;
+        let unwinder = manifest.unwinder.iter();
+        let slots = unwinder.flat_map(|unwinder| &unwinder.slots);
+        // Those lead there until the last moment.
+        let slots: Vec<u64> = slots.map(|slot| slot.address).collect();
+        let found = search.everywhere(memory, pid, &maps, &stacks, &slots)?;
         if found != Some(false) {
             return Ok(false);
         }
     }
     let (address, bytes) = (region.address, region.bytes);
+    let chain = Chain::new(process, manifest, Some(region))?;
     let (result, _) = stopped(pid, memory, |process| {
         let is_reached = region.is_code && reaches(process, range, &maps)?;
         if process.is_group_stopped || is_reached {
             return Ok(None);
         }
+        chain.lay(process.memory)?;
         process.memory.write(stub.address, &stub.new.0)?;
         let arguments = [address, bytes, 0, 0, 0, 0];
         let mut done = Err(RelayoutError::Gone { pid });
@@ -89,10 +92,15 @@ fn guard_and_stacks(process: &Process) -> Result<(Option<u64>, Vec<u64>), Relayo
 
 fn is_reached(process: &Process, ranges: &[Range<u64>]) -> Result<bool, RelayoutError> {
     let maps = process.maps()?;
-    stopped(process.pid, &process.memory, |process| {
-        reaches(process, ranges, &maps)
-    })
-    .map(|(is_reached, _)| is_reached)
+    for _ in 0..TRIES {
+        let (is_reached, _) = stopped(process.pid, &process.memory, |process| {
+            reaches(process, ranges, &maps)
+        })?;
+        if !is_reached {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether a stopped process has an address in one of the ranges in a register or on a stack.

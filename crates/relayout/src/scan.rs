@@ -108,13 +108,14 @@ impl<'a> Search<'a> {
 
     /// Whether any writable private memory holds such an address: the stacks of coroutines and what `setjmp` saved live
     /// there. `None` where there is too much of it to tell. Pages that were never touched are not read, and not the `stacks`
-    /// of threads (an address in each): what lies below their stack pointers is nobody's any more.
+    /// of threads (an address in each): what lies below their stack pointers is nobody's any more; nor the words at `except`.
     pub(crate) fn everywhere(
         &self,
         memory: &Memory,
         pid: u32,
         maps: &[Mapping],
         stacks: &[u64],
+        except: &[u64],
     ) -> Result<Option<bool>, RelayoutError> {
         let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else {
             return Ok(None);
@@ -130,8 +131,10 @@ impl<'a> Search<'a> {
                     Some(left_bytes) => left_bytes,
                     None => return Ok(None),
                 };
-                if self.memory(memory, run)? {
-                    return Ok(Some(true));
+                for part in around(run, except) {
+                    if self.memory(memory, part)? {
+                        return Ok(Some(true));
+                    }
                 }
             }
         }
@@ -142,6 +145,16 @@ impl<'a> Search<'a> {
     pub(crate) fn set_guard(&mut self, guard: Option<u64>) {
         self.guard = guard;
     }
+}
+
+/// A range without some words.
+fn around(range: Range<u64>, except: &[u64]) -> Vec<Range<u64>> {
+    let mut inside: Vec<u64> = except.to_vec();
+    inside.retain(|word| range.contains(word));
+    inside.sort_unstable();
+    let starts = std::iter::once(range.start).chain(inside.iter().map(|word| word + 8));
+    let ends = inside.iter().copied().chain(std::iter::once(range.end));
+    starts.zip(ends).map(|(start, end)| start..end).collect()
 }
 
 /// The runs of a mapping's pages that are in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst: bits 63
@@ -176,6 +189,13 @@ fn touched(pagemap: &File, map: &Mapping) -> Vec<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_left_out_of_a_range() {
+        assert_eq!(around(0..64, &[96]), vec![0..64; 1]);
+        assert_eq!(around(0..64, &[56, 96, 16]), [0..16, 24..56, 64..64]);
+        assert_eq!(around(64..128, &[64]), [64..64, 72..128]);
+    }
 
     #[test]
     fn plain_and_guarded_addresses_are_found() {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cache::CodeCache;
 use crate::driver::Load;
 use crate::kept::Kept;
-use crate::loaded::{Loaded, all_functions};
+use crate::loaded::Loaded;
 use crate::manifest::{Bytes, Patch, Region};
 use crate::moved::{self, Moved};
 use crate::phases::{Phase, Phases, Shares};
@@ -86,8 +86,8 @@ pub struct Layout {
     pub after: Footprint,
     /// The functions with the most samples.
     pub top: Vec<TopFunction>,
-    /// Whether the process's unwinder was told.
-    pub is_unwinder_told: bool,
+    /// Whether the process's unwinder finds moved code.
+    pub is_unwinder_led: bool,
     /// Processes that run in it: this one and those that it forked.
     pub processes: usize,
     /// Those that it could not be given to, and why.
@@ -120,7 +120,7 @@ pub struct Session {
     pub cache: CodeCache,
     method: Method,
     objects: Vec<Loaded>,
-    unwinder: Option<Unwinder>,
+    has_unwinder: bool,
     phases: Phases,
     /// When its CPU time was last read, and what it was, in seconds.
     last_cpu: Option<(Instant, f64)>,
@@ -133,13 +133,6 @@ const FIRST_LOOK: Duration = Duration::from_millis(300);
 
 /// Below this a process is not even sampled, in cores; a fifth of what `Settings::idle_cores` declines.
 const ASLEEP_CORES: f64 = 0.01;
-
-/// `__register_frame` and `__deregister_frame` of the process's libgcc.
-#[derive(Clone, Copy, Debug)]
-struct Unwinder {
-    register: u64,
-    deregister: u64,
-}
 
 impl Session {
     /// Opens a process, after preflight.
@@ -154,7 +147,7 @@ impl Session {
             cache: CodeCache::open(store, process)?,
             method,
             objects: Vec::new(),
-            unwinder: None,
+            has_unwinder: false,
             phases: Phases::default(),
             last_cpu: None,
             seconds: BTreeMap::new(),
@@ -347,8 +340,9 @@ impl Session {
             loaded.profile.build_id = loaded.image.build_id().cloned().unwrap_or_default();
             self.objects.push(loaded);
         }
-        self.unwinder = find_unwinder(process, &objects)?;
-        if self.unwinder.is_none() {
+        self.has_unwinder = self.cache.find_unwinder()?;
+        if !self.has_unwinder {
+            let process = &self.cache.process;
             let exe = &process.exe;
             if let Some(program) = self
                 .objects
@@ -360,7 +354,7 @@ impl Session {
                     pid: process.pid,
                     reason: Declined::Program {
                         path: program.object.path.clone(),
-                        why: "it handles exceptions, and its unwinder is not libgcc_s.so.1, so it cannot be told of moved code".into(),
+                        why: "it handles exceptions, and its unwinder is no libgcc_s.so.1 that can be led to moved code".into(),
                     },
                 });
             }
@@ -490,7 +484,7 @@ impl Session {
             sizes.push((emitted.bytes.len() as u64).next_multiple_of(PAGE as u64) + PAGE as u64);
         }
         let all: u64 = sizes.iter().sum();
-        let region = self.cache.map(near, PAGE as u64 + all, true)?;
+        let mut region = self.cache.map(near, PAGE as u64 + all, true)?;
         let mut at = region.address + PAGE as u64;
         let mut counters_at = area.address + HEADER_BYTES;
         let bias = self.objects[index].bias;
@@ -499,7 +493,7 @@ impl Session {
         for (plan, size) in plans.into_iter().zip(&sizes) {
             let placement = placement(at, *size, counters_at, bias);
             let emitted = self.objects[index].emit(&plan, &placement)?;
-            self.put(&region, &emitted)?;
+            self.put(&mut region, &emitted)?;
             let counters = counters_at;
             at += size;
             counters_at += (plan.counters() as u64 * 8).next_multiple_of(64);
@@ -546,19 +540,11 @@ impl Session {
         Ok(sums)
     }
 
-    /// Writes emitted code into a region and tells the unwinder of it.
-    fn put(&mut self, region: &Region, emitted: &Emitted) -> Result<(), RelayoutError> {
-        self.cache
-            .process
-            .memory
-            .write(emitted.address, &emitted.bytes)?;
-        if let Some(unwinder) = self.unwinder
-            && !emitted.eh_frame.is_empty()
-        {
-            let frames = emitted.address + emitted.eh_frame.start as u64;
-            self.cache
-                .register_frames(region, frames, unwinder.register, unwinder.deregister)?;
-        }
+    /// Writes emitted code into a region.
+    fn put(&self, region: &mut Region, emitted: &Emitted) -> Result<(), RelayoutError> {
+        let memory = &self.cache.process.memory;
+        memory.write(emitted.address, &emitted.bytes)?;
+        region.lookups.push(emitted.lookup);
         Ok(())
     }
 
@@ -569,7 +555,7 @@ impl Session {
     pub fn install(&mut self) -> Result<Layout, RelayoutError> {
         let start = Instant::now();
         let mut layout = Layout {
-            is_unwinder_told: self.unwinder.is_some(),
+            is_unwinder_led: self.has_unwinder,
             ..Layout::default()
         };
         let mut all_patches = Vec::new();
@@ -601,7 +587,7 @@ impl Session {
             };
             let size = loaded.emit(&plan, &placement)?.bytes.len() as u64;
             let bytes = (PAGE as u64 + size + PAGE as u64).next_multiple_of(PAGE as u64);
-            let region = self.cache.map(near, bytes, true)?;
+            let mut region = self.cache.map(near, bytes, true)?;
             let loaded = &self.objects[index];
             placement.cache_address = region.address + PAGE as u64;
             placement.cache_bytes = bytes - PAGE as u64;
@@ -627,7 +613,7 @@ impl Session {
                 &emitted,
             ));
             all_patches.extend(patches(&emitted, loaded.bias));
-            self.put(&region, &emitted)?;
+            self.put(&mut region, &emitted)?;
             regions.push(region);
         }
         layout
@@ -731,30 +717,4 @@ fn patches(emitted: &Emitted, bias: u64) -> Vec<Patch> {
             new: Bytes(patch.new.clone()),
         })
         .collect()
-}
-
-fn find_unwinder(process: &Process, objects: &[Object]) -> Result<Option<Unwinder>, RelayoutError> {
-    let is_libgcc = |object: &&Object| {
-        let name = object.path.rsplit('/').next().unwrap_or_default();
-        name.starts_with("libgcc_s.so")
-    };
-    let Some(object) = objects.iter().find(is_libgcc) else {
-        return Ok(None);
-    };
-    let image = process.image(object)?;
-    let Some(bias) = object.load_bias(&image) else {
-        return Ok(None);
-    };
-    let address = |name: &str| {
-        all_functions(&image)
-            .into_iter()
-            .find(|id| image.name(*id) == Some(name))
-            .map(|id| image.range(id).start.wrapping_add(bias))
-    };
-    Ok(address("__register_frame")
-        .zip(address("__deregister_frame"))
-        .map(|(register, deregister)| Unwinder {
-            register,
-            deregister,
-        }))
 }

@@ -114,7 +114,7 @@ const LAYOUT_KILLS_MAX: usize = 200;
 /// So often the same program; what memory stays in it makes each rollback longer.
 const KILLS_A_PROGRAM: usize = 12;
 
-/// The other victim: a whole relayout of a C++ program, with the frames that its unwinder is told of.
+/// The other victim: a whole relayout of a C++ program, to whose frames its unwinder is led.
 #[test]
 #[ignore = "started by the test below"]
 fn layout_writer() {

@@ -100,7 +100,7 @@ fn moved(name: &str, random: Option<u64>, switches: usize) {
     );
     let layout = session.install().unwrap();
     println!("{name}: {layout:?}");
-    assert!(layout.functions > 0 && layout.is_unwinder_told);
+    assert!(layout.functions > 0 && layout.is_unwinder_led);
     assert!(program.is_text_changed());
     program.assert_goes_on();
     let perf_map = format!("/tmp/perf-{}.map", program.pid());
@@ -138,25 +138,51 @@ fn exceptions_pass_through_a_program_in_random_order() {
 }
 
 #[test]
-fn an_unwinder_that_may_not_have_been_told_is_not_made_to_forget() {
+fn an_unwinder_is_led_before_it_has_ever_been_asked_and_leads_back_in_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    let mut program = Throws::start("untold");
-    let mut session = Session::open(&store, program.pid(), method(Some(3))).unwrap();
+    let path = Throws::compile("late");
+    let mut program = Throws::run(Command::new(&path).arg("late"));
+    let mut session = Session::open(&store, program.pid(), method(Some(5))).unwrap();
     session.look().unwrap();
     session.count().unwrap();
+    let unwinder = |session: &Session| session.cache.manifest.unwinder.clone().unwrap();
+    let held = |session: &Session| {
+        let slots = unwinder(session).slots;
+        let memory = &session.cache.process.memory;
+        let held: Vec<u64> = slots
+            .iter()
+            .map(|slot| memory.word(slot.address).unwrap())
+            .collect();
+        held
+    };
+    let leads_to_regions = |session: &Session| {
+        let regions = &session.cache.manifest.regions;
+        held(session).iter().all(|word| {
+            let mut lookups = regions.iter().flat_map(|region| &region.lookups);
+            lookups.any(|lookup| lookup.entry == *word)
+        })
+    };
     session.install().unwrap();
-    // As a kill leaves it between announcing frames and telling the unwinder of them.
-    let cache = &mut session.cache;
-    let region = cache.manifest.regions.last_mut().unwrap();
-    let unwinding = region.unwinding.last_mut().unwrap();
-    unwinding.frames += 4096;
-    let being_told = region.address + 256 + (region.unwinding.len() as u64 - 1);
-    assert_eq!(cache.process.memory.read(being_told, 1).unwrap(), [1]);
-    cache.process.memory.write(being_told, &[2]).unwrap();
-    session.cache.manifest.save().unwrap();
+    let slots = unwinder(&session).slots;
+    let first: Vec<u64> = slots.iter().map(|slot| slot.first).collect();
+    assert!(!first.contains(&unwinder(&session).find), "never asked");
+    assert!(leads_to_regions(&session));
+    let generation = session.install().unwrap().generation;
+    session.cache.switch(0).unwrap();
+    assert!(leads_to_regions(&session), "somebody may be on the way");
     let (_, kept) = session.cache.rollback().unwrap();
-    assert!(kept.bytes > 0);
+    assert_eq!((kept.bytes, held(&session)), (0, first.clone()));
+    let mut session = Session::open(&store, program.pid(), method(Some(6))).unwrap();
+    session.look().unwrap();
+    session.count().unwrap();
+    assert!(session.install().unwrap().generation <= generation);
+    // The first exception of all.
+    program.program.say("go");
+    program.assert_goes_on();
+    assert!(leads_to_regions(&session), "the dynamic linker wrote there");
+    let (_, kept) = session.cache.rollback().unwrap();
+    assert_eq!(held(&session) == first, kept.bytes == 0);
     assert!(!program.is_text_changed());
     program.assert_goes_on();
 }
