@@ -231,8 +231,9 @@ fn a_rollback_after_a_kill_in_any_phase_of_a_relayout_restores_every_byte() {
     );
     // Of so few a phase may be missed by chance.
     if kills > LAYOUT_KILLS {
-        let phases: Vec<&String> = killed_in.keys().collect();
-        assert_eq!(phases, ["count", "install", "rollback", "switch"]);
+        // Some ended before the kill came.
+        let missed = KILLED_IN.map(|phase| !killed_in.contains_key(phase));
+        assert_eq!(missed, [false; KILLED_IN.len()], "{killed_in:?}");
         assert!(found_changed > 0);
     }
 }
