@@ -222,6 +222,20 @@ impl Elf {
         Some((name, defined.then(|| word(8..16))))
     }
 
+    /// `DT_PLTGOT`.
+    pub(crate) fn linkage_table(&self) -> Option<u64> {
+        self.dynamic.get(&3).copied()
+    }
+
+    /// Whether it defines a function of that name.
+    pub(crate) fn defines(&self, function: &str) -> bool {
+        let mut names = self.names.iter();
+        names.any(|&(_, offset)| {
+            let name = self.bytes.get(offset as usize..).and_then(c_string);
+            name == Some(function)
+        })
+    }
+
     /// Linked statically: no dynamic section, or one of a position-independent executable without an interpreter.
     pub(crate) fn is_static(&self) -> bool {
         // DT_FLAGS_1, DF_1_PIE: an executable, not a shared object.

@@ -127,7 +127,7 @@ pub struct Patch {
 pub struct Emitted {
     /// Runtime address of the first byte: the cache's.
     pub address: u64,
-    /// Code, jump tables, exception tables and unwind information.
+    /// Code, jump tables, exception tables, unwind information and what finds it.
     pub bytes: Vec<u8>,
     /// Which of the bytes are code.
     pub code: Range<usize>,

@@ -80,6 +80,12 @@ pub fn build_id(bytes: Vec<u8>) -> Option<BuildId> {
     Elf::parse(bytes).ok()?.build_id.map(BuildId)
 }
 
+/// Whether a file defines a function of that name; false where it is no x86-64 program.
+#[must_use]
+pub fn defines(bytes: Vec<u8>, function: &str) -> bool {
+    Elf::parse(bytes).is_ok_and(|elf| elf.defines(function))
+}
+
 /// Whether anything in a file's headers speaks against laying it out again: quick, where [`Image::parse`] reads all code.
 ///
 /// # Errors
@@ -205,6 +211,13 @@ impl Image {
     #[must_use]
     pub fn got_slots(&self) -> &[GotSlot] {
         &self.got_slots
+    }
+
+    /// The table (`DT_PLTGOT`) whose second word, filled by the dynamic linker, tells it whose stub asks for a function; a stub
+    /// pushes that word and a number on top of the return address.
+    #[must_use]
+    pub fn linkage_table(&self) -> Option<u64> {
+        self.elf.linkage_table()
     }
 
     /// The slot that a stub of the procedure linkage table at `vaddr` jumps through.

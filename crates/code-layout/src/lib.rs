@@ -50,7 +50,9 @@ pub use emit::{
 pub use error::{Error, Skip, Skipped};
 pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};
 pub use footprint::{Footprint, footprints};
-pub use image::{FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, build_id, preflight};
+pub use image::{
+    FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, build_id, defines, preflight,
+};
 pub use lookup::Lookup;
 pub use map::{AddressMap, Mapping};
 pub use plan::{Order, Plan};

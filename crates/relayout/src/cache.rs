@@ -28,10 +28,8 @@ pub struct CodeCache {
     pub manifest: Manifest,
     /// The rest of its family, as far as seen.
     members: Vec<Process>,
-    /// Those that have every region of ours that is in use.
-    joined: BTreeSet<(u32, u64)>,
-    /// What is to be led to the code that is announced.
-    unwinder: Option<Unwinder>,
+    /// Whether an unwinder is to be led to the code that is announced.
+    has_unwinder: bool,
     store: Store,
     /// Which version of the manifest's file this is.
     read: Option<(u64, i64, i64)>,
@@ -115,8 +113,7 @@ impl CodeCache {
             process,
             manifest,
             members: Vec::new(),
-            joined: BTreeSet::new(),
-            unwinder: None,
+            has_unwinder: false,
             store: store.clone(),
             read: None,
         }
@@ -177,14 +174,15 @@ impl CodeCache {
     }
 
     /// Looks for the process's unwinder; exceptions pass through all code that is announced from now on. False where it has
-    /// none that can be led there.
+    /// none.
     ///
     /// # Errors
-    /// As [`Process::image`].
+    /// [`RelayoutError::Declined`] where it has one that cannot be led there.
     pub(crate) fn find_unwinder(&mut self) -> Result<bool, RelayoutError> {
         let known = self.manifest.unwinder.as_ref();
-        self.unwinder = Unwinder::find(&self.process, &self.process.objects()?, known)?;
-        Ok(self.unwinder.is_some())
+        let found = Unwinder::find(&self.process, &self.process.objects()?, known)?;
+        self.has_unwinder = found.is_some();
+        Ok(self.has_unwinder)
     }
 
     /// Maps memory (readable and executable, or readable and writable) that reaches all of `near` with 32 bits. The
@@ -215,6 +213,11 @@ impl CodeCache {
                 wanted_bytes: bytes,
             },
         })?;
+        // What was announced there and never mapped, by one who was killed.
+        let is_apart = |known: &Region| {
+            known.address + known.bytes <= address || address + bytes <= known.address
+        };
+        self.manifest.regions.retain(is_apart);
         let region = Region {
             address,
             bytes,
@@ -237,7 +240,7 @@ impl CodeCache {
 
     /// Announces a stub in the text, and with it whatever else was put down in the manifest and who is written into.
     pub(crate) fn announce_stub(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
-        let (stub, _) = find_stub(&self.process, &self.manifest, maps)?;
+        let stub = find_stub(&self.process, &self.manifest, maps)?;
         self.manifest.stub = Some(stub.clone());
         self.save()?;
         Ok(stub)
@@ -271,8 +274,10 @@ impl CodeCache {
         regions: &[Region],
     ) -> Result<Vec<u32>, RelayoutError> {
         let _lock = self.lock()?;
-        if self.unwinder.is_some() {
-            self.manifest.unwinder.clone_from(&self.unwinder);
+        if self.has_unwinder {
+            let known = self.manifest.unwinder.take();
+            let objects = self.process.objects()?;
+            self.manifest.unwinder = Unwinder::find(&self.process, &objects, known.as_ref())?;
         }
         for region in regions {
             let known = self.manifest.region(region.address)?;
@@ -433,14 +438,45 @@ impl CodeCache {
             0 => &[],
             number => &self.manifest.generation(number)?.patches,
         };
-        let chain = Chain::new(process, &self.manifest, None)?;
-        let closed = closed(&process.maps()?, &self.manifest.objects);
+        let maps = process.maps()?;
+        let chain = match number {
+            0 => Chain::default(),
+            number => self.lead(process, &maps, number)?,
+        };
+        let closed = closed(&maps, &self.manifest.objects);
         let mut places = places(&self.manifest, wanted);
         places.retain(|place| !closed.iter().any(|object| place.is_in(object)));
         let mut switched = write_image(process.pid, &process.memory, &chain, &places)?;
         let paths = closed.into_iter().map(|object| object.path.clone());
         switched.closed = paths.collect();
         Ok(switched)
+    }
+
+    /// How a process's unwinder is led to all code of ours, a layout's above all.
+    fn lead(
+        &self,
+        process: &Process,
+        maps: &[Mapping],
+        number: u32,
+    ) -> Result<Chain<'_>, RelayoutError> {
+        let chain = Chain::to_all(process, maps, &self.manifest)?;
+        let wanted = &self.manifest.generation(number)?.regions;
+        let mut regions = self.manifest.regions.iter();
+        let is_missed = |region: &Region| {
+            let is_wanted = wanted.contains(&region.address) && !region.lookups.is_empty();
+            is_wanted && !chain.leads_to(region)
+        };
+        match &self.manifest.unwinder {
+            Some(unwinder) if regions.any(is_missed) => Err(RelayoutError::Declined {
+                pid: process.pid,
+                reason: Declined::Program {
+                    path: unwinder.object.path.clone(),
+                    why: "it is not loaded where it was, so exceptions would not find moved code"
+                        .into(),
+                },
+            }),
+            _ => Ok(chain),
+        }
     }
 
     /// Gives the members of the family what they need for a layout. Who cannot have it is added to `left_out`.
@@ -462,7 +498,6 @@ impl CodeCache {
         let lacking: Vec<(u32, u64)> = self
             .members
             .iter()
-            .filter(|member| !self.joined.contains(&member.name()))
             .filter(is_new)
             .map(Process::name)
             .collect();

@@ -1,6 +1,6 @@
 //! Making a running process do something: which of its threads does it, and where the stub lies that it runs.
 
-use crate::inject;
+use crate::inject::{self, STUB_BYTES};
 use crate::manifest::{Manifest, Patch};
 use crate::maps::Mapping;
 use crate::process::Process;
@@ -45,17 +45,16 @@ fn lay_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
     memory.write(stub.address, &stub.new.0)
 }
 
-/// Where the stub goes: where it was the last time, or the first room that there is. True where it is new, and so to be
-/// saved before it is written.
+/// Where the stub goes: where it was the last time, or the first room that there is.
 pub(crate) fn find_stub(
     process: &Process,
     manifest: &Manifest,
     maps: &[Mapping],
-) -> Result<(Patch, bool), RelayoutError> {
+) -> Result<Patch, RelayoutError> {
     if let Some(known) = &manifest.stub {
         let found = process.memory.read(known.address, known.old.0.len());
         if found.is_ok_and(|found| found == known.old.0 || found == known.new.0) {
-            return Ok((known.clone(), false));
+            return Ok(known.clone());
         }
     }
     let memory = &process.memory;
@@ -63,7 +62,7 @@ pub(crate) fn find_stub(
         pid: process.pid,
         reason: Declined::Program {
             path: process.exe.clone(),
-            why: "no object of it has 128 unused bytes behind its code".into(),
+            why: format!("no object of it has {STUB_BYTES} unused bytes behind its code"),
         },
     })?;
     let new = inject::syscall_stub();
@@ -73,7 +72,7 @@ pub(crate) fn find_stub(
         old: crate::manifest::Bytes(old),
         new: crate::manifest::Bytes(new),
     };
-    Ok((stub, true))
+    Ok(stub)
 }
 
 /// The threads of a process, in the order in which they are worth trying: those that sleep in a system call stop at once

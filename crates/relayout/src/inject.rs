@@ -1,4 +1,4 @@
-//! Making a stopped thread do something: a system call, or a call of one of its own functions.
+//! Making a stopped thread do a system call.
 //!
 //! What it runs is a *stub* in its own text that does the work, puts the signal mask back, pops all registers and returns
 //! by `iretq`, which sets instruction pointer, flags and stack pointer in one instruction. The values to pop lie on the
@@ -18,8 +18,8 @@ pub(crate) const RED_ZONE_BYTES: u64 = 128;
 /// How long an injected call may take; an `mmap` takes microseconds.
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 
-/// A stub's size at most, so that one number says how much room to look for.
-pub(crate) const STUB_BYTES: usize = 128;
+/// The room that is looked for: the stub's, rounded up.
+pub(crate) const STUB_BYTES: usize = 64;
 
 /// `cs` of 64-bit user code (`__USER_CS` in arch/x86/include/asm/segment.h).
 const CODE_SEGMENT: u64 = 0x33;
@@ -203,7 +203,7 @@ fn run(
                 ptrace::resume_to_syscall(thread)?;
             }
             Wait::Stopped | Wait::GroupStopped => ptrace::resume_to_syscall(thread)?,
-            // Only what cannot be blocked: a fault of the function that was called.
+            // Only what cannot be blocked.
             Wait::Signal(signal) => ptrace::resume(thread, signal)?,
         }
     }

@@ -53,4 +53,4 @@ pub use session::{Layout, Method, Session, TopFunction};
 pub use status::{Gain, PauseUs, Status};
 pub use stop::{Pause, STOP_LIMITS, Stopped, one_stopped, stopped};
 pub use units::{Meter, Reading, Unit};
-pub use unwinder::{Slot, Unwinder};
+pub use unwinder::Unwinder;

@@ -11,6 +11,7 @@ use crate::moved;
 use crate::process::{Object, Process};
 use crate::sampling::Samples;
 use crate::session::{Method, TOP, TopFunction};
+use crate::unwinder::FIND;
 
 /// An object that is laid out.
 #[derive(Debug)]
@@ -48,6 +49,17 @@ impl Loaded {
             .functions()
             .iter()
             .any(|range| range.lsda.is_some())
+    }
+
+    /// Whether it has an unwinder of its own, as `-static-libgcc` links one in: then it asks for the loaded objects, and no
+    /// libgcc for unwinding.
+    pub(crate) fn has_own_unwinder(&self) -> bool {
+        let imports = |wanted: fn(&str) -> bool| {
+            let mut slots = self.image.got_slots().iter();
+            slots.any(|slot| wanted(&slot.symbol))
+        };
+        imports(|name| name == "dl_iterate_phdr" || name == "_dl_find_object")
+            && !imports(|name| name.starts_with("_Unwind_"))
     }
 
     pub(crate) fn emit(
@@ -111,7 +123,9 @@ impl Loaded {
         let maps = process.maps()?;
         let own = self.object.range();
         let mut got = BTreeMap::new();
-        for slot in self.image.got_slots() {
+        // What the unwinder calls is led to moved code; see `unwinder`.
+        let slots = self.image.got_slots().iter();
+        for slot in slots.filter(|slot| slot.symbol != FIND) {
             let Ok(value) = process.memory.word(slot.vaddr.wrapping_add(self.bias)) else {
                 continue;
             };

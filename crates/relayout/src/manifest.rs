@@ -105,11 +105,9 @@ pub struct LoadedObject {
 }
 
 impl LoadedObject {
-    /// Whether it is still where it was.
+    /// Whether it is still where it was; its file may have another name by now, or none.
     pub(crate) fn is_in(&self, maps: &[Mapping]) -> bool {
-        let is_this = |map: &Mapping| {
-            map.start == self.start && map.inode == self.inode && map.path == self.path
-        };
+        let is_this = |map: &Mapping| map.start == self.start && map.inode == self.inode;
         maps.iter().any(is_this)
     }
 

@@ -99,7 +99,7 @@ pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Pla
 pub(crate) fn write_image(
     pid: u32,
     memory: &Memory,
-    chain: &Chain,
+    chain: &Chain<'_>,
     places: &[Place<'_>],
 ) -> Result<Switched, RelayoutError> {
     let mut switched = Switched::default();
@@ -131,26 +131,27 @@ pub(crate) fn write_image(
             forbidden: place.first_forbidden..place.address + place.wanted.len() as u64,
         });
     }
+    let mut is_asked = false;
     for attempt in 0..TRIES {
         if changes.is_empty() && chain.is_laid() {
             break;
         }
         let runs = runs(&changes, memory)?;
-        let ((inside, is_done), pause) = stopped(pid, memory, |process| {
+        let (inside, pause) = stopped(pid, memory, |process| {
             let inside = occupied(process, &changes)?;
-            let is_done = inside.is_empty() && !chain.is_asked_for(process)?;
-            if is_done {
+            is_asked = chain.is_asked_for(process)?;
+            if inside.is_empty() && !is_asked {
                 chain.lay(process.memory)?;
                 for (address, bytes) in &runs {
                     process.memory.write(*address, bytes)?;
                 }
             }
-            Ok((inside, is_done))
+            Ok(inside)
         })?;
         if pause.us > switched.pause.us {
             switched.pause = pause;
         }
-        if is_done {
+        if inside.is_empty() && !is_asked {
             return Ok(switched);
         }
         // Half-way: where somebody waits for long is left out.
@@ -165,7 +166,10 @@ pub(crate) fn write_image(
     }
     Err(RelayoutError::Refused {
         pid,
-        call: "be switched: a thread stays inside a place that is to be patched, or the dynamic linker in one",
+        call: match is_asked {
+            true => "be switched: the dynamic linker looks for its unwinder's function; try again",
+            false => "be switched: a thread stays inside a place that is to be patched",
+        },
         source: std::io::Error::from_raw_os_error(libc::EBUSY),
     })
 }

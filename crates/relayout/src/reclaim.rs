@@ -2,6 +2,8 @@
 //! address in it.
 
 use std::ops::Range;
+use std::thread::sleep;
+use std::time::Duration;
 
 use crate::RelayoutError;
 use crate::inject;
@@ -11,12 +13,13 @@ use crate::process::Process;
 use crate::region::is_ours;
 use crate::scan::Search;
 use crate::stop::{Stopped, stopped};
-use crate::unwinder::Chain;
+use crate::unwinder::{Chain, unwinder_in};
 
 const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
 
 /// A thread that looks for a frame in the region is through after some instructions; so often it is looked at again.
 const TRIES: usize = 3;
+const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
 /// Unmaps a region that nothing leads into; false where something may. True where the process does not have it. The
 /// process's unwinder is led past it by then.
@@ -27,32 +30,30 @@ pub(crate) fn unmap(
     stub: &Patch,
 ) -> Result<bool, RelayoutError> {
     let (pid, memory) = (process.pid, &process.memory);
-    if !is_ours(memory, &process.maps()?, region) {
+    let maps = process.maps()?;
+    if !is_ours(memory, &maps, region) {
         return Ok(true);
     }
     let range = region.address..region.address + region.bytes;
     let range = std::slice::from_ref(&range);
-    let maps = process.maps()?;
     // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
     // can only have been in the rest, where words stay in their place.
     if region.is_code {
-        if is_reached(process, range)? {
+        if is_reached(process, range, &maps)? {
             return Ok(false);
         }
         let (guard, stacks) = guard_and_stacks(process)?;
         let mut search = Search::new(range);
         search.set_guard(guard);
-        let unwinder = manifest.unwinder.iter();
-        let slots = unwinder.flat_map(|unwinder| &unwinder.slots);
         // Those lead there until the last moment.
-        let slots: Vec<u64> = slots.map(|slot| slot.address).collect();
-        let found = search.everywhere(memory, pid, &maps, &stacks, &slots)?;
+        let slots = unwinder_in(&maps, manifest).map_or(&[][..], |unwinder| &unwinder.slots);
+        let found = search.everywhere(memory, pid, &maps, &stacks, slots)?;
         if found != Some(false) {
             return Ok(false);
         }
     }
     let (address, bytes) = (region.address, region.bytes);
-    let chain = Chain::new(process, manifest, Some(region))?;
+    let chain = Chain::past(process, &maps, manifest, region)?;
     let (result, _) = stopped(pid, memory, |process| {
         let is_reached = region.is_code && reaches(process, range, &maps)?;
         if process.is_group_stopped || is_reached {
@@ -90,11 +91,17 @@ fn guard_and_stacks(process: &Process) -> Result<(Option<u64>, Vec<u64>), Relayo
     ))
 }
 
-fn is_reached(process: &Process, ranges: &[Range<u64>]) -> Result<bool, RelayoutError> {
-    let maps = process.maps()?;
-    for _ in 0..TRIES {
+fn is_reached(
+    process: &Process,
+    ranges: &[Range<u64>],
+    maps: &[Mapping],
+) -> Result<bool, RelayoutError> {
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            sleep(BETWEEN_TRIES);
+        }
         let (is_reached, _) = stopped(process.pid, &process.memory, |process| {
-            reaches(process, ranges, &maps)
+            reaches(process, ranges, maps)
         })?;
         if !is_reached {
             return Ok(false);

@@ -341,26 +341,33 @@ impl Session {
             self.objects.push(loaded);
         }
         self.has_unwinder = self.cache.find_unwinder()?;
-        if !self.has_unwinder {
-            let process = &self.cache.process;
-            let exe = &process.exe;
-            if let Some(program) = self
-                .objects
-                .iter()
-                .find(|loaded| loaded.object.path == *exe)
-                && program.has_tables()
-            {
+        let process = &self.cache.process;
+        let is_program = |loaded: &&Loaded| loaded.object.path == process.exe;
+        if let Some(program) = self.objects.iter().find(is_program) {
+            let why = match self.has_unwinder {
+                _ if program.has_own_unwinder() => {
+                    "it has an unwinder of its own (-static-libgcc), which cannot be led to moved code"
+                }
+                false if program.has_tables() => {
+                    "it handles exceptions, and its unwinder is not libgcc_s.so.1"
+                }
+                _ => "",
+            };
+            if !why.is_empty() {
                 return Err(RelayoutError::Declined {
                     pid: process.pid,
                     reason: Declined::Program {
                         path: program.object.path.clone(),
-                        why: "it handles exceptions, and its unwinder is no libgcc_s.so.1 that can be led to moved code".into(),
+                        why: why.into(),
                     },
                 });
             }
-            // A library that handles them, as libc does when a thread is cancelled, stays as it is.
-            self.objects.retain(|loaded| !loaded.has_tables());
         }
+        // A library that handles them without libgcc, as libc does when a thread is cancelled, stays as it is.
+        let stays = |loaded: &Loaded| {
+            loaded.has_own_unwinder() || (!self.has_unwinder && loaded.has_tables())
+        };
+        self.objects.retain(|loaded| !stays(loaded));
         Ok(())
     }
 

@@ -9,22 +9,23 @@
 //!
 //! All pointers are right at every moment in which the process runs, so a kill at any time leaves one that unwinds.
 
-use std::ops::Range;
+use std::collections::BTreeSet;
 
-use code_layout::{FunctionId, Image};
+use code_layout::{FunctionId, Image, Lookup};
+use host::Roots;
 use serde::{Deserialize, Serialize};
 
+use crate::inject::going_on;
 use crate::loaded::all_functions;
 use crate::manifest::{LoadedObject, Manifest, Region};
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::process::{Object, Process};
 use crate::region::{is_complete, is_ours};
-use crate::scan::Search;
 use crate::stop::Stopped;
-use crate::{Memory, RelayoutError};
+use crate::{Declined, Memory, RelayoutError, ptrace};
 
 /// The function that libgcc calls.
-const FIND: &str = "_Unwind_Find_FDE";
+pub(crate) const FIND: &str = "_Unwind_Find_FDE";
 
 /// The first byte of a call with 32 bits of displacement, and its length.
 const CALL: u8 = 0xe8;
@@ -35,25 +36,21 @@ const CALL_BYTES: usize = 5;
 pub struct Unwinder {
     /// libgcc, where it is loaded.
     pub object: LoadedObject,
-    /// Its pointers to the function that it calls.
-    pub slots: Vec<Slot>,
+    /// Where its pointers to the function are that it calls. Before the first call of all they lead to the dynamic linker.
+    pub slots: Vec<u64>,
     /// That function.
     pub find: u64,
-    /// The addresses behind the calls, by which a thread is known that is in one.
+    /// The addresses behind the calls.
     pub returns: Vec<u64>,
-}
-
-/// A pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Slot {
-    /// Where it is.
-    pub address: u64,
-    /// What it was at first: the function, or, before the first call, code that has the dynamic linker look for it.
-    pub first: u64,
+    /// What is pushed for the dynamic linker, two words below such an address, when it is asked for the function; 0 where it never is.
+    pub link_map: u64,
 }
 
 impl Unwinder {
-    /// That of a process; `None` where it has no libgcc, or one that cannot be led.
+    /// That of a process, as `known` or as it is found; `None` where it has none.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Declined`] where it cannot be led; as [`Process::image`].
     pub(crate) fn find(
         process: &Process,
         objects: &[Object],
@@ -66,53 +63,79 @@ impl Unwinder {
         let Some(object) = objects.iter().find(is_libgcc) else {
             return Ok(None);
         };
-        let loaded = object.loaded();
-        if let Some(known) = known.filter(|known| known.object == loaded) {
+        let maps = process.maps()?;
+        if let Some(known) = known.filter(|known| known.object.is_in(&maps)) {
             return Ok(Some(known.clone()));
         }
+        let declined = |why: String| {
+            let path = object.path.clone();
+            let reason = Declined::Program { path, why };
+            let pid = process.pid;
+            RelayoutError::Declined { pid, reason }
+        };
         let image = process.image(object)?;
-        let Some(bias) = object.load_bias(&image) else {
-            return Ok(None);
-        };
+        let memory = &process.memory;
         let is_find = |id: &FunctionId| image.name(*id) == Some(FIND);
-        let Some(id) = all_functions(&image).into_iter().find(is_find) else {
-            return Ok(None);
+        let found = object
+            .load_bias(&image)
+            .zip(all_functions(&image).into_iter().find(is_find));
+        let Some((bias, id)) = found else {
+            return Err(declined(format!(
+                "it has no {FIND} that could be led to moved code"
+            )));
         };
-        let mut find = image.range(id).start.wrapping_add(bias);
-        let maps = process.maps()?;
-        let mut slots = Vec::new();
         let named = image.got_slots().iter().filter(|slot| slot.symbol == FIND);
-        for slot in named {
-            let address = slot.vaddr.wrapping_add(bias);
-            let first = process.memory.word(address)?;
-            let is_file = |map: &Mapping| map.inode != 0 && map.is_executable;
-            if !maps.iter().any(|map| is_file(map) && map.contains(first)) {
-                // Somebody else leads it already.
-                return Ok(None);
-            }
-            if !loaded.contains(first) {
-                find = first;
-            }
-            slots.push(Slot { address, first });
-        }
+        let slots: Vec<u64> = named.map(|slot| slot.vaddr.wrapping_add(bias)).collect();
         if slots.is_empty() {
-            return Ok(None);
+            return Err(declined(format!(
+                "it calls its {FIND} directly, so that cannot be led to moved code"
+            )));
         }
-        let returns = calls_through(&image, &|slot| {
-            let address = slot.wrapping_add(bias);
-            slots.iter().any(|slot| slot.address == address)
-        });
-        Ok(Some(Self {
-            object: loaded,
+        let mut unwinder = Self {
+            object: object.loaded(),
+            find: image.range(id).start.wrapping_add(bias),
+            returns: calls_through(&image, &|slot| slots.contains(&slot.wrapping_add(bias)))
+                .iter()
+                .map(|at| at.wrapping_add(bias))
+                .collect(),
+            link_map: match image.linkage_table() {
+                Some(table) => memory.word(table.wrapping_add(bias) + 8)?,
+                None => 0,
+            },
             slots,
-            find,
-            returns: returns.iter().map(|at| at.wrapping_add(bias)).collect(),
-        }))
+        };
+        for slot in unwinder.slots.clone() {
+            let value = memory.word(slot)?;
+            let is_code = |map: &&Mapping| map.inode != 0 && map.is_executable;
+            if !maps.iter().filter(is_code).any(|map| map.contains(value)) {
+                return Err(declined(unwinder.led_by_others(slot)));
+            }
+            let is_other = |other: &&Object| other.path != object.path;
+            let mut others = objects.iter().filter(is_other);
+            if !unwinder.object.contains(value) {
+                unwinder.find = value;
+            } else if unwinder.is_unbound(value)
+                && let Some(other) = others.find(|other| {
+                    let file = process.file(other).unwrap_or_default();
+                    code_layout::defines(file, FIND)
+                })
+            {
+                return Err(declined(format!(
+                    "{} has a {FIND} as well: which of them it will call is not known",
+                    other.path
+                )));
+            }
+        }
+        Ok(Some(unwinder))
     }
 
     /// Whether the dynamic linker has not yet been asked for the function, or is being asked.
     fn is_unbound(&self, value: u64) -> bool {
         self.object.contains(value) && value != self.find
+    }
+
+    fn led_by_others(&self, slot: u64) -> String {
+        format!("its pointer to {FIND} at {slot:#x} was changed by somebody else")
     }
 }
 
@@ -136,76 +159,108 @@ fn calls_through(image: &Image, is_such: &dyn Fn(u64) -> bool) -> Vec<u64> {
     behind
 }
 
-/// What is to be written so that a process's unwinder finds what its regions hold.
+/// What is to be written so that a process's unwinder finds what regions hold.
 #[derive(Debug, Default)]
-pub(crate) struct Chain {
+pub(crate) struct Chain<'a> {
     /// (address, word), in an order in which each is right as soon as it is there.
     words: Vec<(u64, u64)>,
-    /// The addresses that a thread has on its stack while the dynamic linker looks for the function for it, and is going to
-    /// write what it finds; empty where that cannot be.
-    asking: Vec<Range<u64>>,
-    maps: Vec<Mapping>,
+    /// The regions that it leads to, by address.
+    regions: BTreeSet<u64>,
+    /// Where the dynamic linker may be about to write as well.
+    asked: Option<&'a Unwinder>,
 }
 
-impl Chain {
-    /// That of all complete code of ours in a process, `without` one region.
+impl<'a> Chain<'a> {
+    /// To all complete code of ours in a process.
     ///
     /// # Errors
-    /// [`RelayoutError::Refused`] where somebody else has led the unwinder elsewhere.
-    pub(crate) fn new(
+    /// [`RelayoutError::Declined`] where somebody else leads the unwinder.
+    pub(crate) fn to_all(
         process: &Process,
-        manifest: &Manifest,
-        without: Option<&Region>,
+        maps: &[Mapping],
+        manifest: &'a Manifest,
     ) -> Result<Self, RelayoutError> {
-        let Some(unwinder) = &manifest.unwinder else {
+        let Some(unwinder) = unwinder_in(maps, manifest) else {
             return Ok(Self::default());
         };
-        let (memory, maps) = (&process.memory, process.maps()?);
-        if !unwinder.object.is_in(&maps) {
+        let regions = manifest.regions.iter();
+        let (mut chain, head) = Self::through(process, maps, unwinder, regions);
+        let Some(head) = head else {
             return Ok(Self::default());
-        }
-        let is_wanted = |region: &&Region| {
-            let is_there = !region.lookups.is_empty() && is_ours(memory, &maps, region);
-            let is_other = without.is_none_or(|without| without.address != region.address);
-            is_there && is_other && is_complete(memory, region)
         };
-        let wanted = manifest.regions.iter().filter(is_wanted);
-        let all = manifest.regions.iter().flat_map(|region| &region.lookups);
-        let is_known = |value: u64, slot: &Slot| {
-            unwinder.is_unbound(value)
-                || [slot.first, unwinder.find].contains(&value)
-                || all.clone().any(|lookup| lookup.entry == value)
-        };
-        let mut words = Vec::new();
-        let mut head = None;
-        for lookup in wanted.flat_map(|region| &region.lookups) {
-            words.push((lookup.next, head.unwrap_or(unwinder.find)));
-            head = Some(lookup.entry);
-        }
-        let mut asking = Vec::new();
         for slot in &unwinder.slots {
-            let value = memory.word(slot.address)?;
-            if !is_known(value, slot) {
-                if head.is_none() {
-                    continue;
+            let value = process.memory.word(*slot)?;
+            if !entries(manifest).any(|entry| entry == value) {
+                if value != unwinder.find && !unwinder.is_unbound(value) {
+                    return Err(RelayoutError::Declined {
+                        pid: process.pid,
+                        reason: Declined::Program {
+                            path: unwinder.object.path.clone(),
+                            why: unwinder.led_by_others(*slot),
+                        },
+                    });
                 }
-                return Err(RelayoutError::Refused {
-                    pid: process.pid,
-                    call: "have its unwinder led to moved code: somebody else leads it",
-                    source: std::io::Error::from_raw_os_error(libc::EBUSY),
-                });
+                chain.asked = (unwinder.link_map != 0).then_some(unwinder);
             }
-            if unwinder.is_unbound(value) && head.is_some() {
-                asking = unwinder.returns.iter().map(|at| *at..at + 1).collect();
-            }
-            words.push((slot.address, head.unwrap_or(slot.first)));
+            chain.words.push((*slot, head));
         }
-        words.retain(|(address, word)| memory.word(*address).ok() != Some(*word));
-        Ok(Self {
-            words,
-            asking,
-            maps,
-        })
+        chain.only_changes(&process.memory);
+        Ok(chain)
+    }
+
+    /// Past a region that is to be given back.
+    pub(crate) fn past(
+        process: &Process,
+        maps: &[Mapping],
+        manifest: &'a Manifest,
+        region: &Region,
+    ) -> Result<Self, RelayoutError> {
+        let Some(unwinder) = unwinder_in(maps, manifest) else {
+            return Ok(Self::default());
+        };
+        let others = manifest.regions.iter();
+        let others = others.filter(|other| other.address != region.address);
+        let (mut chain, head) = Self::through(process, maps, unwinder, others);
+        for slot in &unwinder.slots {
+            let value = process.memory.word(*slot)?;
+            if entries(manifest).any(|entry| entry == value) {
+                chain.words.push((*slot, head.unwrap_or(unwinder.find)));
+            }
+        }
+        chain.only_changes(&process.memory);
+        Ok(chain)
+    }
+
+    /// From the last region to the first, and on to the function of libgcc; and where that begins.
+    fn through<'r>(
+        process: &Process,
+        maps: &[Mapping],
+        unwinder: &Unwinder,
+        regions: impl Iterator<Item = &'r Region>,
+    ) -> (Self, Option<u64>) {
+        let memory = &process.memory;
+        let (mut chain, mut head) = (Self::default(), None);
+        for region in regions.filter(|region| !region.lookups.is_empty()) {
+            if !is_ours(memory, maps, region) || !is_complete(memory, region) {
+                continue;
+            }
+            chain.regions.insert(region.address);
+            for Lookup { entry, next } in &region.lookups {
+                chain.words.push((*next, head.unwrap_or(unwinder.find)));
+                head = Some(*entry);
+            }
+        }
+        (chain, head)
+    }
+
+    fn only_changes(&mut self, memory: &Memory) {
+        let is_there = |(address, word): &(u64, u64)| memory.word(*address).ok() == Some(*word);
+        self.words.retain(|word| !is_there(word));
+    }
+
+    /// Whether it leads to that region.
+    pub(crate) fn leads_to(&self, region: &Region) -> bool {
+        self.regions.contains(&region.address)
     }
 
     /// Whether all is as it should be.
@@ -213,14 +268,30 @@ impl Chain {
         self.words.is_empty()
     }
 
-    /// Whether the dynamic linker may be about to write what we are.
+    /// Whether a thread waits for the dynamic linker, which is going to write what it finds where we are.
     pub(crate) fn is_asked_for(&self, process: &Stopped<'_>) -> Result<bool, RelayoutError> {
-        if self.asking.is_empty() {
+        let Some(unwinder) = self.asked else {
             return Ok(false);
-        }
-        let mut search = Search::new(&self.asking);
+        };
+        let maps = maps::read(&Roots::default(), process.pid)?;
         for thread in &process.threads {
-            if search.thread(process, *thread, &self.maps)? {
+            let rsp = going_on(ptrace::registers(*thread)?).rsp;
+            let behind = maps.partition_point(|map| map.end <= rsp);
+            let Some(stack) = maps.get(behind).filter(|map| map.contains(rsp)) else {
+                return Ok(true);
+            };
+            let bytes = usize::try_from(stack.end - rsp).unwrap_or(0);
+            let bytes = process.memory.read(rsp, bytes)?;
+            let words: Vec<u64> = bytes
+                .chunks_exact(8)
+                .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
+                .collect();
+            let asks = |(at, word): (usize, &u64)| {
+                // On the way there nothing is pushed yet, or only the number.
+                let is_on_its_way = |at: usize| words[at] == unwinder.link_map;
+                unwinder.returns.contains(word) && at.checked_sub(2).is_none_or(is_on_its_way)
+            };
+            if words.iter().enumerate().any(asks) {
                 return Ok(true);
             }
         }
@@ -234,4 +305,16 @@ impl Chain {
         }
         Ok(())
     }
+}
+
+/// The unwinder of a process, where it is still loaded.
+pub(crate) fn unwinder_in<'a>(maps: &[Mapping], manifest: &'a Manifest) -> Option<&'a Unwinder> {
+    let unwinder = manifest.unwinder.as_ref();
+    unwinder.filter(|unwinder| unwinder.object.is_in(maps))
+}
+
+/// Where the lookups of all regions begin.
+fn entries(manifest: &Manifest) -> impl Iterator<Item = u64> {
+    let lookups = manifest.regions.iter().flat_map(|region| &region.lookups);
+    lookups.map(|lookup| lookup.entry)
 }

@@ -232,8 +232,9 @@ def main():
             windows = server.windows()
             result["sysbench_queries"] = round(sum(windows))
             result["problems"] = stress.problems + client.wrong
-        
         finally:
+            if not Path(f"/proc/{server.pid}").exists():
+                print("the server has ended:", Path(f"{server.directory}/server.log").read_text()[-6000:], flush=True)
             if load:
                 load.kill()
                 load.wait()

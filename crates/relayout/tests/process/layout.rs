@@ -137,53 +137,184 @@ fn exceptions_pass_through_a_program_in_random_order() {
     }
 }
 
+/// What libgcc's pointers to its own search hold.
+fn held(session: &Session) -> Vec<u64> {
+    let unwinder = session.cache.manifest.unwinder.as_ref().unwrap();
+    let slots = unwinder.slots.iter();
+    slots
+        .map(|slot| session.cache.process.memory.word(*slot).unwrap())
+        .collect()
+}
+
+fn is_led(session: &Session) -> bool {
+    let regions = session.cache.manifest.regions.iter();
+    let entries: Vec<u64> = regions
+        .flat_map(|region| &region.lookups)
+        .map(|lookup| lookup.entry)
+        .collect();
+    held(session).iter().all(|word| entries.contains(word))
+}
+
+fn libgcc_of_machine() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let libgcc = paths.find(|path| path.contains("/libgcc_s.so"));
+    PathBuf::from(libgcc.unwrap())
+}
+
+/// Of every movable function in random order, of a program that may not have begun its work.
+fn session(store: &Store, program: &Throws, seed: u64) -> Session {
+    let mut session = Session::open(store, program.pid(), method(Some(seed))).unwrap();
+    session.look().unwrap();
+    session.count().unwrap();
+    session
+}
+
 #[test]
 fn an_unwinder_is_led_before_it_has_ever_been_asked_and_leads_back_in_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let path = Throws::compile("late");
     let mut program = Throws::run(Command::new(&path).arg("late"));
-    let mut session = Session::open(&store, program.pid(), method(Some(5))).unwrap();
-    session.look().unwrap();
-    session.count().unwrap();
-    let unwinder = |session: &Session| session.cache.manifest.unwinder.clone().unwrap();
-    let held = |session: &Session| {
-        let slots = unwinder(session).slots;
-        let memory = &session.cache.process.memory;
-        let held: Vec<u64> = slots
-            .iter()
-            .map(|slot| memory.word(slot.address).unwrap())
-            .collect();
-        held
-    };
-    let leads_to_regions = |session: &Session| {
-        let regions = &session.cache.manifest.regions;
-        held(session).iter().all(|word| {
-            let mut lookups = regions.iter().flat_map(|region| &region.lookups);
-            lookups.any(|lookup| lookup.entry == *word)
-        })
-    };
+    let mut session = session(&store, &program, 5);
     session.install().unwrap();
-    let slots = unwinder(&session).slots;
-    let first: Vec<u64> = slots.iter().map(|slot| slot.first).collect();
-    assert!(!first.contains(&unwinder(&session).find), "never asked");
-    assert!(leads_to_regions(&session));
-    let generation = session.install().unwrap().generation;
+    let find = session.cache.manifest.unwinder.clone().unwrap().find;
+    assert!(is_led(&session));
+    session.install().unwrap();
     session.cache.switch(0).unwrap();
-    assert!(leads_to_regions(&session), "somebody may be on the way");
+    assert!(is_led(&session), "somebody may be on the way");
     let (_, kept) = session.cache.rollback().unwrap();
-    assert_eq!((kept.bytes, held(&session)), (0, first.clone()));
-    let mut session = Session::open(&store, program.pid(), method(Some(6))).unwrap();
-    session.look().unwrap();
-    session.count().unwrap();
-    assert!(session.install().unwrap().generation <= generation);
+    assert_eq!((kept.bytes, held(&session)), (0, vec![find]));
+    let mut session = self::session(&store, &program, 6);
+    session.install().unwrap();
     // The first exception of all.
     program.program.say("go");
     program.assert_goes_on();
-    assert!(leads_to_regions(&session), "the dynamic linker wrote there");
+    assert!(is_led(&session));
     let (_, kept) = session.cache.rollback().unwrap();
-    assert_eq!(held(&session) == first, kept.bytes == 0);
+    assert_eq!(held(&session) == [find], kept.bytes == 0);
     assert!(!program.is_text_changed());
+    program.assert_goes_on();
+}
+
+#[test]
+fn a_thread_that_has_its_unwinder_looked_up_by_the_dynamic_linker_is_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let auditor = talk::compile("cc", "audit.c", "audit.so", &["-shared", "-fPIC"]);
+    let path = Throws::compile("asking");
+    let (asking, go_on) = (dir.path().join("asking"), dir.path().join("go-on"));
+    let mut program = Throws::run(
+        Command::new(&path)
+            .arg("late")
+            .env("LD_AUDIT", auditor)
+            .envs([("ASKING", &asking), ("GO_ON", &go_on)]),
+    );
+    let mut session = session(&store, &program, 7);
+    program.program.say("go");
+    while !asking.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The others find it meanwhile.
+    while program.counts()[1] == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let error = session.install().unwrap_err().to_string();
+    assert!(error.contains("dynamic linker"), "{error}");
+    std::fs::write(&go_on, "").unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while let Err(error) = session.install() {
+        assert!(Instant::now() < end, "{error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(is_led(&session));
+    program.assert_goes_on();
+    assert!(is_led(&session));
+    session.cache.rollback().unwrap();
+    program.assert_goes_on();
+}
+
+#[test]
+fn files_that_are_replaced_while_a_layout_is_in_force_do_not_keep_it_from_being_taken_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let path = dir.path().join("throws");
+    std::fs::copy(Throws::compile("replaced"), &path).unwrap();
+    let libgcc = dir.path().join("libgcc_s.so.1");
+    std::fs::copy(libgcc_of_machine(), &libgcc).unwrap();
+    let mut program = Throws::run(Command::new(&path).env("LD_LIBRARY_PATH", dir.path()));
+    program.assert_goes_on();
+    let text = |session: &Session| -> Vec<Vec<u8>> {
+        let process = &session.cache.process;
+        let objects = process.objects().unwrap();
+        let maps = objects.iter().flat_map(|object| &object.mappings);
+        maps.filter(|map| map.is_executable)
+            .map(|map| {
+                let bytes = usize::try_from(map.bytes()).unwrap();
+                process.memory.read(map.start, bytes).unwrap()
+            })
+            .collect()
+    };
+    let mut session = session(&store, &program, 8);
+    let before = text(&session);
+    let generation = session.install().unwrap().generation;
+    let unwinder = session.cache.manifest.unwinder.as_ref().unwrap();
+    assert_eq!(unwinder.object.path, libgcc.to_str().unwrap());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(&libgcc).unwrap();
+    program.assert_goes_on();
+    session.cache.switch(0).unwrap();
+    assert!(text(&session) == before);
+    session.cache.switch(generation).unwrap();
+    program.assert_goes_on();
+    let (switched, _) = session.cache.rollback().unwrap();
+    assert!(
+        switched.is_whole() && switched.closed.is_empty(),
+        "{switched:?}"
+    );
+    assert!(text(&session) == before);
+    program.assert_goes_on();
+}
+
+#[test]
+fn a_member_that_was_forked_before_throws_through_moved_code_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let path = Throws::compile("family");
+    let mut program = Throws::run(Command::new(&path).arg("family"));
+    program.assert_goes_on();
+    let mut session = session(&store, &program, 9);
+    let layout = session.install().unwrap();
+    // Those that throw and end at once may be gone by then.
+    assert!(layout.processes >= 2, "{layout:?}");
+    for _ in 0..5 {
+        program.assert_goes_on();
+        session.cache.switch(0).unwrap();
+        session.cache.switch(layout.generation).unwrap();
+    }
+    session.cache.rollback().unwrap();
+    program.assert_goes_on();
+}
+
+#[test]
+fn a_program_with_an_unwinder_of_its_own_is_declined() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let options = [
+        "-std=c++20",
+        "-fnon-call-exceptions",
+        "-static-libgcc",
+        "-static-libstdc++",
+    ];
+    let path = talk::compile("c++", "throws.cpp", "throws-static", &options);
+    // Loaded, but not asked.
+    let mut program = Throws::run(Command::new(&path).env("LD_PRELOAD", libgcc_of_machine()));
+    program.assert_goes_on();
+    let mut session = Session::open(&store, program.pid(), method(Some(1))).unwrap();
+    let error = session.look().unwrap_err().to_string();
+    assert!(error.contains("unwinder of its own"), "{error}");
     program.assert_goes_on();
 }
 

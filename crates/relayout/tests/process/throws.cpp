@@ -1,11 +1,12 @@
 // The C++ program under test: threads that throw through several frames, call virtual functions and jump through tables; others
 // whose signal handlers throw and walk the stack, that jump out of frames, are cancelled, fork, and run coroutines. All
 // check every result. Prints how many rounds it has done for each line on standard input; "q" ends it with 0. With the argument
-// "gs" its threads have a GS base, with "late" they start after the first line.
+// "gs" its threads have a GS base, with "late" they start after the first line, with "family" a child does the same.
 #include <asm/prctl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -273,12 +274,18 @@ int main(int count, char **arguments) {
     if (how == "gs") syscall(SYS_arch_prctl, ARCH_SET_GS, behind_gs);
     char line[64];
     if (how == "late" && !fgets(line, sizeof line, stdin)) return 3;
+    // A child that does the same as long as its parent lives.
+    const pid_t child = how == "family" ? fork() : -1;
+    if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
     std::vector<std::thread> threads;
     for (unsigned seed = 1; seed <= 4; seed++) threads.emplace_back(work, seed);
     for (auto one : {faults, walks, jumps, cancels, forks, resumes}) threads.emplace_back(others, one);
+    if (child == 0)
+        for (;;) pause();
     setvbuf(stdout, nullptr, _IOLBF, 0);
     while (fgets(line, sizeof line, stdin)) {
         if (line[0] == 'q') _Exit(0);
+        if (child > 0 && waitpid(child, nullptr, WNOHANG) != 0) abort();
         printf("%ld %ld %ld %ld %ld %ld %ld %ld\n", rounds.load(), caught.load(), handled.load(), walked.load(),
                jumped.load(), cancelled.load(), forked.load(), resumed.load());
     }
