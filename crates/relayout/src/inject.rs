@@ -105,15 +105,7 @@ pub(crate) fn syscall(
     [
         there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9,
     ] = arguments;
-    let end = stub + SYSCALL.len() as u64 + MASK_IS_BACK;
-    run(
-        process,
-        thread,
-        &there,
-        &back,
-        stub + SYSCALL.len() as u64,
-        end,
-    )
+    run(process, thread, stub, &there, &back)
 }
 
 /// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame's address.
@@ -156,15 +148,17 @@ fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, u64), RelayoutE
     Ok((back, frame))
 }
 
-/// Lets the thread run from `there` to `end`, and then from `back`. The value of rax when it passed `result_at`.
+/// Lets the thread run from `there` through the stub until its mask is back, and then from `back`. The result of the stub's
+/// first system call.
 fn run(
     process: &Stopped<'_>,
     thread: u32,
+    stub: u64,
     there: &Registers,
     back: &Registers,
-    result_at: u64,
-    end: u64,
 ) -> Result<i64, RelayoutError> {
+    let result_at = stub + SYSCALL.len() as u64;
+    let end = result_at + MASK_IS_BACK;
     // In this order: killed in between, the thread runs the stub with its own mask.
     ptrace::set_registers(thread, there)?;
     ptrace::set_signal_mask(thread, u64::MAX)?;
