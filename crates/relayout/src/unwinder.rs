@@ -42,7 +42,9 @@ pub struct Unwinder {
     pub find: u64,
     /// The addresses behind the calls.
     pub returns: Vec<u64>,
-    /// What is pushed for the dynamic linker, two words below such an address, when it is asked for the function; 0 where it never is.
+    /// The dynamic linker's code that is asked for the function before the first call; 0 where all is asked for at the start.
+    pub linker: u64,
+    /// What is pushed for it, two words below such an address.
     pub link_map: u64,
 }
 
@@ -84,6 +86,10 @@ impl Unwinder {
                 "it has no {FIND} that could be led to moved code"
             )));
         };
+        let linkage = |word: u64| match image.linkage_table() {
+            Some(table) => memory.word(table.wrapping_add(bias) + 8 * word),
+            None => Ok(0),
+        };
         let named = image.got_slots().iter().filter(|slot| slot.symbol == FIND);
         let slots: Vec<u64> = named.map(|slot| slot.vaddr.wrapping_add(bias)).collect();
         if slots.is_empty() {
@@ -98,10 +104,8 @@ impl Unwinder {
                 .iter()
                 .map(|at| at.wrapping_add(bias))
                 .collect(),
-            link_map: match image.linkage_table() {
-                Some(table) => memory.word(table.wrapping_add(bias) + 8)?,
-                None => 0,
-            },
+            link_map: linkage(1)?,
+            linker: linkage(2)?,
             slots,
         };
         for slot in unwinder.slots.clone() {
@@ -132,6 +136,16 @@ impl Unwinder {
     /// Whether the dynamic linker has not yet been asked for the function, or is being asked.
     fn is_unbound(&self, value: u64) -> bool {
         self.object.contains(value) && value != self.find
+    }
+
+    /// Whether a thread with these words on its stack, from the stack pointer on, has called the function and may be on its
+    /// way through the dynamic linker.
+    fn is_asked_by(&self, words: &[u64]) -> bool {
+        words.iter().enumerate().any(|(at, word)| {
+            // At first nothing is pushed yet, or only the function's number.
+            let is_pushed = |at: usize| words[at] == self.link_map;
+            self.returns.contains(word) && at.checked_sub(2).is_none_or(is_pushed)
+        })
     }
 
     fn led_by_others(&self, slot: u64) -> String {
@@ -200,7 +214,7 @@ impl<'a> Chain<'a> {
                         },
                     });
                 }
-                chain.asked = (unwinder.link_map != 0).then_some(unwinder);
+                chain.asked = (unwinder.linker != 0).then_some(unwinder);
             }
             chain.words.push((*slot, head));
         }
@@ -273,25 +287,36 @@ impl<'a> Chain<'a> {
         let Some(unwinder) = self.asked else {
             return Ok(false);
         };
+        let memory = process.memory;
         let maps = maps::read(&Roots::default(), process.pid)?;
+        let at = |address: u64| {
+            let behind = maps.partition_point(|map| map.end <= address);
+            maps.get(behind).filter(|map| map.contains(address))
+        };
+        let linker = at(unwinder.linker);
+        let mut is_unbound = false;
+        for slot in &unwinder.slots {
+            is_unbound |= unwinder.is_unbound(memory.word(*slot)?);
+        }
         for thread in &process.threads {
-            let rsp = going_on(ptrace::registers(*thread)?).rsp;
-            let behind = maps.partition_point(|map| map.end <= rsp);
-            let Some(stack) = maps.get(behind).filter(|map| map.contains(rsp)) else {
+            let now = going_on(ptrace::registers(*thread)?);
+            // Once somebody has found it, what a stack holds may be left from then.
+            let is_there = is_unbound
+                || linker.is_some_and(|linker| linker.contains(now.rip))
+                || unwinder.object.contains(now.rip);
+            if !is_there {
+                continue;
+            }
+            let Some(stack) = at(now.rsp) else {
                 return Ok(true);
             };
-            let bytes = usize::try_from(stack.end - rsp).unwrap_or(0);
-            let bytes = process.memory.read(rsp, bytes)?;
-            let words: Vec<u64> = bytes
-                .chunks_exact(8)
+            let bytes = usize::try_from(stack.end - now.rsp).unwrap_or(0);
+            let bytes = memory.read(now.rsp, bytes)?;
+            let words = bytes.chunks_exact(8);
+            let words: Vec<u64> = words
                 .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
                 .collect();
-            let asks = |(at, word): (usize, &u64)| {
-                // On the way there nothing is pushed yet, or only the number.
-                let is_on_its_way = |at: usize| words[at] == unwinder.link_map;
-                unwinder.returns.contains(word) && at.checked_sub(2).is_none_or(is_on_its_way)
-            };
-            if words.iter().enumerate().any(asks) {
+            if unwinder.is_asked_by(&words) {
                 return Ok(true);
             }
         }
@@ -317,4 +342,41 @@ pub(crate) fn unwinder_in<'a>(maps: &[Mapping], manifest: &'a Manifest) -> Optio
 fn entries(manifest: &Manifest) -> impl Iterator<Item = u64> {
     let lookups = manifest.regions.iter().flat_map(|region| &region.lookups);
     lookups.map(|lookup| lookup.entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_on_its_way_through_the_dynamic_linker_is_known_by_what_is_pushed() {
+        let unwinder = Unwinder {
+            object: LoadedObject {
+                start: 0x1000,
+                end: 0x2000,
+                path: String::new(),
+                inode: 1,
+            },
+            slots: vec![0x1f00],
+            find: 0x1800,
+            returns: vec![0x1234, 0x1334],
+            linker: 0x9000,
+            link_map: 0xaaaa,
+        };
+        let (back, number) = (0x1334, 7);
+        for (words, asks) in [
+            // In the stub; and with one word pushed; and in the dynamic linker.
+            (vec![back, 1, 2], true),
+            (vec![number, back, 1], true),
+            (vec![5, 6, 0xaaaa, number, back, 1], true),
+            // In the function itself.
+            (vec![5, 6, 8, number, back, 1], false),
+            (vec![5, 0xaaaa, number, 0x1335], false),
+            (vec![], false),
+        ] {
+            assert_eq!(unwinder.is_asked_by(&words), asks, "{words:x?}");
+        }
+        assert!(unwinder.is_unbound(0x1016) && !unwinder.is_unbound(0x1800));
+        assert!(!unwinder.is_unbound(0x3000));
+    }
 }
