@@ -79,6 +79,7 @@ pub(crate) fn find_stub(
 /// and have nothing better to do.
 fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
     let mut threads = host::thread_ids(&host::Roots::default(), pid)?;
+    threads.retain(|thread| !crate::stop::is_worker(pid, *thread));
     threads.sort_by_cached_key(|thread| {
         crate::stop::status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
     });

@@ -175,6 +175,24 @@ pub(crate) fn status_field(pid: u32, thread: u32, key: &str) -> Option<String> {
     Some(line.strip_prefix(':')?.trim().to_owned())
 }
 
+/// Whether a thread is a worker of io_uring: a thread of the process by name, which runs in the kernel alone (`create_io_thread` in
+/// kernel/fork.c). There is nothing of it to stop, and it may sleep uninterruptibly for as long as a disk takes.
+pub(crate) fn is_worker(pid: u32, thread: u32) -> bool {
+    // proc_pid_stat(5): name in parentheses, which may hold any byte; flags are the 7th field behind it.
+    const PF_IO_WORKER: u32 = 0x10;
+    let stat = std::fs::read(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    let Some((before, behind)) = stat.rsplit_once(") ") else {
+        return false;
+    };
+    let flags = behind
+        .split(' ')
+        .nth(6)
+        .and_then(|flags| flags.parse().ok());
+    // Before Linux 5.12 the flag said something else, and there were no such threads.
+    before.contains(" (iou-") && flags.is_some_and(|flags: u32| flags & PF_IO_WORKER != 0)
+}
+
 fn state(pid: u32, thread: u32) -> char {
     status_field(pid, thread, "State")
         .and_then(|text| text.chars().next())
@@ -244,7 +262,7 @@ impl<'a> Stopped<'a> {
         Ok(())
     }
 
-    /// Seizes the threads that are not yet; whether there were any.
+    /// Seizes the threads that are not yet, but for workers of the kernel; whether there were any.
     fn seize_new(&self, seized: &mut BTreeMap<u32, bool>) -> Result<bool, RelayoutError> {
         let threads =
             host::thread_ids(&Roots::default(), self.pid).map_err(|error| match error {
@@ -254,6 +272,10 @@ impl<'a> Stopped<'a> {
         let mut is_any = false;
         for thread in threads {
             if seized.contains_key(&thread) {
+                continue;
+            }
+            if is_worker(self.pid, thread) {
+                seized.insert(thread, true);
                 continue;
             }
             match seize(self.pid, thread) {

@@ -146,7 +146,7 @@ class Stress:
         self.check_tables("after the switches")
         pauses.sort()
         return {"switches": done_switches, "wanted": count, "generations": len(generations), "patches": patches, "seconds": round(time.monotonic() - start),
-                "pause_us_median": pauses[len(pauses) // 2], "pause_us_worst": pauses[-1]}
+                "pause_us_median": pauses[len(pauses) // 2] if pauses else None, "pause_us_worst": max(pauses, default=None)}
 
     def killed(self, longest_s, *arguments, state=None):
         """Kills a command at a random moment, of `start` in the state that is named; whether it still ran."""

@@ -65,6 +65,31 @@ fn a_function_is_switched_back_and_forth_under_load_and_nothing_is_left() {
 }
 
 #[test]
+fn workers_of_io_uring_are_neither_stopped_nor_asked_for_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut target = Target::with(1, 0, &["io_uring"]);
+    let tasks = || std::fs::read_dir(format!("/proc/{}/task", target.pid())).unwrap();
+    let is_worker = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm"));
+        name.unwrap().starts_with("iou-wrk")
+    };
+    assert_eq!(tasks().map(is_worker).filter(|is| *is).count(), 1);
+    let mut cache = installed(&target, &store);
+    for _ in 0..20 {
+        // Of the three threads two run code of the process.
+        assert_eq!(cache.switch(1).unwrap().pause.threads, 2);
+        assert_eq!(cache.switch(0).unwrap().pause.threads, 2);
+    }
+    cache.switch(1).unwrap();
+    target.assert_answers(1, 2);
+    let (_, kept) = cache.rollback().unwrap();
+    assert_eq!(kept.bytes, 0, "{kept:?}");
+    target.assert_answers(2, 1);
+    target.quit();
+}
+
+#[test]
 fn what_somebody_else_wrote_is_left_alone_and_said() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

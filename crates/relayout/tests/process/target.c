@@ -1,7 +1,8 @@
 // The process under test: threads that call `answer` for ever and abort on anything but 1 or 2, threads that sleep in
-// system calls, a count of queued signals. Commands on standard input: "c" prints the counts, "q" ends with 0.
+// system calls, a count of queued signals, with a third argument a worker of io_uring. Commands on standard input: "c" prints the counts, "q" ends with 0.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/io_uring.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,6 +60,21 @@ static void *sleep_long(void *unused) {
     }
 }
 
+// Has io_uring read from a pipe that nobody writes to, by a worker of its own (IOSQE_ASYNC in io_uring_enter(2)).
+static void read_by_a_worker(void) {
+    static char byte;
+    struct io_uring_params params = {0};
+    int pipes[2], ring = (int)syscall(SYS_io_uring_setup, 1, &params);
+    if (ring < 0 || pipe(pipes) != 0) abort();
+    char *submitted = mmap(0, params.sq_off.array + 4, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *entry = mmap(0, sizeof *entry, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+    if (submitted == MAP_FAILED || entry == MAP_FAILED) abort();
+    *entry = (struct io_uring_sqe){.opcode = IORING_OP_READ, .flags = IOSQE_ASYNC, .fd = pipes[0], .addr = (unsigned long)&byte, .len = 1};
+    *(unsigned *)(submitted + params.sq_off.array) = 0;
+    atomic_store((_Atomic unsigned *)(submitted + params.sq_off.tail), 1);
+    if (syscall(SYS_io_uring_enter, ring, 1, 0, 0, 0, 0) != 1) abort();
+}
+
 int main(int argc, char **argv) {
     int workers = argc > 1 ? atoi(argv[1]) : 2, sleepers = argc > 2 ? atoi(argv[2]) : 2;
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
@@ -65,6 +83,7 @@ int main(int argc, char **argv) {
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 128 << 10);
     pthread_t thread;
+    if (argc > 3) read_by_a_worker();
     for (int i = 0; i < workers; i++) pthread_create(&thread, &attributes, work, 0);
     for (int i = 0; i < sleepers; i++)
         pthread_create(&thread, &attributes, i < 4 ? sleep_often : sleep_long, 0);

@@ -36,8 +36,14 @@ fn path() -> PathBuf {
 
 impl Target {
     pub(crate) fn start(workers: u32, sleepers: u32) -> Self {
+        Self::with(workers, sleepers, &[])
+    }
+
+    pub(crate) fn with(workers: u32, sleepers: u32, more: &[&str]) -> Self {
         let mut command = Command::new(path());
-        command.args([workers.to_string(), sleepers.to_string()]);
+        command
+            .args([workers.to_string(), sleepers.to_string()])
+            .args(more);
         let mut program = Program::run(&mut command);
         let answer = program.address();
         assert_ne!(answer, 0);
