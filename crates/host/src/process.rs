@@ -42,11 +42,7 @@ impl Stat {
     }
 
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, HostError> {
-        // The command's name, in parentheses, may itself hold blanks and parentheses.
-        let (_, rest) = text
-            .rsplit_once(')')
-            .ok_or_else(|| HostError::parse(path, "comm", "there is no closing parenthesis"))?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
+        let (_, fields) = name_and_fields(path, text)?;
         // The first field after the name is number 3.
         let number = |field: usize| {
             let text = fields.get(field - 3).copied().unwrap_or_default();
@@ -76,6 +72,34 @@ impl Stat {
             start_time: number(22)?,
         })
     }
+}
+
+/// The command's name and what stands behind it, field number 3 first.
+fn name_and_fields<'a>(path: &Path, text: &'a str) -> Result<(&'a str, Vec<&'a str>), HostError> {
+    // The name, in parentheses, may itself hold blanks and parentheses.
+    let (before, rest) = text
+        .rsplit_once(')')
+        .ok_or_else(|| HostError::parse(path, "comm", "there is no closing parenthesis"))?;
+    let (_, name) = before.split_once('(').unwrap_or_default();
+    Ok((name, rest.split_whitespace().collect()))
+}
+
+/// Whether a thread is a worker of io_uring: a thread of the process by name, which runs in the kernel alone (`create_io_thread` in
+/// kernel/fork.c). False where it is gone.
+#[must_use]
+pub fn is_io_worker(roots: &Roots, pid: u32, thread: u32) -> bool {
+    /// In field 9 (include/linux/sched.h).
+    const PF_IO_WORKER: u32 = 0x10;
+    let path = roots.proc(format!("{pid}/task/{thread}/stat"));
+    let Ok(Some(text)) = read_text(&path) else {
+        return false;
+    };
+    let Ok((name, fields)) = name_and_fields(&path, &text) else {
+        return false;
+    };
+    let flags = fields.get(9 - 3).and_then(|flags| flags.parse().ok());
+    // Before Linux 5.12 the flag said something else, and there were no such threads.
+    name.starts_with("iou-") && flags.is_some_and(|flags: u32| flags & PF_IO_WORKER != 0)
 }
 
 /// When a process started: clock ticks since boot (field 22 of `/proc/PID/stat`). Together with the pid it names a
@@ -289,6 +313,22 @@ mod tests {
             start_time(&roots, 10),
             Err(HostError::NoSuchProcess { pid: 10 })
         ));
+    }
+
+    #[test]
+    fn a_worker_of_io_uring_is_known_by_its_flag_and_its_name() {
+        let line = |name: &str, flags: u32| format!("8 ({name}) S 7 7 7 0 -1 {flags} 0 0");
+        let (_dir, roots) = fake(&[
+            ("proc/7/task/7/stat", &line("server", 0x0040_0040)),
+            ("proc/7/task/8/stat", &line("iou-wrk-7", 0x0040_4050)),
+            ("proc/7/task/9/stat", &line("iou-wrk-7", 0x0040_0040)),
+            ("proc/7/task/10/stat", &line("CPU 0/KVM", 0x0040_0050)),
+            ("proc/7/task/11/stat", &line("a (iou-x) 1", 0x0040_0050)),
+            ("proc/7/task/12/stat", "12 (iou-wrk-7"),
+            ("proc/7/task/13/stat", "13 (iou-wrk-7) S 7"),
+        ]);
+        let workers = (7..=14).filter(|thread| is_io_worker(&roots, 7, *thread));
+        assert_eq!(workers.collect::<Vec<u32>>(), [8]);
     }
 
     #[test]

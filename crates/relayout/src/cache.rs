@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::calls::find_stub;
+use crate::calls::{find_stub, take_out_stub};
 use crate::manifest::{Generation, LoadedObject, Manifest, Patch, Region, Store};
 use crate::maps::{self, Mapping};
-use crate::patching::{Place, originals, places, write_image};
-use crate::process::Process;
+use crate::patching::{originals, places, write_image};
+use crate::process::{Object, Process};
 use crate::region::{self, write_header};
 use crate::scan::PAGE;
 use crate::stop::Pause;
@@ -29,7 +29,7 @@ pub struct CodeCache {
     /// The rest of its family, as far as seen.
     members: Vec<Process>,
     /// Whether an unwinder is to be led to the code that is announced.
-    has_unwinder: bool,
+    pub(crate) has_unwinder: bool,
     store: Store,
     /// Which version of the manifest's file this is.
     read: Option<(u64, i64, i64)>,
@@ -173,16 +173,15 @@ impl CodeCache {
         self.family().map(|process| process.pid).collect()
     }
 
-    /// Looks for the process's unwinder; exceptions pass through all code that is announced from now on. False where it has
-    /// none.
+    /// Looks for the process's unwinder among its objects: exceptions pass through all code that is announced from now on.
     ///
     /// # Errors
     /// [`RelayoutError::Declined`] where it has one that cannot be led there.
-    pub(crate) fn find_unwinder(&mut self) -> Result<bool, RelayoutError> {
+    pub(crate) fn find_unwinder(&mut self, objects: &[Object]) -> Result<(), RelayoutError> {
         let known = self.manifest.unwinder.as_ref();
-        let found = Unwinder::find(&self.process, &self.process.objects()?, known)?;
+        let found = Unwinder::find(&self.process, objects, known)?;
         self.has_unwinder = found.is_some();
-        Ok(self.has_unwinder)
+        Ok(())
     }
 
     /// Maps memory (readable and executable, or readable and writable) that reaches all of `near` with 32 bits. The
@@ -214,9 +213,7 @@ impl CodeCache {
             },
         })?;
         // What was announced there and never mapped, by one who was killed.
-        let is_apart = |known: &Region| {
-            known.address + known.bytes <= address || address + bytes <= known.address
-        };
+        let is_apart = |known: &Region| known.end() <= address || address + bytes <= known.address;
         self.manifest.regions.retain(is_apart);
         let region = Region {
             address,
@@ -274,9 +271,9 @@ impl CodeCache {
         regions: &[Region],
     ) -> Result<Vec<u32>, RelayoutError> {
         let _lock = self.lock()?;
+        let objects = self.process.objects()?;
         if self.has_unwinder {
             let known = self.manifest.unwinder.take();
-            let objects = self.process.objects()?;
             self.manifest.unwinder = Unwinder::find(&self.process, &objects, known.as_ref())?;
         }
         for region in regions {
@@ -290,7 +287,7 @@ impl CodeCache {
         for patches in layouts {
             let patches = self.applicable(patches)?;
             let number = self.manifest.next_number();
-            self.note_objects(&patches)?;
+            self.note_objects(&objects, &patches);
             self.manifest.generations.push(Generation {
                 number,
                 patches,
@@ -329,8 +326,8 @@ impl CodeCache {
     }
 
     /// Puts down which files the patches are in.
-    fn note_objects(&mut self, patches: &[Patch]) -> Result<(), RelayoutError> {
-        for object in self.process.objects()? {
+    fn note_objects(&mut self, objects: &[Object], patches: &[Patch]) {
+        for object in objects {
             let known = object.loaded();
             let first = patches.partition_point(|patch| patch.address < known.start);
             let is_patched = patches
@@ -340,7 +337,6 @@ impl CodeCache {
                 self.manifest.objects.push(known);
             }
         }
-        Ok(())
     }
 
     /// Forgets layouts that are not in force, but for those of which some place of the family still holds what they put
@@ -438,6 +434,10 @@ impl CodeCache {
             0 => &[],
             number => &self.manifest.generation(number)?.patches,
         };
+        // Where a thread that is still in it goes on afterwards may be the inside of a place.
+        if let Some(stub) = &self.manifest.stub {
+            take_out_stub(process, stub)?;
+        }
         let maps = process.maps()?;
         let chain = match number {
             0 => Chain::default(),
@@ -467,14 +467,10 @@ impl CodeCache {
             is_wanted && !chain.leads_to(region)
         };
         match &self.manifest.unwinder {
-            Some(unwinder) if regions.any(is_missed) => Err(RelayoutError::Declined {
-                pid: process.pid,
-                reason: Declined::Program {
-                    path: unwinder.object.path.clone(),
-                    why: "it is not loaded where it was, so exceptions would not find moved code"
-                        .into(),
-                },
-            }),
+            Some(unwinder) if regions.any(is_missed) => Err(process.unfit(
+                &unwinder.object.path,
+                "it is not loaded where it was, so exceptions would not find moved code",
+            )),
             _ => Ok(chain),
         }
     }
@@ -528,7 +524,6 @@ impl CodeCache {
     pub fn rollback(&mut self) -> Result<(Switched, Kept), RelayoutError> {
         let _lock = self.lock()?;
         let mut switched = self.switch_locked(0)?;
-        self.take_out_stub(&mut switched)?;
         // Where a thread waits inside a place it is still ours: that stays on record.
         let is_whole = switched.occupied.is_empty() && switched.left_out.is_empty();
         let kept = self.reclaim_locked(is_whole)?;
@@ -552,10 +547,8 @@ impl CodeCache {
             return Ok(());
         };
         for process in self.family() {
-            let place = Place::of_stub(stub);
-            match write_image(process.pid, &process.memory, &Chain::default(), &[place]) {
-                // Never there in a process that has something else there.
-                Ok(_) => {}
+            match take_out_stub(process, stub) {
+                Ok(()) => {}
                 Err(error) if process.pid == self.process.pid => return Err(error),
                 Err(RelayoutError::Gone { .. }) => {}
                 Err(error) => switched.left_out.push((process.pid, error.to_string())),

@@ -1,11 +1,18 @@
 //! Making a running process do something: which of its threads does it, and where the stub lies that it runs.
 
-use crate::inject::{self, STUB_BYTES};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::inject::{self, STUB_BYTES, going_on};
 use crate::manifest::{Manifest, Patch};
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::stop::one_stopped;
+use crate::stop::{declined, one_stopped, state, stopped};
 use crate::{Declined, RelayoutError, cave};
+
+/// How long a thread may take to leave the stub of one who was killed: some instructions, once it gets a CPU.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// A system call by one thread of a process, through a stub in its own text that is there for that long only. The stub has
 /// been announced.
@@ -28,21 +35,58 @@ pub(crate) fn syscall(
 
 /// Writes the stub, where the bytes are there that it was announced for.
 fn lay_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
+    take_out_stub(process, stub)?;
     let memory = &process.memory;
-    let found = memory.read(stub.address, stub.old.0.len())?;
-    if found != stub.old.0 && found != stub.new.0 {
-        return Err(RelayoutError::Declined {
-            pid: process.pid,
-            reason: Declined::Program {
-                path: process.exe.clone(),
-                why: format!(
-                    "the unused bytes at {:#x} behind its code are in use",
-                    stub.address
-                ),
-            },
-        });
+    if memory.read(stub.address, stub.old.0.len())? != stub.old.0 {
+        let why = format!(
+            "the unused bytes at {:#x} behind its code are in use",
+            stub.address
+        );
+        return Err(process.unfit(&process.exe, why));
     }
     memory.write(stub.address, &stub.new.0)
+}
+
+/// Takes out a stub that is still there, of one who was killed in the middle of a call, once no thread is in it any more.
+/// Where something else is, that stays.
+pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
+    let (pid, memory) = (process.pid, &process.memory);
+    let size = stub.new.0.len();
+    let is_in_it = |rip| (stub.address..stub.address + size as u64).contains(&rip);
+    let since = Instant::now();
+    loop {
+        match memory.read(stub.address, size) {
+            Ok(found) if found == stub.new.0 => {}
+            // Unmapped with its library, or not ours.
+            Ok(_) | Err(RelayoutError::Memory { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let (inside, _) = stopped(pid, memory, |process| {
+            let registers = process.registers()?;
+            let mut threads = process.threads.iter().zip(registers);
+            let inside = threads.find(|(_, at)| is_in_it(going_on(*at).rip));
+            match inside {
+                Some(_) if process.is_group_stopped => {
+                    return Err(declined(pid, Declined::Stopped));
+                }
+                Some(_) => {}
+                None => memory.write(stub.address, &stub.old.0)?,
+            }
+            Ok(inside.map(|(thread, _)| *thread))
+        })?;
+        match inside {
+            None => return Ok(()),
+            Some(thread) if since.elapsed() > LEAVE_LIMIT => {
+                return Err(RelayoutError::NotStopping {
+                    pid,
+                    thread,
+                    limit_ms: u64::try_from(LEAVE_LIMIT.as_millis()).unwrap_or(u64::MAX),
+                    state: state(pid, thread),
+                });
+            }
+            Some(_) => sleep(BETWEEN_LOOKS),
+        }
+    }
 }
 
 /// Where the stub goes: where it was the last time, or the first room that there is.
@@ -58,12 +102,9 @@ pub(crate) fn find_stub(
         }
     }
     let memory = &process.memory;
-    let address = cave::find(memory, maps)?.ok_or_else(|| RelayoutError::Declined {
-        pid: process.pid,
-        reason: Declined::Program {
-            path: process.exe.clone(),
-            why: format!("no object of it has {STUB_BYTES} unused bytes behind its code"),
-        },
+    let address = cave::find(memory, maps)?.ok_or_else(|| {
+        let why = format!("no object of it has {STUB_BYTES} unused bytes behind its code");
+        process.unfit(&process.exe, why)
     })?;
     let new = inject::syscall_stub();
     let old = memory.read(address, new.len())?;
@@ -78,10 +119,63 @@ pub(crate) fn find_stub(
 /// The threads of a process, in the order in which they are worth trying: those that sleep in a system call stop at once
 /// and have nothing better to do.
 fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
-    let mut threads = host::thread_ids(&host::Roots::default(), pid)?;
-    threads.retain(|thread| !crate::stop::is_worker(pid, *thread));
+    let roots = host::Roots::default();
+    let mut threads = host::thread_ids(&roots, pid)?;
+    threads.retain(|thread| !host::is_io_worker(&roots, pid, *thread));
     threads.sort_by_cached_key(|thread| {
         crate::stop::status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
     });
     Ok(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_stub_that_a_thread_is_still_in_stays_until_it_has_left() {
+        let mut cat = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut input, mut output) = (cat.stdin.take().unwrap(), cat.stdout.take().unwrap());
+        let mut echo = |byte: u8| {
+            input.write_all(&[byte]).unwrap();
+            let mut read = [0];
+            output.read_exact(&mut read).map(|()| read[0])
+        };
+        // From now on it waits for input.
+        assert_eq!(echo(b'a').unwrap(), b'a');
+        let process = Process::open(cat.id()).unwrap();
+        let maps = process.maps().unwrap();
+        let stub = cave::find(&process.memory, &maps).unwrap().unwrap();
+        let new = inject::syscall_stub();
+        let stub = Patch {
+            address: stub,
+            old: crate::manifest::Bytes(process.memory.read(stub, new.len()).unwrap()),
+            new: crate::manifest::Bytes(new),
+        };
+        lay_stub(&process, &stub).unwrap();
+        // What a writer leaves behind who is killed in the middle of a call that takes its time.
+        let ms = 300;
+        let poll = libc::SYS_poll as u64;
+        one_stopped(cat.id(), &process.memory, &[cat.id()], |stopped| {
+            let arguments = [0, 0, ms, 0, 0, 0];
+            inject::begin(stopped.memory, cat.id(), stub.address, poll, arguments)
+        })
+        .unwrap();
+        let since = Instant::now();
+        let pid = syscall(&process, &stub, libc::SYS_getpid as u64, [0; 6]).unwrap();
+        assert_eq!(u32::try_from(pid).unwrap(), cat.id());
+        assert!(since.elapsed() > Duration::from_millis(ms / 2));
+        let size = stub.old.0.len();
+        assert_eq!(process.memory.read(stub.address, size).unwrap(), stub.old.0);
+        assert_eq!(echo(b'b').unwrap(), b'b');
+        cat.kill().unwrap();
+        cat.wait().unwrap();
+    }
 }

@@ -88,7 +88,7 @@ pub(crate) fn join(
         }
         if !is_complete(&member.memory, region) {
             let mut at = region.address + HEADER_BYTES;
-            let end = region.address + region.bytes;
+            let end = region.end();
             while at < end {
                 let count = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
                 member.memory.write(at, &leader.read(at, count)?)?;

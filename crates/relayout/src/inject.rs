@@ -5,11 +5,10 @@
 //! thread's own stack, below the red zone. So a thread that is let go at any moment, because we were killed, ends where
 //! it was by itself. All signals are blocked meanwhile: a handler must not run while the other threads stand still.
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::ptrace::{self, Registers, Wait};
-use crate::stop::Stopped;
+use crate::stop::{Stopped, until_next_look};
 use crate::{Memory, RelayoutError};
 
 /// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64, section 3.2.2).
@@ -99,13 +98,28 @@ pub(crate) fn syscall(
     number: u64,
     arguments: [u64; 6],
 ) -> Result<i64, RelayoutError> {
-    let (back, frame) = lay_frame(process.memory, thread)?;
+    let back = begin(process.memory, thread, stub, number, arguments)?;
+    finish(process, thread, stub, &back)
+}
+
+/// Sends a stopped thread into the stub. The registers with which it goes on afterwards, by itself if need be.
+pub(crate) fn begin(
+    memory: &Memory,
+    thread: u32,
+    stub: u64,
+    number: u64,
+    arguments: [u64; 6],
+) -> Result<Registers, RelayoutError> {
+    let (back, frame) = lay_frame(memory, thread)?;
     let mut there = back;
     (there.rip, there.rsp, there.rax) = (stub, frame, number);
     [
         there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9,
     ] = arguments;
-    run(process, thread, stub, &there, &back)
+    // In this order: killed in between, the thread runs the stub with its own mask.
+    ptrace::set_registers(thread, &there)?;
+    ptrace::set_signal_mask(thread, u64::MAX)?;
+    Ok(back)
 }
 
 /// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame's address.
@@ -148,22 +162,18 @@ fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, u64), RelayoutE
     Ok((back, frame))
 }
 
-/// Lets the thread run from `there` through the stub until its mask is back, and then from `back`. The result of the stub's
-/// first system call.
-fn run(
+/// Lets the thread run through the stub until its mask is back, and then from `back`. The result of the stub's first system
+/// call.
+fn finish(
     process: &Stopped<'_>,
     thread: u32,
     stub: u64,
-    there: &Registers,
     back: &Registers,
 ) -> Result<i64, RelayoutError> {
     let result_at = stub + SYSCALL.len() as u64;
     let end = result_at + MASK_IS_BACK;
-    // In this order: killed in between, the thread runs the stub with its own mask.
-    ptrace::set_registers(thread, there)?;
-    ptrace::set_signal_mask(thread, u64::MAX)?;
     ptrace::resume_to_syscall(thread)?;
-    let deadline = Instant::now() + CALL_LIMIT;
+    let since = Instant::now();
     let mut result = 0;
     loop {
         let wait = ptrace::poll(thread).map_err(|source| RelayoutError::Ptrace {
@@ -172,7 +182,7 @@ fn run(
             source,
         })?;
         match wait {
-            Wait::Nothing if Instant::now() > deadline => {
+            Wait::Nothing if since.elapsed() > CALL_LIMIT => {
                 // It will come back by itself: when our thread ends, it is let go.
                 return Err(RelayoutError::NotStopping {
                     pid: process.pid,
@@ -181,7 +191,7 @@ fn run(
                     state: 'R',
                 });
             }
-            Wait::Nothing => sleep(Duration::from_micros(5)),
+            Wait::Nothing => until_next_look(since),
             Wait::Ended => return Err(RelayoutError::Gone { pid: process.pid }),
             Wait::Syscall => {
                 let now = ptrace::registers(thread)?;

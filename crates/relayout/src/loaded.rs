@@ -7,6 +7,7 @@ use code_layout::{
 };
 
 use crate::RelayoutError;
+use crate::maps::{self, Mapping};
 use crate::moved;
 use crate::process::{Object, Process};
 use crate::sampling::Samples;
@@ -129,9 +130,7 @@ impl Loaded {
             let Ok(value) = process.memory.word(slot.vaddr.wrapping_add(self.bias)) else {
                 continue;
             };
-            let is_code = maps
-                .iter()
-                .any(|map| map.is_executable && map.inode != 0 && map.contains(value));
+            let is_code = maps::at(&maps, value).is_some_and(Mapping::is_file_code);
             if is_code && !(own.0..own.1).contains(&value) {
                 got.insert(slot.vaddr, value);
             }

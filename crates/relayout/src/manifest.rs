@@ -91,6 +91,13 @@ pub struct Region {
     pub lookups: Vec<Lookup>,
 }
 
+impl Region {
+    /// The first address behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.address + self.bytes
+    }
+}
+
 /// A file whose code or data is patched, where it was loaded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LoadedObject {
@@ -219,9 +226,11 @@ impl Manifest {
     /// # Errors
     /// [`RelayoutError::NoGeneration`]: it was given back, by somebody who rolled back before a generation led there.
     pub(crate) fn region(&mut self, address: u64) -> Result<&mut Region, RelayoutError> {
-        let gone = self.no_generation(self.next_number());
-        let mut regions = self.regions.iter_mut();
-        regions.find(|region| region.address == address).ok_or(gone)
+        let is_there = |region: &Region| region.address == address;
+        match self.regions.iter().position(is_there) {
+            Some(index) => Ok(&mut self.regions[index]),
+            None => Err(self.no_generation(self.next_number())),
+        }
     }
 
     /// Memory of the process that is mapped for code and counters, and for what could not be given back yet.

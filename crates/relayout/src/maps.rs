@@ -39,11 +39,22 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
+    /// Whether it is code of a file.
+    pub(crate) fn is_file_code(&self) -> bool {
+        self.is_executable && self.inode != 0
+    }
+
     /// Whether it is memory without a file.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.inode == 0 && self.path.is_empty()
     }
+}
+
+/// The one that holds an address, of mappings in order.
+pub(crate) fn at(maps: &[Mapping], address: u64) -> Option<&Mapping> {
+    let behind = maps.partition_point(|map| map.end <= address);
+    maps.get(behind).filter(|map| map.contains(address))
 }
 
 /// The mappings of a process, in order of address.

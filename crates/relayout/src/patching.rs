@@ -23,9 +23,6 @@ const TRY_AGAIN: Duration = Duration::from_micros(300);
 pub(crate) struct Place<'a> {
     address: u64,
     wanted: &'a [u8],
-    /// The first address that no thread may be about to run: behind the place's own where what begins there is right in
-    /// either layout.
-    first_forbidden: u64,
     /// Everything that we may have put there, and the original.
     known: Vec<Vec<u8>>,
 }
@@ -36,7 +33,6 @@ impl<'a> Place<'a> {
         Self {
             address: patch.address,
             wanted,
-            first_forbidden: patch.address + 1,
             known,
         }
     }
@@ -44,15 +40,6 @@ impl<'a> Place<'a> {
     /// Whether it is in that file.
     pub(crate) fn is_in(&self, object: &LoadedObject) -> bool {
         object.contains(self.address)
-    }
-
-    /// Taking the stub of a system call out of the text again.
-    pub(crate) fn of_stub(stub: &'a Patch) -> Self {
-        let place = Self::new(stub, &stub.old.0, vec![stub.new.0.clone()]);
-        Self {
-            first_forbidden: stub.address,
-            ..place
-        }
     }
 }
 
@@ -128,7 +115,8 @@ pub(crate) fn write_image(
         changes.push(Change {
             address: place.address,
             wanted: place.wanted,
-            forbidden: place.first_forbidden..place.address + place.wanted.len() as u64,
+            // What begins at its first byte is right in either layout.
+            forbidden: place.address + 1..place.address + place.wanted.len() as u64,
         });
     }
     let mut is_asked = false;

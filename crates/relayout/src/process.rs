@@ -206,8 +206,8 @@ impl Process {
         let file = self.file(&executable)?;
         let inode = fs::metadata(self.outside(&self.exe)).map(|metadata| metadata.ino());
         if inode.is_ok_and(|inode| inode != self.exe_inode) {
-            return Err(self.not_that_file(
-                &executable,
+            return Err(self.unfit(
+                &executable.path,
                 "another file has its name now: restart the process to run that",
             ));
         }
@@ -262,7 +262,7 @@ impl Process {
             LayoutError::Runtime { name, why } => {
                 self.declined(Declined::Runtime { runtime: name, why })
             }
-            error => self.not_that_file(object, error.to_string()),
+            error => self.unfit(&object.path, error.to_string()),
         }
     }
 
@@ -273,9 +273,10 @@ impl Process {
         }
     }
 
-    fn not_that_file(&self, object: &Object, why: impl Into<String>) -> RelayoutError {
+    /// Declined for what one of its files is, or for how it is loaded.
+    pub(crate) fn unfit(&self, path: &str, why: impl Into<String>) -> RelayoutError {
         self.declined(Declined::Program {
-            path: object.path.clone(),
+            path: path.to_owned(),
             why: why.into(),
         })
     }
@@ -286,13 +287,12 @@ impl Process {
     /// [`RelayoutError::Declined`], [`RelayoutError::Gone`].
     pub fn file(&self, object: &Object) -> Result<Vec<u8>, RelayoutError> {
         if let Some(path) = object.path.strip_suffix(" (deleted)") {
-            return Err(self.not_that_file(
-                object,
+            return Err(self.unfit(&object.path,
                 format!("{path} was deleted or replaced since it was loaded: restart the process to run the new one"),
             ));
         }
         fs::read(self.outside(&object.path)).map_err(|error| match self.is_current() {
-            true => self.not_that_file(object, format!("cannot be read: {error}")),
+            true => self.unfit(&object.path, format!("cannot be read: {error}")),
             // With it goes the way to its files.
             false => RelayoutError::Gone { pid: self.pid },
         })
@@ -305,8 +305,7 @@ impl Process {
     pub fn check_text(&self, object: &Object, file: &[u8]) -> Result<(), RelayoutError> {
         match self.text_difference(object, file)? {
             None => Ok(()),
-            Some(address) => Err(self.not_that_file(
-                object,
+            Some(address) => Err(self.unfit(&object.path,
                 format!("the code in memory is not the file's (first at {address:#x}): the file was replaced, or somebody else changes the code"),
             )),
         }

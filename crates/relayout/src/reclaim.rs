@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::RelayoutError;
+use crate::calls::take_out_stub;
 use crate::inject;
 use crate::manifest::{Manifest, Patch, Region};
 use crate::maps::Mapping;
@@ -34,7 +35,7 @@ pub(crate) fn unmap(
     if !is_ours(memory, &maps, region) {
         return Ok(true);
     }
-    let range = region.address..region.address + region.bytes;
+    let range = region.address..region.end();
     let range = std::slice::from_ref(&range);
     // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
     // can only have been in the rest, where words stay in their place.
@@ -54,6 +55,7 @@ pub(crate) fn unmap(
     }
     let (address, bytes) = (region.address, region.bytes);
     let chain = Chain::past(process, &maps, manifest, region)?;
+    take_out_stub(process, stub)?;
     let (result, _) = stopped(pid, memory, |process| {
         let is_reached = region.is_code && reaches(process, range, &maps)?;
         if process.is_group_stopped || is_reached {

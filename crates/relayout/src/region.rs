@@ -30,9 +30,7 @@ pub(crate) fn write_header(memory: &Memory, region: &Region) -> Result<(), Relay
 /// Whether the region is mapped and carries our mark; what was announced and never mapped does not.
 pub(crate) fn is_ours(memory: &Memory, maps: &[Mapping], region: &Region) -> bool {
     let covers = |map: &&Mapping| {
-        map.start <= region.address
-            && map.end >= region.address + region.bytes
-            && map.is_anonymous()
+        map.start <= region.address && map.end >= region.end() && map.is_anonymous()
     };
     let Some(map) = maps.iter().find(covers) else {
         return false;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 
 use crate::inject::{RED_ZONE_BYTES, going_on};
-use crate::maps::Mapping;
+use crate::maps::{self, Mapping};
 use crate::ptrace;
 use crate::stop::Stopped;
 use crate::{Memory, RelayoutError};
@@ -73,7 +73,7 @@ impl<'a> Search<'a> {
         if registers.iter().any(|word| self.is_hit(*word)) {
             return Ok(true);
         }
-        let Some(stack) = maps.iter().find(|map| map.contains(at.rsp)) else {
+        let Some(stack) = maps::at(maps, at.rsp) else {
             // A stack pointer that points nowhere: nothing is known, so everything is possible.
             return Ok(true);
         };

@@ -120,7 +120,6 @@ pub struct Session {
     pub cache: CodeCache,
     method: Method,
     objects: Vec<Loaded>,
-    has_unwinder: bool,
     phases: Phases,
     /// When its CPU time was last read, and what it was, in seconds.
     last_cpu: Option<(Instant, f64)>,
@@ -147,7 +146,6 @@ impl Session {
             cache: CodeCache::open(store, process)?,
             method,
             objects: Vec::new(),
-            has_unwinder: false,
             phases: Phases::default(),
             last_cpu: None,
             seconds: BTreeMap::new(),
@@ -340,33 +338,24 @@ impl Session {
             loaded.profile.build_id = loaded.image.build_id().cloned().unwrap_or_default();
             self.objects.push(loaded);
         }
-        self.has_unwinder = self.cache.find_unwinder()?;
+        self.cache.find_unwinder(&objects)?;
+        let has_unwinder = self.cache.has_unwinder;
         let process = &self.cache.process;
         let is_program = |loaded: &&Loaded| loaded.object.path == process.exe;
         if let Some(program) = self.objects.iter().find(is_program) {
-            let why = match self.has_unwinder {
-                _ if program.has_own_unwinder() => {
-                    "it has an unwinder of its own (-static-libgcc), which cannot be led to moved code"
-                }
-                false if program.has_tables() => {
-                    "it handles exceptions, and its unwinder is not libgcc_s.so.1"
-                }
-                _ => "",
-            };
-            if !why.is_empty() {
-                return Err(RelayoutError::Declined {
-                    pid: process.pid,
-                    reason: Declined::Program {
-                        path: program.object.path.clone(),
-                        why: why.into(),
-                    },
-                });
+            let unfit = |why: &str| Err(process.unfit(&program.object.path, why));
+            if program.has_own_unwinder() {
+                return unfit(
+                    "it has an unwinder of its own (-static-libgcc), which cannot be led to moved code",
+                );
+            }
+            if !has_unwinder && program.has_tables() {
+                return unfit("it handles exceptions, and its unwinder is not libgcc_s.so.1");
             }
         }
         // A library that handles them without libgcc, as libc does when a thread is cancelled, stays as it is.
-        let stays = |loaded: &Loaded| {
-            loaded.has_own_unwinder() || (!self.has_unwinder && loaded.has_tables())
-        };
+        let stays =
+            |loaded: &Loaded| loaded.has_own_unwinder() || (!has_unwinder && loaded.has_tables());
         self.objects.retain(|loaded| !stays(loaded));
         Ok(())
     }
@@ -562,7 +551,7 @@ impl Session {
     pub fn install(&mut self) -> Result<Layout, RelayoutError> {
         let start = Instant::now();
         let mut layout = Layout {
-            is_unwinder_led: self.has_unwinder,
+            is_unwinder_led: self.cache.has_unwinder,
             ..Layout::default()
         };
         let mut all_patches = Vec::new();

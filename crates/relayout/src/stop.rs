@@ -38,8 +38,9 @@ const ONE_LIMIT: Duration = Duration::from_millis(200);
 /// What a process gets to do its work between two attempts to stop it.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(50);
 
-/// Between two looks at threads that have not stopped yet, they need the CPUs.
-const POLL: Duration = Duration::from_micros(20);
+/// The shortest and the longest time between two looks at a thread that is waited for.
+const LOOK_SHORTEST: Duration = Duration::from_micros(10);
+const LOOK_LONGEST: Duration = Duration::from_millis(2);
 
 /// How long a process was kept from running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +154,12 @@ pub fn one_stopped<T: Send>(
     })
 }
 
+/// Sleeps between two looks at a thread that is waited for since then: the longer, the longer it takes. Looks at real-time
+/// priority take the CPU which the thread needs, and which others need who wait for theirs.
+pub(crate) fn until_next_look(since: Instant) {
+    sleep((since.elapsed() / 8).clamp(LOOK_SHORTEST, LOOK_LONGEST));
+}
+
 fn on_a_thread<T: Send>(
     act: impl FnOnce() -> Result<T, RelayoutError> + Send,
 ) -> Result<T, RelayoutError> {
@@ -164,7 +171,7 @@ fn on_a_thread<T: Send>(
     })
 }
 
-fn declined(pid: u32, reason: Declined) -> RelayoutError {
+pub(crate) fn declined(pid: u32, reason: Declined) -> RelayoutError {
     RelayoutError::Declined { pid, reason }
 }
 
@@ -175,25 +182,7 @@ pub(crate) fn status_field(pid: u32, thread: u32, key: &str) -> Option<String> {
     Some(line.strip_prefix(':')?.trim().to_owned())
 }
 
-/// Whether a thread is a worker of io_uring: a thread of the process by name, which runs in the kernel alone (`create_io_thread` in
-/// kernel/fork.c). There is nothing of it to stop, and it may sleep uninterruptibly for as long as a disk takes.
-pub(crate) fn is_worker(pid: u32, thread: u32) -> bool {
-    // proc_pid_stat(5): name in parentheses, which may hold any byte; flags are the 7th field behind it.
-    const PF_IO_WORKER: u32 = 0x10;
-    let stat = std::fs::read(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
-    let stat = String::from_utf8_lossy(&stat);
-    let Some((before, behind)) = stat.rsplit_once(") ") else {
-        return false;
-    };
-    let flags = behind
-        .split(' ')
-        .nth(6)
-        .and_then(|flags| flags.parse().ok());
-    // Before Linux 5.12 the flag said something else, and there were no such threads.
-    before.contains(" (iou-") && flags.is_some_and(|flags: u32| flags & PF_IO_WORKER != 0)
-}
-
-fn state(pid: u32, thread: u32) -> char {
+pub(crate) fn state(pid: u32, thread: u32) -> char {
     status_field(pid, thread, "State")
         .and_then(|text| text.chars().next())
         .unwrap_or('?')
@@ -274,7 +263,8 @@ impl<'a> Stopped<'a> {
             if seized.contains_key(&thread) {
                 continue;
             }
-            if is_worker(self.pid, thread) {
+            // There is nothing of it to stop, and it may sleep uninterruptibly for as long as a disk takes.
+            if host::is_io_worker(&Roots::default(), self.pid, thread) {
                 seized.insert(thread, true);
                 continue;
             }
@@ -297,6 +287,7 @@ impl<'a> Stopped<'a> {
         let asleep = Instant::now() + ASLEEP_LIMIT;
         let mut stopped = self.threads[..from].to_vec();
         for thread in &self.threads[from..] {
+            let since = Instant::now();
             loop {
                 match self.wait_one(*thread)? {
                     Wait::Nothing => self.check_patience(*thread, asleep, deadline)?,
@@ -307,7 +298,7 @@ impl<'a> Stopped<'a> {
                         break;
                     }
                 }
-                sleep(POLL);
+                until_next_look(since);
             }
         }
         self.threads = stopped;

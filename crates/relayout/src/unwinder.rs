@@ -22,7 +22,7 @@ use crate::maps::{self, Mapping};
 use crate::process::{Object, Process};
 use crate::region::{is_complete, is_ours};
 use crate::stop::Stopped;
-use crate::{Declined, Memory, RelayoutError, ptrace};
+use crate::{Memory, RelayoutError, ptrace};
 
 /// The function that libgcc calls.
 pub(crate) const FIND: &str = "_Unwind_Find_FDE";
@@ -65,16 +65,14 @@ impl Unwinder {
         let Some(object) = objects.iter().find(is_libgcc) else {
             return Ok(None);
         };
-        let maps = process.maps()?;
-        if let Some(known) = known.filter(|known| known.object.is_in(&maps)) {
+        let is_there = |known: &&Self| {
+            let mut mappings = objects.iter().map(|object| &object.mappings);
+            mappings.any(|mappings| known.object.is_in(mappings))
+        };
+        if let Some(known) = known.filter(is_there) {
             return Ok(Some(known.clone()));
         }
-        let declined = |why: String| {
-            let path = object.path.clone();
-            let reason = Declined::Program { path, why };
-            let pid = process.pid;
-            RelayoutError::Declined { pid, reason }
-        };
+        let unfit = |why: String| Err(process.unfit(&object.path, why));
         let image = process.image(object)?;
         let memory = &process.memory;
         let is_find = |id: &FunctionId| image.name(*id) == Some(FIND);
@@ -82,54 +80,53 @@ impl Unwinder {
             .load_bias(&image)
             .zip(all_functions(&image).into_iter().find(is_find));
         let Some((bias, id)) = found else {
-            return Err(declined(format!(
-                "it has no {FIND} that could be led to moved code"
-            )));
-        };
-        let linkage = |word: u64| match image.linkage_table() {
-            Some(table) => memory.word(table.wrapping_add(bias) + 8 * word),
-            None => Ok(0),
+            return unfit(format!("it has no {FIND} that could be led to moved code"));
         };
         let named = image.got_slots().iter().filter(|slot| slot.symbol == FIND);
         let slots: Vec<u64> = named.map(|slot| slot.vaddr.wrapping_add(bias)).collect();
         if slots.is_empty() {
-            return Err(declined(format!(
+            return unfit(format!(
                 "it calls its {FIND} directly, so that cannot be led to moved code"
-            )));
+            ));
         }
+        let linkage = |word: u64| match image.linkage_table() {
+            Some(table) => memory.word(table.wrapping_add(bias) + 8 * word),
+            None => Ok(0),
+        };
+        let is_slot = |vaddr: u64| slots.contains(&vaddr.wrapping_add(bias));
         let mut unwinder = Self {
             object: object.loaded(),
             find: image.range(id).start.wrapping_add(bias),
-            returns: calls_through(&image, &|slot| slots.contains(&slot.wrapping_add(bias)))
+            returns: calls_through(&image, is_slot)
                 .iter()
                 .map(|at| at.wrapping_add(bias))
                 .collect(),
             link_map: linkage(1)?,
             linker: linkage(2)?,
-            slots,
+            slots: Vec::new(),
         };
-        for slot in unwinder.slots.clone() {
-            let value = memory.word(slot)?;
-            let is_code = |map: &&Mapping| map.inode != 0 && map.is_executable;
-            if !maps.iter().filter(is_code).any(|map| map.contains(value)) {
-                return Err(declined(unwinder.led_by_others(slot)));
+        let maps = process.maps()?;
+        for slot in &slots {
+            let value = memory.word(*slot)?;
+            if !maps::at(&maps, value).is_some_and(Mapping::is_file_code) {
+                return unfit(led_by_others(*slot));
             }
-            let is_other = |other: &&Object| other.path != object.path;
-            let mut others = objects.iter().filter(is_other);
+            let defines = |other: &&Object| {
+                let file = || process.file(other).unwrap_or_default();
+                other.path != object.path && code_layout::defines(file(), FIND)
+            };
             if !unwinder.object.contains(value) {
                 unwinder.find = value;
             } else if unwinder.is_unbound(value)
-                && let Some(other) = others.find(|other| {
-                    let file = process.file(other).unwrap_or_default();
-                    code_layout::defines(file, FIND)
-                })
+                && let Some(other) = objects.iter().find(defines)
             {
-                return Err(declined(format!(
+                return unfit(format!(
                     "{} has a {FIND} as well: which of them it will call is not known",
                     other.path
-                )));
+                ));
             }
         }
+        unwinder.slots = slots;
         Ok(Some(unwinder))
     }
 
@@ -147,14 +144,14 @@ impl Unwinder {
             self.returns.contains(word) && at.checked_sub(2).is_none_or(is_pushed)
         })
     }
+}
 
-    fn led_by_others(&self, slot: u64) -> String {
-        format!("its pointer to {FIND} at {slot:#x} was changed by somebody else")
-    }
+fn led_by_others(slot: u64) -> String {
+    format!("its pointer to {FIND} at {slot:#x} was changed by somebody else")
 }
 
 /// The addresses behind all bytes that may be a call of a stub that jumps through such a slot.
-fn calls_through(image: &Image, is_such: &dyn Fn(u64) -> bool) -> Vec<u64> {
+fn calls_through(image: &Image, is_such: impl Fn(u64) -> bool) -> Vec<u64> {
     let mut behind = Vec::new();
     for segment in image.segments().iter().filter(|segment| segment.executable) {
         let bytes = image.read(segment.vaddr, segment.file_bytes);
@@ -165,7 +162,7 @@ fn calls_through(image: &Image, is_such: &dyn Fn(u64) -> bool) -> Vec<u64> {
             let displacement = displacement.try_into().map_or(0, i32::from_le_bytes);
             let end = segment.vaddr + (offset + CALL_BYTES) as u64;
             let target = end.wrapping_add_signed(displacement.into());
-            if image.plt_slot(target).is_some_and(is_such) {
+            if image.plt_slot(target).is_some_and(&is_such) {
                 behind.push(end);
             }
         }
@@ -206,13 +203,8 @@ impl<'a> Chain<'a> {
             let value = process.memory.word(*slot)?;
             if !entries(manifest).any(|entry| entry == value) {
                 if value != unwinder.find && !unwinder.is_unbound(value) {
-                    return Err(RelayoutError::Declined {
-                        pid: process.pid,
-                        reason: Declined::Program {
-                            path: unwinder.object.path.clone(),
-                            why: unwinder.led_by_others(*slot),
-                        },
-                    });
+                    let why = led_by_others(*slot);
+                    return Err(process.unfit(&unwinder.object.path, why));
                 }
                 chain.asked = (unwinder.linker != 0).then_some(unwinder);
             }
@@ -289,11 +281,7 @@ impl<'a> Chain<'a> {
         };
         let memory = process.memory;
         let maps = maps::read(&Roots::default(), process.pid)?;
-        let at = |address: u64| {
-            let behind = maps.partition_point(|map| map.end <= address);
-            maps.get(behind).filter(|map| map.contains(address))
-        };
-        let linker = at(unwinder.linker);
+        let linker = maps::at(&maps, unwinder.linker);
         let mut is_unbound = false;
         for slot in &unwinder.slots {
             is_unbound |= unwinder.is_unbound(memory.word(*slot)?);
@@ -307,7 +295,7 @@ impl<'a> Chain<'a> {
             if !is_there {
                 continue;
             }
-            let Some(stack) = at(now.rsp) else {
+            let Some(stack) = maps::at(&maps, now.rsp) else {
                 return Ok(true);
             };
             let bytes = usize::try_from(stack.end - now.rsp).unwrap_or(0);

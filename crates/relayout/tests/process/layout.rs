@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use relayout::{Method, Process, Session, Store};
+use relayout::{Method, Session, Store};
 
 use crate::talk::{self, Program};
 
@@ -61,11 +61,7 @@ impl Throws {
     }
 
     pub(crate) fn is_text_changed(&self) -> bool {
-        let process = Process::open(self.pid()).unwrap();
-        process.objects().unwrap().iter().any(|object| {
-            let file = process.file(object).unwrap();
-            process.text_difference(object, &file).unwrap().is_some()
-        })
+        self.program.is_text_changed()
     }
 }
 

@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use relayout::Process;
+
 /// Ends with the test.
 pub(crate) struct Program {
     pub(crate) child: Child,
@@ -43,6 +45,15 @@ impl Program {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether the code in memory differs from the file, of any object.
+    pub(crate) fn is_text_changed(&self) -> bool {
+        let process = Process::open(self.pid()).unwrap();
+        process.objects().unwrap().iter().any(|object| {
+            let file = process.file(object).unwrap();
+            process.text_difference(object, &file).unwrap().is_some()
+        })
     }
 
     pub(crate) fn say(&mut self, command: &str) {

@@ -119,17 +119,8 @@ impl Target {
         status.lines().any(|line| line.starts_with("State:\tT"))
     }
 
-    /// Whether the code in memory differs from the file, of any object.
     pub(crate) fn is_text_changed(&self) -> bool {
-        let process = Process::open(self.pid()).unwrap();
-        let objects = process.objects().unwrap();
-        objects
-            .iter()
-            .filter(|object| object.path.starts_with('/'))
-            .any(|object| {
-                let file = process.file(object).unwrap();
-                process.text_difference(object, &file).unwrap().is_some()
-            })
+        self.program.is_text_changed()
     }
 
     /// Whether there is executable memory without a file.
