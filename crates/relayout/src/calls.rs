@@ -3,7 +3,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::inject::{self, STUB_BYTES, going_on};
+use crate::handlers::continuations;
+use crate::inject::{self, STUB_BYTES};
 use crate::manifest::{Manifest, Patch};
 use crate::maps::Mapping;
 use crate::process::Process;
@@ -52,7 +53,7 @@ fn lay_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
 pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
     let (pid, memory) = (process.pid, &process.memory);
     let size = stub.new.0.len();
-    let is_in_it = |rip| (stub.address..stub.address + size as u64).contains(&rip);
+    let is_in_it = |address| (stub.address..stub.address + size as u64).contains(&address);
     let since = Instant::now();
     loop {
         match memory.read(stub.address, size) {
@@ -62,9 +63,8 @@ pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), Relay
             Err(error) => return Err(error),
         }
         let (inside, _) = stopped(pid, memory, |process| {
-            let registers = process.registers()?;
-            let mut threads = process.threads.iter().zip(registers);
-            let inside = threads.find(|(_, at)| is_in_it(going_on(*at).rip));
+            let mut threads = continuations(process)?.into_iter();
+            let inside = threads.find(|(_, address)| is_in_it(*address));
             match inside {
                 Some(_) if process.is_group_stopped => {
                     return Err(declined(pid, Declined::Stopped));
@@ -72,7 +72,7 @@ pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), Relay
                 Some(_) => {}
                 None => memory.write(stub.address, &stub.old.0)?,
             }
-            Ok(inside.map(|(thread, _)| *thread))
+            Ok(inside.map(|(thread, _)| thread))
         })?;
         match inside {
             None => return Ok(()),

@@ -17,6 +17,7 @@ mod drive;
 mod driver;
 mod error;
 mod family;
+mod handlers;
 mod inject;
 mod kept;
 mod loaded;

@@ -53,6 +53,11 @@ impl Memory {
         Ok(bytes)
     }
 
+    /// Reads as many bytes as there are up to the next hole, at most `bytes.len()`: how many, 0 where nothing can be read.
+    pub(crate) fn read_some(&self, address: u64, bytes: &mut [u8]) -> usize {
+        self.file.read_at(bytes, address).unwrap_or(0)
+    }
+
     /// One little-endian word.
     ///
     /// # Errors

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::cache::Switched;
-use crate::inject::going_on;
+use crate::handlers::continuations;
 use crate::manifest::{LoadedObject, Manifest, Patch};
 use crate::scan::PAGE;
 use crate::stop::{Stopped, stopped};
 use crate::unwinder::Chain;
-use crate::{Memory, RelayoutError, ptrace};
+use crate::{Memory, RelayoutError};
 
 /// How often a stop is tried again when a thread is about to run the inside of a patch: it has left after some
 /// instructions, unless it waits there.
@@ -165,14 +165,13 @@ pub(crate) fn write_image(
 /// The changes that a thread is in the middle of.
 fn occupied(process: &Stopped<'_>, changes: &[Change<'_>]) -> Result<Vec<u64>, RelayoutError> {
     let mut inside = Vec::new();
-    for thread in &process.threads {
-        let rip = going_on(ptrace::registers(*thread)?).rip;
+    for (_, address) in continuations(process)? {
         // Changes are in order of address and do not overlap.
-        let after = changes.partition_point(|change| change.address <= rip);
+        let after = changes.partition_point(|change| change.address <= address);
         let change = after.checked_sub(1).and_then(|index| changes.get(index));
         inside.extend(
             change
-                .filter(|change| change.forbidden.contains(&rip))
+                .filter(|change| change.forbidden.contains(&address))
                 .map(|change| change.address),
         );
     }

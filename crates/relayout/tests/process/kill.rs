@@ -69,7 +69,9 @@ fn a_rollback_after_any_kill_restores_every_byte() {
     let store = Store::open(dir.path()).unwrap();
     let mut target = Target::start(2, 4);
     let mut found_changed = 0;
-    for kill in 0..kills {
+    let mut kill = 0;
+    // On a busy machine the writer may not have come to it so soon.
+    while kill < kills || (found_changed == 0 && kill < 4 * kills) {
         let mut writer = victim("kill::writer", target.pid(), target.answer, dir.path());
         let mut writer = writer.stdout(Stdio::null()).spawn().unwrap();
         let after = Duration::from_micros(random.random_range(3_000..60_000));
@@ -91,9 +93,10 @@ fn a_rollback_after_any_kill_restores_every_byte() {
         assert!(!target.is_text_changed(), "{context}");
         assert!(!target.has_cache(), "{context}");
         target.assert_answers(2, 1);
-        assert_eq!(target.counts().signals, kill as u64 + 1, "{context}");
+        kill += 1;
+        assert_eq!(target.counts().signals, kill as u64, "{context}");
     }
-    println!("{kills} kills, {found_changed} of them with changed code");
+    println!("{kill} kills, {found_changed} of them with changed code");
     assert!(
         found_changed > 0,
         "no kill came in the middle of anything: the test shows nothing"

@@ -7,6 +7,7 @@
 )]
 
 mod family;
+mod handlers;
 mod kill;
 mod layout;
 mod pause;

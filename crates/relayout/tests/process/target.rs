@@ -142,6 +142,11 @@ fn rustix_pid(pid: u32) -> libc::pid_t {
 
 /// Announces a generation in which `answer` gives 2. Its number.
 pub(crate) fn two(cache: &mut CodeCache, answer: u64) -> u32 {
+    two_instead_of([0xb8, 1, 0, 0, 0], cache, answer)
+}
+
+/// The same of an `answer` that begins with other bytes.
+pub(crate) fn two_instead_of(old: [u8; 5], cache: &mut CodeCache, answer: u64) -> u32 {
     let region = cache.map((answer, answer), 4096, true).unwrap();
     let code = region.address + HEADER_BYTES;
     // mov eax, 2; ret
@@ -153,10 +158,9 @@ pub(crate) fn two(cache: &mut CodeCache, answer: u64) -> u32 {
     let distance = i32::try_from(code.cast_signed() - (answer + 5).cast_signed()).unwrap();
     let mut jump = vec![0xe9];
     jump.extend(distance.to_le_bytes());
-    let old = vec![0xb8, 1, 0, 0, 0];
     let patch = Patch {
         address: answer,
-        old: Bytes(old),
+        old: Bytes(old.to_vec()),
         new: Bytes(jump),
     };
     let (number, left_out) = cache.announce(vec![patch], &[region]).unwrap();
