@@ -446,7 +446,7 @@ impl CodeCache {
         let closed = closed(&maps, &self.manifest.objects);
         let mut places = places(&self.manifest, wanted);
         places.retain(|place| !closed.iter().any(|object| place.is_in(object)));
-        let mut switched = write_image(process.pid, &process.memory, &chain, &places)?;
+        let mut switched = write_image(process, &maps, &chain, &places)?;
         let paths = closed.into_iter().map(|object| object.path.clone());
         switched.closed = paths.collect();
         Ok(switched)

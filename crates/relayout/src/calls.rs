@@ -62,8 +62,9 @@ pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), Relay
             Ok(_) | Err(RelayoutError::Memory { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }
+        let maps = process.maps()?;
         let (inside, _) = stopped(pid, memory, |process| {
-            let mut threads = continuations(process)?.into_iter();
+            let mut threads = continuations(process, &maps)?.into_iter();
             let inside = threads.find(|(_, address)| is_in_it(*address));
             match inside {
                 Some(_) if process.is_group_stopped => {

@@ -1,6 +1,8 @@
 //! Where the threads of a stopped process go on: each where it stopped, and where the signal handlers that it is in return to.
 
 use crate::inject::going_on;
+use crate::maps::{self, Mapping};
+use crate::scan::PAGE;
 use crate::stop::Stopped;
 use crate::{RelayoutError, ptrace};
 
@@ -9,15 +11,18 @@ use crate::{RelayoutError, ptrace};
 /// arch/x86/include/uapi/asm/sigcontext.h).
 const SEGMENTS: u64 = 0x002b_0000_0000_0033;
 
-/// So much of each stack is searched for it. A handler that is further in is not seen.
-const SEARCHED_BYTES: usize = 64 << 10;
+/// So much of each stack is searched for it, while all threads stand still. A handler that is further in is not seen.
+const SEARCHED_BYTES: usize = 32 << 10;
 
 /// A handler may run on a stack of its own, and be interrupted by one that does not.
 const STACKS_MAX: usize = 4;
 
 /// Every thread with each address that it may go on at. What was left on a stack by handlers that have returned may be among
 /// them.
-pub(crate) fn continuations(process: &Stopped<'_>) -> Result<Vec<(u32, u64)>, RelayoutError> {
+pub(crate) fn continuations(
+    process: &Stopped<'_>,
+    maps: &[Mapping],
+) -> Result<Vec<(u32, u64)>, RelayoutError> {
     let mut found = Vec::new();
     let mut bytes = vec![0; SEARCHED_BYTES];
     for thread in &process.threads {
@@ -27,7 +32,11 @@ pub(crate) fn continuations(process: &Stopped<'_>) -> Result<Vec<(u32, u64)>, Re
         let mut done = 0;
         while let Some(stack) = stacks.get(done).copied().filter(|_| done < STACKS_MAX) {
             done += 1;
-            let count = process.memory.read_some(stack, &mut bytes);
+            // A thread that began since its memory was looked up has little on its stack.
+            let end = maps::at(maps, stack).map_or(stack + PAGE as u64, |map| map.end);
+            let count = usize::try_from(end - stack)
+                .map_or(SEARCHED_BYTES, |count| count.min(SEARCHED_BYTES));
+            let count = process.memory.read_some(stack, &mut bytes[..count]);
             let searched = stack..stack + count as u64;
             for (rsp, rip) in interrupted(&bytes[..count]) {
                 found.push((*thread, rip));
@@ -42,10 +51,12 @@ pub(crate) fn continuations(process: &Stopped<'_>) -> Result<Vec<(u32, u64)>, Re
 
 /// The stack and instruction pointers of code that a signal interrupted, as they lie on a stack.
 fn interrupted(stack: &[u8]) -> impl Iterator<Item = (u64, u64)> {
-    let words = |at: usize| u64::from_le_bytes(stack[at..at + 8].try_into().unwrap_or_default());
-    let last = stack.len().saturating_sub(31);
-    (0..last)
-        .step_by(8)
-        .filter(move |at| words(at + 24) == SEGMENTS)
-        .map(move |at| (words(at), words(at + 8)))
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+    let segments = stack.chunks_exact(8).enumerate().skip(3);
+    segments
+        .filter(move |(_, bytes)| word(bytes) == SEGMENTS)
+        .map(move |(index, _)| {
+            let at = 8 * (index - 3);
+            (word(&stack[at..at + 8]), word(&stack[at + 8..at + 16]))
+        })
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use crate::cache::Switched;
 use crate::handlers::continuations;
 use crate::manifest::{LoadedObject, Manifest, Patch};
+use crate::maps::Mapping;
+use crate::process::Process;
 use crate::scan::PAGE;
 use crate::stop::{Stopped, stopped};
 use crate::unwinder::Chain;
@@ -84,11 +86,12 @@ pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Pla
 /// Writes what is wanted where something else of ours is, while the process is stopped and no thread is about to run the
 /// inside of a changed place; before it, where the unwinder is led.
 pub(crate) fn write_image(
-    pid: u32,
-    memory: &Memory,
+    process: &Process,
+    maps: &[Mapping],
     chain: &Chain<'_>,
     places: &[Place<'_>],
 ) -> Result<Switched, RelayoutError> {
+    let (pid, memory) = (process.pid, &process.memory);
     let mut switched = Switched::default();
     // Before the stop, while nobody else writes there: what is to change, and in which pages.
     let mut changes: Vec<Change<'_>> = Vec::new();
@@ -126,7 +129,7 @@ pub(crate) fn write_image(
         }
         let runs = runs(&changes, memory)?;
         let (inside, pause) = stopped(pid, memory, |process| {
-            let inside = occupied(process, &changes)?;
+            let inside = occupied(process, maps, &changes)?;
             is_asked = chain.is_asked_for(process)?;
             if inside.is_empty() && !is_asked {
                 chain.lay(process.memory)?;
@@ -163,9 +166,13 @@ pub(crate) fn write_image(
 }
 
 /// The changes that a thread is in the middle of.
-fn occupied(process: &Stopped<'_>, changes: &[Change<'_>]) -> Result<Vec<u64>, RelayoutError> {
+fn occupied(
+    process: &Stopped<'_>,
+    maps: &[Mapping],
+    changes: &[Change<'_>],
+) -> Result<Vec<u64>, RelayoutError> {
     let mut inside = Vec::new();
-    for (_, address) in continuations(process)? {
+    for (_, address) in continuations(process, maps)? {
         // Changes are in order of address and do not overlap.
         let after = changes.partition_point(|change| change.address <= address);
         let change = after.checked_sub(1).and_then(|index| changes.get(index));
