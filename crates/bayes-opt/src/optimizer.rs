@@ -241,7 +241,8 @@ impl Optimizer {
         }
     }
 
-    /// A point of the start: what an earlier experiment holds best, or the guesses of the priors, then the Sobol sequence.
+    /// A point of the start: what an earlier experiment holds best, or the guesses of the priors, then the middle of the
+    /// space, then the Sobol sequence.
     fn start_point(&mut self) -> Option<Vec<f64>> {
         if let Some(earlier) = self.earlier.first()
             && let Some(point) = earlier.best_first().into_iter().find(|point| {
@@ -269,7 +270,24 @@ impl Optimizer {
                 return Some(point);
             }
         }
-        self.draw(true)
+        self.middle()
+            .filter(|point| self.space.allows(point) && !is_taken(&self.told, &self.pending, point))
+            .or_else(|| self.draw(true))
+    }
+
+    /// The default with every range at its middle, as ranges are drawn around what is thought likely. `None` where most
+    /// parameters are lists, which have no middle: a point of the sequence says more of those.
+    fn middle(&self) -> Option<Vec<f64>> {
+        let parameters = self.space.parameters();
+        let ranges = parameters.iter().filter(|parameter| parameter.is_range());
+        if 2 * ranges.clone().count() < parameters.len() {
+            return None;
+        }
+        let mut middle = self.space.default_configuration();
+        for parameter in ranges {
+            middle.0.insert(parameter.name.clone(), parameter.middle());
+        }
+        Some(self.space.encoding().encode(&self.space.snap(&middle)))
     }
 
     /// The next point of the start's or the strategy's design. A strategy without a model repeats points that completed

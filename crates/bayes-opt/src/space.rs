@@ -193,9 +193,7 @@ impl Parameter {
             {
                 return Err(self.invalid("special", format!("has {special} twice")));
             }
-            if !matches!(self.kind, Kind::Int { .. } | Kind::Float { .. })
-                && self.kind_holds(special).is_ok()
-            {
+            if !self.is_range() && self.kind_holds(special).is_ok() {
                 return Err(self.invalid(
                     "special",
                     format!("has {special}, which is an ordinary value already"),
@@ -264,7 +262,13 @@ impl Parameter {
         })
     }
 
-    fn middle(&self) -> Value {
+    /// Whether it is a range of numbers, not a list.
+    pub(crate) fn is_range(&self) -> bool {
+        matches!(self.kind, Kind::Int { .. } | Kind::Float { .. })
+    }
+
+    /// The middle of its range on its scale; of a list one of its values.
+    pub(crate) fn middle(&self) -> Value {
         match &self.kind {
             Kind::Int {
                 low,

@@ -370,6 +370,8 @@ fn units_of_parameters_change_nothing() {
 
 #[test]
 fn crashes_are_learned_and_never_repeated() {
+    const SEEDS: u64 = 16;
+    const EVALUATIONS: usize = 24;
     let list = vec![
         Parameter::new(
             "memory",
@@ -387,29 +389,75 @@ fn crashes_are_learned_and_never_repeated() {
             },
         ),
     ];
-    let mut optimizer =
-        Optimizer::new(Space::new(list, vec![]).unwrap(), Settings::default()).unwrap();
-    let mut crashed: Vec<Configuration> = Vec::new();
-    for round in 0..24 {
-        let configuration = optimizer.ask(1).unwrap().remove(0);
-        assert!(
-            !crashed.contains(&configuration),
-            "{round}: {configuration}"
-        );
-        let memory = number(&configuration, "memory");
-        let outcome = if memory > 60.0 {
-            crashed.push(configuration.clone());
-            Outcome::Crashed
-        } else {
-            Outcome::completed(100.0 - memory)
+    let space = Space::new(list, vec![]).unwrap();
+    let mut all_crashed = 0;
+    for seed in 0..SEEDS {
+        let settings = Settings {
+            seed,
+            ..Settings::default()
         };
-        optimizer
-            .tell(Observation::now(configuration, outcome))
-            .unwrap();
+        let mut optimizer = Optimizer::new(space.clone(), settings).unwrap();
+        let mut crashed: Vec<Configuration> = Vec::new();
+        for round in 0..EVALUATIONS {
+            let configuration = optimizer.ask(1).unwrap().remove(0);
+            assert!(
+                !crashed.contains(&configuration),
+                "seed {seed}, {round}: {configuration}"
+            );
+            let memory = number(&configuration, "memory");
+            let outcome = if memory > 60.0 {
+                crashed.push(configuration.clone());
+                Outcome::Crashed
+            } else {
+                Outcome::completed(100.0 - memory)
+            };
+            optimizer
+                .tell(Observation::now(configuration, outcome))
+                .unwrap();
+        }
+        let best = optimizer.best().unwrap();
+        let memory = number(&best.configuration, "memory");
+        assert!(memory >= 58.0, "seed {seed}: {best:?}");
+        all_crashed += crashed.len();
     }
-    let best = optimizer.best().unwrap();
-    assert!(number(&best.configuration, "memory") >= 58.0, "{best:?}");
-    assert!(crashed.len() < 15, "{}", crashed.len());
+    // Fewer than at random, though the best lies at the border.
+    let at_random = 0.4 * (SEEDS * EVALUATIONS as u64) as f64;
+    assert!((all_crashed as f64) < at_random, "{all_crashed}");
+}
+
+#[test]
+fn a_search_begins_in_the_middle_of_its_ranges() {
+    let log = Kind::Float {
+        low: 0.01,
+        high: 100.0,
+        step: None,
+        log: true,
+    };
+    let list = |name: &str| {
+        let values = vec!["a".into(), "b".into(), "c".into()];
+        let mut list = Parameter::new(name, Kind::Categorical { values });
+        list.default = Some("b".into());
+        list
+    };
+    let second = |parameters: Vec<Parameter>| {
+        let space = Space::new(parameters, vec![]).unwrap();
+        let first = space.default_configuration();
+        let settings = Settings {
+            initial: vec![first],
+            ..Settings::default()
+        };
+        let mut optimizer = Optimizer::new(space, settings).unwrap();
+        optimizer.ask(2).unwrap().remove(1)
+    };
+    let mut x = float("x", 0.0, 8.0);
+    x.default = Some(1.0.into());
+    let middle = second(vec![x.clone(), Parameter::new("y", log), list("k")]);
+    let y = number(&middle, "y");
+    assert!((number(&middle, "x") - 4.0).abs() < 1e-9 && (y - 1.0).abs() < 1e-9);
+    assert_eq!(middle.0["k"], "b".into(), "a list has no middle");
+    // Where most are lists, a point of the sequence says more.
+    let drawn = second(vec![x, list("k"), list("l")]);
+    assert!((number(&drawn, "x") - 4.0).abs() > 1e-9);
 }
 
 #[test]
