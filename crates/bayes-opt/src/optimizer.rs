@@ -15,7 +15,7 @@ use crate::observation::{Observation, Outcome, Recommendation};
 use crate::repeat::worth_repeating;
 use crate::search::{Belief, Search};
 use crate::settings::{Acquisition, Settings, Strategy};
-use crate::space::Space;
+use crate::space::{Parameter, Space};
 use crate::value::{Configuration, Value};
 use crate::warm::Earlier;
 
@@ -275,19 +275,40 @@ impl Optimizer {
             .or_else(|| self.draw(true))
     }
 
-    /// The default with every range at its middle, as ranges are drawn around what is thought likely. `None` where most
-    /// parameters are lists, which have no middle: a point of the sequence says more of those.
-    fn middle(&self) -> Option<Vec<f64>> {
+    /// Every range at its middle, as ranges are drawn around what is thought likely, and lists as the sequence draws them:
+    /// once. `None` where most parameters are lists: a point of the sequence says more of those.
+    fn middle(&mut self) -> Option<Vec<f64>> {
         let parameters = self.space.parameters();
-        let ranges = parameters.iter().filter(|parameter| parameter.is_range());
-        if 2 * ranges.clone().count() < parameters.len() {
+        let (ranges, lists): (Vec<&Parameter>, Vec<&Parameter>) = parameters
+            .iter()
+            .partition(|parameter| parameter.is_range());
+        if ranges.len() < lists.len() {
             return None;
         }
+        let lists: Vec<String> = lists.iter().map(|list| list.name.clone()).collect();
         let mut middle = self.space.default_configuration();
-        for parameter in ranges {
-            middle.0.insert(parameter.name.clone(), parameter.middle());
+        for range in &ranges {
+            middle.0.insert(range.name.clone(), range.middle());
         }
-        Some(self.space.encoding().encode(&self.space.snap(&middle)))
+        let encoding = self.space.encoding();
+        let mut middle = encoding.decode(&encoding.encode(&self.space.snap(&middle)));
+        let is_in_the_middle = |point: &Vec<f64>| {
+            let point = encoding.decode(point);
+            let mut names = ranges.iter().map(|range| &range.name);
+            names.all(|name| point.get(name) == middle.get(name))
+        };
+        let told = self.told.iter().map(|told| &told.point);
+        if told.chain(&self.pending).any(is_in_the_middle) {
+            return None;
+        }
+        if !lists.is_empty() {
+            let drawn = self.draw(true)?;
+            let mut drawn = self.space.encoding().decode(&drawn);
+            for list in lists {
+                middle.0.extend(drawn.0.remove_entry(&list));
+            }
+        }
+        Some(self.space.encoding().encode(&middle))
     }
 
     /// The next point of the start's or the strategy's design. A strategy without a model repeats points that completed

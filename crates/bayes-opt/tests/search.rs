@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bayes_opt::{
     Acquisition, Configuration, Error, Kind, LinearConstraint, Measured, Observation, Optimizer,
@@ -439,25 +439,45 @@ fn a_search_begins_in_the_middle_of_its_ranges() {
         list.default = Some("b".into());
         list
     };
-    let second = |parameters: Vec<Parameter>| {
+    let asked = |parameters: Vec<Parameter>, seed| {
         let space = Space::new(parameters, vec![]).unwrap();
         let first = space.default_configuration();
         let settings = Settings {
+            seed,
             initial: vec![first],
             ..Settings::default()
         };
         let mut optimizer = Optimizer::new(space, settings).unwrap();
-        optimizer.ask(2).unwrap().remove(1)
+        optimizer.ask(4).unwrap()
     };
     let mut x = float("x", 0.0, 8.0);
     x.default = Some(1.0.into());
-    let middle = second(vec![x.clone(), Parameter::new("y", log), list("k")]);
-    let y = number(&middle, "y");
-    assert!((number(&middle, "x") - 4.0).abs() < 1e-9 && (y - 1.0).abs() < 1e-9);
-    assert_eq!(middle.0["k"], "b".into(), "a list has no middle");
+    let y = Parameter::new("y", log);
+    let are_in_the_middle = |configuration: &Configuration| {
+        let (x, y) = (number(configuration, "x"), number(configuration, "y"));
+        (x - 4.0).abs() < 1e-9 && (y - 1.0).abs() < 1e-9
+    };
+    let parameters = || vec![x.clone(), y.clone(), list("k"), list("l")];
+    let drawn: Vec<Configuration> = (0..8).flat_map(|seed| asked(parameters(), seed)).collect();
+    // Once, after the default.
+    for asked in drawn.chunks(4) {
+        let at = asked.iter().position(are_in_the_middle);
+        assert_eq!(at, Some(1), "{asked:?}");
+        assert_eq!(
+            asked
+                .iter()
+                .filter(|asked| are_in_the_middle(asked))
+                .count(),
+            1
+        );
+    }
+    // Lists have no middle: there they are drawn.
+    let lists = drawn.iter().filter(|asked| are_in_the_middle(asked));
+    let lists: BTreeSet<String> = lists.map(|asked| asked.0["k"].to_string()).collect();
+    assert!(lists.len() > 1, "{lists:?}");
     // Where most are lists, a point of the sequence says more.
-    let drawn = second(vec![x, list("k"), list("l")]);
-    assert!((number(&drawn, "x") - 4.0).abs() > 1e-9);
+    let asked = asked(vec![x, list("k"), list("l")], 0);
+    assert!((number(&asked[1], "x") - 4.0).abs() > 1e-9);
 }
 
 #[test]
