@@ -38,7 +38,7 @@ def version(package):
 def main():
     lines_path, out = Path(sys.argv[1]), Path(sys.argv[2])
     runs = defaultdict(dict)
-    asks, crashes, errors, too_slow = defaultdict(list), defaultdict(list), defaultdict(int), {}
+    asks, crashes, errors, too_slow = defaultdict(list), defaultdict(list), defaultdict(set), {}
     for text in lines_path.read_text().splitlines():
         line = json.loads(text)
         key = line["problem"], line["tool"]
@@ -46,13 +46,13 @@ def main():
             too_slow[key] = line["too_slow"]
             continue
         if "error" in line:
-            errors[key] += 1
+            errors[key].add(line["seed"])
             continue
         runs[key][line["seed"]] = {int(at): regret for at, regret in line["regrets"].items()}
         asks[line["tool"]].append(line["ask_median_s"])
         crashes[key].append(line["crashed"])
     problems = list(dict.fromkeys(problem for problem, _ in runs))
-    known = dict.fromkeys(tool for _, tool in runs)
+    known = sorted(dict.fromkeys(tool for _, tool in runs), key=lambda tool: tool != "slackline")
     tools = [tool for tool in known if any(len(of) >= SEEDS_MIN for (_, name), of in runs.items() if name == tool)]
     waiting = [tool for tool in known if tool not in tools]
     rows, cells = [], []
@@ -112,8 +112,8 @@ def main():
              + ", ".join(f"{name} {number}" for name, number in machine["packages"].items()) + "."]
     if waiting:
         text.append(f"Not yet run on {SEEDS_MIN} seeds, and left out: {', '.join(waiting)}.")
-    for (problem, tool), count in errors.items():
-        text.append(f"{tool} failed {count} times on {problem}; those runs are left out.")
+    for (problem, tool), seeds in errors.items():
+        text.append(f"{tool} failed on {problem} with {len(seeds)} seeds; those runs are left out.")
     for (problem, tool), after in too_slow.items():
         text.append(f"{tool} is left out of {problem}: {after}.")
     crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
