@@ -271,7 +271,7 @@ impl Optimizer {
             }
         }
         self.middle()
-            .filter(|point| self.space.allows(point) && !is_taken(&self.told, &self.pending, point))
+            .filter(|point| self.space.allows(point))
             .or_else(|| self.draw(true))
     }
 

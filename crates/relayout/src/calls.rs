@@ -8,7 +8,7 @@ use crate::inject::{self, STUB_BYTES};
 use crate::manifest::{Manifest, Patch};
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::stop::{declined, one_stopped, state, stopped};
+use crate::stop::{declined, not_stopping, one_stopped, state, stopped};
 use crate::{Declined, RelayoutError, cave};
 
 /// How long a thread may take to leave the stub of one who was killed: some instructions, once it gets a CPU.
@@ -78,12 +78,8 @@ pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), Relay
         match inside {
             None => return Ok(()),
             Some(thread) if since.elapsed() > LEAVE_LIMIT => {
-                return Err(RelayoutError::NotStopping {
-                    pid,
-                    thread,
-                    limit_ms: u64::try_from(LEAVE_LIMIT.as_millis()).unwrap_or(u64::MAX),
-                    state: state(pid, thread),
-                });
+                let state = state(pid, thread);
+                return Err(not_stopping(pid, thread, LEAVE_LIMIT, state));
             }
             Some(_) => sleep(BETWEEN_LOOKS),
         }
@@ -102,6 +98,11 @@ pub(crate) fn find_stub(
             return Ok(known.clone());
         }
     }
+    new_stub(process, maps)
+}
+
+/// A stub in the first room that there is.
+fn new_stub(process: &Process, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
     let memory = &process.memory;
     let address = cave::find(memory, maps)?.ok_or_else(|| {
         let why = format!("no object of it has {STUB_BYTES} unused bytes behind its code");
@@ -153,13 +154,7 @@ mod tests {
         assert_eq!(echo(b'a').unwrap(), b'a');
         let process = Process::open(cat.id()).unwrap();
         let maps = process.maps().unwrap();
-        let stub = cave::find(&process.memory, &maps).unwrap().unwrap();
-        let new = inject::syscall_stub();
-        let stub = Patch {
-            address: stub,
-            old: crate::manifest::Bytes(process.memory.read(stub, new.len()).unwrap()),
-            new: crate::manifest::Bytes(new),
-        };
+        let stub = new_stub(&process, &maps).unwrap();
         lay_stub(&process, &stub).unwrap();
         // What a writer leaves behind who is killed in the middle of a call that takes its time.
         let ms = 300;

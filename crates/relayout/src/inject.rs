@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use crate::ptrace::{self, Registers, Wait};
-use crate::stop::{Stopped, until_next_look};
+use crate::stop::{Stopped, not_stopping, until_next_look};
 use crate::{Memory, RelayoutError};
 
 /// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64, section 3.2.2).
@@ -184,12 +184,7 @@ fn finish(
         match wait {
             Wait::Nothing if since.elapsed() > CALL_LIMIT => {
                 // It will come back by itself: when our thread ends, it is let go.
-                return Err(RelayoutError::NotStopping {
-                    pid: process.pid,
-                    thread,
-                    limit_ms: u64::try_from(CALL_LIMIT.as_millis()).unwrap_or(u64::MAX),
-                    state: 'R',
-                });
+                return Err(not_stopping(process.pid, thread, CALL_LIMIT, 'R'));
             }
             Wait::Nothing => until_next_look(since),
             Wait::Ended => return Err(RelayoutError::Gone { pid: process.pid }),

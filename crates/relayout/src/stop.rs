@@ -175,6 +175,16 @@ pub(crate) fn declined(pid: u32, reason: Declined) -> RelayoutError {
     RelayoutError::Declined { pid, reason }
 }
 
+/// What is said of a thread that was waited for so long.
+pub(crate) fn not_stopping(pid: u32, thread: u32, limit: Duration, state: char) -> RelayoutError {
+    RelayoutError::NotStopping {
+        pid,
+        thread,
+        limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+        state,
+    }
+}
+
 /// A field of `/proc/PID/task/TID/status`.
 pub(crate) fn status_field(pid: u32, thread: u32, key: &str) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok()?;
@@ -322,12 +332,7 @@ impl<'a> Stopped<'a> {
             _ if now < deadline => return Ok(()),
             _ => self.limit,
         };
-        Err(RelayoutError::NotStopping {
-            pid: self.pid,
-            thread,
-            limit_ms: u64::try_from(waited.as_millis()).unwrap_or(u64::MAX),
-            state,
-        })
+        Err(not_stopping(self.pid, thread, waited, state))
     }
 
     fn wait_one(&self, thread: u32) -> Result<Wait, RelayoutError> {
