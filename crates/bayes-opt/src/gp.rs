@@ -1,23 +1,22 @@
 //! Gaussian-process regression with known and fitted noise; hyper-parameters at the maximum of their posterior.
 //!
-//! `y = f(x) + e`, `f ~ GP(m, s·Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The constant mean `m` has a
+//! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The constant mean `m` has a
 //! normal prior and is solved for exactly, the others are found by [`crate::descent`] with analytic gradients.
 //!
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
-//! the variable itself. The prior variance s is kept near 1, what standardised data have: ln s ~ Normal(0, ½).
+//! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
+//! regret (`docs/results`).
 
 use crate::descent::minimise;
 use crate::kernel::{Kernel, Pairs, matern};
 use crate::linalg::{Cholesky, add_scaled, dot};
 
 const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
-const SCALE_PRIOR_SD: f64 = 0.5;
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
-/// deviations, prior variance of 0.05 to 20.
+/// deviations.
 const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
 const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
-const SCALE_BOUNDS: (f64, f64) = (-3.0, 3.0);
 
 /// Whose density the priors of length scales and noise are: the maximum of a posterior depends on it (MacKay 1998, "Choice
 /// of basis for Laplace approximation").
@@ -38,7 +37,7 @@ impl Basis {
     }
 }
 
-/// What is fitted, in logarithms.
+/// Length scales and noise, which are fitted, and the prior variance, which is given; in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
@@ -59,16 +58,16 @@ impl Hyper {
 
     fn to_vec(&self) -> Vec<f64> {
         let mut vector = self.ln_lengths.clone();
-        vector.extend([self.ln_noise, self.ln_scale]);
+        vector.push(self.ln_noise);
         vector
     }
 
     fn from_slice(vector: &[f64]) -> Self {
-        let dimension = vector.len() - 2;
+        let dimension = vector.len() - 1;
         Hyper {
             ln_lengths: vector[..dimension].to_vec(),
             ln_noise: vector[dimension],
-            ln_scale: vector[dimension + 1],
+            ln_scale: 0.0,
         }
     }
 }
@@ -176,7 +175,7 @@ impl Gp {
         }
         let pairs = Pairs::new(&data.points, categorical);
         let mut bounds = vec![LENGTH_BOUNDS; d];
-        bounds.extend([NOISE_BOUNDS, SCALE_BOUNDS]);
+        bounds.push(NOISE_BOUNDS);
         let best = starts
             .iter()
             .map(|start| {
@@ -271,9 +270,8 @@ fn negative_log_posterior(
     gradient: &mut [f64],
 ) -> f64 {
     let n = data.n();
-    let d = vector.len() - 2;
+    let d = vector.len() - 1;
     let hyper = Hyper::from_slice(vector);
-    let scale = hyper.ln_scale.exp();
     let inverse_square: Vec<f64> = hyper
         .ln_lengths
         .iter()
@@ -287,10 +285,10 @@ fn negative_log_posterior(
         for j in 0..i {
             let Some(square) = squares.next() else { break };
             let (value, slope) = matern(Pairs::scaled(square, &inverse_square));
-            matrix[i * n + j] = scale * value;
-            slopes.push(scale * slope);
+            matrix[i * n + j] = value;
+            slopes.push(slope);
         }
-        matrix[i * n + i] = scale + noise[i];
+        matrix[i * n + i] = 1.0 + noise[i];
     }
     let Some(factor) = Cholesky::new(&matrix, n) else {
         return f64::INFINITY;
@@ -307,7 +305,7 @@ fn negative_log_posterior(
     let mut value = 0.5 * (fit + factor.log_determinant() + pull * pull);
 
     gradient.fill(0.0);
-    let (mut by_scale, mut by_noise) = (0.0, 0.0);
+    let mut by_noise = 0.0;
     let fitted = hyper.ln_noise.exp();
     let mut squares = pairs.iter().zip(&slopes);
     for i in 0..n {
@@ -316,12 +314,10 @@ fn negative_log_posterior(
                 break;
             };
             let weight = alpha[i] * alpha[j] - inverse[i * n + j];
-            by_scale += 2.0 * weight * matrix[i * n + j];
             // Both triangles: ½ · 2 · weight · slope · (−2 Δ²/ℓ²), negated.
             add_scaled(&mut gradient[..d], 2.0 * weight * slope, square);
         }
         let weight = alpha[i] * alpha[i] - inverse[i * n + i];
-        by_scale += weight * scale;
         by_noise += weight * fitted / data.weights[i];
     }
     gradient[..d]
@@ -329,7 +325,6 @@ fn negative_log_posterior(
         .zip(&inverse_square)
         .for_each(|(g, inverse_square)| *g *= inverse_square);
     gradient[d] = -0.5 * by_noise;
-    gradient[d + 1] = -0.5 * by_scale;
 
     let (length_mean, length_sd) = length_prior(d);
     for (g, ln) in gradient.iter_mut().zip(&hyper.ln_lengths) {
@@ -342,8 +337,6 @@ fn negative_log_posterior(
         basis,
         &mut gradient[d],
     );
-    value += 0.5 * (hyper.ln_scale / SCALE_PRIOR_SD).powi(2);
-    gradient[d + 1] += hyper.ln_scale / SCALE_PRIOR_SD.powi(2);
     value
 }
 
@@ -395,17 +388,17 @@ mod tests {
     fn the_gradient_is_the_difference_quotient() {
         let data = data(15, 0.1);
         let pairs = Pairs::new(&data.points, &CATEGORICAL);
-        let at = [-0.9, 0.3, 0.6, -3.0, 0.4];
+        let at = [-0.9, 0.3, 0.6, -3.0];
         for (basis, k) in [Basis::Variable, Basis::Logarithm]
             .into_iter()
-            .flat_map(|basis| (0..5).map(move |k| (basis, k)))
+            .flat_map(|basis| (0..4).map(move |k| (basis, k)))
         {
-            let mut gradient = [0.0; 5];
+            let mut gradient = [0.0; 4];
             negative_log_posterior(&data, &pairs, basis, &at, &mut gradient);
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &pairs, basis, &at, &mut [0.0; 5])
+                negative_log_posterior(&data, &pairs, basis, &at, &mut [0.0; 4])
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(
