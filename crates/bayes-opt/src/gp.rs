@@ -6,7 +6,7 @@
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results`).
+//! regret (`docs/results/README.md`).
 
 use crate::descent::minimise;
 use crate::kernel::{Kernel, Pairs, matern};
