@@ -1,30 +1,36 @@
 //! The Matérn-5/2 kernel with one length scale per coordinate; categorical coordinates differ or do not.
 
-use crate::linalg::dot;
+use crate::linalg::{dot, weighted_squares};
 
 const SQRT5: f64 = 2.236_067_977_499_79;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// Whether each coordinate is categorical.
-    categorical: Vec<bool>,
     /// 1/ℓ² of each coordinate.
     inverse_square: Vec<f64>,
+    /// The same with 0 for those that are categorical, and which those are.
+    ordered: Vec<f64>,
+    lists: Vec<usize>,
     /// The prior variance.
     pub(crate) scale: f64,
 }
 
 impl Kernel {
     pub(crate) fn new(categorical: &[bool], ln_lengths: &[f64], scale: f64) -> Self {
+        let inverse_square: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
+        let mut ordered = inverse_square.clone();
+        let lists: Vec<usize> = (0..categorical.len()).filter(|k| categorical[*k]).collect();
+        lists.iter().for_each(|k| ordered[*k] = 0.0);
         Kernel {
-            categorical: categorical.to_vec(),
-            inverse_square: ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect(),
+            inverse_square,
+            ordered,
+            lists,
             scale,
         }
     }
 
     pub(crate) fn dimension(&self) -> usize {
-        self.categorical.len()
+        self.ordered.len()
     }
 
     /// The covariance of the values at `a` and `b`.
@@ -66,17 +72,15 @@ impl Kernel {
         {
             let weight = 2.0 * slope * factor;
             for k in 0..x.len() {
-                if !self.categorical[k] {
-                    gradient[k] += weight * (x[k] - point[k]) * self.inverse_square[k];
-                }
+                gradient[k] += weight * (x[k] - point[k]) * self.ordered[k];
             }
         }
     }
 
     fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
-        let mut sum = 0.0;
-        for k in 0..a.len() {
-            sum += squared_difference(a[k], b[k], self.categorical[k]) * self.inverse_square[k];
+        let mut sum = weighted_squares(a, b, &self.ordered);
+        for k in &self.lists {
+            sum += squared_difference(a[*k], b[*k], true) * self.inverse_square[*k];
         }
         sum
     }

@@ -118,6 +118,28 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     tail + ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]))
 }
 
+/// `Σ weight · (a − b)²`, summed as [`dot`] does.
+pub(crate) fn weighted_squares(a: &[f64], b: &[f64], weights: &[f64]) -> f64 {
+    let mut sums = [0.0; 4];
+    let (mut a, mut b, mut weights) = (
+        a.chunks_exact(4),
+        b.chunks_exact(4),
+        weights.chunks_exact(4),
+    );
+    for ((a, b), weights) in a.by_ref().zip(b.by_ref()).zip(weights.by_ref()) {
+        for k in 0..4 {
+            let difference = a[k] - b[k];
+            sums[k] += weights[k] * difference * difference;
+        }
+    }
+    let rest = a.remainder().iter().zip(b.remainder());
+    let tail: f64 = rest
+        .zip(weights.remainder())
+        .map(|((a, b), weight)| weight * (a - b) * (a - b))
+        .sum();
+    tail + (sums[0] + sums[2]) + (sums[1] + sums[3])
+}
+
 /// Adds `factor · a` to `to`.
 pub(crate) fn add_scaled(to: &mut [f64], factor: f64, a: &[f64]) {
     to.iter_mut().zip(a).for_each(|(to, a)| *to += factor * a);
@@ -126,6 +148,20 @@ pub(crate) fn add_scaled(to: &mut [f64], factor: f64, a: &[f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_and_squares_are_their_sums() {
+        for n in 0..20_u16 {
+            let a: Vec<f64> = (0..n).map(|k| f64::from(k) * 0.5).collect();
+            let b: Vec<f64> = (0..n).map(|k| f64::from(k * k) - 3.0).collect();
+            let weights: Vec<f64> = (0..n).map(|k| f64::from(k % 3)).collect();
+            let product: f64 = a.iter().zip(&b).map(|(a, b)| a * b).sum();
+            let both = a.iter().zip(&b).zip(&weights);
+            let squares: f64 = both.map(|((a, b), w)| w * (a - b).powi(2)).sum();
+            assert_eq!(dot(&a, &b), product);
+            assert_eq!(weighted_squares(&a, &b, &weights), squares);
+        }
+    }
 
     #[test]
     fn factors_solve_and_invert() {
