@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import platform
 import random
 import sys
@@ -33,6 +34,11 @@ def version(package):
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def cpu():
+    names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def main():
@@ -76,6 +82,8 @@ def main():
                 row[tool] = cell
             rows.append((problem, at, row))
     machine = dict(
+        cpu=cpu(),
+        cores=os.cpu_count(),
         kernel=platform.release(),
         machine=platform.machine(),
         python=platform.python_version(),
@@ -108,7 +116,7 @@ def main():
         text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
     text += ["", "Median time of an ask: " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
     seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= SEEDS_MIN})
-    text += ["", f"{seeds[0]} to {seeds[-1]} seeds. Linux {machine['kernel']}, Python {machine['python']}, "
+    text += ["", f"{seeds[0]} to {seeds[-1]} seeds. {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python {machine['python']}, "
              + ", ".join(f"{name} {number}" for name, number in machine["packages"].items()) + "."]
     if waiting:
         text.append(f"Not yet run on {SEEDS_MIN} seeds, and left out: {', '.join(waiting)}.")
