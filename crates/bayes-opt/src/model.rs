@@ -315,7 +315,7 @@ const CLASSIFIER: &str = "viability classifier";
 impl Fitter<'_> {
     fn viability(&mut self, told: &[Told]) -> Option<Feasibility> {
         let labels = viability_data(told);
-        let rough = self.fit("viability", Basis::Variable, &labels)?;
+        let rough = self.fit("viability", Basis::Variable, &standard(&labels))?;
         let fitted_to = self
             .hypers
             .get("viability")
@@ -408,6 +408,17 @@ fn viability_data(told: &[Told]) -> Data {
         weights: told.iter().map(|told| told.observation.weight).collect(),
         mean_prior: VIABILITY_PRIOR,
     }
+}
+
+/// Labels with deviation 1, as the priors of a regression expect.
+fn standard(labels: &Data) -> Data {
+    let n = labels.values.len() as f64;
+    let mean = labels.values.iter().sum::<f64>() / n;
+    let deviation = (1.0 - mean * mean).max(1.0 / n).sqrt();
+    let mut data = labels.clone();
+    data.values.iter_mut().for_each(|value| *value /= deviation);
+    data.mean_prior = (VIABILITY_PRIOR.0 / deviation, VIABILITY_PRIOR.1 / deviation);
+    data
 }
 
 /// Viability alone, for when nothing completed yet.
