@@ -121,7 +121,9 @@ impl Model {
                 append(&mut data, earlier, completed.len());
             }
             let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
-            if joint.left_out(completed.len()) < alone.left_out(completed.len()) {
+            // One value says nothing of whether the earlier ones mislead.
+            let own = completed.len();
+            if own > 1 && joint.left_out(own) < alone.left_out(own) {
                 return Model::fit(told, &[], encoding, log, memory);
             }
             joint

@@ -135,12 +135,16 @@ impl Optimizer {
         let Strategy::Bayesian { acquisition } = self.settings.strategy else {
             return self.draw(false).ok_or(Error::Exhausted);
         };
-        if self.told.len() + self.pending.len() < self.start_evaluations()
+        if let Some(point) = self.earlier_best() {
+            return Ok(point);
+        }
+        let asked = self.told.len() + self.pending.len();
+        if self.earlier.is_empty()
+            && asked < start_length(&self.space, &self.settings)
             && let Some(point) = self.start_point()
         {
             return Ok(point);
         }
-        let asked = self.told.len() + self.pending.len();
         let alone = !self.earlier.is_empty() && asked.is_multiple_of(2);
         // Its own start is half as long then: the earlier experiment's optimum has been looked at too.
         if alone
@@ -163,11 +167,8 @@ impl Optimizer {
             .filter(|i| model.feasible[*i] >= 0.5)
             .collect();
         order.sort_by(|a, b| model.posteriors[*a].0.total_cmp(&model.posteriors[*b].0));
-        let mut good: Vec<Vec<f64>> = order.iter().map(|i| model.points[*i].clone()).collect();
         let objective = model.any_feasible().then_some(&model.objective);
-        if good.is_empty() {
-            good.extend(model.recommended().map(|i| model.points[i].clone()));
-        }
+        let best = model.recommended().map(|i| model.points[i].clone());
         let evaluated = model.evaluated(&self.pending);
         let seed = fold(self.rng.random::<u64>());
         let surface = Surface::new(
@@ -177,7 +178,7 @@ impl Optimizer {
             &evaluated,
             seed,
         );
-        let new = self.search(&surface, &good);
+        let new = self.search(&surface, best);
         let waits = |point: &[f64]| self.pending.iter().any(|other| same_point(other, point));
         let rivals = order.iter().map(|i| model.points[*i].as_slice());
         let rivals: Vec<&[f64]> = rivals.filter(|rival| !waits(rival)).collect();
@@ -197,13 +198,13 @@ impl Optimizer {
     }
 
     /// The point where `surface` is highest, among those neither told nor pending.
-    fn search(&mut self, surface: &Surface, good: &[Vec<f64>]) -> Option<Vec<f64>> {
+    fn search(&mut self, surface: &Surface, best: Option<Vec<f64>>) -> Option<Vec<f64>> {
         let (told, pending) = (&self.told, &self.pending);
         let search = Search {
             space: &self.space,
             surface,
             belief: Belief::after(told.len()),
-            good,
+            best: best.unwrap_or_else(|| vec![0.5; self.space.encoding().dimension()]),
             observations: told.len() + pending.len(),
             taken: &|point| is_taken(told, pending, point),
         };
@@ -229,28 +230,19 @@ impl Optimizer {
             &evaluated,
             0,
         );
-        self.search(&surface, &[]).ok_or(Error::Exhausted)
+        self.search(&surface, None).ok_or(Error::Exhausted)
     }
 
-    /// How many evaluations come before the model.
-    fn start_evaluations(&self) -> usize {
-        if self.earlier.is_empty() {
-            start_length(&self.space, &self.settings)
-        } else {
-            1
-        }
+    /// What the first earlier experiment holds best, until it has been asked or told here.
+    fn earlier_best(&self) -> Option<Vec<f64>> {
+        let ranked = self.earlier.first()?.best_first();
+        let best = ranked.into_iter().find(|point| self.space.allows(point))?;
+        let is_new = !is_taken(&self.told, &self.pending, &best);
+        is_new.then_some(best)
     }
 
-    /// A point of the start: what an earlier experiment holds best, or the guesses of the priors, then the middle of the
-    /// space, then the Sobol sequence.
+    /// A point of the start: the guesses of the priors, then the middle of the space, then the Sobol sequence.
     fn start_point(&mut self) -> Option<Vec<f64>> {
-        if let Some(earlier) = self.earlier.first()
-            && let Some(point) = earlier.best_first().into_iter().find(|point| {
-                self.space.allows(point) && !is_taken(&self.told, &self.pending, point)
-            })
-        {
-            return Some(point);
-        }
         if self
             .space
             .parameters()

@@ -1,8 +1,8 @@
 //! Finding the point of a mixed space where an acquisition function is highest.
 //!
-//! Small finite spaces are listed whole. Else quasi-random points and small changes of good ones are screened, and from
-//! the best of them gradient steps over the ordered coordinates alternate with moves to neighbours on the grid, to other
-//! levels and to special values.
+//! Small finite spaces are listed whole. Else quasi-random points are screened, and from the best of them gradient steps
+//! over the ordered coordinates alternate with moves to neighbours on the grid, to other levels and to special values.
+//! Small changes of good points are no starts: they lead to maxima close by, and cost regret (`docs/results/README.md`).
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -18,17 +18,20 @@ use crate::value::round_to_i64;
 pub(crate) const LISTED_MAX: u64 = 10_000;
 /// Floating-point work of the screening, in multiplications.
 const SCREEN_WORK: f64 = 1.0e7;
-/// Points from which the local search starts.
-const STARTS: usize = 3;
+const SCREENED: (f64, f64) = (100.0, 1000.0);
+/// Where constraints are tight, points are drawn until so many hold to them, or so many have been drawn.
+const SCREENED_MIN: usize = 20;
+const DRAWN_MAX: u32 = 20_000;
+/// Points from which the local search starts: 3 at 100 observations of 16 parameters, 8 at 40 of 6.
+/// As often could the surface be evaluated for this work, in multiplications.
+const START_WORK: f64 = 7.0e4;
+const STARTS: (f64, f64) = (3.0, 8.0);
 /// Gradient evaluations per start and round.
 const GRADIENT_STEPS: usize = 14;
 /// Rounds of gradient steps and neighbours.
 const ROUNDS: usize = 2;
 /// Parameters with at most so many values are moved by neighbours alone.
 const COARSE_LEVELS: u64 = 5;
-/// How many coordinates a small change touches on average; the number of perturbed dimensions in TuRBO (Eriksson et al.
-/// 2019) is 20, but spaces here are smaller.
-const CHANGED_MEAN: f64 = 3.0;
 
 /// The prior's part of the acquisition: `weight · log π(x)` (Hvarfner et al. 2022, "πBO").
 #[derive(Clone, Debug)]
@@ -82,8 +85,8 @@ pub(crate) struct Search<'a> {
     pub(crate) space: &'a Space,
     pub(crate) surface: &'a Surface,
     pub(crate) belief: Belief,
-    /// Good evaluated points, best first.
-    pub(crate) good: &'a [Vec<f64>],
+    /// The best evaluated point, or the middle of the cube.
+    pub(crate) best: Vec<f64>,
     /// Observations behind the surface: decides how much screening is affordable.
     pub(crate) observations: usize,
     /// Points that must not be proposed.
@@ -109,7 +112,7 @@ impl Search<'_> {
         }
         let mut starts = self.scores(self.screen(rng));
         starts.sort_by(|a, b| b.0.total_cmp(&a.0));
-        starts.truncate(STARTS);
+        starts.truncate(self.affordable(START_WORK, STARTS) as usize);
         let climbed = starts
             .into_iter()
             .map(|(score, point)| self.climb(score, point, &mut scratch));
@@ -125,6 +128,14 @@ impl Search<'_> {
     fn score(&self, x: &[f64], scratch: &mut Scratch, mut gradient: Option<&mut [f64]>) -> f64 {
         let value = self.surface.evaluate(x, scratch, gradient.as_deref_mut());
         self.with_belief(value, x, gradient)
+    }
+
+    /// How often the surface can be evaluated for `work` multiplications, within limits.
+    fn affordable(&self, work: f64, (least, most): (f64, f64)) -> u32 {
+        let n = self.observations as f64;
+        let dimension = self.space.encoding().dimension() as f64;
+        let once = n * n + n * (64.0 + 2.0 * dimension) + 3000.0;
+        u32::try_from(round_to_i64((work / once).clamp(least, most))).unwrap_or_default()
     }
 
     /// The scores of many points, which takes less time than one by one.
@@ -148,63 +159,24 @@ impl Search<'_> {
     fn screen(&self, rng: &mut ChaCha8Rng) -> Vec<Vec<f64>> {
         let encoding = self.space.encoding();
         let columns = encoding.columns();
-        let n = self.observations as f64;
-        let work = n * n + n * (64.0 + 2.0 * encoding.dimension() as f64) + 3000.0;
-        let count =
-            u32::try_from(round_to_i64((SCREEN_WORK / work).clamp(100.0, 1000.0))).unwrap_or(200);
+        let count = self.affordable(SCREEN_WORK, SCREENED);
         let seed = rng.random();
-        let mut points: Vec<Vec<f64>> = (0..count)
-            .map(|index| encoding.place(&sobol(index, columns.len(), seed)))
-            .collect();
         // Guesses are worth a look even where they are far from everything evaluated.
-        let mut guess = self
-            .good
-            .first()
-            .cloned()
-            .unwrap_or_else(|| vec![0.5; encoding.dimension()]);
+        let mut guess = self.best.clone();
         columns.iter().for_each(|column| {
             if let Some(prior) = &column.prior {
                 column.write(&prior.best_guess, &mut guess);
             }
         });
         encoding.snap(&mut guess);
-        points.push(guess);
-        let chance = (CHANGED_MEAN / columns.len() as f64).min(1.0);
-        for index in 0..count / 2 {
-            let Some(base) = self
-                .good
-                .get(index as usize % self.good.len().clamp(1, STARTS))
-            else {
-                break;
-            };
-            let mut point = base.clone();
-            let forced = rng.random_range(0..columns.len());
-            for (position, column) in columns.iter().enumerate() {
-                if position != forced && rng.random::<f64>() >= chance {
-                    continue;
-                }
-                let local = column.is_ordered()
-                    && column.special_axis.is_none_or(|axis| point[axis] == 0.0);
-                let coarse = column.levels().is_some_and(|levels| levels <= 10);
-                if local && coarse && rng.random::<f64>() < 0.7 {
-                    column.step_by(if rng.random() { 1 } else { -1 }, &mut point);
-                } else if local && rng.random::<f64>() < 0.7 {
-                    let spread = 0.15 * (rng.random::<f64>() + rng.random::<f64>() - 1.0);
-                    point[column.axis] = (point[column.axis] + spread).clamp(0.0, 1.0);
-                } else {
-                    column.draw(rng.random(), &mut point);
-                }
-            }
-            encoding.snap(&mut point);
-            points.push(point);
-        }
+        let mut points = vec![guess];
         points.retain(|point| self.possible(point));
-        // Tight constraints leave few; rejection then goes on until there is something.
-        for index in 0..20_000 {
-            if !points.is_empty() {
+        // Tight constraints leave few; rejection then goes on until there are some.
+        for index in 0..DRAWN_MAX {
+            if index >= count && points.len() >= SCREENED_MIN {
                 break;
             }
-            let point = encoding.place(&sobol(index, columns.len(), seed ^ 1));
+            let point = encoding.place(&sobol(index, columns.len(), seed));
             points.extend(Some(point).filter(|point| self.possible(point)));
         }
         points

@@ -94,6 +94,31 @@ fn an_earlier_experiment_of_the_same_kind_saves_evaluations() {
     assert!(warm < 0.5 * cold, "{warm} {cold}");
 }
 
+/// As `tune` does it: the control against itself is known before anything is asked.
+#[test]
+fn what_an_earlier_one_holds_best_is_asked_first_though_the_default_was_told() {
+    for seed in 0..SEEDS {
+        let earlier = earlier(seed, &NAMES, |at| bowl(at, BEST));
+        let settings = Settings {
+            seed,
+            earlier: vec![earlier.clone()],
+            ..Settings::default()
+        };
+        let mut optimizer = Optimizer::new(space(&NAMES), settings).unwrap();
+        let default = optimizer.space().default_configuration();
+        let value = bowl(&default, BEST);
+        let observation = Observation::now(default, Outcome::completed(value));
+        optimizer.tell(observation).unwrap();
+        let first = optimizer.ask(1).unwrap().remove(0);
+        let better = earlier
+            .iter()
+            .filter(|other| bowl(&other.configuration, BEST) < bowl(&first, BEST));
+        assert!(better.count() < 5, "{first:?}");
+        let is_its = |other: &Observation| other.configuration == first;
+        assert!(earlier.iter().any(is_its), "{first:?}");
+    }
+}
+
 #[test]
 fn an_overlapping_space_helps_too() {
     let cold = regret(8, |_| vec![]);
