@@ -23,10 +23,6 @@
 //! # }
 //! ```
 #![forbid(unsafe_code)]
-#![allow(
-    dead_code,
-    reason = "the surrogate model, which comes next, is what calls it"
-)]
 
 mod acquisition;
 mod constraint;

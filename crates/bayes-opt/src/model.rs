@@ -116,14 +116,13 @@ impl Model {
         let objective = if earlier.is_empty() {
             fitter.objective(&data)?
         } else {
+            let own = completed.len();
             let alone = fitter.fit("objective, alone", Basis::Variable, &data)?;
             for earlier in earlier {
-                append(&mut data, earlier, completed.len());
+                append(&mut data, earlier, own);
             }
             let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
-            // One value says nothing of whether the earlier ones mislead.
-            let own = completed.len();
-            if own > 1 && joint.left_out(own) < alone.left_out(own) {
+            if joint.left_out(own) < alone.left_out(own) {
                 return Model::fit(told, &[], encoding, log, memory);
             }
             joint
@@ -226,7 +225,7 @@ fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
         variance += measured.variance.unwrap_or(0.0);
     }
     // Of the sum as of the mean: both are divided by the count.
-    count > 0.0 && sum > VIOLATED_ERRORS * f64::sqrt(variance)
+    count > 0.0 && is_violated(sum, variance)
 }
 
 /// Adds what an earlier experiment measured, shifted so that its expectation and what was measured here (the first `own`
@@ -246,6 +245,11 @@ fn append(data: &mut Data, earlier: &Earlier, own: usize) {
         .extend(earlier.data.values.iter().map(|value| value + shift));
     data.variances.extend(&earlier.data.variances);
     data.weights.extend(&earlier.data.weights);
+}
+
+/// Whether a constraint's value is plainly above 0.
+pub(crate) fn is_violated(value: f64, variance: f64) -> bool {
+    value > VIOLATED_ERRORS * variance.sqrt()
 }
 
 struct Fitter<'a> {

@@ -169,6 +169,7 @@ impl Optimizer {
         order.sort_by(|a, b| model.posteriors[*a].0.total_cmp(&model.posteriors[*b].0));
         let objective = model.any_feasible().then_some(&model.objective);
         let best = model.recommended().map(|i| model.points[i].clone());
+        let observations = self.told.len().max(model.objective.n());
         let evaluated = model.evaluated(&self.pending);
         let seed = fold(self.rng.random::<u64>());
         let surface = Surface::new(
@@ -178,7 +179,7 @@ impl Optimizer {
             &evaluated,
             seed,
         );
-        let new = self.search(&surface, best);
+        let new = self.search(&surface, best, observations);
         let waits = |point: &[f64]| self.pending.iter().any(|other| same_point(other, point));
         let rivals = order.iter().map(|i| model.points[*i].as_slice());
         let rivals: Vec<&[f64]> = rivals.filter(|rival| !waits(rival)).collect();
@@ -198,14 +199,20 @@ impl Optimizer {
     }
 
     /// The point where `surface` is highest, among those neither told nor pending.
-    fn search(&mut self, surface: &Surface, best: Option<Vec<f64>>) -> Option<Vec<f64>> {
+    fn search(
+        &mut self,
+        surface: &Surface,
+        best: Option<Vec<f64>>,
+        observations: usize,
+    ) -> Option<Vec<f64>> {
         let (told, pending) = (&self.told, &self.pending);
+        let best = best.or_else(|| told.last().map(|told| told.point.clone()))?;
         let search = Search {
             space: &self.space,
             surface,
             belief: Belief::after(told.len()),
-            best: best.unwrap_or_else(|| vec![0.5; self.space.encoding().dimension()]),
-            observations: told.len() + pending.len(),
+            best,
+            observations: observations + pending.len(),
             taken: &|point| is_taken(told, pending, point),
         };
         search.run(&mut self.rng)
@@ -230,10 +237,11 @@ impl Optimizer {
             &evaluated,
             0,
         );
-        self.search(&surface, None).ok_or(Error::Exhausted)
+        self.search(&surface, None, self.told.len())
+            .ok_or(Error::Exhausted)
     }
 
-    /// What the first earlier experiment holds best, until it has been asked or told here.
+    /// What the first earlier experiment holds best, until it has been told here or is pending.
     fn earlier_best(&self) -> Option<Vec<f64>> {
         let ranked = self.earlier.first()?.best_first();
         let best = ranked.into_iter().find(|point| self.space.allows(point))?;
@@ -436,7 +444,7 @@ impl Optimizer {
     }
 }
 
-/// The length of a start without an earlier experiment. A choice of this crate: enough to see every parameter move, never so
+/// The length of a start. A choice of this crate: enough to see every parameter move, never so
 /// many that a budget of 20 is spent on it.
 fn start_length(space: &Space, settings: &Settings) -> usize {
     let parameters = space.parameters().len();

@@ -2,7 +2,7 @@
 //!
 //! Small finite spaces are listed whole. Else quasi-random points are screened, and from the best of them gradient steps
 //! over the ordered coordinates alternate with moves to neighbours on the grid, to other levels and to special values.
-//! Small changes of good points are no starts: they lead to maxima close by, and cost regret (`docs/results/README.md`).
+//! Small changes of good points are no starts: they lead to maxima close by (`docs/results/README.md`).
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -10,20 +10,19 @@ use rand_chacha::ChaCha8Rng;
 use crate::acquisition::{Scratch, Surface};
 use crate::descent::minimise;
 use crate::design::sobol;
-use crate::encode::Encoding;
+use crate::encode::{Encoding, same_point};
 use crate::space::Space;
 use crate::value::round_to_i64;
 
-/// Finite spaces up to this size are listed whole (see the crate's bench for the time).
+/// Finite spaces up to this size are listed whole.
 pub(crate) const LISTED_MAX: u64 = 10_000;
-/// Floating-point work of the screening, in multiplications.
+/// How many points are screened: as often as the surface can be evaluated for this work, in multiplications, within limits.
 const SCREEN_WORK: f64 = 1.0e7;
 const SCREENED: (f64, f64) = (100.0, 1000.0);
 /// Where constraints are tight, points are drawn until so many hold to them, or so many have been drawn.
 const SCREENED_MIN: usize = 20;
-const DRAWN_MAX: u32 = 20_000;
-/// Points from which the local search starts: 3 at 100 observations of 16 parameters, 8 at 40 of 6.
-/// As often could the surface be evaluated for this work, in multiplications.
+const DRAWN_MAX: u32 = 5_000;
+/// How many of them the local search starts from, likewise: 3 at 100 observations of 16 parameters, 8 at 40 of 6.
 const START_WORK: f64 = 7.0e4;
 const STARTS: (f64, f64) = (3.0, 8.0);
 /// Gradient evaluations per start and round.
@@ -85,7 +84,7 @@ pub(crate) struct Search<'a> {
     pub(crate) space: &'a Space,
     pub(crate) surface: &'a Surface,
     pub(crate) belief: Belief,
-    /// The best evaluated point, or the middle of the cube.
+    /// The best evaluated point; while none completed, any.
     pub(crate) best: Vec<f64>,
     /// Observations behind the surface: decides how much screening is affordable.
     pub(crate) observations: usize,
@@ -111,12 +110,18 @@ impl Search<'_> {
             return best.map(|(_, point)| point);
         }
         let mut starts = self.scores(self.screen(rng));
+        if starts.len() < SCREENED_MIN {
+            // Not to be proposed itself, but its surroundings hold to the constraints sooner than the rest of the space.
+            starts.push((f64::NEG_INFINITY, self.best.clone()));
+        }
         starts.sort_by(|a, b| b.0.total_cmp(&a.0));
+        starts.dedup_by(|a, b| same_point(&a.1, &b.1));
         starts.truncate(self.affordable(START_WORK, STARTS) as usize);
         let climbed = starts
             .into_iter()
             .map(|(score, point)| self.climb(score, point, &mut scratch));
         climbed
+            .filter(|(_, point)| self.possible(point))
             .max_by(|a, b| a.0.total_cmp(&b.0))
             .map(|(_, point)| point)
     }

@@ -5,6 +5,7 @@
 //! fitted like any other: an earlier experiment that misleads gets a short one, and is then as good as absent.
 
 use crate::gp::{Basis, Data, Gp, Hyper};
+use crate::model::is_violated;
 use crate::observation::{Measured, Observation, Outcome};
 use crate::space::Space;
 use crate::transform::Transform;
@@ -19,6 +20,8 @@ const FIT_EVALUATIONS: usize = 40;
 #[derive(Clone, Debug)]
 pub(crate) struct Earlier {
     pub(crate) data: Data,
+    /// For each of its rows, whether it broke a constraint.
+    violated: Vec<bool>,
     gp: Gp,
     /// What one unit of its values is in the objective's unit (or its logarithm).
     pub(crate) scale: f64,
@@ -37,7 +40,16 @@ impl Earlier {
         let mut completed: Vec<_> = observations
             .iter()
             .filter_map(|observation| match &observation.outcome {
-                Outcome::Completed { objective, .. } => Some((observation, *objective)),
+                Outcome::Completed {
+                    objective,
+                    constraints,
+                } => {
+                    let mut constraints = constraints.values();
+                    let violated = constraints.any(|measured| {
+                        is_violated(measured.value, measured.variance.unwrap_or(0.0))
+                    });
+                    Some((observation, *objective, violated))
+                }
                 Outcome::Crashed => None,
             })
             .collect();
@@ -52,19 +64,20 @@ impl Earlier {
         }
         let values: Vec<f64> = completed
             .iter()
-            .map(|(_, measured)| measured.value)
+            .map(|(_, measured, _)| measured.value)
             .collect();
         let transform = Transform::new(&values, log);
         let encoding = space.encoding();
         let mut points = Vec::new();
-        for (observation, _) in &completed {
+        for (observation, _, _) in &completed {
             let mut point = encoding.encode(&space.snap(&observation.configuration));
             if let Some(coordinate) = point.last_mut() {
                 *coordinate = task as f64;
             }
             points.extend(point);
         }
-        let objectives: Vec<Measured> = completed.iter().map(|(_, measured)| *measured).collect();
+        let objectives: Vec<Measured> =
+            completed.iter().map(|(_, measured, _)| *measured).collect();
         let (modelled, variances) = transform.measured(&objectives);
         let data = Data {
             points,
@@ -72,7 +85,7 @@ impl Earlier {
             variances,
             weights: completed
                 .iter()
-                .map(|(observation, _)| observation.weight)
+                .map(|(observation, _, _)| observation.weight)
                 .collect(),
             mean_prior: (0.0, 1.0),
         };
@@ -86,6 +99,7 @@ impl Earlier {
         )?;
         Some(Earlier {
             data,
+            violated: completed.iter().map(|(_, _, violated)| *violated).collect(),
             gp,
             scale: transform.scale(),
         })
@@ -100,10 +114,10 @@ impl Earlier {
         self.gp.posterior(&point).0
     }
 
-    /// Its points, best expectation first.
+    /// Its points, best expectation first, after all others those that broke a constraint.
     pub(crate) fn best_first(&self) -> Vec<Vec<f64>> {
         let dimension = self.data.points.len() / self.data.values.len().max(1);
-        let mut ranked: Vec<(f64, Vec<f64>)> = self
+        let mut ranked: Vec<(bool, f64, Vec<f64>)> = self
             .data
             .points
             .chunks_exact(dimension.max(1))
@@ -113,10 +127,10 @@ impl Earlier {
                 if let Some(coordinate) = point.last_mut() {
                     *coordinate = 0.0;
                 }
-                (self.gp.posterior_at(index).0, point)
+                (self.violated[index], self.gp.posterior_at(index).0, point)
             })
             .collect();
-        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
-        ranked.into_iter().map(|(_, point)| point).collect()
+        ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        ranked.into_iter().map(|(_, _, point)| point).collect()
     }
 }

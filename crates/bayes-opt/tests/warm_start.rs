@@ -120,6 +120,52 @@ fn what_an_earlier_one_holds_best_is_asked_first_though_the_default_was_told() {
 }
 
 #[test]
+fn what_broke_a_constraint_there_is_not_asked_first() {
+    let broken = |at: &Configuration| at.get("a").and_then(Value::as_f64).unwrap() - 0.5;
+    for seed in 0..SEEDS {
+        let mut earlier = earlier(seed, &NAMES, |at| bowl(at, [0.9, 0.7, 0.8, 0.3]));
+        for observation in &mut earlier {
+            let excess = broken(&observation.configuration);
+            if let Outcome::Completed { constraints, .. } = &mut observation.outcome {
+                constraints.insert("excess".into(), excess.into());
+            }
+        }
+        let settings = Settings {
+            seed,
+            earlier: vec![earlier],
+            ..Settings::default()
+        };
+        let mut optimizer = Optimizer::new(space(&NAMES), settings).unwrap();
+        let first = optimizer.ask(1).unwrap().remove(0);
+        assert!(broken(&first) <= 0.0, "{first:?}");
+    }
+}
+
+#[test]
+fn what_crashed_is_not_asked_again() {
+    for seed in 0..SEEDS {
+        let settings = Settings {
+            seed,
+            earlier: vec![earlier(seed, &NAMES, |at| bowl(at, BEST))],
+            ..Settings::default()
+        };
+        let mut optimizer = Optimizer::new(space(&NAMES), settings).unwrap();
+        let mut crashed: Vec<Configuration> = Vec::new();
+        for _ in 0..10 {
+            let asked = optimizer.ask(2).unwrap();
+            assert_ne!(asked[0], asked[1]);
+            for configuration in asked {
+                assert!(!crashed.contains(&configuration), "{configuration:?}");
+                crashed.push(configuration.clone());
+                optimizer
+                    .tell(Observation::now(configuration, Outcome::Crashed))
+                    .unwrap();
+            }
+        }
+    }
+}
+
+#[test]
 fn an_overlapping_space_helps_too() {
     let cold = regret(8, |_| vec![]);
     // It had no `d`, and an `e` that is gone.
