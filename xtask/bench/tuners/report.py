@@ -114,7 +114,7 @@ def main():
             mark = {"behind": " ↑", "ahead": " ↓"}.get(cell.get("verdict"), "")
             shown.append((f"**{number}**" if cell["regret"] == lowest else number) + mark)
         text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
-    text += ["", "Median time of an ask: " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
+    text += ["", "Time of an ask (the median of a run, mean over all runs): " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
     seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= SEEDS_MIN})
     text += ["", f"{seeds[0]} to {seeds[-1]} seeds. {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python {machine['python']}, "
              + ", ".join(f"{name} {number}" for name, number in machine["packages"].items()) + "."]
