@@ -145,18 +145,19 @@ fn noisy_hartmann_is_beaten() {
     assert!(model < 0.6 && model < random / 2.0, "{model} {random}");
 }
 
+/// The probability of improvement asks for the least of improvements, close by: better than random search is all it is.
 #[test]
 fn every_acquisition_finds_the_valley() {
-    let all = [
-        Acquisition::Ei,
-        Acquisition::LogEi,
-        Acquisition::Poi,
-        Acquisition::Ucb { beta: 3.0 },
-    ];
-    for acquisition in all {
-        let strategy = Strategy::Bayesian { acquisition };
-        let regret = mean_regret(strategy, 2, branin_space, branin, 0.0, 30, 0.397_887);
-        assert!(regret < 1.0, "{acquisition:?} {regret}");
+    let regret = |strategy| mean_regret(strategy, 16, branin_space, branin, 0.0, 30, 0.397_887);
+    let random = regret(Strategy::Random);
+    for (acquisition, limit) in [
+        (Acquisition::Ei, 0.1),
+        (Acquisition::LogEi, 0.1),
+        (Acquisition::Ucb { beta: 3.0 }, 0.1),
+        (Acquisition::Poi, random),
+    ] {
+        let regret = regret(Strategy::Bayesian { acquisition });
+        assert!(regret < limit, "{acquisition:?} {regret} {random}");
     }
 }
 

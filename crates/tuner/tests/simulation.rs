@@ -254,7 +254,7 @@ fn the_early_abort_keeps_its_error_rate_and_saves_blocks() {
 /// A crash share over the second halves of searches.
 fn late_crashes(strategy: &str, crashes: fn(&Configuration) -> bool) -> (usize, usize) {
     let mut counts = (0, 0);
-    for seed in 200..220 {
+    for seed in 200..280 {
         let last = format!("{}[search]\nstrategy = \"{strategy}\"\n", budget(20));
         let report = simulate(&checked(seed, "", &last), Noise::default(), |at| Truth {
             crashes: crashes(at),
