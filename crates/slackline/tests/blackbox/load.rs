@@ -162,7 +162,7 @@ fn the_capacity_before_and_after_a_change() {
         "--slo-p99-ms",
         "200",
         "--step-s",
-        "0.5",
+        "1",
         "--start",
         "40",
         "--tolerance",
@@ -173,7 +173,7 @@ fn the_capacity_before_and_after_a_change() {
     command.args(["--json", report.to_str().unwrap()]);
     let ended = Ended::of(command);
     let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-    // One at a time, 8 ms each: 125 a second, and 667 with 1.5 ms.
+    // One at a time, 8 ms each: 125 a second, and 667 with 1.5 ms; a step of 1 s is over before a fifth more has waited 200 ms.
     let estimate = |index: usize| {
         report["sides"][index]["capacity_per_s"]["estimate"]
             .as_f64()
