@@ -121,6 +121,18 @@ impl Encoding {
         }
     }
 
+    /// Puts the guesses of the priors in their places; `false` where there are none.
+    pub(crate) fn write_guesses(&self, point: &mut [f64]) -> bool {
+        let mut any = false;
+        for column in &self.columns {
+            if let Some(prior) = &column.prior {
+                column.write(&prior.best_guess, point);
+                any = true;
+            }
+        }
+        any
+    }
+
     /// The point of a uniform draw: one number in [0, 1) for each column.
     pub(crate) fn place(&self, unit: &[f64]) -> Vec<f64> {
         let mut point = vec![0.0; self.dimension()];

@@ -6,23 +6,22 @@ const SQRT5: f64 = 2.236_067_977_499_79;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// 1/ℓ² of each coordinate.
-    inverse_square: Vec<f64>,
-    /// The same with 0 for those that are categorical, and which those are.
+    /// 1/ℓ² of each coordinate, 0 of those that are categorical.
     ordered: Vec<f64>,
-    lists: Vec<usize>,
+    /// The categorical ones and their 1/ℓ².
+    lists: Vec<(usize, f64)>,
     /// The prior variance.
     pub(crate) scale: f64,
 }
 
 impl Kernel {
     pub(crate) fn new(categorical: &[bool], ln_lengths: &[f64], scale: f64) -> Self {
-        let inverse_square: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
-        let mut ordered = inverse_square.clone();
-        let lists: Vec<usize> = (0..categorical.len()).filter(|k| categorical[*k]).collect();
-        lists.iter().for_each(|k| ordered[*k] = 0.0);
+        let mut ordered: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
+        let lists = (0..categorical.len()).filter(|k| categorical[*k]);
+        let lists = lists
+            .map(|k| (k, std::mem::take(&mut ordered[k])))
+            .collect();
         Kernel {
-            inverse_square,
             ordered,
             lists,
             scale,
@@ -79,8 +78,8 @@ impl Kernel {
 
     fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
         let mut sum = weighted_squares(a, b, &self.ordered);
-        for k in &self.lists {
-            sum += squared_difference(a[*k], b[*k], true) * self.inverse_square[*k];
+        for (k, inverse_square) in &self.lists {
+            sum += squared_difference(a[*k], b[*k], true) * inverse_square;
         }
         sum
     }

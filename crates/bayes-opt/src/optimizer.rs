@@ -29,6 +29,8 @@ pub struct Optimizer {
     strategy: Design,
     initial_asked: usize,
     earlier: Vec<Earlier>,
+    /// What the first of them holds best: asked first, unless it is told or pending already.
+    earlier_best: Option<Vec<f64>>,
     told: Vec<Told>,
     pending: Vec<Vec<f64>>,
     model: Option<Arc<Model>>,
@@ -80,7 +82,8 @@ impl Optimizer {
             .filter_map(|(index, observations)| {
                 Earlier::new(index + 1, observations, &space, settings.log_objective)
             });
-        let earlier = earlier.collect();
+        let earlier: Vec<Earlier> = earlier.collect();
+        let earlier_best = earlier.first().and_then(|earlier| earlier.best(&space));
         let start = Design::sobol(settings.seed);
         let strategy = match settings.strategy {
             Strategy::LatinHypercube => Design::LatinHypercube { rows: Vec::new() },
@@ -93,6 +96,7 @@ impl Optimizer {
             strategy,
             initial_asked: 0,
             earlier,
+            earlier_best,
             told: Vec::new(),
             pending: Vec::new(),
             model: None,
@@ -135,8 +139,10 @@ impl Optimizer {
         let Strategy::Bayesian { acquisition } = self.settings.strategy else {
             return self.draw(false).ok_or(Error::Exhausted);
         };
-        if let Some(point) = self.earlier_best() {
-            return Ok(point);
+        if let Some(best) = &self.earlier_best
+            && !is_taken(&self.told, &self.pending, best)
+        {
+            return Ok(best.clone());
         }
         let asked = self.told.len() + self.pending.len();
         if self.earlier.is_empty()
@@ -168,7 +174,7 @@ impl Optimizer {
             .collect();
         order.sort_by(|a, b| model.posteriors[*a].0.total_cmp(&model.posteriors[*b].0));
         let objective = model.any_feasible().then_some(&model.objective);
-        let best = model.recommended().map(|i| model.points[i].clone());
+        let best = model.recommended().ok_or(Error::Exhausted)?;
         let observations = self.told.len().max(model.objective.n());
         let evaluated = model.evaluated(&self.pending);
         let seed = fold(self.rng.random::<u64>());
@@ -179,7 +185,7 @@ impl Optimizer {
             &evaluated,
             seed,
         );
-        let new = self.search(&surface, best, observations);
+        let new = self.search(&surface, &model.points[best], observations);
         let waits = |point: &[f64]| self.pending.iter().any(|other| same_point(other, point));
         let rivals = order.iter().map(|i| model.points[*i].as_slice());
         let rivals: Vec<&[f64]> = rivals.filter(|rival| !waits(rival)).collect();
@@ -199,18 +205,12 @@ impl Optimizer {
     }
 
     /// The point where `surface` is highest, among those neither told nor pending.
-    fn search(
-        &mut self,
-        surface: &Surface,
-        best: Option<Vec<f64>>,
-        observations: usize,
-    ) -> Option<Vec<f64>> {
+    fn search(&mut self, surface: &Surface, best: &[f64], observations: usize) -> Option<Vec<f64>> {
         let (told, pending) = (&self.told, &self.pending);
-        let best = best.or_else(|| told.last().map(|told| told.point.clone()))?;
         let search = Search {
             space: &self.space,
             surface,
-            belief: Belief::after(told.len()),
+            belief: Belief::after(told.len(), self.space.encoding()),
             best,
             observations: observations + pending.len(),
             taken: &|point| is_taken(told, pending, point),
@@ -220,9 +220,10 @@ impl Optimizer {
 
     /// Nothing completed yet: away from the crashes.
     fn without_model(&mut self) -> Result<Vec<f64>, Error> {
-        if self.told.is_empty() {
+        let Some(last) = self.told.last() else {
             return self.draw(true).ok_or(Error::Exhausted);
-        }
+        };
+        let last = last.point.clone();
         let viability = survival(&self.told, self.space.encoding());
         let evaluated = Evaluated {
             points: &[],
@@ -237,16 +238,8 @@ impl Optimizer {
             &evaluated,
             0,
         );
-        self.search(&surface, None, self.told.len())
+        self.search(&surface, &last, self.told.len())
             .ok_or(Error::Exhausted)
-    }
-
-    /// What the first earlier experiment holds best, until it has been told here or is pending.
-    fn earlier_best(&self) -> Option<Vec<f64>> {
-        let ranked = self.earlier.first()?.best_first();
-        let best = ranked.into_iter().find(|point| self.space.allows(point))?;
-        let is_new = !is_taken(&self.told, &self.pending, &best);
-        is_new.then_some(best)
     }
 
     /// A point of the start: the guesses of the priors, then the middle of the space, then the Sobol sequence.

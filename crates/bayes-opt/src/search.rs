@@ -36,6 +36,8 @@ const COARSE_LEVELS: u64 = 5;
 #[derive(Clone, Debug)]
 pub(crate) struct Belief {
     weight: f64,
+    /// A point with the guesses in their places.
+    guess: Vec<f64>,
 }
 
 /// β of πBO, its authors' default.
@@ -43,18 +45,20 @@ const BELIEF_BETA: f64 = 10.0;
 
 impl Belief {
     /// The belief after `n` evaluations: β/n.
-    pub(crate) fn after(n: usize) -> Self {
+    pub(crate) fn after(n: usize, encoding: &Encoding) -> Self {
+        let mut guess = vec![0.0; encoding.dimension()];
+        encoding.write_guesses(&mut guess);
         Belief {
             weight: BELIEF_BETA / n.max(1) as f64,
+            guess,
         }
     }
 
     fn evaluate(&self, encoding: &Encoding, x: &[f64], mut gradient: Option<&mut [f64]>) -> f64 {
         let mut total = 0.0;
-        let mut guess = vec![0.0; x.len()];
+        let guess = &self.guess;
         for column in encoding.columns() {
             let Some(prior) = &column.prior else { continue };
-            column.write(&prior.best_guess, &mut guess);
             let doubt = (1.0 - prior.confidence).ln() * self.weight;
             if column
                 .special_axis
@@ -85,7 +89,7 @@ pub(crate) struct Search<'a> {
     pub(crate) surface: &'a Surface,
     pub(crate) belief: Belief,
     /// The best evaluated point; while none completed, any.
-    pub(crate) best: Vec<f64>,
+    pub(crate) best: &'a [f64],
     /// Observations behind the surface: decides how much screening is affordable.
     pub(crate) observations: usize,
     /// Points that must not be proposed.
@@ -112,7 +116,7 @@ impl Search<'_> {
         let mut starts = self.scores(self.screen(rng));
         if starts.len() < SCREENED_MIN {
             // Not to be proposed itself, but its surroundings hold to the constraints sooner than the rest of the space.
-            starts.push((f64::NEG_INFINITY, self.best.clone()));
+            starts.push((f64::NEG_INFINITY, self.best.to_vec()));
         }
         starts.sort_by(|a, b| b.0.total_cmp(&a.0));
         starts.dedup_by(|a, b| same_point(&a.1, &b.1));
@@ -166,16 +170,13 @@ impl Search<'_> {
         let columns = encoding.columns();
         let count = self.affordable(SCREEN_WORK, SCREENED);
         let seed = rng.random();
+        let mut points = Vec::new();
         // Guesses are worth a look even where they are far from everything evaluated.
-        let mut guess = self.best.clone();
-        columns.iter().for_each(|column| {
-            if let Some(prior) = &column.prior {
-                column.write(&prior.best_guess, &mut guess);
-            }
-        });
-        encoding.snap(&mut guess);
-        let mut points = vec![guess];
-        points.retain(|point| self.possible(point));
+        let mut guess = self.best.to_vec();
+        if encoding.write_guesses(&mut guess) {
+            encoding.snap(&mut guess);
+            points.extend(Some(guess).filter(|guess| self.possible(guess)));
+        }
         // Tight constraints leave few; rejection then goes on until there are some.
         for index in 0..DRAWN_MAX {
             if index >= count && points.len() >= SCREENED_MIN {

@@ -114,23 +114,20 @@ impl Earlier {
         self.gp.posterior(&point).0
     }
 
-    /// Its points, best expectation first, after all others those that broke a constraint.
-    pub(crate) fn best_first(&self) -> Vec<Vec<f64>> {
-        let dimension = self.data.points.len() / self.data.values.len().max(1);
-        let mut ranked: Vec<(bool, f64, Vec<f64>)> = self
-            .data
-            .points
-            .chunks_exact(dimension.max(1))
-            .enumerate()
-            .map(|(index, point)| {
-                let mut point = point.to_vec();
-                if let Some(coordinate) = point.last_mut() {
-                    *coordinate = 0.0;
-                }
-                (self.violated[index], self.gp.posterior_at(index).0, point)
-            })
-            .collect();
-        ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-        ranked.into_iter().map(|(_, _, point)| point).collect()
+    /// Where its expectation is best of its points that are allowed in `space`, first of those that broke no constraint.
+    pub(crate) fn best(&self, space: &Space) -> Option<Vec<f64>> {
+        let points = self.data.points.chunks_exact(space.encoding().dimension());
+        let here = points.map(|point| {
+            let mut point = point.to_vec();
+            if let Some(coordinate) = point.last_mut() {
+                *coordinate = 0.0;
+            }
+            point
+        });
+        here.enumerate()
+            .filter(|(_, point)| space.allows(point))
+            .map(|(row, point)| (self.violated[row], self.gp.posterior_at(row).0, point))
+            .min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+            .map(|(_, _, point)| point)
     }
 }
