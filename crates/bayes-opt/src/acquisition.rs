@@ -148,7 +148,7 @@ impl Conditional {
                     covariance * (2.0 * dot(&line[..j], &scratch.row[..j]) + line[j] * covariance);
             }
         }
-        (self.kernel.scale - explained).max(VARIANCE_MIN)
+        (self.kernel.variance(x) - explained).max(VARIANCE_MIN)
     }
 
     /// Calls `take` with the number of each point, its mean in every draw and its variance.
@@ -169,7 +169,7 @@ impl Conditional {
             for (draw, mean) in means.iter_mut().enumerate() {
                 *mean = self.mean + shifts[(i, draw)];
             }
-            let variance = (self.kernel.scale - explained).max(VARIANCE_MIN);
+            let variance = (self.kernel.variance(&points[i]) - explained).max(VARIANCE_MIN);
             take(i, &means, variance);
         }
     }
@@ -202,6 +202,7 @@ impl Conditional {
         }
         self.kernel
             .gradient(x, &self.points, &scratch.slopes, &scratch.factors, gradient);
+        self.kernel.variance_gradient(x, by_variance, gradient);
     }
 }
 
@@ -251,11 +252,7 @@ impl Surface {
                 feasibilities,
             };
         };
-        let means: Vec<f64> = evaluated
-            .points
-            .iter()
-            .map(|point| gp.posterior(point).0)
-            .collect();
+        let means: Vec<f64> = evaluated.posteriors.iter().map(|(mean, _)| *mean).collect();
         let worst = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let likely = means
             .iter()
@@ -618,6 +615,7 @@ mod tests {
         };
         let hyper = Hyper {
             ln_noise: f64::NEG_INFINITY,
+            trend: 0.5,
             ..Hyper::prior_mode(2, Basis::Variable)
         };
         (Gp::condition(&data, &CATEGORICAL, hyper).unwrap(), points)

@@ -1,4 +1,5 @@
-//! The Matérn-5/2 kernel with one length scale per coordinate; categorical coordinates differ or do not.
+//! The Matérn-5/2 kernel with one length scale per coordinate, where categorical coordinates differ or do not, and beside
+//! it, where wanted, a linear trend over the ordered ones.
 
 use crate::linalg::{dot, weighted_squares};
 
@@ -10,12 +11,20 @@ pub(crate) struct Kernel {
     ordered: Vec<f64>,
     /// The categorical ones and their 1/ℓ².
     lists: Vec<(usize, f64)>,
-    /// The prior variance.
+    /// The prior variance of the Matérn part.
     pub(crate) scale: f64,
+    /// What a trend along each coordinate adds to the prior variance, by squared distance from the middle; empty without one.
+    trend: Vec<f64>,
 }
 
+/// Trends are 0 there.
+const MIDDLE: f64 = 0.5;
+/// One over the variance of a coordinate over the cube.
+const UNIFORM_PRECISION: f64 = 12.0;
+
 impl Kernel {
-    pub(crate) fn new(categorical: &[bool], ln_lengths: &[f64], scale: f64) -> Self {
+    /// `trend` is the prior variance of the linear part, over the cube, of a space without categorical coordinates.
+    pub(crate) fn new(categorical: &[bool], ln_lengths: &[f64], scale: f64, trend: f64) -> Self {
         let mut ordered: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
         let lists = (0..categorical.len()).filter(|k| categorical[*k]);
         let lists = lists
@@ -25,6 +34,7 @@ impl Kernel {
             ordered,
             lists,
             scale,
+            trend: trends(categorical, trend),
         }
     }
 
@@ -34,7 +44,19 @@ impl Kernel {
 
     /// The covariance of the values at `a` and `b`.
     pub(crate) fn between(&self, a: &[f64], b: &[f64]) -> f64 {
-        self.scale * matern(self.distance_square(a, b)).0
+        self.scale * matern(self.distance_square(a, b)).0 + linear(&self.trend, a, b)
+    }
+
+    /// The prior variance at `x`.
+    pub(crate) fn variance(&self, x: &[f64]) -> f64 {
+        self.scale + linear(&self.trend, x, x)
+    }
+
+    /// Adds `factor` times the gradient of [`Kernel::variance`].
+    pub(crate) fn variance_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
+        for ((gradient, trend), x) in gradient.iter_mut().zip(&self.trend).zip(x) {
+            *gradient += factor * 2.0 * trend * (x - MIDDLE);
+        }
     }
 
     /// Writes the covariance of `x` with each of `points` (rows), and what [`Kernel::gradient`] needs to go on.
@@ -47,9 +69,13 @@ impl Kernel {
     ) {
         covariances.clear();
         slopes.clear();
+        // As `linear` has it, with what belongs to `x` taken out of the loop.
+        let trends = self.trend.iter().zip(x);
+        let line: Vec<f64> = trends.map(|(trend, x)| trend * (x - MIDDLE)).collect();
+        let shift = MIDDLE * line.iter().sum::<f64>();
         for point in points.chunks_exact(self.dimension()) {
             let (value, slope) = matern(self.distance_square(x, point));
-            covariances.push(self.scale * value);
+            covariances.push(self.scale * value + dot(&line, point) - shift);
             slopes.push(self.scale * slope);
         }
     }
@@ -73,6 +99,9 @@ impl Kernel {
             for k in 0..x.len() {
                 gradient[k] += weight * (x[k] - point[k]) * self.ordered[k];
             }
+            for ((gradient, trend), place) in gradient.iter_mut().zip(&self.trend).zip(point) {
+                *gradient += factor * trend * (place - MIDDLE);
+            }
         }
     }
 
@@ -83,6 +112,28 @@ impl Kernel {
         }
         sum
     }
+}
+
+/// The prior variance of a trend along each coordinate, as [`linear`] takes it; empty where there is none.
+fn trends(categorical: &[bool], variance: f64) -> Vec<f64> {
+    if variance == 0.0 {
+        return Vec::new();
+    }
+    let each = variance * UNIFORM_PRECISION / categorical.len().max(1) as f64;
+    let ordered = categorical.iter().map(|categorical| !categorical);
+    ordered
+        .map(|ordered| if ordered { each } else { 0.0 })
+        .collect()
+}
+
+/// The covariance of what trends make of the values at `a` and `b`.
+fn linear(trends: &[f64], a: &[f64], b: &[f64]) -> f64 {
+    let places = a.iter().zip(b);
+    trends
+        .iter()
+        .zip(places)
+        .map(|(trend, (a, b))| trend * (a - MIDDLE) * (b - MIDDLE))
+        .sum()
 }
 
 /// (a − b)², or whether two levels differ.
@@ -105,25 +156,42 @@ pub(crate) fn matern(distance_square: f64) -> (f64, f64) {
     )
 }
 
-/// The squared differences of all pairs of points, packed row by row below the diagonal.
+/// What does not depend on length scales: the squared differences of all pairs of points, packed row by row below the
+/// diagonal, and the lower triangle of the covariance of trends.
 pub(crate) struct Pairs {
     dimension: usize,
     squares: Vec<f64>,
+    linear: Vec<f64>,
 }
 
 impl Pairs {
-    pub(crate) fn new(points: &[f64], categorical: &[bool]) -> Self {
+    pub(crate) fn new(points: &[f64], categorical: &[bool], trend: f64) -> Self {
+        let trends = trends(categorical, trend);
         let dimension = categorical.len();
         let n = points.len() / dimension;
         let mut squares = Vec::with_capacity(n * n.saturating_sub(1) / 2 * dimension);
+        let mut linears = vec![0.0; n * n];
         for i in 0..n {
-            for j in 0..i {
+            for j in 0..=i {
                 let (a, b) = (&points[i * dimension..], &points[j * dimension..]);
-                squares
-                    .extend((0..dimension).map(|k| squared_difference(a[k], b[k], categorical[k])));
+                linears[i * n + j] = linear(&trends, a, b);
+                if j < i {
+                    squares.extend(
+                        (0..dimension).map(|k| squared_difference(a[k], b[k], categorical[k])),
+                    );
+                }
             }
         }
-        Pairs { dimension, squares }
+        Pairs {
+            dimension,
+            squares,
+            linear: linears,
+        }
+    }
+
+    /// The covariance matrix of trends, its lower triangle alone.
+    pub(crate) fn linear(&self) -> &[f64] {
+        &self.linear
     }
 
     /// The squares of each pair (1,0), (2,0), (2,1), (3,0) …

@@ -34,7 +34,7 @@ const VIOLATED_ERRORS: f64 = 1.645;
 /// twelfth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
 
-/// The objective's process has long length scales and more noise only where it foresees measurements that were left out so
+/// The objective's process has long length scales, more noise and a trend only where it foresees measurements that were left out so
 /// much better, in the logarithm of their density: 20 times. In spaces where every parameter matters, such as Hartmann's, choosing
 /// them on less evidence costs twice the regret at 20 evaluations; not choosing them ever costs as much on real systems,
 /// where few parameters matter and the noise is large. A choice of this crate.
@@ -300,7 +300,7 @@ impl Fitter<'_> {
         let rough = Hyper {
             ln_lengths: vec![-1.0; d],
             ln_noise: -2.0,
-            ln_scale: 0.0,
+            ..mode.clone()
         };
         let starts = match self.memory.get(name) {
             Some((last, _)) if evaluations < 40 => vec![last.clone()],

@@ -42,6 +42,7 @@ pub(crate) fn choose(data: &Data, categorical: &[bool], start: &Hyper) -> Option
                 ln_lengths: start.ln_lengths.iter().map(|ln| ln + stretch).collect(),
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale,
+                trend: 0.0,
             };
             let Some(mode) = mode(data, categorical, &hyper) else {
                 continue;
@@ -79,7 +80,7 @@ pub(crate) fn condition(data: &Data, categorical: &[bool], hyper: &Hyper) -> Opt
 
 fn mode(data: &Data, categorical: &[bool], hyper: &Hyper) -> Option<Mode> {
     let (n, d) = (data.values.len(), categorical.len());
-    let kernel = Kernel::new(categorical, &hyper.ln_lengths, hyper.ln_scale.exp());
+    let kernel = Kernel::new(categorical, &hyper.ln_lengths, hyper.ln_scale.exp(), 0.0);
     let point = |i: usize| &data.points[i * d..(i + 1) * d];
     let mut covariance = vec![0.0; n * n];
     for i in 0..n {
@@ -227,6 +228,7 @@ mod tests {
             ln_lengths: vec![-1.0],
             ln_noise: f64::NEG_INFINITY,
             ln_scale: 1.0,
+            trend: 0.0,
         };
         let mode = mode(&data, &[false], &hyper).unwrap();
         let gp = condition(&data, &[false], &hyper).unwrap();
