@@ -298,7 +298,7 @@ fn negative_log_posterior(
         .map(|ln| (-2.0 * ln).exp())
         .collect();
     let noise = data.noise(&hyper);
-    let mut matrix = pairs.linear().to_vec();
+    let mut matrix = pairs.covariance.clone();
     let mut slopes = Vec::with_capacity(n * n / 2);
     let mut squares = pairs.iter();
     for i in 0..n {

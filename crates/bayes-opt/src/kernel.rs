@@ -161,7 +161,7 @@ pub(crate) fn matern(distance_square: f64) -> (f64, f64) {
 pub(crate) struct Pairs {
     dimension: usize,
     squares: Vec<f64>,
-    linear: Vec<f64>,
+    pub(crate) covariance: Vec<f64>,
 }
 
 impl Pairs {
@@ -170,28 +170,22 @@ impl Pairs {
         let dimension = categorical.len();
         let n = points.len() / dimension;
         let mut squares = Vec::with_capacity(n * n.saturating_sub(1) / 2 * dimension);
-        let mut linears = vec![0.0; n * n];
+        let mut covariance = vec![0.0; n * n];
         for i in 0..n {
-            for j in 0..=i {
-                let (a, b) = (&points[i * dimension..], &points[j * dimension..]);
-                linears[i * n + j] = linear(&trends, a, b);
-                if j < i {
-                    squares.extend(
-                        (0..dimension).map(|k| squared_difference(a[k], b[k], categorical[k])),
-                    );
-                }
+            let a = &points[i * dimension..];
+            for j in 0..i {
+                let b = &points[j * dimension..];
+                squares
+                    .extend((0..dimension).map(|k| squared_difference(a[k], b[k], categorical[k])));
+                covariance[i * n + j] = linear(&trends, a, b);
             }
+            covariance[i * n + i] = linear(&trends, a, a);
         }
         Pairs {
             dimension,
             squares,
-            linear: linears,
+            covariance,
         }
-    }
-
-    /// The covariance matrix of trends, its lower triangle alone.
-    pub(crate) fn linear(&self) -> &[f64] {
-        &self.linear
     }
 
     /// The squares of each pair (1,0), (2,0), (2,1), (3,0) …
