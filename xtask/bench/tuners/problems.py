@@ -30,6 +30,27 @@ def ordered(name, values, default):
     return dict(name=name, type="ordinal", values=list(values), default=default)
 
 
+def random_configuration(parameters, rng):
+    configuration = {}
+    for parameter in parameters:
+        if "values" in parameter:
+            configuration[parameter["name"]] = rng.choice(parameter["values"])
+            continue
+        low, high = parameter["low"], parameter["high"]
+        if parameter["type"] == "int":
+            value = (
+                min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
+                if parameter.get("scale") == "log"
+                else rng.randint(low, high)
+            )
+        elif parameter.get("scale") == "log":
+            value = math.exp(rng.uniform(math.log(low), math.log(high)))
+        else:
+            value = rng.uniform(low, high)
+        configuration[parameter["name"]] = value
+    return configuration
+
+
 @dataclass
 class Problem:
     name: str
@@ -73,24 +94,7 @@ class Problem:
         return {parameter["name"]: parameter["default"] for parameter in self.parameters}
 
     def random(self, rng):
-        configuration = {}
-        for parameter in self.parameters:
-            if "values" in parameter:
-                configuration[parameter["name"]] = rng.choice(parameter["values"])
-                continue
-            low, high = parameter["low"], parameter["high"]
-            if parameter["type"] == "int":
-                value = (
-                    min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
-                    if parameter.get("scale") == "log"
-                    else rng.randint(low, high)
-                )
-            elif parameter.get("scale") == "log":
-                value = math.exp(rng.uniform(math.log(low), math.log(high)))
-            else:
-                value = rng.uniform(low, high)
-            configuration[parameter["name"]] = value
-        return configuration
+        return random_configuration(self.parameters, rng)
 
     def measured(self, configuration, seed, index):
         """What the tool is told: (value or None, excess or None). The draw belongs to (seed, index): every tool's

@@ -20,9 +20,12 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "
 
 import peers  # noqa: E402
 import problems  # noqa: E402
+import systems  # noqa: E402
 
 
 RUN_MAX_S = 600
+# Rows of which every seed is another made-up system; whether it crashes.
+SYSTEMS = {"systems": False, "systems-crashing": True}
 
 
 class TooSlow(Exception):
@@ -30,7 +33,10 @@ class TooSlow(Exception):
 
 
 def run(data, problem_name, tool, seed):
-    problem = problems.problems(data)[problem_name]
+    if problem_name in SYSTEMS:
+        problem = systems.system(problem_name, seed, SYSTEMS[problem_name])
+    else:
+        problem = problems.problems(data)[problem_name]
     made = peers.PEERS[tool](problem, seed)
     regrets, ask_s, crashed = {}, [], 0
     begun_s = time.process_time()
@@ -72,7 +78,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    names = list(problems.problems(arguments.data))
+    names = [*problems.problems(arguments.data), *SYSTEMS]
     chosen = arguments.problems.split(",") if arguments.problems else names
     tools = arguments.tools.split(",") if arguments.tools else list(peers.PEERS)
     for name in chosen:
