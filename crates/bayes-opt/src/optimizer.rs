@@ -145,8 +145,9 @@ impl Optimizer {
             return Ok(best.clone());
         }
         let asked = self.told.len() + self.pending.len();
+        let starts = asked < start_length(&self.space, &self.settings, &self.told);
         if self.earlier.is_empty()
-            && asked < start_length(&self.space, &self.settings)
+            && starts
             && let Some(point) = self.start_point()
         {
             return Ok(point);
@@ -154,7 +155,7 @@ impl Optimizer {
         let alone = !self.earlier.is_empty() && asked.is_multiple_of(2);
         // Its own start is half as long then: the earlier experiment's optimum has been looked at too.
         if alone
-            && asked < start_length(&self.space, &self.settings)
+            && starts
             && let Some(point) = self.draw(true)
         {
             return Ok(point);
@@ -437,13 +438,23 @@ impl Optimizer {
     }
 }
 
-/// The length of a start. A choice of this crate: enough to see every parameter move, never so
-/// many that a budget of 20 is spent on it.
-fn start_length(space: &Space, settings: &Settings) -> usize {
-    let parameters = space.parameters().len();
-    settings
-        .initial_random
-        .unwrap_or((parameters + 1).clamp(4, 6))
+/// Evaluations of a start by default. A choice of this crate: enough to see every parameter move, never so many that a
+/// budget of 20 is spent on it.
+const START: (usize, usize) = (4, 6);
+/// So many more for every crash, and so many at the most. A choice of this crate: what crashed says nothing of the
+/// objective, and from the few points that are left the model shuns for long whatever lies beside a crash
+/// (docs/results/README.md).
+const START_AFTER_CRASH: usize = 2;
+const START_AFTER_CRASHES_MAX: usize = 6;
+
+/// The length of a start.
+fn start_length(space: &Space, settings: &Settings, told: &[Told]) -> usize {
+    settings.initial_random.unwrap_or_else(|| {
+        let crashed = |told: &&Told| matches!(told.observation.outcome, Outcome::Crashed);
+        let crashes = told.iter().filter(crashed).count();
+        (space.parameters().len() + 1).clamp(START.0, START.1)
+            + (START_AFTER_CRASH * crashes).min(START_AFTER_CRASHES_MAX)
+    })
 }
 
 fn is_taken(told: &[Told], pending: &[Vec<f64>], point: &[f64]) -> bool {

@@ -481,6 +481,35 @@ fn a_search_begins_in_the_middle_of_its_ranges() {
     assert!((number(&asked[1], "x") - 4.0).abs() > 1e-9);
 }
 
+/// How many questions do not depend on what the objective was, where the first `crashes` of them crash.
+fn length_of_start(crashes: usize) -> usize {
+    let mut searches = [1.0, -1.0].map(|sign| {
+        let list = (0..8).map(|i| float(&format!("x{i}"), 0.0, 1.0)).collect();
+        let space = Space::new(list, vec![]).unwrap();
+        (Optimizer::new(space, Settings::default()).unwrap(), sign)
+    });
+    let alike = (0..40).take_while(|round| {
+        let [one, other] = searches.each_mut().map(|(optimizer, sign)| {
+            let asked = optimizer.ask(1).unwrap().remove(0);
+            let outcome = if *round < crashes {
+                Outcome::Crashed
+            } else {
+                Outcome::completed(*sign * number(&asked, "x0"))
+            };
+            let told = Observation::now(asked.clone(), outcome);
+            optimizer.tell(told).unwrap();
+            asked
+        });
+        one == other
+    });
+    alike.count()
+}
+
+#[test]
+fn crashes_make_the_start_longer() {
+    assert_eq!([0, 1, 2, 3, 5].map(length_of_start), [6, 8, 10, 12, 12]);
+}
+
 #[test]
 fn a_measured_violation_is_not_recommended() {
     // x = 0.501 is better than 0.5 and misses the limit by a thousandth of what is seen elsewhere.
