@@ -34,11 +34,37 @@ const VIOLATED_ERRORS: f64 = 1.645;
 /// twelfth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
 
-/// The objective's process has long length scales, more noise and a trend only where it foresees measurements that were left out so
-/// much better, in the logarithm of their density: 20 times. In spaces where every parameter matters, such as Hartmann's, choosing
-/// them on less evidence costs twice the regret at 20 evaluations; not choosing them ever costs as much on real systems,
-/// where few parameters matter and the noise is large. A choice of this crate.
-const LONG_EVIDENCE: f64 = 3.0;
+/// How much better the objective's process with long length scales, more noise and a trend has to foresee measurements that
+/// were left out than the one with short ones, to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evidence {
+    /// 20 times: what is recommended and every second question rest on it. In spaces where every parameter matters, such as
+    /// Hartmann's, choosing long ones on less evidence costs twice the regret at 20 evaluations; not choosing them ever costs
+    /// as much on real systems, where few parameters matter and the noise is large. A choice of this crate.
+    Strong,
+    /// Any: every other question, where most parameters are lists of values. A wrong belief in short ones asks what is near
+    /// the best point again and again where the noise is large; this finds it out. With lists that is worth more than it
+    /// costs, with ranges it is not. A choice of this crate (`docs/results/README.md`).
+    Any,
+}
+
+impl Evidence {
+    /// In the logarithm of the density.
+    fn least(self) -> f64 {
+        match self {
+            Self::Strong => 3.0,
+            Self::Any => 0.0,
+        }
+    }
+
+    /// The name that the process is kept by.
+    fn process(self) -> &'static str {
+        match self {
+            Self::Strong => "objective",
+            Self::Any => "objective, on any evidence",
+        }
+    }
+}
 
 /// The fitted processes.
 #[derive(Clone, Debug)]
@@ -64,6 +90,7 @@ impl Model {
         earlier: &[Earlier],
         encoding: &Encoding,
         log: bool,
+        evidence: Evidence,
         memory: &Memory,
     ) -> Option<Model> {
         let mut completed: Vec<(usize, &Told, Measured)> = Vec::new();
@@ -114,7 +141,7 @@ impl Model {
             mean_prior: (0.0, 1.0),
         };
         let objective = if earlier.is_empty() {
-            fitter.objective(&data)?
+            fitter.objective(&data, evidence)?
         } else {
             let own = completed.len();
             let alone = fitter.fit("objective, alone", Basis::Variable, &data)?;
@@ -123,7 +150,7 @@ impl Model {
             }
             let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
             if joint.left_out(own) < alone.left_out(own) {
-                return Model::fit(told, &[], encoding, log, memory);
+                return Model::fit(told, &[], encoding, log, evidence, memory);
             }
             joint
         };
@@ -259,21 +286,21 @@ struct Fitter<'a> {
 }
 
 impl Fitter<'_> {
-    /// The process with either of two sets of hyper-parameters, the one with short length scales by default.
-    fn objective(&mut self, data: &Data) -> Option<Gp> {
-        if let Some(gp) = self.kept("objective", data) {
+    /// The process with either of two sets of hyper-parameters, the one with short length scales unless the evidence is against it.
+    fn objective(&mut self, data: &Data, evidence: Evidence) -> Option<Gp> {
+        if let Some(gp) = self.kept(evidence.process(), data) {
             return Some(gp);
         }
         let short = self.fit("objective, short", Basis::Variable, data)?;
         let long = self.fit("objective, long", Basis::Logarithm, data)?;
         let n = data.values.len();
-        let chosen = if long.left_out(n) > short.left_out(n) + LONG_EVIDENCE {
+        let chosen = if long.left_out(n) > short.left_out(n) + evidence.least() {
             long
         } else {
             short
         };
         self.hypers
-            .insert("objective".to_owned(), (chosen.hyper.clone(), n));
+            .insert(evidence.process().to_owned(), (chosen.hyper.clone(), n));
         Some(chosen)
     }
 
