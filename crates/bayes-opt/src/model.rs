@@ -463,3 +463,43 @@ pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility
     };
     fitter.viability(told)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::design::sobol;
+
+    /// Whether the process fitted to `n` values, of which one of five coordinates decides and the rest is noise, has the
+    /// long length scales.
+    fn is_long(n: u32, seed: u32, evidence: Evidence) -> bool {
+        let points: Vec<Vec<f64>> = (0..n).map(|i| sobol(i, 5, seed)).collect();
+        let noise = |i: u32| sobol(i, 6, seed + 1)[5] - 0.5;
+        // Of mean 0 and deviation 1.
+        let value = |(i, x): (u32, &Vec<f64>)| 2.7 * (x[0] - 0.5 + 0.8 * noise(i));
+        let data = Data {
+            values: (0..n).zip(&points).map(value).collect(),
+            variances: vec![0.0; n as usize],
+            weights: vec![1.0; n as usize],
+            points: points.into_iter().flatten().collect(),
+            mean_prior: (0.0, 1.0),
+        };
+        let mut fitter = Fitter {
+            categorical: &[false; 5],
+            memory: &Memory::new(),
+            hypers: Memory::new(),
+        };
+        fitter.objective(&data, evidence).unwrap().hyper.trend > 0.0
+    }
+
+    #[test]
+    fn less_evidence_is_needed_for_every_other_question() {
+        let mut long = [0, 0];
+        for (n, seed) in (8..20).flat_map(|n| (0..4).map(move |seed| (n, seed))) {
+            let [strong, any] = [Evidence::Strong, Evidence::Any].map(|e| is_long(n, seed, e));
+            assert!(any || !strong, "{n} values, seed {seed}");
+            long[0] += usize::from(strong);
+            long[1] += usize::from(any);
+        }
+        assert!(long[1] > long[0], "{long:?}");
+    }
+}

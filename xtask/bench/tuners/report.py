@@ -153,7 +153,7 @@ def picture(problems, tools, cells, path):
             axis.plot([c["evaluations"] for c in of], [max(c["regret"], 1e-4) for c in of], marker=".", label=tool, **style)
         axis.set_title(problem, fontsize=9)
         axis.set_yscale("log")
-        axis.tick_params(labelsize=7)
+        axis.tick_params(which="both", labelsize=7)
     for axis in flat[len(problems):]:
         axis.axis("off")
     flat[0].set_ylabel("mean regret", fontsize=8)
