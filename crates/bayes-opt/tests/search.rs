@@ -482,10 +482,9 @@ fn a_search_begins_in_the_middle_of_its_ranges() {
 }
 
 /// How many questions do not depend on what the objective was, where the first `crashes` of them crash.
-fn length_of_start(crashes: usize) -> usize {
+fn length_of_start(parameters: &[Parameter], crashes: usize) -> usize {
     let mut searches = [1.0, -1.0].map(|sign| {
-        let list = (0..8).map(|i| float(&format!("x{i}"), 0.0, 1.0)).collect();
-        let space = Space::new(list, vec![]).unwrap();
+        let space = Space::new(parameters.to_vec(), vec![]).unwrap();
         (Optimizer::new(space, Settings::default()).unwrap(), sign)
     });
     let alike = (0..40).take_while(|round| {
@@ -494,7 +493,7 @@ fn length_of_start(crashes: usize) -> usize {
             let outcome = if *round < crashes {
                 Outcome::Crashed
             } else {
-                Outcome::completed(*sign * number(&asked, "x0"))
+                Outcome::completed(*sign * (number(&asked, "x") + 0.1))
             };
             let told = Observation::now(asked.clone(), outcome);
             optimizer.tell(told).unwrap();
@@ -506,8 +505,23 @@ fn length_of_start(crashes: usize) -> usize {
 }
 
 #[test]
-fn crashes_make_the_start_longer() {
-    assert_eq!([0, 1, 2, 3, 5].map(length_of_start), [6, 8, 10, 12, 12]);
+fn crashes_make_the_start_longer_where_most_parameters_are_lists() {
+    let lengths = |ranges: usize, crashes: &[usize]| -> Vec<usize> {
+        let mut parameters = vec![float("x", 0.0, 1.0)];
+        parameters.extend((1..8).map(|i| {
+            let name = format!("y{i}");
+            let values = vec!["a".into(), "b".into(), "c".into()];
+            if i < ranges {
+                float(&name, 0.0, 1.0)
+            } else {
+                Parameter::new(name, Kind::Categorical { values })
+            }
+        }));
+        let lengths = crashes.iter().map(|n| length_of_start(&parameters, *n));
+        lengths.collect()
+    };
+    assert_eq!(lengths(3, &[0, 1, 2, 3, 5]), [6, 8, 10, 12, 12]);
+    assert_eq!(lengths(4, &[0, 1, 2, 3]), [6; 4]);
 }
 
 #[test]
