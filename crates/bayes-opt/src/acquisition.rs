@@ -14,10 +14,11 @@ use rand_chacha::ChaCha8Rng;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
 use crate::linalg::{Cholesky, add_scaled, dot};
+use crate::mixture::{Member, Mixture};
 use crate::normal::{log_cdf, log_improvement, quantile};
 use crate::settings::Acquisition;
 
-/// Draws of the true values; stratified, so few are enough.
+/// Draws of the true values, of all processes together; stratified, so few are enough.
 const DRAWS: usize = 64;
 /// Evaluated points that may be the best: beyond so many, the least promising are left out.
 const BASE_POINTS_MAX: usize = 24;
@@ -103,6 +104,8 @@ pub(crate) struct Scratch {
     means: Vec<f64>,
     factors: Vec<f64>,
     logs: Vec<(f64, f64, f64)>,
+    logs_of_parts: Vec<f64>,
+    gradients: Vec<f64>,
 }
 
 impl Conditional {
@@ -211,15 +214,22 @@ enum Worth {
     Improvement { bests: Vec<f64> },
     Probability { best: f64 },
     Confidence { root_beta: f64 },
-    Nothing,
 }
 
 /// An acquisition function, to be maximised.
 #[derive(Clone, Debug)]
 pub(crate) struct Surface {
-    objective: Option<Conditional>,
-    worth: Worth,
+    /// One for each process of the objective.
+    parts: Vec<Part>,
     feasibilities: Vec<(Feasibility, Conditional)>,
+}
+
+/// What one process of the objective says.
+#[derive(Clone, Debug)]
+struct Part {
+    share: f64,
+    conditional: Conditional,
+    worth: Worth,
 }
 
 /// Evaluated points, with the probability that each is feasible, as an acquisition needs them.
@@ -236,7 +246,7 @@ impl Surface {
     /// The worth of points under `acquisition`; without an objective process, feasibility alone.
     pub(crate) fn new(
         acquisition: Acquisition,
-        objective: Option<&Gp>,
+        objective: Option<&Mixture>,
         feasibilities: &[Feasibility],
         evaluated: &Evaluated<'_>,
         seed: u32,
@@ -245,10 +255,9 @@ impl Surface {
             .iter()
             .map(|f| (f.clone(), Conditional::of(&f.gp)))
             .collect();
-        let Some(gp) = objective else {
+        let Some(objective) = objective else {
             return Surface {
-                objective: None,
-                worth: Worth::Nothing,
+                parts: Vec::new(),
                 feasibilities,
             };
         };
@@ -267,23 +276,34 @@ impl Surface {
         } else {
             Vec::new()
         };
-        let (conditional, values) =
-            joint(gp, &base, evaluated, if noisy { DRAWS } else { 1 }, seed);
-        let worth = match acquisition {
-            Acquisition::LogNoisyEi => Worth::Improvement {
-                bests: best_of_draws(&values, &base, evaluated, worst.max(best), seed),
-            },
-            Acquisition::Ei | Acquisition::LogEi => Worth::Improvement { bests: vec![best] },
-            Acquisition::Poi => Worth::Probability { best },
-            Acquisition::Ucb { beta } => Worth::Confidence {
-                root_beta: beta.sqrt(),
-            },
+        let draws = if noisy { DRAWS / objective.len() } else { 1 };
+        let part = |member: &Member| {
+            let (conditional, values) = joint(&member.gp, &base, evaluated, draws, seed);
+            let worth = match acquisition {
+                Acquisition::LogNoisyEi => Worth::Improvement {
+                    bests: best_of_draws(&values, &base, evaluated, worst.max(best), seed),
+                },
+                Acquisition::Ei | Acquisition::LogEi => Worth::Improvement { bests: vec![best] },
+                Acquisition::Poi => Worth::Probability { best },
+                Acquisition::Ucb { beta } => Worth::Confidence {
+                    root_beta: beta.sqrt(),
+                },
+            };
+            Part {
+                share: member.share,
+                conditional,
+                worth,
+            }
         };
         Surface {
-            objective: Some(conditional),
-            worth,
+            parts: objective.members().map(part).collect(),
             feasibilities,
         }
+    }
+
+    /// How many processes of the objective are evaluated for a point; at least 1.
+    pub(crate) fn parts(&self) -> f64 {
+        self.parts.len().max(1) as f64
     }
 
     /// The acquisition at `x`, in logarithms (but for the confidence bound); its gradient is added to `gradient` where
@@ -295,17 +315,32 @@ impl Surface {
         mut gradient: Option<&mut [f64]>,
     ) -> f64 {
         let mut total = 0.0;
-        if let Some(conditional) = &self.objective {
-            let variance = conditional.evaluate(x, gradient.is_some(), scratch);
+        scratch.logs_of_parts.clear();
+        scratch.gradients.clear();
+        for part in &self.parts {
+            let variance = part.conditional.evaluate(x, gradient.is_some(), scratch);
             let means = std::mem::take(&mut scratch.means);
-            let gain = self
+            let gain = part
                 .worth
                 .at(&means, variance, &mut scratch.logs, gradient.is_some());
             scratch.means = means;
-            total += gain.log;
-            if let Some(gradient) = gradient.as_deref_mut() {
+            scratch.logs_of_parts.push(gain.log);
+            if gradient.is_some() {
+                let mut gradients = std::mem::take(&mut scratch.gradients);
+                let first = gradients.len();
+                gradients.resize(first + x.len(), 0.0);
+                let own = &mut gradients[first..];
                 let (by_means, by_deviation) = (&gain.by_means, gain.by_deviation);
-                conditional.pull_back(x, by_means, by_deviation, variance, scratch, gradient);
+                part.conditional
+                    .pull_back(x, by_means, by_deviation, variance, scratch, own);
+                scratch.gradients = gradients;
+            }
+        }
+        total += self.mixed(&mut scratch.logs_of_parts);
+        if let Some(gradient) = gradient.as_deref_mut() {
+            let gradients = scratch.gradients.chunks_exact(x.len().max(1));
+            for (own, factor) in gradients.zip(&scratch.logs_of_parts) {
+                add_scaled(gradient, *factor, own);
             }
         }
         for (feasibility, conditional) in &self.feasibilities {
@@ -327,10 +362,16 @@ impl Surface {
             let first = totals.len();
             totals.resize(first + batch.len(), 0.0);
             let totals = &mut totals[first..];
-            if let Some(conditional) = &self.objective {
-                conditional.evaluate_all(batch, |i, means, variance| {
-                    totals[i] += self.worth.at(means, variance, &mut logs, false).log;
+            let mut of_parts = vec![0.0; batch.len() * self.parts.len()];
+            for (index, part) in self.parts.iter().enumerate() {
+                part.conditional.evaluate_all(batch, |i, means, variance| {
+                    of_parts[i * self.parts.len() + index] =
+                        part.worth.at(means, variance, &mut logs, false).log;
                 });
+            }
+            let of_parts = of_parts.chunks_exact_mut(self.parts.len().max(1));
+            for (total, of_point) in totals.iter_mut().zip(of_parts) {
+                *total += self.mixed(of_point);
             }
             for (feasibility, conditional) in &self.feasibilities {
                 conditional.evaluate_all(batch, |i, means, variance| {
@@ -339,6 +380,44 @@ impl Surface {
             }
         }
         totals
+    }
+
+    /// What all parts say together, given what each says: the logarithm of the mean worth, or the mean bound. Leaves in each
+    /// part's place how the result follows it.
+    fn mixed(&self, of_parts: &mut [f64]) -> f64 {
+        if let [part] = self.parts.as_slice()
+            && let [only] = of_parts
+        {
+            debug_assert!((part.share - 1.0).abs() < 1e-12);
+            return std::mem::replace(only, 1.0);
+        }
+        let shares = || self.parts.iter().map(|part| part.share);
+        if self
+            .parts
+            .iter()
+            .any(|part| matches!(part.worth, Worth::Confidence { .. }))
+        {
+            let mean = shares()
+                .zip(&*of_parts)
+                .map(|(share, bound)| share * bound)
+                .sum();
+            of_parts
+                .iter_mut()
+                .zip(shares())
+                .for_each(|(bound, share)| *bound = share);
+            return mean;
+        }
+        let top = of_parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if of_parts.is_empty() {
+            return 0.0;
+        }
+        of_parts
+            .iter_mut()
+            .zip(shares())
+            .for_each(|(log, share)| *log = share * (*log - top).exp());
+        let sum: f64 = of_parts.iter().sum();
+        of_parts.iter_mut().for_each(|part| *part /= sum);
+        top + sum.ln()
     }
 }
 
@@ -399,7 +478,6 @@ impl Worth {
                 gain.by_deviation = *root_beta;
                 return gain;
             }
-            Worth::Nothing => {}
         }
         if gain.log < NEGLIGIBLE {
             let slope = 1.0 / (1.0 + NEGLIGIBLE - gain.log);
@@ -596,11 +674,12 @@ fn best_of_draws(
 mod tests {
     use super::*;
     use crate::design::sobol;
-    use crate::gp::{Basis, Data, Hyper};
+    use crate::gp::{Data, Hyper};
 
     const CATEGORICAL: [bool; 2] = [false, false];
 
-    fn gp(noise: f64) -> (Gp, Vec<Vec<f64>>) {
+    /// Two processes of the same observations, and their points.
+    fn objective(noise: f64) -> (Mixture, Vec<Vec<f64>>) {
         let points: Vec<Vec<f64>> = (0..12).map(|index| sobol(index, 2, 3)).collect();
         let values: Vec<f64> = points
             .iter()
@@ -613,19 +692,26 @@ mod tests {
             values,
             mean_prior: (0.0, 1.0),
         };
-        let hyper = Hyper {
-            ln_noise: f64::NEG_INFINITY,
-            trend: 0.5,
-            ..Hyper::prior_mode(2, Basis::Variable)
+        let with = |trend: f64, ln_length: f64| {
+            let hyper = Hyper {
+                ln_lengths: vec![ln_length; 2],
+                ln_noise: f64::NEG_INFINITY,
+                ln_scale: 0.0,
+                trend,
+            };
+            Gp::condition(&data, &CATEGORICAL, hyper).unwrap()
         };
-        (Gp::condition(&data, &CATEGORICAL, hyper).unwrap(), points)
+        let mixture = Mixture::new(vec![(0.0, with(0.5, -1.2)), (-0.5, with(0.0, -0.4))]);
+        (mixture.unwrap(), points)
     }
 
     fn surface(acquisition: Acquisition, noise: f64, pending: &[Vec<f64>]) -> Surface {
-        let (gp, points) = gp(noise);
-        let posteriors: Vec<(f64, f64)> = points.iter().map(|point| gp.posterior(point)).collect();
+        let (objective, points) = objective(noise);
+        let posteriors: Vec<(f64, f64)> = (0..points.len())
+            .map(|i| objective.posterior_at(i))
+            .collect();
         let viability = Feasibility {
-            gp: gp.clone(),
+            gp: objective.likeliest().clone(),
             threshold: -0.4,
             below: false,
             outcome_variance: 0.7,
@@ -645,7 +731,7 @@ mod tests {
             evaluated
         };
         let feasibilities: &[Feasibility] = if noise == 0.0 { &[] } else { &[viability] };
-        Surface::new(acquisition, Some(&gp), feasibilities, &evaluated, 9)
+        Surface::new(acquisition, Some(&objective), feasibilities, &evaluated, 9)
     }
 
     #[test]

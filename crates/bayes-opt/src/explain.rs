@@ -41,7 +41,7 @@ pub struct Importance {
 
 /// Means and covariance of the averages over the space with the coordinates of each of `held` set by its changes.
 fn averages(model: &Model, space: &Space, held: &[Vec<(&Column, Value)>]) -> (Vec<f64>, Vec<f64>) {
-    let gp = &model.objective;
+    let gp = model.objective.likeliest();
     let encoding = space.encoding();
     let background: Vec<Vec<f64>> = (0..BACKGROUND)
         .map(|index| encoding.place(&sobol(index, encoding.columns().len(), 1)))

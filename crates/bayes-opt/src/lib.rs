@@ -34,6 +34,7 @@ mod explain;
 mod gp;
 mod kernel;
 mod linalg;
+mod mixture;
 mod model;
 mod normal;
 mod observation;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::acquisition::{Evaluated, Feasibility};
 use crate::encode::{Encoding, same_point};
 use crate::gp::{Basis, Data, Gp, Hyper};
+use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
@@ -34,42 +35,16 @@ const VIOLATED_ERRORS: f64 = 1.645;
 /// twelfth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
 
-/// How much better the objective's process with long length scales, more noise and a trend has to foresee measurements that
-/// were left out than the one with short ones, to be believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Evidence {
-    /// 20 times: what is recommended and every second question rest on it. In spaces where every parameter matters, such as
-    /// Hartmann's, choosing long ones on less evidence costs twice the regret at 20 evaluations; not choosing them ever costs
-    /// as much on real systems, where few parameters matter and the noise is large. A choice of this crate.
-    Strong,
-    /// Any: every other question, where most parameters are lists of values. A wrong belief in short ones asks what is near
-    /// the best point again and again where the noise is large; this finds it out. With lists that is worth more than it
-    /// costs, with ranges it is not. A choice of this crate (`docs/results/README.md`).
-    Any,
-}
-
-impl Evidence {
-    /// In the logarithm of the density.
-    fn least(self) -> f64 {
-        match self {
-            Self::Strong => 3.0,
-            Self::Any => 0.0,
-        }
-    }
-
-    /// The name that the process is kept by.
-    fn process(self) -> &'static str {
-        match self {
-            Self::Strong => "objective",
-            Self::Any => "objective, on any evidence",
-        }
-    }
-}
+/// How probable short length scales are before anything is measured against long ones, which come with more noise and a trend:
+/// the logarithm of the odds. Where most parameters are ranges 20 to 1: where every parameter matters, as in Hartmann's
+/// function, believing in long ones as much costs twice the regret after 20 evaluations. Where most are lists of values even
+/// odds: few options of a system matter, and the noise is large. Choices of this crate (`docs/results/README.md`).
+const SHORT_LOG_ODDS: (f64, f64) = (3.0, 0.0);
 
 /// The fitted processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
-    pub(crate) objective: Gp,
+    pub(crate) objective: Mixture,
     pub(crate) transform: Transform,
     pub(crate) feasibilities: Vec<Feasibility>,
     /// Completed points, each once.
@@ -90,7 +65,6 @@ impl Model {
         earlier: &[Earlier],
         encoding: &Encoding,
         log: bool,
-        evidence: Evidence,
         memory: &Memory,
     ) -> Option<Model> {
         let mut completed: Vec<(usize, &Told, Measured)> = Vec::new();
@@ -141,7 +115,7 @@ impl Model {
             mean_prior: (0.0, 1.0),
         };
         let objective = if earlier.is_empty() {
-            fitter.objective(&data, evidence)?
+            fitter.objective(&data, encoding.has_mostly_lists())?
         } else {
             let own = completed.len();
             let alone = fitter.fit("objective, alone", Basis::Variable, &data)?;
@@ -150,9 +124,9 @@ impl Model {
             }
             let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
             if joint.left_out(own) < alone.left_out(own) {
-                return Model::fit(told, &[], encoding, log, evidence, memory);
+                return Model::fit(told, &[], encoding, log, memory);
             }
-            joint
+            Mixture::of(joint)
         };
 
         let mut feasibilities = Vec::new();
@@ -286,22 +260,17 @@ struct Fitter<'a> {
 }
 
 impl Fitter<'_> {
-    /// The process with either of two sets of hyper-parameters, the one with short length scales unless the evidence is against it.
-    fn objective(&mut self, data: &Data, evidence: Evidence) -> Option<Gp> {
-        if let Some(gp) = self.kept(evidence.process(), data) {
-            return Some(gp);
-        }
+    /// The process with short length scales and the one with long ones, each with its share.
+    fn objective(&mut self, data: &Data, has_mostly_lists: bool) -> Option<Mixture> {
         let short = self.fit("objective, short", Basis::Variable, data)?;
         let long = self.fit("objective, long", Basis::Logarithm, data)?;
+        let (ranges, lists) = SHORT_LOG_ODDS;
+        let odds = if has_mostly_lists { lists } else { ranges };
         let n = data.values.len();
-        let chosen = if long.left_out(n) > short.left_out(n) + evidence.least() {
-            long
-        } else {
-            short
-        };
-        self.hypers
-            .insert(evidence.process().to_owned(), (chosen.hyper.clone(), n));
-        Some(chosen)
+        Mixture::new(vec![
+            (short.left_out(n) + odds, short),
+            (long.left_out(n), long),
+        ])
     }
 
     /// The process with the hyper-parameters that it had, while there are few new data.
@@ -469,9 +438,8 @@ mod tests {
     use super::*;
     use crate::design::sobol;
 
-    /// Whether the process fitted to `n` values, of which one of five coordinates decides and the rest is noise, has the
-    /// long length scales.
-    fn is_long(n: u32, seed: u32, evidence: Evidence) -> bool {
+    /// The share of short length scales, where one of five coordinates decides and the rest is noise.
+    fn share_of_short(n: u32, seed: u32, has_mostly_lists: bool) -> f64 {
         let points: Vec<Vec<f64>> = (0..n).map(|i| sobol(i, 5, seed)).collect();
         let noise = |i: u32| sobol(i, 6, seed + 1)[5] - 0.5;
         // Of mean 0 and deviation 1.
@@ -488,18 +456,23 @@ mod tests {
             memory: &Memory::new(),
             hypers: Memory::new(),
         };
-        fitter.objective(&data, evidence).unwrap().hyper.trend > 0.0
+        let mixture = fitter.objective(&data, has_mostly_lists).unwrap();
+        let shorts = mixture
+            .members()
+            .filter(|member| member.gp.hyper.trend == 0.0);
+        shorts.map(|member| member.share).sum()
     }
 
     #[test]
-    fn less_evidence_is_needed_for_every_other_question() {
-        let mut long = [0, 0];
+    fn short_length_scales_are_believed_in_sooner_among_ranges() {
+        let mut means = [0.0, 0.0];
         for (n, seed) in (8..20).flat_map(|n| (0..4).map(move |seed| (n, seed))) {
-            let [strong, any] = [Evidence::Strong, Evidence::Any].map(|e| is_long(n, seed, e));
-            assert!(any || !strong, "{n} values, seed {seed}");
-            long[0] += usize::from(strong);
-            long[1] += usize::from(any);
+            let [ranges, lists] = [false, true].map(|lists| share_of_short(n, seed, lists));
+            assert!(ranges >= lists, "{n} values, seed {seed}: {ranges} {lists}");
+            means[0] += ranges / 48.0;
+            means[1] += lists / 48.0;
         }
-        assert!(long[1] > long[0], "{long:?}");
+        assert!(means[0] > means[1] + 0.2, "{means:?}");
+        assert!(means[1] < 0.5, "{means:?}");
     }
 }

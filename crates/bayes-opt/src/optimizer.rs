@@ -10,7 +10,7 @@ use crate::design::{Design, fold};
 use crate::encode::same_point;
 use crate::error::Error;
 use crate::explain::{self, Importance};
-use crate::model::{Evidence, Memory, Model, survival};
+use crate::model::{Memory, Model, survival};
 use crate::observation::{Observation, Outcome, Recommendation};
 use crate::repeat::worth_repeating;
 use crate::search::{Belief, Search};
@@ -160,13 +160,7 @@ impl Optimizer {
         {
             return Ok(point);
         }
-        let model = if alone {
-            self.fit(&[], Evidence::Strong)
-        } else if asked % 2 == 1 && has_mostly_lists(&self.space) {
-            self.fit(&self.earlier, Evidence::Any)
-        } else {
-            self.model()
-        };
+        let model = if alone { self.fit(&[]) } else { self.model() };
         let Some(model) = model else {
             return self.without_model();
         };
@@ -278,7 +272,7 @@ impl Optimizer {
     /// Every range at its middle, as ranges are drawn around what is thought likely, and lists as the sequence draws them:
     /// once. `None` where most parameters are lists: a point of the sequence says more of those.
     fn middle(&mut self) -> Option<Vec<f64>> {
-        if has_mostly_lists(&self.space) {
+        if self.space.encoding().has_mostly_lists() {
             return None;
         }
         let parameters = self.space.parameters();
@@ -338,14 +332,14 @@ impl Optimizer {
     /// The model of what has been told; fitted once for every state of knowledge.
     fn model(&mut self) -> Option<Arc<Model>> {
         if self.model.is_none() {
-            self.model = self.fit(&self.earlier, Evidence::Strong);
+            self.model = self.fit(&self.earlier);
         }
         self.model.clone()
     }
 
-    fn fit(&self, earlier: &[Earlier], evidence: Evidence) -> Option<Arc<Model>> {
+    fn fit(&self, earlier: &[Earlier]) -> Option<Arc<Model>> {
         let (encoding, log) = (self.space.encoding(), self.settings.log_objective);
-        Model::fit(&self.told, earlier, encoding, log, evidence, &self.memory).map(Arc::new)
+        Model::fit(&self.told, earlier, encoding, log, &self.memory).map(Arc::new)
     }
 
     /// Takes in what came of a configuration; one that was never asked is welcome too.
@@ -458,20 +452,13 @@ const START_AFTER_CRASHES_MAX: usize = 6;
 fn start_length(space: &Space, settings: &Settings, told: &[Told]) -> usize {
     settings.initial_random.unwrap_or_else(|| {
         let length = (space.parameters().len() + 1).clamp(START.0, START.1);
-        if !has_mostly_lists(space) {
+        if !space.encoding().has_mostly_lists() {
             return length;
         }
         let crashed = |told: &&Told| matches!(told.observation.outcome, Outcome::Crashed);
         let crashes = told.iter().filter(crashed).count();
         length + (START_AFTER_CRASH * crashes).min(START_AFTER_CRASHES_MAX)
     })
-}
-
-/// Whether most parameters are lists of values, ordered or not.
-fn has_mostly_lists(space: &Space) -> bool {
-    let parameters = space.parameters();
-    let ranges = parameters.iter().filter(|parameter| parameter.is_range());
-    2 * ranges.count() < parameters.len()
 }
 
 fn is_taken(told: &[Told], pending: &[Vec<f64>], point: &[f64]) -> bool {

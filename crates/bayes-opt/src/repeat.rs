@@ -6,7 +6,8 @@
 //! expected to be after one more measurement.
 
 use crate::gp::Gp;
-use crate::linalg::dot;
+use crate::linalg::{add_scaled, dot};
+use crate::mixture::Mixture;
 use crate::normal::quantile;
 
 /// Points that compete to be repeated.
@@ -18,17 +19,33 @@ const OUTCOMES: u32 = 64;
 const PREFERENCE_FOR_NEW: f64 = 2.0;
 
 /// The index of the rival worth repeating, if one is; `rivals` are points that are probably feasible, best mean first.
-pub(crate) fn worth_repeating(gp: &Gp, rivals: &[&[f64]], new: &[f64]) -> Option<usize> {
+pub(crate) fn worth_repeating(
+    objective: &Mixture,
+    rivals: &[&[f64]],
+    new: &[f64],
+) -> Option<usize> {
     let count = rivals.len().min(RIVALS_MAX);
     if count < 2 {
         return None;
     }
     let points: Vec<&[f64]> = rivals[..count].iter().copied().chain([new]).collect();
-    let (means, covariance) = joint(gp, &points);
+    let mut gains = vec![0.0; points.len()];
+    for member in objective.members() {
+        let of_member = knowledge_gradients(&member.gp, &points);
+        add_scaled(&mut gains, member.share, &of_member);
+    }
+    let (best, worth) = (0..count)
+        .map(|i| (i, gains[i]))
+        .max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (worth > PREFERENCE_FOR_NEW * gains[count].max(0.0) && worth > 1e-6).then_some(best)
+}
+
+/// How much lower the least posterior mean of `points` is expected to be after one more measurement of each.
+fn knowledge_gradients(gp: &Gp, points: &[&[f64]]) -> Vec<f64> {
+    let (means, covariance) = joint(gp, points);
     let noise = gp.hyper.ln_noise.exp() + gp.typical_variance;
     let now = means.iter().copied().fold(f64::INFINITY, f64::min);
-    let gain = |i: usize| {
-        let row = &covariance[i * points.len()..(i + 1) * points.len()];
+    let gain = |row: &[f64], i: usize| {
         let deviation = (row[i].max(0.0) + noise).sqrt();
         let lowest = |z: f64| {
             means
@@ -42,10 +59,11 @@ pub(crate) fn worth_repeating(gp: &Gp, rivals: &[&[f64]], new: &[f64]) -> Option
             .sum::<f64>();
         now - expected / f64::from(OUTCOMES)
     };
-    let (best, worth) = (0..count)
-        .map(|i| (i, gain(i)))
-        .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (worth > PREFERENCE_FOR_NEW * gain(count).max(0.0) && worth > 1e-6).then_some(best)
+    covariance
+        .chunks_exact(points.len())
+        .enumerate()
+        .map(|(i, row)| gain(row, i))
+        .collect()
 }
 
 /// Posterior means and covariances of a few points.

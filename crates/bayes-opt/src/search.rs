@@ -144,7 +144,9 @@ impl Search<'_> {
         let n = self.observations as f64;
         let dimension = self.space.encoding().dimension() as f64;
         let once = n * n + n * (64.0 + 2.0 * dimension) + 3000.0;
-        u32::try_from(round_to_i64((work / once).clamp(least, most))).unwrap_or_default()
+        let parts = self.surface.parts();
+        let affordable = (work / once / parts).clamp(least / parts, most);
+        u32::try_from(round_to_i64(affordable)).unwrap_or_default()
     }
 
     /// The scores of many points, which takes less time than one by one.

@@ -47,6 +47,12 @@ pub enum Kind {
     Bool,
 }
 
+impl Kind {
+    pub(crate) fn is_range(&self) -> bool {
+        matches!(self, Kind::Int { .. } | Kind::Float { .. })
+    }
+}
+
 /// What somebody believes about the best value of a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PriorGuess {
@@ -264,7 +270,7 @@ impl Parameter {
 
     /// Whether it is a range of numbers, not a list.
     pub(crate) fn is_range(&self) -> bool {
-        matches!(self.kind, Kind::Int { .. } | Kind::Float { .. })
+        self.kind.is_range()
     }
 
     /// The middle of its range on its scale; of a list one of its values.
