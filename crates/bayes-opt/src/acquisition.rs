@@ -11,6 +11,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::feasibility::Feasibility;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
 use crate::linalg::{Cholesky, add_scaled, dot};
@@ -33,55 +34,6 @@ const BATCH: usize = 128;
 /// The logarithm of an improvement (in standard deviations of the objective) that is no reason to risk a crash: 10⁻⁶.
 /// Below it the logarithm falls ever more slowly, so that the order of points stays, but feasibility decides between them.
 const NEGLIGIBLE: f64 = -13.8;
-
-/// Below even odds of survival, the odds count so many times: of 400 late evaluations 51 crashed with it, 62 with 3, and
-/// 132 of random ones (the simulation of the `tuner` crate). A crash costs more than the evaluation: a restart, and on a
-/// live service its users. A choice of this crate.
-const CAUTION: f64 = 6.0;
-
-/// Feasibility of one kind: the process is at most `threshold`, or, for viability, at least.
-#[derive(Clone, Debug)]
-pub(crate) struct Feasibility {
-    pub(crate) gp: Gp,
-    pub(crate) threshold: f64,
-    pub(crate) below: bool,
-    /// Variance of the outcome around the process: 1 for a probit classifier, 0 where the process is the quantity itself.
-    pub(crate) outcome_variance: f64,
-}
-
-impl Feasibility {
-    fn z(&self, mean: f64, deviation: f64) -> f64 {
-        let margin = if self.below {
-            self.threshold - mean
-        } else {
-            mean - self.threshold
-        };
-        margin / deviation
-    }
-
-    /// The logarithm of the probability of being feasible, with caution where it concerns crashes, and its derivatives by mean
-    /// and deviation.
-    fn log_odds(&self, mean: f64, variance: f64) -> (f64, f64, f64) {
-        let total_variance = variance + self.outcome_variance;
-        let deviation = total_variance.sqrt();
-        let z = self.z(mean, deviation);
-        let (mut log, mut slope) = log_cdf(z);
-        if z < 0.0 && !self.below {
-            log = CAUTION * log + (CAUTION - 1.0) * std::f64::consts::LN_2;
-            slope *= CAUTION;
-        }
-        let sign = if self.below { -1.0 } else { 1.0 };
-        let by_deviation = -slope * z * variance.sqrt() / total_variance;
-        (log, sign * slope / deviation, by_deviation)
-    }
-
-    /// The probability of being feasible where the process has this mean and variance.
-    pub(crate) fn probability(&self, (mean, variance): (f64, f64)) -> f64 {
-        log_cdf(self.z(mean, (variance + self.outcome_variance).sqrt()))
-            .0
-            .exp()
-    }
-}
 
 /// A linear mean and a quadratic variance in `k(x, points)`, for one draw or several.
 #[derive(Clone, Debug)]

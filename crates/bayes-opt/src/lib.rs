@@ -31,6 +31,7 @@ mod design;
 mod encode;
 mod error;
 mod explain;
+mod feasibility;
 mod gp;
 mod kernel;
 mod linalg;

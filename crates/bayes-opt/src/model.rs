@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::acquisition::{Evaluated, Feasibility};
+use crate::acquisition::Evaluated;
 use crate::encode::{Encoding, same_point};
+use crate::feasibility::Feasibility;
 use crate::gp::{Basis, Data, Gp, Hyper};
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bayes_opt::{
     Acquisition, Configuration, Error, Kind, LinearConstraint, Measured, Observation, Optimizer,
@@ -424,104 +424,6 @@ fn crashes_are_learned_and_never_repeated() {
     // Fewer than at random, though the best lies at the border.
     let at_random = 0.4 * (SEEDS * EVALUATIONS as u64) as f64;
     assert!((all_crashed as f64) < at_random, "{all_crashed}");
-}
-
-#[test]
-fn a_search_begins_in_the_middle_of_its_ranges() {
-    let log = Kind::Float {
-        low: 0.01,
-        high: 100.0,
-        step: None,
-        log: true,
-    };
-    let list = |name: &str| {
-        let values = vec!["a".into(), "b".into(), "c".into()];
-        let mut list = Parameter::new(name, Kind::Categorical { values });
-        list.default = Some("b".into());
-        list
-    };
-    let asked = |parameters: Vec<Parameter>, seed| {
-        let space = Space::new(parameters, vec![]).unwrap();
-        let first = space.default_configuration();
-        let settings = Settings {
-            seed,
-            initial: vec![first],
-            ..Settings::default()
-        };
-        let mut optimizer = Optimizer::new(space, settings).unwrap();
-        optimizer.ask(4).unwrap()
-    };
-    let mut x = float("x", 0.0, 8.0);
-    x.default = Some(1.0.into());
-    let y = Parameter::new("y", log);
-    let are_in_the_middle = |configuration: &Configuration| {
-        let (x, y) = (number(configuration, "x"), number(configuration, "y"));
-        (x - 4.0).abs() < 1e-9 && (y - 1.0).abs() < 1e-9
-    };
-    let parameters = || vec![x.clone(), y.clone(), list("k"), list("l")];
-    let drawn: Vec<Configuration> = (0..8).flat_map(|seed| asked(parameters(), seed)).collect();
-    // Once, after the default.
-    for asked in drawn.chunks(4) {
-        let at = asked.iter().position(are_in_the_middle);
-        assert_eq!(at, Some(1), "{asked:?}");
-        assert_eq!(
-            asked
-                .iter()
-                .filter(|asked| are_in_the_middle(asked))
-                .count(),
-            1
-        );
-    }
-    // Lists have no middle: there they are drawn.
-    let lists = drawn.iter().filter(|asked| are_in_the_middle(asked));
-    let lists: BTreeSet<String> = lists.map(|asked| asked.0["k"].to_string()).collect();
-    assert!(lists.len() > 1, "{lists:?}");
-    // Where most are lists, a point of the sequence says more.
-    let asked = asked(vec![x, list("k"), list("l")], 0);
-    assert!((number(&asked[1], "x") - 4.0).abs() > 1e-9);
-}
-
-/// How many questions do not depend on what the objective was, where the first `crashes` of them crash.
-fn length_of_start(parameters: &[Parameter], crashes: usize) -> usize {
-    let mut searches = [1.0, -1.0].map(|sign| {
-        let space = Space::new(parameters.to_vec(), vec![]).unwrap();
-        (Optimizer::new(space, Settings::default()).unwrap(), sign)
-    });
-    let alike = (0..40).take_while(|round| {
-        let [one, other] = searches.each_mut().map(|(optimizer, sign)| {
-            let asked = optimizer.ask(1).unwrap().remove(0);
-            let outcome = if *round < crashes {
-                Outcome::Crashed
-            } else {
-                Outcome::completed(*sign * (number(&asked, "x") + 0.1))
-            };
-            let told = Observation::now(asked.clone(), outcome);
-            optimizer.tell(told).unwrap();
-            asked
-        });
-        one == other
-    });
-    alike.count()
-}
-
-#[test]
-fn crashes_make_the_start_longer_where_most_parameters_are_lists() {
-    let lengths = |ranges: usize, crashes: &[usize]| -> Vec<usize> {
-        let mut parameters = vec![float("x", 0.0, 1.0)];
-        parameters.extend((1..8).map(|i| {
-            let name = format!("y{i}");
-            let values = vec!["a".into(), "b".into(), "c".into()];
-            if i < ranges {
-                float(&name, 0.0, 1.0)
-            } else {
-                Parameter::new(name, Kind::Categorical { values })
-            }
-        }));
-        let lengths = crashes.iter().map(|n| length_of_start(&parameters, *n));
-        lengths.collect()
-    };
-    assert_eq!(lengths(3, &[0, 1, 2, 3, 5]), [6, 8, 10, 12, 12]);
-    assert_eq!(lengths(4, &[0, 1, 2, 3]), [6; 4]);
 }
 
 #[test]
