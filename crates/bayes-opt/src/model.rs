@@ -37,10 +37,10 @@ const VIOLATED_ERRORS: f64 = 1.645;
 const REFIT_SHARE: usize = 25;
 
 /// How probable short length scales are before anything is measured against long ones, which come with more noise and a trend:
-/// the logarithm of the odds. Where most parameters are ranges 20 to 1: where every parameter matters, as in Hartmann's
-/// function, believing in long ones as much costs twice the regret after 20 evaluations. Where most are lists of values even
-/// odds: few options of a system matter, and the noise is large. Choices of this crate (`docs/results/README.md`).
-const SHORT_LOG_ODDS: (f64, f64) = (3.0, 0.0);
+/// the logarithm of the odds. Where most parameters are ranges 150 to 1: where every parameter matters, as in Hartmann's
+/// function, believing in long ones sooner costs regret. Where most are lists of values even odds: few options of a system
+/// matter, and the noise is large. Choices of this crate (`docs/results/README.md`).
+const SHORT_LOG_ODDS: (f64, f64) = (5.0, 0.0);
 
 /// The fitted processes.
 #[derive(Clone, Debug)]
