@@ -337,12 +337,6 @@ impl Surface {
     /// What all parts say together, given what each says: the logarithm of the mean worth, or the mean bound. Leaves in each
     /// part's place how the result follows it.
     fn mixed(&self, of_parts: &mut [f64]) -> f64 {
-        if let [part] = self.parts.as_slice()
-            && let [only] = of_parts
-        {
-            debug_assert!((part.share - 1.0).abs() < 1e-12);
-            return std::mem::replace(only, 1.0);
-        }
         let shares = || self.parts.iter().map(|part| part.share);
         if self
             .parts
@@ -359,10 +353,10 @@ impl Surface {
                 .for_each(|(bound, share)| *bound = share);
             return mean;
         }
-        let top = of_parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if of_parts.is_empty() {
             return 0.0;
         }
+        let top = of_parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         of_parts
             .iter_mut()
             .zip(shares())
