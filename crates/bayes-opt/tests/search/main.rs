@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
+mod start;
+
 use std::collections::BTreeMap;
 
 use bayes_opt::{

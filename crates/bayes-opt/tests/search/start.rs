@@ -1,28 +1,10 @@
 //! What is asked before there is a model.
 
-#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
-
 use std::collections::BTreeSet;
 
-use bayes_opt::{
-    Configuration, Kind, Observation, Optimizer, Outcome, Parameter, Settings, Space, Value,
-};
+use bayes_opt::{Configuration, Kind, Observation, Optimizer, Outcome, Parameter, Settings, Space};
 
-fn float(name: &str, low: f64, high: f64) -> Parameter {
-    Parameter::new(
-        name,
-        Kind::Float {
-            low,
-            high,
-            step: None,
-            log: false,
-        },
-    )
-}
-
-fn number(configuration: &Configuration, name: &str) -> f64 {
-    configuration.get(name).and_then(Value::as_f64).unwrap()
-}
+use crate::{float, number};
 
 #[test]
 fn a_search_begins_in_the_middle_of_its_ranges() {
