@@ -56,7 +56,9 @@ pub(crate) struct Scratch {
     means: Vec<f64>,
     factors: Vec<f64>,
     logs: Vec<(f64, f64, f64)>,
-    logs_of_parts: Vec<f64>,
+    /// What each part says, then how the result follows it.
+    of_parts: Vec<f64>,
+    /// The gradient of what each part says, one after the other.
     gradients: Vec<f64>,
 }
 
@@ -266,8 +268,7 @@ impl Surface {
         scratch: &mut Scratch,
         mut gradient: Option<&mut [f64]>,
     ) -> f64 {
-        let mut total = 0.0;
-        scratch.logs_of_parts.clear();
+        scratch.of_parts.clear();
         scratch.gradients.clear();
         for part in &self.parts {
             let variance = part.conditional.evaluate(x, gradient.is_some(), scratch);
@@ -276,7 +277,7 @@ impl Surface {
                 .worth
                 .at(&means, variance, &mut scratch.logs, gradient.is_some());
             scratch.means = means;
-            scratch.logs_of_parts.push(gain.log);
+            scratch.of_parts.push(gain.log);
             if gradient.is_some() {
                 let mut gradients = std::mem::take(&mut scratch.gradients);
                 let first = gradients.len();
@@ -288,10 +289,10 @@ impl Surface {
                 scratch.gradients = gradients;
             }
         }
-        total += self.mixed(&mut scratch.logs_of_parts);
+        let mut total = self.mixed(&mut scratch.of_parts);
         if let Some(gradient) = gradient.as_deref_mut() {
             let gradients = scratch.gradients.chunks_exact(x.len().max(1));
-            for (own, factor) in gradients.zip(&scratch.logs_of_parts) {
+            for (own, factor) in gradients.zip(&scratch.of_parts) {
                 add_scaled(gradient, *factor, own);
             }
         }

@@ -39,7 +39,8 @@ pub struct Importance {
     pub high: f64,
 }
 
-/// Means and covariance of the averages over the space with the coordinates of each of `held` set by its changes.
+/// Means and covariance of the averages over the space with the coordinates of each of `held` set by its changes, by the
+/// likeliest process of the objective alone.
 fn averages(model: &Model, space: &Space, held: &[Vec<(&Column, Value)>]) -> (Vec<f64>, Vec<f64>) {
     let gp = model.objective.likeliest();
     let encoding = space.encoding();

@@ -22,7 +22,8 @@ const SCREENED: (f64, f64) = (100.0, 1000.0);
 /// Where constraints are tight, points are drawn until so many hold to them, or so many have been drawn.
 const SCREENED_MIN: usize = 20;
 const DRAWN_MAX: u32 = 5_000;
-/// How many of them the local search starts from, likewise: 3 at 100 observations of 16 parameters, 8 at 40 of 6.
+/// How many of them the local search starts from, likewise: 3 at 100 observations of 16 parameters, 8 at 40 of 6,
+/// with one process of the objective.
 const START_WORK: f64 = 7.0e4;
 const STARTS: (f64, f64) = (3.0, 8.0);
 /// Gradient evaluations per start and round.
@@ -139,7 +140,8 @@ impl Search<'_> {
         self.with_belief(value, x, gradient)
     }
 
-    /// How often the surface can be evaluated for `work` multiplications, within limits.
+    /// How often the surface can be evaluated for `work` multiplications, within limits. The lower one is work too: it is shared by the
+    /// processes of the objective.
     fn affordable(&self, work: f64, (least, most): (f64, f64)) -> u32 {
         let n = self.observations as f64;
         let dimension = self.space.encoding().dimension() as f64;

@@ -29,6 +29,11 @@ fn number(configuration: &Configuration, name: &str) -> f64 {
     configuration.get(name).and_then(Value::as_f64).unwrap()
 }
 
+fn tell(optimizer: &mut Optimizer, configuration: Configuration, value: f64) {
+    let told = Observation::now(configuration, Outcome::completed(value));
+    optimizer.tell(told).unwrap();
+}
+
 fn normal(rng: &mut ChaCha8Rng) -> f64 {
     (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0
 }
@@ -104,9 +109,7 @@ fn recommended(
     for _ in 0..evaluations {
         let configuration = optimizer.ask(1).unwrap().remove(0);
         let value = function(&configuration) + noise_sd * normal(&mut rng);
-        optimizer
-            .tell(Observation::now(configuration, Outcome::completed(value)))
-            .unwrap();
+        tell(&mut optimizer, configuration, value);
     }
     function(&optimizer.best().unwrap().configuration)
 }
@@ -274,9 +277,7 @@ fn ask_is_fast() {
                 times_ms.push(started.elapsed().as_secs_f64() * 1e3);
             }
             let value = value(&configuration, &mut rng);
-            optimizer
-                .tell(Observation::now(configuration, Outcome::completed(value)))
-                .unwrap();
+            tell(&mut optimizer, configuration, value);
         }
         times_ms[1..].sort_by(f64::total_cmp);
         println!(
@@ -299,12 +300,7 @@ fn sequence(
     for _ in 0..evaluations {
         let configuration = optimizer.ask(1).unwrap().remove(0);
         let value = scale * branin(&configuration) + (scale - 1.0) * 1000.0;
-        optimizer
-            .tell(Observation::now(
-                configuration.clone(),
-                Outcome::completed(value),
-            ))
-            .unwrap();
+        tell(&mut optimizer, configuration.clone(), value);
         asked.push(configuration);
     }
     asked
@@ -358,12 +354,7 @@ fn units_of_parameters_change_nothing() {
                 number(&configuration, "y") / unit,
             );
             let value = (x - 2.0).powi(2) + (y - 3.0).abs();
-            optimizer
-                .tell(Observation::now(
-                    configuration.clone(),
-                    Outcome::completed(value),
-                ))
-                .unwrap();
+            tell(&mut optimizer, configuration.clone(), value);
             asked.push(configuration);
         }
         asked
@@ -525,9 +516,7 @@ fn a_batch_spreads_and_linear_constraints_hold() {
         }
         for configuration in batch {
             let value = branin(&configuration);
-            optimizer
-                .tell(Observation::now(configuration, Outcome::completed(value)))
-                .unwrap();
+            tell(&mut optimizer, configuration, value);
         }
     }
     assert!(branin(&optimizer.best().unwrap().configuration) < 3.0);
@@ -582,9 +571,7 @@ fn a_small_space_is_exhausted_without_failing() {
     for _ in 0..12 {
         let configuration = optimizer.ask(1).unwrap().remove(0);
         let value = number(&configuration, "b") + 2.0 * number(&configuration, "c");
-        optimizer
-            .tell(Observation::now(configuration, Outcome::completed(value)))
-            .unwrap();
+        tell(&mut optimizer, configuration, value);
     }
     assert_eq!(number(&optimizer.best().unwrap().configuration, "c"), 0.0);
 }
@@ -629,9 +616,7 @@ fn what_matters_is_explained() {
             0.5
         };
         let value = 10.0 + 3.0 * number(&configuration, "strong") + mode;
-        optimizer
-            .tell(Observation::now(configuration, Outcome::completed(value)))
-            .unwrap();
+        tell(&mut optimizer, configuration, value);
     }
     let importance = optimizer.importance();
     assert_eq!(importance[0].parameter, "strong");
