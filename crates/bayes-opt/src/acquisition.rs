@@ -658,7 +658,7 @@ mod tests {
             .map(|i| objective.posterior_at(i))
             .collect();
         let viability = Feasibility {
-            gp: objective.likeliest().clone(),
+            gp: objective.members().next().unwrap().gp.clone(),
             threshold: -0.4,
             below: false,
             outcome_variance: 0.7,

@@ -8,22 +8,22 @@
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::RngCore;
 use serde::{Deserialize, Serialize};
 
 use crate::design::sobol;
 use crate::encode::Column;
+use crate::gp::Gp;
 use crate::linalg::{Cholesky, dot};
 use crate::model::Model;
-use crate::normal::quantile;
+use crate::normal::draw as normal_draw;
 use crate::space::Space;
-use crate::value::Value;
+use crate::value::{Value, cell};
 
 /// Points over which the other parameters are averaged.
 const BACKGROUND: u32 = 32;
 /// Values of a parameter between which its effect varies.
 const LEVELS: usize = 8;
-/// Draws behind the intervals.
+/// Draws behind the intervals, of all processes together.
 const DRAWS: usize = 200;
 
 /// How much of the objective's variation over the space one parameter alone explains.
@@ -39,10 +39,8 @@ pub struct Importance {
     pub high: f64,
 }
 
-/// Means and covariance of the averages over the space with the coordinates of each of `held` set by its changes, by the
-/// likeliest process of the objective alone.
-fn averages(model: &Model, space: &Space, held: &[Vec<(&Column, Value)>]) -> (Vec<f64>, Vec<f64>) {
-    let gp = model.objective.likeliest();
+/// Means and covariance of the averages over the space with the coordinates of each of `held` set by its changes.
+fn averages(gp: &Gp, space: &Space, held: &[Vec<(&Column, Value)>]) -> (Vec<f64>, Vec<f64>) {
     let encoding = space.encoding();
     let background: Vec<Vec<f64>> = (0..BACKGROUND)
         .map(|index| encoding.place(&sobol(index, encoding.columns().len(), 1)))
@@ -131,11 +129,16 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
                 .into_iter()
                 .map(|value| vec![(column, value)])
                 .collect();
-            let (means, mut covariance) = averages(model, space, &held);
-            variances_of_draws(&means, &mut covariance, &mut rng)
+            let of_members = model.objective.members().flat_map(|member| {
+                let (means, mut covariance) = averages(&member.gp, space, &held);
+                let draws = cell(member.share, DRAWS + 1).max(1);
+                variances_of_draws(&means, &mut covariance, draws, &mut rng)
+            });
+            of_members.collect()
         })
         .collect();
-    let totals: Vec<f64> = (0..DRAWS)
+    let draws = effects.first().map_or(0, Vec::len);
+    let totals: Vec<f64> = (0..draws)
         .map(|draw| effects.iter().map(|effect| effect[draw]).sum())
         .collect();
     let mut list: Vec<Importance> = encoding
@@ -149,7 +152,7 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
                 .map(|(part, total)| part / total.max(f64::MIN_POSITIVE))
                 .collect();
             shares.sort_by(f64::total_cmp);
-            let at = |share: f64| shares[crate::value::cell(share, DRAWS)];
+            let at = |share: f64| shares[cell(share, draws)];
             Importance {
                 parameter: column.name.clone(),
                 share: at(0.5),
@@ -163,7 +166,12 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
 }
 
 /// For each draw of the effect, its variance over the levels.
-fn variances_of_draws(means: &[f64], covariance: &mut [f64], rng: &mut ChaCha8Rng) -> Vec<f64> {
+fn variances_of_draws(
+    means: &[f64],
+    covariance: &mut [f64],
+    draws: usize,
+    rng: &mut ChaCha8Rng,
+) -> Vec<f64> {
     let m = means.len();
     let factor = Cholesky::with_jitter(covariance, m);
     let variance = |values: &[f64]| {
@@ -174,11 +182,9 @@ fn variances_of_draws(means: &[f64], covariance: &mut [f64], rng: &mut ChaCha8Rn
             .sum::<f64>()
             / m as f64
     };
-    (0..DRAWS)
+    (0..draws)
         .map(|_| {
-            let normal: Vec<f64> = (0..m)
-                .map(|_| quantile((f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0))
-                .collect();
+            let normal: Vec<f64> = (0..m).map(|_| normal_draw(rng)).collect();
             let draw = |i: usize| {
                 means[i]
                     + factor
@@ -218,12 +224,14 @@ pub(crate) fn dependence(
             .collect();
     }
     let rows = held.into_iter().map(|changes| {
-        let (means, covariance) = averages(model, space, std::slice::from_ref(&changes));
-        let sd = covariance[0].max(0.0).sqrt() * model.transform.inverse_slope(means[0]);
+        let (mean, variance) = model.objective.moments(|gp| {
+            let (means, covariance) = averages(gp, space, std::slice::from_ref(&changes));
+            (means[0], covariance[0])
+        });
         (
             changes.into_iter().map(|(_, value)| value).collect(),
-            model.transform.inverse(means[0]),
-            sd,
+            model.transform.inverse(mean),
+            variance.sqrt() * model.transform.inverse_slope(mean),
         )
     });
     rows.collect()

@@ -43,6 +43,7 @@ mod optimizer;
 mod repeat;
 mod search;
 mod settings;
+mod slice;
 mod space;
 mod transform;
 mod value;

@@ -1,9 +1,10 @@
 //! What the objective may be: processes with different hyper-parameters, each with a share.
 //!
-//! Few observations seldom say whether length scales are short or long, and a choice between the two, where it is wrong, is
-//! wrong for many questions. With a share for each the search looks where either expects an improvement, and what is
-//! recommended is good under both. Shares follow from how well each process foresees the values that were left out ("pseudo-BMA";
-//! Yao, Vehtari, Simpson, Gelman 2018, "Using stacking to average Bayesian predictive distributions").
+//! Few observations seldom say which parameters matter, or whether length scales are short or long, and a choice, where it is
+//! wrong, is wrong for many questions. With a share for each the search looks where any expects an improvement, and what is
+//! recommended is good under all. Draws of hyper-parameters have equal shares; those of processes with different priors
+//! follow from how well each foresees the values that were left out ("pseudo-BMA"; Yao, Vehtari, Simpson, Gelman 2018, "Using
+//! stacking to average Bayesian predictive distributions").
 
 use crate::gp::{Gp, VARIANCE_MIN};
 
@@ -33,6 +34,11 @@ impl Mixture {
         }
     }
 
+    /// Draws of what the process may be, all as probable. `None` where there are none.
+    pub(crate) fn of_draws(draws: Vec<Gp>) -> Option<Self> {
+        Mixture::new(draws.into_iter().map(|gp| (0.0, gp)).collect())
+    }
+
     /// Each process of the same observations, with the logarithm of how probable it is, up to a constant. `None` where there are none.
     pub(crate) fn new(mut processes: Vec<(f64, Gp)>) -> Option<Self> {
         processes.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -50,11 +56,6 @@ impl Mixture {
         })
     }
 
-    /// The process with the greatest share.
-    pub(crate) fn likeliest(&self) -> &Gp {
-        &self.first.gp
-    }
-
     pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
         std::iter::once(&self.first).chain(&self.others)
     }
@@ -70,9 +71,14 @@ impl Mixture {
 
     /// Mean and variance at the `i`-th observation's point.
     pub(crate) fn posterior_at(&self, i: usize) -> (f64, f64) {
+        self.moments(|gp| gp.posterior_at(i))
+    }
+
+    /// Mean and variance of what has these by each process.
+    pub(crate) fn moments(&self, of: impl Fn(&Gp) -> (f64, f64)) -> (f64, f64) {
         let (mut mean, mut square) = (0.0, 0.0);
         for member in self.members() {
-            let (own, variance) = member.gp.posterior_at(i);
+            let (own, variance) = of(&member.gp);
             mean += member.share * own;
             square += member.share * (variance + own * own);
         }

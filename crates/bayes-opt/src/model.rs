@@ -10,6 +10,7 @@ use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
+use crate::value::cell;
 use crate::viability;
 use crate::warm::Earlier;
 
@@ -37,10 +38,18 @@ const VIOLATED_ERRORS: f64 = 1.645;
 const REFIT_SHARE: usize = 25;
 
 /// How probable short length scales are before anything is measured against long ones, which come with more noise and a trend:
-/// the logarithm of the odds. Where most parameters are ranges 150 to 1: where every parameter matters, as in Hartmann's
-/// function, believing in long ones sooner costs regret. Where most are lists of values even odds: few options of a system
-/// matter, and the noise is large. Choices of this crate (`docs/results/README.md`).
-const SHORT_LOG_ODDS: (f64, f64) = (5.0, 0.0);
+/// the logarithm of the odds, 150 to 1. Where every parameter matters, as in Hartmann's function, believing in long ones sooner
+/// costs regret. A choice of this crate (`docs/results/README.md`).
+const SHORT_LOG_ODDS: f64 = 5.0;
+
+/// Draws of a process's hyper-parameters at the most, and how many observations all of them may have together: each costs as
+/// much time as the process alone. Choices of this crate.
+const DRAWS_MAX: usize = 4;
+const DRAWN_OBSERVATIONS: usize = 256;
+/// Steps from one draw to the next at the most, and the work of all, in multiplications of one evaluation each; a step takes
+/// about five evaluations.
+const DRAW_STEPS: usize = 8;
+const DRAW_WORK: f64 = 2.0e6;
 
 /// The fitted processes.
 #[derive(Clone, Debug)]
@@ -254,6 +263,12 @@ pub(crate) fn is_violated(value: f64, variance: f64) -> bool {
     value > VIOLATED_ERRORS * variance.sqrt()
 }
 
+/// The work of one evaluation of a posterior, in multiplications.
+fn evaluation_work(n: usize, dimension: usize) -> f64 {
+    let n = n.max(1) as f64;
+    n * n * n / 2.0 + n * n * dimension as f64
+}
+
 struct Fitter<'a> {
     categorical: &'a [bool],
     memory: &'a Memory,
@@ -261,17 +276,46 @@ struct Fitter<'a> {
 }
 
 impl Fitter<'_> {
-    /// The process with short length scales and the one with long ones, each with its share.
+    /// What the objective may be. Where most parameters are lists of values, few of them matter, and few observations do not say
+    /// which: draws of the hyper-parameters. Else the most probable ones. In both cases of a process with short length scales
+    /// and of one with long ones.
     fn objective(&mut self, data: &Data, has_mostly_lists: bool) -> Option<Mixture> {
+        if has_mostly_lists {
+            let mut draws = self.draws("objective, short", Basis::Variable, data)?;
+            draws.extend(self.draws("objective, long", Basis::Logarithm, data)?);
+            return Mixture::of_draws(draws);
+        }
         let short = self.fit("objective, short", Basis::Variable, data)?;
         let long = self.fit("objective, long", Basis::Logarithm, data)?;
-        let (ranges, lists) = SHORT_LOG_ODDS;
-        let odds = if has_mostly_lists { lists } else { ranges };
         let n = data.values.len();
         Mixture::new(vec![
-            (short.left_out(n) + odds, short),
+            (short.left_out(n) + SHORT_LOG_ODDS, short),
             (long.left_out(n), long),
         ])
+    }
+
+    /// The process `name` under draws of its hyper-parameters, from the most probable ones on.
+    fn draws(&mut self, name: &str, basis: Basis, data: &Data) -> Option<Vec<Gp>> {
+        let n = data.values.len();
+        let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(1, DRAWS_MAX);
+        let names: Vec<String> = (0..count).map(|i| format!("{name}, draw {i}")).collect();
+        let kept: Option<Vec<Gp>> = names.iter().map(|name| self.kept(name, data)).collect();
+        if kept.is_some() {
+            return kept;
+        }
+        let likeliest = self.fit(name, basis, data)?.hyper;
+        let work = evaluation_work(n, self.categorical.len()) * count as f64;
+        let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
+        let drawn = Gp::draw(data, self.categorical, basis, &likeliest, count, steps);
+        self.hypers.extend(
+            names
+                .into_iter()
+                .zip(drawn.iter().map(|hyper| (hyper.clone(), n))),
+        );
+        let draws = drawn.into_iter();
+        draws
+            .map(|hyper| Gp::condition(data, self.categorical, hyper))
+            .collect()
     }
 
     /// The process with the hyper-parameters that it had, while there are few new data.
@@ -289,9 +333,9 @@ impl Fitter<'_> {
         if let Some(gp) = self.kept(name, data) {
             return Some(gp);
         }
-        let (n, d) = (data.values.len() as f64, self.categorical.len());
-        let work = n * n * n / 2.0 + n * n * d as f64;
-        let evaluations = crate::value::cell(FIT_WORK / work.max(1.0) / 60.0, 60).max(3);
+        let d = self.categorical.len();
+        let work = evaluation_work(data.values.len(), d);
+        let evaluations = cell(FIT_WORK / work / 60.0, 60).max(3);
         let mode = Hyper::prior_mode(d, basis);
         // Long length scales and much noise explain any data a little: from there the way to short ones is not found.
         let rough = Hyper {
@@ -439,41 +483,79 @@ mod tests {
     use super::*;
     use crate::design::sobol;
 
-    /// The share of short length scales, where one of five coordinates decides and the rest is noise.
-    fn share_of_short(n: u32, seed: u32, has_mostly_lists: bool) -> f64 {
+    /// Measurements of which one of five coordinates decides most, and noise the rest.
+    fn data(n: u32, seed: u32) -> Data {
         let points: Vec<Vec<f64>> = (0..n).map(|i| sobol(i, 5, seed)).collect();
         let noise = |i: u32| sobol(i, 6, seed + 1)[5] - 0.5;
         // Of mean 0 and deviation 1.
-        let value = |(i, x): (u32, &Vec<f64>)| 2.7 * (x[0] - 0.5 + 0.8 * noise(i));
-        let data = Data {
+        let value = |(i, x): (u32, &Vec<f64>)| 1.5 * (4.0 * (x[0] - 0.5).abs() - 1.0 + noise(i));
+        Data {
             values: (0..n).zip(&points).map(value).collect(),
             variances: vec![0.0; n as usize],
             weights: vec![1.0; n as usize],
             points: points.into_iter().flatten().collect(),
             mean_prior: (0.0, 1.0),
-        };
-        let mut fitter = Fitter {
+        }
+    }
+
+    fn fitter(memory: &Memory) -> Fitter<'_> {
+        Fitter {
             categorical: &[false; 5],
-            memory: &Memory::new(),
+            memory,
             hypers: Memory::new(),
-        };
-        let mixture = fitter.objective(&data, has_mostly_lists).unwrap();
-        let shorts = mixture
-            .members()
-            .filter(|member| member.gp.hyper.trend == 0.0);
-        shorts.map(|member| member.share).sum()
+        }
     }
 
     #[test]
-    fn short_length_scales_are_believed_in_sooner_among_ranges() {
-        let mut means = [0.0, 0.0];
-        for (n, seed) in (8..20).flat_map(|n| (0..4).map(move |seed| (n, seed))) {
-            let [ranges, lists] = [false, true].map(|lists| share_of_short(n, seed, lists));
-            assert!(ranges >= lists, "{n} values, seed {seed}: {ranges} {lists}");
-            means[0] += ranges / 48.0;
-            means[1] += lists / 48.0;
-        }
-        assert!(means[0] > means[1] + 0.2, "{means:?}");
-        assert!(means[1] < 0.5, "{means:?}");
+    fn among_ranges_long_length_scales_take_much_evidence() {
+        let share_of_short = |n: u32, seed: u32| -> f64 {
+            let nothing = Memory::new();
+            let mixture = fitter(&nothing).objective(&data(n, seed), false).unwrap();
+            let shorts = mixture
+                .members()
+                .filter(|member| member.gp.hyper.trend == 0.0);
+            shorts.map(|member| member.share).sum()
+        };
+        let mean = |n: u32| (0..8).map(|seed| share_of_short(n, seed)).sum::<f64>() / 8.0;
+        let (few, many) = (mean(10), mean(60));
+        assert!(few > 0.7, "{few}");
+        assert!(many < few, "{few} {many}");
+    }
+
+    #[test]
+    fn among_lists_hyper_parameters_are_drawn() {
+        let nothing = Memory::new();
+        let mut first = fitter(&nothing);
+        let data = data(40, 1);
+        let mixture = first.objective(&data, true).unwrap();
+        assert_eq!(mixture.len(), 2 * DRAWS_MAX);
+        let lengths = |k: usize| -> Vec<f64> {
+            let draws = mixture.members();
+            draws.map(|draw| draw.gp.hyper.ln_lengths[k]).collect()
+        };
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let decides = lengths(0);
+        assert!((1..5).all(|k| mean(&decides) < mean(&lengths(k))));
+        assert!(decides.iter().any(|ln| (ln - decides[0]).abs() > 0.01));
+        // As they were, until there are enough new data.
+        let memory = first.hypers;
+        let draws = |data: &Data| {
+            let mixture = fitter(&memory).objective(data, true).unwrap();
+            let draws = mixture.members().map(|draw| draw.gp.hyper.clone());
+            draws.collect::<Vec<Hyper>>()
+        };
+        let before: Vec<Hyper> = mixture
+            .members()
+            .map(|draw| draw.gp.hyper.clone())
+            .collect();
+        assert_eq!(draws(&data), before);
+        assert_ne!(draws(&super::tests::data(42, 1)), before);
+    }
+
+    #[test]
+    fn many_observations_have_few_draws() {
+        let nothing = Memory::new();
+        let draws = |n: u32| fitter(&nothing).objective(&data(n, 1), true).unwrap().len();
+        assert_eq!((draws(1), draws(100), draws(300)), (8, 4, 2));
     }
 }

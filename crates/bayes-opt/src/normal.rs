@@ -1,5 +1,6 @@
 //! The normal distribution far into its tails: log Φ and the logarithm of expected improvement, with derivatives.
 
+use rand_chacha::rand_core::RngCore;
 use statrs::function::erf::{erfc, erfc_inv};
 
 const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_8;
@@ -14,6 +15,11 @@ pub(crate) fn cdf(z: f64) -> f64 {
 
 pub(crate) fn quantile(p: f64) -> f64 {
     -std::f64::consts::SQRT_2 * erfc_inv(2.0 * p.clamp(1e-12, 1.0 - 1e-12))
+}
+
+/// A standard normal draw.
+pub(crate) fn draw(rng: &mut impl RngCore) -> f64 {
+    quantile((f64::from(rng.next_u32()) + 0.5) / 4_294_967_296.0)
 }
 
 /// Below this the continued fraction of Mills' ratio takes over: 24 terms give ten digits there.
