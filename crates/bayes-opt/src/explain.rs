@@ -1,8 +1,8 @@
 //! What the model has learned: how much each parameter matters, and how the objective follows it.
 //!
 //! Partial dependence (Friedman 2001, section 8.2) is the objective with some parameters held and the others averaged over
-//! the space. Under a Gaussian process that average is itself normal, with mean and covariance from averaged kernels, so
-//! its uncertainty is exact and not one of the averaging alone. Importance is the variance of a parameter's partial
+//! the space. Under each process of the objective that average is itself normal, with mean and covariance from averaged
+//! kernels, so its uncertainty is exact and not one of the averaging alone. Importance is the variance of a parameter's partial
 //! dependence as a share of all parameters' (the main effects of a functional analysis of variance; Hutter, Hoos,
 //! Leyton-Brown 2014); interactions are not in it.
 
@@ -131,7 +131,7 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
                 .collect();
             let of_members = model.objective.members().flat_map(|member| {
                 let (means, mut covariance) = averages(&member.gp, space, &held);
-                let draws = cell(member.share, DRAWS + 1).max(1);
+                let draws = cell(member.share, DRAWS + 1);
                 variances_of_draws(&means, &mut covariance, draws, &mut rng)
             });
             of_members.collect()

@@ -6,7 +6,7 @@
 //!
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
-//! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
+//! the variable itself; those that are drawn have [`Basis::drawn_mean`]. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
 //! regret (`docs/results/README.md`). Long length scales go with a linear trend: where the data say no more than which way
 //! is better, the process says that too.
 
@@ -239,6 +239,7 @@ impl Gp {
         categorical: &[bool],
         basis: Basis,
         start: &Hyper,
+        seed: u64,
         count: usize,
         steps: usize,
     ) -> Vec<Hyper> {
@@ -261,8 +262,7 @@ impl Gp {
             Likelihood::of(data, &pairs, &hyper(standard))
                 .map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
         };
-        // Luck of its own for every number of observations.
-        let mut chain = Chain::new(standard.collect(), data.n() as u64, log_likelihood);
+        let mut chain = Chain::new(standard.collect(), seed, log_likelihood);
         (0..count)
             .map(|_| {
                 (0..steps).for_each(|_| chain.step());
@@ -334,7 +334,7 @@ fn mean_and_alpha(factor: &Cholesky, data: &Data) -> (f64, Vec<f64>) {
     (mean, alpha)
 }
 
-/// What the data say of hyper-parameters.
+/// What the data say of hyper-parameters, with the constant mean at its most probable.
 struct Likelihood {
     factor: Cholesky,
     alpha: Vec<f64>,

@@ -2,8 +2,8 @@
 //!
 //! Few observations seldom say which parameters matter, or whether length scales are short or long, and a choice, where it is
 //! wrong, is wrong for many questions. With a share for each the search looks where any expects an improvement, and what is
-//! recommended is good under all. Draws of hyper-parameters have equal shares; those of processes with different priors
-//! follow from how well each foresees the values that were left out ("pseudo-BMA"; Yao, Vehtari, Simpson, Gelman 2018, "Using
+//! recommended is good under all. Draws of hyper-parameters have equal shares; the shares of processes under their most probable
+//! ones follow from how well each foresees the values that were left out ("pseudo-BMA"; Yao, Vehtari, Simpson, Gelman 2018, "Using
 //! stacking to average Bayesian predictive distributions").
 
 use crate::gp::{Gp, VARIANCE_MIN};
@@ -14,9 +14,8 @@ const SHARE_MIN: f64 = 0.02;
 /// Processes and how probable each is; the shares add up to 1.
 #[derive(Clone, Debug)]
 pub(crate) struct Mixture {
-    /// The one with the greatest share.
-    first: Member,
-    others: Vec<Member>,
+    /// At least one, the greatest share first.
+    members: Vec<Member>,
 }
 
 #[derive(Clone, Debug)]
@@ -29,8 +28,7 @@ impl Mixture {
     /// A process alone.
     pub(crate) fn of(gp: Gp) -> Self {
         Mixture {
-            first: Member { share: 1.0, gp },
-            others: Vec::new(),
+            members: vec![Member { share: 1.0, gp }],
         }
     }
 
@@ -46,27 +44,25 @@ impl Mixture {
         let total: f64 = processes.iter().map(|(log, _)| (log - top).exp()).sum();
         processes.retain(|(log, _)| (log - top).exp() >= SHARE_MIN * total);
         let total: f64 = processes.iter().map(|(log, _)| (log - top).exp()).sum();
-        let mut members = processes.into_iter().map(|(log, gp)| Member {
+        let members = processes.into_iter().map(|(log, gp)| Member {
             share: (log - top).exp() / total,
             gp,
         });
-        Some(Mixture {
-            first: members.next()?,
-            others: members.collect(),
-        })
+        let members: Vec<Member> = members.collect();
+        (!members.is_empty()).then_some(Mixture { members })
     }
 
     pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
-        std::iter::once(&self.first).chain(&self.others)
+        self.members.iter()
     }
 
     pub(crate) fn len(&self) -> usize {
-        1 + self.others.len()
+        self.members.len()
     }
 
     /// How many observations it is of.
     pub(crate) fn n(&self) -> usize {
-        self.first.gp.n()
+        self.members.first().map_or(0, |member| member.gp.n())
     }
 
     /// Mean and variance at the `i`-th observation's point.

@@ -46,8 +46,8 @@ const SHORT_LOG_ODDS: f64 = 5.0;
 /// much time as the process alone. Choices of this crate.
 const DRAWS_MAX: usize = 4;
 const DRAWN_OBSERVATIONS: usize = 256;
-/// Steps from one draw to the next at the most, and the work of all, in multiplications of one evaluation each; a step takes
-/// about five evaluations.
+/// Steps from one draw to the next at the most; and what all steps of a process may cost in multiplications if each took one
+/// evaluation of a fit. It takes five to ten, of a third of the work.
 const DRAW_STEPS: usize = 8;
 const DRAW_WORK: f64 = 2.0e6;
 
@@ -76,6 +76,7 @@ impl Model {
         encoding: &Encoding,
         log: bool,
         memory: &Memory,
+        seed: u64,
     ) -> Option<Model> {
         let mut completed: Vec<(usize, &Told, Measured)> = Vec::new();
         let mut constraints: BTreeMap<&str, Vec<(&Told, Measured)>> = BTreeMap::new();
@@ -98,6 +99,7 @@ impl Model {
         let mut fitter = Fitter {
             categorical: encoding.categorical(),
             memory,
+            seed,
             hypers: Memory::new(),
         };
 
@@ -134,7 +136,7 @@ impl Model {
             }
             let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
             if joint.left_out(own) < alone.left_out(own) {
-                return Model::fit(told, &[], encoding, log, memory);
+                return Model::fit(told, &[], encoding, log, memory, seed);
             }
             Mixture::of(joint)
         };
@@ -272,13 +274,15 @@ fn evaluation_work(n: usize, dimension: usize) -> f64 {
 struct Fitter<'a> {
     categorical: &'a [bool],
     memory: &'a Memory,
+    seed: u64,
     hypers: Memory,
 }
 
 impl Fitter<'_> {
-    /// What the objective may be. Where most parameters are lists of values, few of them matter, and few observations do not say
-    /// which: draws of the hyper-parameters. Else the most probable ones. In both cases of a process with short length scales
-    /// and of one with long ones.
+    /// What the objective may be: a process with short length scales and one with long ones. Where most parameters are lists of
+    /// values, few of them matter, and few observations do not say which: draws of the hyper-parameters, as many of either
+    /// process (shares by how well each foresees what is left out do no better there). Else the most probable hyper-parameters
+    /// of each.
     fn objective(&mut self, data: &Data, has_mostly_lists: bool) -> Option<Mixture> {
         if has_mostly_lists {
             let mut draws = self.draws("objective, short", Basis::Variable, data)?;
@@ -294,7 +298,8 @@ impl Fitter<'_> {
         ])
     }
 
-    /// The process `name` under draws of its hyper-parameters, from the most probable ones on.
+    /// The process `name` under draws of its hyper-parameters: few steps, so they stay near the most probable ones where they
+    /// start.
     fn draws(&mut self, name: &str, basis: Basis, data: &Data) -> Option<Vec<Gp>> {
         let n = data.values.len();
         let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(1, DRAWS_MAX);
@@ -306,16 +311,28 @@ impl Fitter<'_> {
         let likeliest = self.fit(name, basis, data)?.hyper;
         let work = evaluation_work(n, self.categorical.len()) * count as f64;
         let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
-        let drawn = Gp::draw(data, self.categorical, basis, &likeliest, count, steps);
+        // Luck of its own for every number of observations.
+        let seed = self.seed.wrapping_add(n as u64);
+        let drawn = Gp::draw(
+            data,
+            self.categorical,
+            basis,
+            &likeliest,
+            seed,
+            count,
+            steps,
+        );
         self.hypers.extend(
             names
                 .into_iter()
                 .zip(drawn.iter().map(|hyper| (hyper.clone(), n))),
         );
         let draws = drawn.into_iter();
-        draws
-            .map(|hyper| Gp::condition(data, self.categorical, hyper))
-            .collect()
+        Some(
+            draws
+                .filter_map(|hyper| Gp::condition(data, self.categorical, hyper))
+                .collect(),
+        )
     }
 
     /// The process with the hyper-parameters that it had, while there are few new data.
@@ -473,6 +490,7 @@ pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility
     let mut fitter = Fitter {
         categorical: encoding.categorical(),
         memory: &Memory::new(),
+        seed: 0,
         hypers: Memory::new(),
     };
     fitter.viability(told)
@@ -502,6 +520,7 @@ mod tests {
         Fitter {
             categorical: &[false; 5],
             memory,
+            seed: 1,
             hypers: Memory::new(),
         }
     }
@@ -526,8 +545,8 @@ mod tests {
     fn among_lists_hyper_parameters_are_drawn() {
         let nothing = Memory::new();
         let mut first = fitter(&nothing);
-        let data = data(40, 1);
-        let mixture = first.objective(&data, true).unwrap();
+        let measured = data(40, 1);
+        let mixture = first.objective(&measured, true).unwrap();
         assert_eq!(mixture.len(), 2 * DRAWS_MAX);
         let lengths = |k: usize| -> Vec<f64> {
             let draws = mixture.members();
@@ -548,8 +567,8 @@ mod tests {
             .members()
             .map(|draw| draw.gp.hyper.clone())
             .collect();
-        assert_eq!(draws(&data), before);
-        assert_ne!(draws(&super::tests::data(42, 1)), before);
+        assert_eq!(draws(&measured), before);
+        assert_ne!(draws(&data(42, 1)), before);
     }
 
     #[test]

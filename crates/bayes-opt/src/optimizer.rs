@@ -339,7 +339,8 @@ impl Optimizer {
 
     fn fit(&self, earlier: &[Earlier]) -> Option<Arc<Model>> {
         let (encoding, log) = (self.space.encoding(), self.settings.log_objective);
-        Model::fit(&self.told, earlier, encoding, log, &self.memory).map(Arc::new)
+        let seed = self.settings.seed;
+        Model::fit(&self.told, earlier, encoding, log, &self.memory, seed).map(Arc::new)
     }
 
     /// Takes in what came of a configuration; one that was never asked is welcome too.

@@ -1,5 +1,5 @@
 //! Draws from a posterior whose prior is standard normal: elliptical slice sampling (Murray, Adams, MacKay 2010, "Elliptical
-//! slice sampling", figure 2). It has nothing to set, and every step moves.
+//! slice sampling", figure 2). It has nothing to set.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -691,3 +691,33 @@ fn wrong_tells_are_refused_and_change_nothing() {
     tell(&mut optimizer, 1.0, Some(0.1), 0.5).unwrap();
     assert!((optimizer.best().unwrap().mean - 1.0).abs() < 1e-9);
 }
+
+#[test]
+fn a_large_space_of_lists_is_searched_on_after_many_observations() {
+    let values: Vec<Value> = (0..9).map(Value::Int).collect();
+    let lists = (0..16).map(|k| {
+        let values = values.clone();
+        Parameter::new(&format!("x{k:02}"), Kind::Ordinal { values })
+    });
+    let space = Space::new(lists.collect(), vec![]).unwrap();
+    let mut optimizer = Optimizer::new(space.clone(), Settings::default()).unwrap();
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut told = Vec::new();
+    for _ in 0..60 {
+        let mut configuration = space.default_configuration();
+        for k in 0..16 {
+            let value = Value::Int(rng.random_range(0..9));
+            configuration.0.insert(format!("x{k:02}"), value);
+        }
+        let value = number(&configuration, "x03") - number(&configuration, "x07");
+        told.push(configuration.clone());
+        tell(&mut optimizer, configuration.clone(), value);
+        // What crashes is no observation of the objective, but costs as much to look at.
+        configuration.0.insert("x00".to_owned(), Value::Int(8));
+        configuration.0.insert("x01".to_owned(), Value::Int(8));
+        let crashed = Observation::now(configuration, Outcome::Crashed);
+        optimizer.tell(crashed).unwrap();
+    }
+    let asked = optimizer.ask(1).unwrap().remove(0);
+    assert!(!told.contains(&asked), "{asked:?}");
+}
