@@ -6,7 +6,7 @@
 //!
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
-//! the variable itself; those that are drawn have [`Basis::drawn_mean`]. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
+//! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
 //! regret (`docs/results/README.md`). Long length scales go with a linear trend: where the data say no more than which way
 //! is better, the process says that too.
 
@@ -42,14 +42,6 @@ impl Basis {
         }
     }
 
-    /// The prior mean of the logarithms where they are drawn.
-    fn drawn_mean(self, dimension: usize) -> Vec<f64> {
-        let (length, _) = length_prior(dimension);
-        let mut means = vec![length - self.slope() * DRAWN_SHORTER; dimension];
-        means.push(NOISE_PRIOR.0);
-        means
-    }
-
     fn trend(self) -> f64 {
         match self {
             Self::Variable => 0.0,
@@ -57,11 +49,6 @@ impl Basis {
         }
     }
 }
-
-/// How much shorter the length scales of [`Basis::Variable`] are where they are drawn: half of what their mode is below their
-/// median, in logarithms. A draw, unlike a mode, does not depend on whose density the prior is, so it has a prior of its own. A
-/// choice of this crate: with the whole, 300 made-up systems do no better (`docs/results/README.md`).
-const DRAWN_SHORTER: f64 = 1.5;
 
 /// Length scales and noise, which are fitted, and the prior variances of the Matérn part and of the trend, which are given;
 /// all but the last in logarithms.
@@ -233,23 +220,24 @@ impl Gp {
         )
     }
 
-    /// `count` draws of the hyper-parameters from their posterior, each `steps` steps of a chain from `start` on.
+    /// `count` draws of the hyper-parameters from their posterior under [`Basis::Logarithm`], each `steps` steps of a chain from
+    /// `start` on.
     pub(crate) fn draw(
         data: &Data,
         categorical: &[bool],
-        basis: Basis,
         start: &Hyper,
         seed: u64,
         count: usize,
         steps: usize,
     ) -> Vec<Hyper> {
+        let basis = Basis::Logarithm;
         let pairs = Pairs::new(&data.points, categorical, basis.trend());
         let d = categorical.len();
         let mut bounds = vec![LENGTH_BOUNDS; d];
         bounds.push(NOISE_BOUNDS);
         let mut deviations = vec![length_prior(d).1; d];
         deviations.push(NOISE_PRIOR.1);
-        let means = basis.drawn_mean(d);
+        let means = Hyper::prior_mode(d, basis).to_vec();
         let hyper = |standard: &[f64]| {
             let vector: Vec<f64> = (0..=d)
                 .map(|k| (means[k] + deviations[k] * standard[k]).clamp(bounds[k].0, bounds[k].1))

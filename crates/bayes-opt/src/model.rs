@@ -42,11 +42,11 @@ const REFIT_SHARE: usize = 25;
 /// costs regret. A choice of this crate (`docs/results/README.md`).
 const SHORT_LOG_ODDS: f64 = 5.0;
 
-/// Draws of a process's hyper-parameters at the most, and how many observations all of them may have together: each costs as
+/// Draws of the hyper-parameters, at least and at most, and how many observations all of them may have together: each costs as
 /// much time as the process alone. Choices of this crate.
-const DRAWS_MAX: usize = 4;
-const DRAWN_OBSERVATIONS: usize = 256;
-/// Steps from one draw to the next at the most; and what all steps of a process may cost in multiplications if each took one
+const DRAWS: (usize, usize) = (2, 8);
+const DRAWN_OBSERVATIONS: usize = 512;
+/// Steps from one draw to the next at the most; and what all steps may cost in multiplications if each took one
 /// evaluation of a fit. It takes five to ten, of a third of the work.
 const DRAW_STEPS: usize = 8;
 const DRAW_WORK: f64 = 2.0e6;
@@ -279,15 +279,12 @@ struct Fitter<'a> {
 }
 
 impl Fitter<'_> {
-    /// What the objective may be: a process with short length scales and one with long ones. Where most parameters are lists of
-    /// values, few of them matter, and few observations do not say which: draws of the hyper-parameters, as many of either
-    /// process (shares by how well each foresees what is left out do no better there). Else the most probable hyper-parameters
-    /// of each.
+    /// What the objective may be. Where most parameters are lists of values, few of them matter, and few observations do not say
+    /// which: draws of the hyper-parameters. Else the most probable ones of a process with short length scales and of one with
+    /// long ones.
     fn objective(&mut self, data: &Data, has_mostly_lists: bool) -> Option<Mixture> {
         if has_mostly_lists {
-            let mut draws = self.draws("objective, short", Basis::Variable, data)?;
-            draws.extend(self.draws("objective, long", Basis::Logarithm, data)?);
-            return Mixture::of_draws(draws);
+            return Mixture::of_draws(self.draws(data)?);
         }
         let short = self.fit("objective, short", Basis::Variable, data)?;
         let long = self.fit("objective, long", Basis::Logarithm, data)?;
@@ -298,30 +295,21 @@ impl Fitter<'_> {
         ])
     }
 
-    /// The process `name` under draws of its hyper-parameters: few steps, so they stay near the most probable ones where they
-    /// start.
-    fn draws(&mut self, name: &str, basis: Basis, data: &Data) -> Option<Vec<Gp>> {
+    /// The process with long length scales under draws of its hyper-parameters, by a chain from the most probable ones on.
+    fn draws(&mut self, data: &Data) -> Option<Vec<Gp>> {
         let n = data.values.len();
-        let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(1, DRAWS_MAX);
-        let names: Vec<String> = (0..count).map(|i| format!("{name}, draw {i}")).collect();
+        let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(DRAWS.0, DRAWS.1);
+        let names: Vec<String> = (0..count).map(|i| format!("objective, draw {i}")).collect();
         let kept: Option<Vec<Gp>> = names.iter().map(|name| self.kept(name, data)).collect();
         if kept.is_some() {
             return kept;
         }
-        let likeliest = self.fit(name, basis, data)?.hyper;
+        let likeliest = self.fit("objective, long", Basis::Logarithm, data)?.hyper;
         let work = evaluation_work(n, self.categorical.len()) * count as f64;
         let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
         // Luck of its own for every number of observations.
         let seed = self.seed.wrapping_add(n as u64);
-        let drawn = Gp::draw(
-            data,
-            self.categorical,
-            basis,
-            &likeliest,
-            seed,
-            count,
-            steps,
-        );
+        let drawn = Gp::draw(data, self.categorical, &likeliest, seed, count, steps);
         self.hypers.extend(
             names
                 .into_iter()
@@ -547,7 +535,7 @@ mod tests {
         let mut first = fitter(&nothing);
         let measured = data(40, 1);
         let mixture = first.objective(&measured, true).unwrap();
-        assert_eq!(mixture.len(), 2 * DRAWS_MAX);
+        assert_eq!(mixture.len(), DRAWS.1);
         let lengths = |k: usize| -> Vec<f64> {
             let draws = mixture.members();
             draws.map(|draw| draw.gp.hyper.ln_lengths[k]).collect()
@@ -575,6 +563,6 @@ mod tests {
     fn many_observations_have_few_draws() {
         let nothing = Memory::new();
         let draws = |n: u32| fitter(&nothing).objective(&data(n, 1), true).unwrap().len();
-        assert_eq!((draws(1), draws(100), draws(300)), (8, 4, 2));
+        assert_eq!((draws(1), draws(100), draws(300)), (8, 5, 2));
     }
 }

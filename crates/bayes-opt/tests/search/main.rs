@@ -697,7 +697,7 @@ fn a_large_space_of_lists_is_searched_on_after_many_observations() {
     let values: Vec<Value> = (0..9).map(Value::Int).collect();
     let lists = (0..16).map(|k| {
         let values = values.clone();
-        Parameter::new(&format!("x{k:02}"), Kind::Ordinal { values })
+        Parameter::new(format!("x{k:02}"), Kind::Ordinal { values })
     });
     let space = Space::new(lists.collect(), vec![]).unwrap();
     let mut optimizer = Optimizer::new(space.clone(), Settings::default()).unwrap();
