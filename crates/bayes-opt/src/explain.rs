@@ -39,28 +39,30 @@ pub struct Importance {
     pub high: f64,
 }
 
-/// Means and covariance of the averages over the space with the coordinates of each of `held` set by its changes.
-fn averages(gp: &Gp, space: &Space, held: &[Vec<(&Column, Value)>]) -> (Vec<f64>, Vec<f64>) {
+/// Points all over the space.
+fn background(space: &Space) -> Vec<Vec<f64>> {
     let encoding = space.encoding();
-    let background: Vec<Vec<f64>> = (0..BACKGROUND)
+    (0..BACKGROUND)
         .map(|index| encoding.place(&sobol(index, encoding.columns().len(), 1)))
-        .collect();
-    let sets: Vec<Vec<Vec<f64>>> = held
-        .iter()
-        .map(|changes| {
-            let mut points = background.clone();
-            for point in &mut points {
-                changes
-                    .iter()
-                    .for_each(|(column, value)| column.write(value, point));
-            }
-            points
-        })
-        .collect();
+        .collect()
+}
+
+/// `points` with some parameters set to these values.
+fn with(points: &[Vec<f64>], held: &[(&Column, Value)]) -> Vec<Vec<f64>> {
+    let mut points = points.to_vec();
+    for point in &mut points {
+        held.iter()
+            .for_each(|(column, value)| column.write(value, point));
+    }
+    points
+}
+
+/// Means and covariance of the averages over each of `sets` of points.
+fn averages(gp: &Gp, sets: &[Vec<Vec<f64>>]) -> (Vec<f64>, Vec<f64>) {
     let (n, count) = (gp.n(), f64::from(BACKGROUND));
     let (mut row, mut slopes) = (Vec::new(), Vec::new());
     let mut rows = Vec::new();
-    for points in &sets {
+    for points in sets {
         let mut mean_row = vec![0.0; n];
         for point in points {
             gp.kernel.row(point, &gp.points, &mut row, &mut slopes);
@@ -72,7 +74,7 @@ fn averages(gp: &Gp, space: &Space, held: &[Vec<(&Column, Value)>]) -> (Vec<f64>
         .iter()
         .map(|row| gp.mean + dot(row, &gp.alpha))
         .collect();
-    let m = held.len();
+    let m = sets.len();
     let mut covariance = vec![0.0; m * m];
     for a in 0..m {
         let solved: Vec<f64> = (0..n)
@@ -120,17 +122,18 @@ fn levels(column: &Column, dimension: usize, points: usize) -> Vec<Value> {
 pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
     let encoding = space.encoding();
     let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let background = background(space);
     let effects: Vec<Vec<f64>> = encoding
         .columns()
         .iter()
         .map(|column| {
             let values = levels(column, encoding.dimension(), LEVELS);
-            let held: Vec<_> = values
+            let sets: Vec<_> = values
                 .into_iter()
-                .map(|value| vec![(column, value)])
+                .map(|value| with(&background, &[(column, value)]))
                 .collect();
             let of_members = model.objective.members().flat_map(|member| {
-                let (means, mut covariance) = averages(&member.gp, space, &held);
+                let (means, mut covariance) = averages(&member.gp, &sets);
                 let draws = cell(member.share, DRAWS + 1);
                 variances_of_draws(&means, &mut covariance, draws, &mut rng)
             });
@@ -223,9 +226,11 @@ pub(crate) fn dependence(
             })
             .collect();
     }
+    let background = background(space);
     let rows = held.into_iter().map(|changes| {
+        let points = with(&background, &changes);
         let (mean, variance) = model.objective.moments(|gp| {
-            let (means, covariance) = averages(gp, space, std::slice::from_ref(&changes));
+            let (means, covariance) = averages(gp, std::slice::from_ref(&points));
             (means[0], covariance[0])
         });
         (

@@ -89,6 +89,13 @@ impl Hyper {
     }
 }
 
+/// The bounds of what is fitted or drawn, in the order of [`Hyper::to_vec`].
+fn bounds(dimension: usize) -> Vec<(f64, f64)> {
+    let mut bounds = vec![LENGTH_BOUNDS; dimension];
+    bounds.push(NOISE_BOUNDS);
+    bounds
+}
+
 fn length_prior(dimension: usize) -> (f64, f64) {
     (
         std::f64::consts::SQRT_2 + 0.5 * (dimension.max(1) as f64).ln(),
@@ -196,8 +203,7 @@ impl Gp {
             return Gp::condition(data, categorical, fallback());
         }
         let pairs = Pairs::new(&data.points, categorical, basis.trend());
-        let mut bounds = vec![LENGTH_BOUNDS; d];
-        bounds.push(NOISE_BOUNDS);
+        let bounds = bounds(d);
         let best = starts
             .iter()
             .map(|start| {
@@ -233,8 +239,7 @@ impl Gp {
         let basis = Basis::Logarithm;
         let pairs = Pairs::new(&data.points, categorical, basis.trend());
         let d = categorical.len();
-        let mut bounds = vec![LENGTH_BOUNDS; d];
-        bounds.push(NOISE_BOUNDS);
+        let bounds = bounds(d);
         let mut deviations = vec![length_prior(d).1; d];
         deviations.push(NOISE_PRIOR.1);
         let means = Hyper::prior_mode(d, basis).to_vec();

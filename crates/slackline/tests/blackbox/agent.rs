@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::throttle::Group;
-use crate::toy::{Ended, Toy, skip};
+use crate::toy::{Ended, Toy, kill, skip};
 
 /// An agent on a port of its own.
 pub(crate) struct Agent {
@@ -67,8 +67,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        kill([&mut self.child]);
     }
 }
 
@@ -111,10 +110,7 @@ impl Busy {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        kill(&mut self.0);
     }
 }
 

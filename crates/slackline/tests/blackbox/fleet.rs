@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::agent::spinners;
-use crate::toy::{Ended, Toy, skip};
+use crate::toy::{Ended, Toy, kill, skip};
 
 #[path = "../../../../xtask/src/simulated_fleet.rs"]
 mod simulated_fleet;
@@ -124,8 +124,7 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        kill([&mut self.child]);
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
-use crate::toy::{Ended, FIRST, Toy};
+use crate::toy::{Ended, FIRST, Toy, kill};
 
 /// A running server, which is killed with the test.
 pub(crate) struct Server<'a> {
@@ -145,8 +145,7 @@ impl<'a> Server<'a> {
 
 impl Drop for Server<'_> {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        kill([&mut self.child]);
     }
 }
 

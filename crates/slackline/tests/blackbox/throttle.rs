@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use host::{CpuQuota, Journal, Roots};
 use serde_json::Value;
 
-use crate::toy::{Ended, Toy, skip};
+use crate::toy::{Ended, Toy, kill, skip};
 
 /// A group with a fifth of a core, in every hierarchy, made and removed through an undo journal of its own.
 pub(crate) struct Group {
@@ -83,10 +83,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        for child in &mut self.children {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        kill(&mut self.children);
         let _ = self.journal.restore(&Roots::default(), false);
     }
 }

@@ -180,6 +180,14 @@ impl Drop for Toy {
     }
 }
 
+/// Kills processes and waits for them, whether they have ended before or not.
+pub(crate) fn kill<'a>(children: impl IntoIterator<Item = &'a mut Child>) {
+    for child in children {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
 /// A test that this host cannot run says why; where none may be left out, it fails.
 #[expect(clippy::print_stdout, reason = "a skipped test says why")]
 pub(crate) fn skip(error: &dyn std::fmt::Display) {
