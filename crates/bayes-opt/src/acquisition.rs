@@ -15,7 +15,7 @@ use crate::feasibility::Feasibility;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
 use crate::linalg::{Cholesky, add_scaled, dot};
-use crate::mixture::{Member, Mixture};
+use crate::mixture::Mixture;
 use crate::normal::{log_cdf, log_improvement, quantile};
 use crate::settings::Acquisition;
 
@@ -181,7 +181,6 @@ pub(crate) struct Surface {
 /// What one process of the objective says.
 #[derive(Clone, Debug)]
 struct Part {
-    share: f64,
     conditional: Conditional,
     worth: Worth,
 }
@@ -230,9 +229,13 @@ impl Surface {
         } else {
             Vec::new()
         };
-        let draws = if noisy { DRAWS / objective.len() } else { 1 };
-        let part = |member: &Member| {
-            let (conditional, values) = joint(&member.gp, &base, evaluated, draws, seed);
+        let draws = if noisy {
+            DRAWS / objective.members().len()
+        } else {
+            1
+        };
+        let part = |gp: &Gp| {
+            let (conditional, values) = joint(gp, &base, evaluated, draws, seed);
             let worth = match acquisition {
                 Acquisition::LogNoisyEi => Worth::Improvement {
                     bests: best_of_draws(&values, &base, evaluated, worst.max(best), seed),
@@ -243,14 +246,10 @@ impl Surface {
                     root_beta: beta.sqrt(),
                 },
             };
-            Part {
-                share: member.share,
-                conditional,
-                worth,
-            }
+            Part { conditional, worth }
         };
         Surface {
-            parts: objective.members().map(part).collect(),
+            parts: objective.members().iter().map(part).collect(),
             feasibilities,
         }
     }
@@ -338,30 +337,22 @@ impl Surface {
     /// What all parts say together, given what each says: the logarithm of the mean worth, or the mean bound. Leaves in each
     /// part's place how the result follows it.
     fn mixed(&self, of_parts: &mut [f64]) -> f64 {
-        let shares = || self.parts.iter().map(|part| part.share);
+        let share = 1.0 / self.parts();
         if self
             .parts
             .iter()
             .any(|part| matches!(part.worth, Worth::Confidence { .. }))
         {
-            let mean = shares()
-                .zip(&*of_parts)
-                .map(|(share, bound)| share * bound)
-                .sum();
-            of_parts
-                .iter_mut()
-                .zip(shares())
-                .for_each(|(bound, share)| *bound = share);
+            let mean = share * of_parts.iter().sum::<f64>();
+            of_parts.fill(share);
             return mean;
         }
         if of_parts.is_empty() {
             return 0.0;
         }
         let top = of_parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        of_parts
-            .iter_mut()
-            .zip(shares())
-            .for_each(|(log, share)| *log = share * (*log - top).exp());
+        let weight = |log: &mut f64| *log = share * (*log - top).exp();
+        of_parts.iter_mut().for_each(weight);
         let sum: f64 = of_parts.iter().sum();
         of_parts.iter_mut().for_each(|part| *part /= sum);
         top + sum.ln()
@@ -622,8 +613,9 @@ mod tests {
     use super::*;
     use crate::design::sobol;
     use crate::gp::{Data, Hyper};
+    use crate::kernel::Coordinate;
 
-    const CATEGORICAL: [bool; 2] = [false, false];
+    const COORDINATES: [Coordinate; 2] = [Coordinate::Place; 2];
 
     /// Two processes of the same observations, and their points.
     fn objective(noise: f64) -> (Mixture, Vec<Vec<f64>>) {
@@ -646,9 +638,9 @@ mod tests {
                 ln_scale: 0.0,
                 trend,
             };
-            Gp::condition(&data, &CATEGORICAL, hyper).unwrap()
+            Gp::condition(&data, &COORDINATES, hyper).unwrap()
         };
-        let mixture = Mixture::new(vec![(0.0, with(0.5, -1.2)), (-0.5, with(0.0, -0.4))]);
+        let mixture = Mixture::new(vec![with(0.5, -1.2), with(0.0, -0.4)]);
         (mixture.unwrap(), points)
     }
 
@@ -658,7 +650,7 @@ mod tests {
             .map(|i| objective.posterior_at(i))
             .collect();
         let viability = Feasibility {
-            gp: objective.members().next().unwrap().gp.clone(),
+            gp: objective.members()[0].clone(),
             threshold: -0.4,
             below: false,
             outcome_variance: 0.7,

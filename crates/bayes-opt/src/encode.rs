@@ -6,6 +6,7 @@
 //! then stands in the middle. Columns are sorted by the parameters' names, so that their order in the specification
 //! changes nothing.
 
+use crate::kernel::Coordinate;
 use crate::space::{Kind, Parameter, PriorGuess};
 use crate::value::{Configuration, Value, cell, round_to_i64};
 
@@ -30,24 +31,28 @@ pub(crate) struct Column {
 #[derive(Clone, Debug)]
 pub(crate) struct Encoding {
     columns: Vec<Column>,
-    categorical: Vec<bool>,
+    coordinates: Vec<Coordinate>,
 }
 
 impl Encoding {
     pub(crate) fn new(parameters: &[Parameter]) -> Self {
         let mut sorted: Vec<&Parameter> = parameters.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut categorical = Vec::new();
+        let mut coordinates = Vec::new();
         let columns = sorted
             .into_iter()
             .map(|parameter| {
-                let axis = categorical.len();
-                categorical.push(matches!(
-                    parameter.kind,
-                    Kind::Categorical { .. } | Kind::Bool
-                ));
+                let axis = coordinates.len();
+                coordinates.push(match parameter.kind {
+                    Kind::Categorical { .. } | Kind::Bool => Coordinate::Level,
+                    Kind::Ordinal { .. }
+                    | Kind::Int { log: true, .. }
+                    | Kind::Float { log: true, .. } => Coordinate::Place,
+                    Kind::Int { .. } => Coordinate::Whole,
+                    Kind::Float { .. } => Coordinate::Real,
+                });
                 let special_axis = (!parameter.special.is_empty()).then(|| {
-                    categorical.push(true);
+                    coordinates.push(Coordinate::Level);
                     axis + 1
                 });
                 Column {
@@ -62,13 +67,13 @@ impl Encoding {
             .collect();
         Encoding {
             columns,
-            categorical,
+            coordinates,
         }
     }
 
     /// The same with one more categorical coordinate, the last: which experiment a point belongs to, 0 for the present one.
     pub(crate) fn with_task(mut self) -> Self {
-        self.categorical.push(true);
+        self.coordinates.push(Coordinate::Level);
         self
     }
 
@@ -76,14 +81,14 @@ impl Encoding {
         &self.columns
     }
 
-    /// For each coordinate whether it is categorical.
-    pub(crate) fn categorical(&self) -> &[bool] {
-        &self.categorical
+    /// What each coordinate stands for.
+    pub(crate) fn coordinates(&self) -> &[Coordinate] {
+        &self.coordinates
     }
 
     /// How many coordinates a point has.
     pub(crate) fn dimension(&self) -> usize {
-        self.categorical.len()
+        self.coordinates.len()
     }
 
     /// Whether most parameters are lists of values, ordered or not.

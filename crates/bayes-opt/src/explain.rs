@@ -132,9 +132,9 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
                 .into_iter()
                 .map(|value| with(&background, &[(column, value)]))
                 .collect();
-            let of_members = model.objective.members().flat_map(|member| {
-                let (means, mut covariance) = averages(&member.gp, &sets);
-                let draws = cell(member.share, DRAWS + 1);
+            let of_members = model.objective.members().iter().flat_map(|gp| {
+                let (means, mut covariance) = averages(gp, &sets);
+                let draws = cell(model.objective.share(), DRAWS + 1);
                 variances_of_draws(&means, &mut covariance, draws, &mut rng)
             });
             of_members.collect()

@@ -11,7 +11,7 @@
 //! is better, the process says that too.
 
 use crate::descent::minimise;
-use crate::kernel::{Kernel, Pairs, matern};
+use crate::kernel::{Coordinate, Kernel, Pairs, matern};
 use crate::linalg::{Cholesky, add_scaled, dot};
 use crate::slice::Chain;
 
@@ -22,7 +22,13 @@ const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
 const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
 /// The prior variance of the trend. Fitted (ln ~ Normal(−1.5, 1)) it does no better, and a trend beside short length scales
 /// costs regret (`docs/results/README.md`). A choice of this crate.
-const TREND: f64 = 0.5;
+pub(crate) const TREND: f64 = 0.5;
+
+/// Along a range whose differences matter, length scales are drawn around the mode of their prior's density, which is short,
+/// with this deviation of the logarithm: most such functions bend along all of their ranges. Along lists and where ratios
+/// matter few parameters do anything, and length scales are drawn from the prior itself. A choice of this crate
+/// (`docs/results/README.md`).
+const SHORT_DEVIATION: f64 = 0.75;
 
 /// Whose density the priors of length scales and noise are: the maximum of a posterior depends on it (MacKay 1998, "Choice
 /// of basis for Laplace approximation").
@@ -96,6 +102,20 @@ fn bounds(dimension: usize) -> Vec<(f64, f64)> {
     bounds
 }
 
+/// Mean and standard deviation of what is drawn, in the order of [`Hyper::to_vec`].
+fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
+    let (mean, sd) = length_prior(coordinates.len());
+    let (short, noise) = ((mean - sd * sd, SHORT_DEVIATION), NOISE_PRIOR);
+    let lengths = coordinates.iter().map(|coordinate| {
+        if coordinate.is_linear_range() {
+            short
+        } else {
+            (mean, sd)
+        }
+    });
+    lengths.chain([noise]).unzip()
+}
+
 fn length_prior(dimension: usize) -> (f64, f64) {
     (
         std::f64::consts::SQRT_2 + 0.5 * (dimension.max(1) as f64).ln(),
@@ -150,14 +170,14 @@ pub(crate) struct Gp {
 
 impl Gp {
     /// The process with given hyper-parameters. `None` only where the data are not finite.
-    pub(crate) fn condition(data: &Data, categorical: &[bool], hyper: Hyper) -> Option<Gp> {
+    pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: Hyper) -> Option<Gp> {
         let kernel = Kernel::new(
-            categorical,
+            coordinates,
             &hyper.ln_lengths,
             hyper.ln_scale.exp(),
             hyper.trend,
         );
-        let (n, d) = (data.n(), categorical.len());
+        let (n, d) = (data.n(), coordinates.len());
         let noise = data.noise(&hyper);
         let mut matrix = vec![0.0; n * n];
         for i in 0..n {
@@ -192,17 +212,17 @@ impl Gp {
     /// evaluations of the posterior.
     pub(crate) fn fit(
         data: &Data,
-        categorical: &[bool],
+        coordinates: &[Coordinate],
         basis: Basis,
         starts: &[Hyper],
         evaluations_max: usize,
     ) -> Option<Gp> {
-        let d = categorical.len();
+        let d = coordinates.len();
         let fallback = || Hyper::prior_mode(d, basis);
         if data.n() < 2 {
-            return Gp::condition(data, categorical, fallback());
+            return Gp::condition(data, coordinates, fallback());
         }
-        let pairs = Pairs::new(&data.points, categorical, basis.trend());
+        let pairs = Pairs::new(&data.points, coordinates, basis.trend());
         let bounds = bounds(d);
         let best = starts
             .iter()
@@ -221,7 +241,7 @@ impl Gp {
             .min_by(|a, b| a.value.total_cmp(&b.value));
         Gp::condition(
             data,
-            categorical,
+            coordinates,
             best.map_or_else(fallback, |minimum| Hyper::from_slice(&minimum.point, basis)),
         )
     }
@@ -230,19 +250,17 @@ impl Gp {
     /// `start` on.
     pub(crate) fn draw(
         data: &Data,
-        categorical: &[bool],
+        coordinates: &[Coordinate],
         start: &Hyper,
         seed: u64,
         count: usize,
         steps: usize,
     ) -> Vec<Hyper> {
         let basis = Basis::Logarithm;
-        let pairs = Pairs::new(&data.points, categorical, basis.trend());
-        let d = categorical.len();
+        let pairs = Pairs::new(&data.points, coordinates, basis.trend());
+        let d = coordinates.len();
         let bounds = bounds(d);
-        let mut deviations = vec![length_prior(d).1; d];
-        deviations.push(NOISE_PRIOR.1);
-        let means = Hyper::prior_mode(d, basis).to_vec();
+        let (means, deviations) = drawn_prior(coordinates);
         let hyper = |standard: &[f64]| {
             let vector: Vec<f64> = (0..=d)
                 .map(|k| (means[k] + deviations[k] * standard[k]).clamp(bounds[k].0, bounds[k].1))
@@ -482,7 +500,7 @@ mod tests {
         }
     }
 
-    const CATEGORICAL: [bool; 3] = [false, false, true];
+    const COORDINATES: [Coordinate; 3] = [Coordinate::Place, Coordinate::Place, Coordinate::Level];
 
     #[test]
     fn the_gradient_is_the_difference_quotient() {
@@ -492,7 +510,7 @@ mod tests {
             .into_iter()
             .flat_map(|basis| (0..4).map(move |k| (basis, k)))
         {
-            let pairs = Pairs::new(&data.points, &CATEGORICAL, basis.trend());
+            let pairs = Pairs::new(&data.points, &COORDINATES, basis.trend());
             let mut gradient = [0.0; 4];
             negative_log_posterior(&data, &pairs, basis, &at, &mut gradient);
             let moved = |step: f64| {
@@ -520,7 +538,7 @@ mod tests {
             ln_noise: f64::NEG_INFINITY,
             ..Hyper::prior_mode(3, Basis::Variable)
         };
-        let gp = Gp::condition(&data, &CATEGORICAL, hyper).unwrap();
+        let gp = Gp::condition(&data, &COORDINATES, hyper).unwrap();
         for (point, value) in data.points.chunks(3).zip(&data.values) {
             let (mean, variance) = gp.posterior(point);
             assert!(
@@ -533,7 +551,7 @@ mod tests {
     #[test]
     fn the_posterior_at_an_observation_is_the_posterior() {
         let data = data(20, 0.3);
-        let gp = Gp::condition(&data, &CATEGORICAL, Hyper::prior_mode(3, Basis::Variable)).unwrap();
+        let gp = Gp::condition(&data, &COORDINATES, Hyper::prior_mode(3, Basis::Variable)).unwrap();
         for i in 0..20 {
             let (mean, variance) = gp.posterior(&data.points[i * 3..(i + 1) * 3]);
             let (fast_mean, fast_variance) = gp.posterior_at(i);
@@ -549,7 +567,7 @@ mod tests {
         }
         let gp = Gp::fit(
             &data,
-            &CATEGORICAL,
+            &COORDINATES,
             Basis::Variable,
             &[Hyper::prior_mode(3, Basis::Variable)],
             60,
@@ -576,7 +594,7 @@ mod tests {
                 trend,
                 ..Hyper::prior_mode(3, Basis::Logarithm)
             };
-            let gp = Gp::condition(&data, &CATEGORICAL, hyper).unwrap();
+            let gp = Gp::condition(&data, &COORDINATES, hyper).unwrap();
             gp.posterior(&[1.0, 0.5, 1.0]).0 - gp.posterior(&[0.0, 0.5, 1.0]).0
         };
         assert!(Hyper::prior_mode(3, Basis::Logarithm).trend == TREND);
@@ -590,7 +608,7 @@ mod tests {
             assert!(
                 Gp::fit(
                     &data(n, 0.1),
-                    &CATEGORICAL,
+                    &COORDINATES,
                     Basis::Variable,
                     &[Hyper::prior_mode(3, Basis::Variable)],
                     30
@@ -606,7 +624,7 @@ mod tests {
         assert!(
             Gp::fit(
                 &twice,
-                &CATEGORICAL,
+                &COORDINATES,
                 Basis::Variable,
                 &[Hyper::prior_mode(3, Basis::Variable)],
                 30
@@ -618,7 +636,7 @@ mod tests {
             ..Hyper::prior_mode(3, Basis::Variable)
         };
         twice.variances.fill(0.0);
-        assert!(Gp::condition(&twice, &CATEGORICAL, hyper).is_some());
+        assert!(Gp::condition(&twice, &COORDINATES, hyper).is_some());
         let constant = Data {
             values: vec![2.0; 10],
             ..data(10, 0.0)
@@ -626,7 +644,7 @@ mod tests {
         assert!(
             Gp::fit(
                 &constant,
-                &CATEGORICAL,
+                &COORDINATES,
                 Basis::Variable,
                 &[Hyper::prior_mode(3, Basis::Variable)],
                 30

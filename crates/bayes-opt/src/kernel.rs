@@ -1,9 +1,39 @@
 //! The Matérn-5/2 kernel with one length scale per coordinate, where categorical coordinates differ or do not, and beside
-//! it, where wanted, a linear trend over the ordered ones.
+//! it, where wanted, a linear trend over those that are counted or ordered.
 
 use crate::linalg::{dot, weighted_squares};
 
 const SQRT5: f64 = 2.236_067_977_499_79;
+
+/// What a coordinate stands for: it decides what is expected of the objective along it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coordinate {
+    /// Levels, which are the same or not.
+    Level,
+    /// Places in an order: of a list's values, or of a range whose ratios matter.
+    Place,
+    /// Whole numbers of a range.
+    Whole,
+    /// Any numbers of a range.
+    Real,
+}
+
+impl Coordinate {
+    pub(crate) fn is_categorical(self) -> bool {
+        self == Self::Level
+    }
+
+    /// Whether a trend may go along it. Knobs that are counted or ordered mostly help more the further they are turned; a
+    /// function of real numbers has its best inside as often.
+    pub(crate) fn has_trend(self) -> bool {
+        matches!(self, Self::Place | Self::Whole)
+    }
+
+    /// Whether it is a range whose differences matter.
+    pub(crate) fn is_linear_range(self) -> bool {
+        matches!(self, Self::Whole | Self::Real)
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
@@ -23,10 +53,15 @@ const MIDDLE: f64 = 0.5;
 const UNIFORM_PRECISION: f64 = 12.0;
 
 impl Kernel {
-    /// `trend` is the prior variance of the linear part, over the cube, of a space without categorical coordinates.
-    pub(crate) fn new(categorical: &[bool], ln_lengths: &[f64], scale: f64, trend: f64) -> Self {
+    /// `trend` is the prior variance of the linear part, over the cube, of a space where one may go along every coordinate.
+    pub(crate) fn new(
+        coordinates: &[Coordinate],
+        ln_lengths: &[f64],
+        scale: f64,
+        trend: f64,
+    ) -> Self {
         let mut ordered: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
-        let lists = (0..categorical.len()).filter(|k| categorical[*k]);
+        let lists = (0..coordinates.len()).filter(|k| coordinates[*k].is_categorical());
         let lists = lists
             .map(|k| (k, std::mem::take(&mut ordered[k])))
             .collect();
@@ -34,7 +69,7 @@ impl Kernel {
             ordered,
             lists,
             scale,
-            trend: trends(categorical, trend),
+            trend: trends(coordinates, trend),
         }
     }
 
@@ -115,15 +150,13 @@ impl Kernel {
 }
 
 /// The prior variance of a trend along each coordinate, as [`linear`] takes it; empty where there is none.
-fn trends(categorical: &[bool], variance: f64) -> Vec<f64> {
+fn trends(coordinates: &[Coordinate], variance: f64) -> Vec<f64> {
     if variance == 0.0 {
         return Vec::new();
     }
-    let each = variance * UNIFORM_PRECISION / categorical.len().max(1) as f64;
-    let ordered = categorical.iter().map(|categorical| !categorical);
-    ordered
-        .map(|ordered| if ordered { each } else { 0.0 })
-        .collect()
+    let each = variance * UNIFORM_PRECISION / coordinates.len().max(1) as f64;
+    let along = coordinates.iter().map(|coordinate| coordinate.has_trend());
+    along.map(|along| if along { each } else { 0.0 }).collect()
 }
 
 /// The covariance of what trends make of the values at `a` and `b`.
@@ -165,9 +198,9 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    pub(crate) fn new(points: &[f64], categorical: &[bool], trend: f64) -> Self {
-        let trends = trends(categorical, trend);
-        let dimension = categorical.len();
+    pub(crate) fn new(points: &[f64], coordinates: &[Coordinate], trend: f64) -> Self {
+        let trends = trends(coordinates, trend);
+        let dimension = coordinates.len();
         let n = points.len() / dimension;
         let mut squares = Vec::with_capacity(n * n.saturating_sub(1) / 2 * dimension);
         let mut covariance = vec![0.0; n * n];
@@ -175,8 +208,10 @@ impl Pairs {
             let a = &points[i * dimension..];
             for j in 0..i {
                 let b = &points[j * dimension..];
-                squares
-                    .extend((0..dimension).map(|k| squared_difference(a[k], b[k], categorical[k])));
+                squares.extend(
+                    (0..dimension)
+                        .map(|k| squared_difference(a[k], b[k], coordinates[k].is_categorical())),
+                );
                 covariance[i * n + j] = linear(&trends, a, b);
             }
             covariance[i * n + i] = linear(&trends, a, a);

@@ -6,6 +6,7 @@ use crate::acquisition::Evaluated;
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
 use crate::gp::{Basis, Data, Gp, Hyper};
+use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
@@ -36,11 +37,6 @@ const VIOLATED_ERRORS: f64 = 1.645;
 /// Hyper-parameters are fitted again when the observations have grown by one part in so many: every time up to 25, every
 /// twelfth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
-
-/// How probable short length scales are before anything is measured against long ones, which come with more noise and a trend:
-/// the logarithm of the odds, 150 to 1. Where every parameter matters, as in Hartmann's function, believing in long ones sooner
-/// costs regret. A choice of this crate (`docs/results/README.md`).
-const SHORT_LOG_ODDS: f64 = 5.0;
 
 /// Draws of the hyper-parameters, at least and at most, and how many observations all of them may have together: each costs as
 /// much time as the process alone. Choices of this crate.
@@ -97,7 +93,7 @@ impl Model {
             return None;
         }
         let mut fitter = Fitter {
-            categorical: encoding.categorical(),
+            coordinates: encoding.coordinates(),
             memory,
             seed,
             hypers: Memory::new(),
@@ -127,7 +123,7 @@ impl Model {
             mean_prior: (0.0, 1.0),
         };
         let objective = if earlier.is_empty() {
-            fitter.objective(&data, encoding.has_mostly_lists())?
+            Mixture::new(fitter.draws(&data)?)?
         } else {
             let own = completed.len();
             let alone = fitter.fit("objective, alone", Basis::Variable, &data)?;
@@ -138,7 +134,7 @@ impl Model {
             if joint.left_out(own) < alone.left_out(own) {
                 return Model::fit(told, &[], encoding, log, memory, seed);
             }
-            Mixture::of(joint)
+            Mixture::new(vec![joint])?
         };
 
         let mut feasibilities = Vec::new();
@@ -272,30 +268,15 @@ fn evaluation_work(n: usize, dimension: usize) -> f64 {
 }
 
 struct Fitter<'a> {
-    categorical: &'a [bool],
+    coordinates: &'a [Coordinate],
     memory: &'a Memory,
     seed: u64,
     hypers: Memory,
 }
 
 impl Fitter<'_> {
-    /// What the objective may be. Where most parameters are lists of values, few of them matter, and few observations do not say
-    /// which: draws of the hyper-parameters. Else the most probable ones of a process with short length scales and of one with
-    /// long ones.
-    fn objective(&mut self, data: &Data, has_mostly_lists: bool) -> Option<Mixture> {
-        if has_mostly_lists {
-            return Mixture::of_draws(self.draws(data)?);
-        }
-        let short = self.fit("objective, short", Basis::Variable, data)?;
-        let long = self.fit("objective, long", Basis::Logarithm, data)?;
-        let n = data.values.len();
-        Mixture::new(vec![
-            (short.left_out(n) + SHORT_LOG_ODDS, short),
-            (long.left_out(n), long),
-        ])
-    }
-
-    /// The process with long length scales under draws of its hyper-parameters, by a chain from the most probable ones on.
+    /// What the objective may be, as few observations seldom say which parameters matter: the process under draws of its
+    /// hyper-parameters, by a chain from the most probable ones on.
     fn draws(&mut self, data: &Data) -> Option<Vec<Gp>> {
         let n = data.values.len();
         let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(DRAWS.0, DRAWS.1);
@@ -304,12 +285,12 @@ impl Fitter<'_> {
         if kept.is_some() {
             return kept;
         }
-        let likeliest = self.fit("objective, long", Basis::Logarithm, data)?.hyper;
-        let work = evaluation_work(n, self.categorical.len()) * count as f64;
+        let likeliest = self.fit("objective", Basis::Logarithm, data)?.hyper;
+        let work = evaluation_work(n, self.coordinates.len()) * count as f64;
         let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
         // Luck of its own for every number of observations.
         let seed = self.seed.wrapping_add(n as u64);
-        let drawn = Gp::draw(data, self.categorical, &likeliest, seed, count, steps);
+        let drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
         self.hypers.extend(
             names
                 .into_iter()
@@ -318,7 +299,7 @@ impl Fitter<'_> {
         let draws = drawn.into_iter();
         Some(
             draws
-                .filter_map(|hyper| Gp::condition(data, self.categorical, hyper))
+                .filter_map(|hyper| Gp::condition(data, self.coordinates, hyper))
                 .collect(),
         )
     }
@@ -331,14 +312,14 @@ impl Fitter<'_> {
         }
         self.hypers
             .insert(name.to_owned(), (last.clone(), *fitted_to));
-        Gp::condition(data, self.categorical, last.clone())
+        Gp::condition(data, self.coordinates, last.clone())
     }
 
     fn fit(&mut self, name: &str, basis: Basis, data: &Data) -> Option<Gp> {
         if let Some(gp) = self.kept(name, data) {
             return Some(gp);
         }
-        let d = self.categorical.len();
+        let d = self.coordinates.len();
         let work = evaluation_work(data.values.len(), d);
         let evaluations = cell(FIT_WORK / work / 60.0, 60).max(3);
         let mode = Hyper::prior_mode(d, basis);
@@ -354,7 +335,7 @@ impl Fitter<'_> {
             Some((last, _)) => vec![last.clone(), mode, rough],
             None => vec![mode, rough],
         };
-        let gp = Gp::fit(data, self.categorical, basis, &starts, evaluations)?;
+        let gp = Gp::fit(data, self.coordinates, basis, &starts, evaluations)?;
         self.hypers
             .insert(name.to_owned(), (gp.hyper.clone(), data.values.len()));
         Some(gp)
@@ -375,9 +356,9 @@ impl Fitter<'_> {
         // A classifier is chosen anew whenever the regression was.
         let hyper = match self.memory.get(CLASSIFIER) {
             Some((hyper, chosen_at)) if *chosen_at == fitted_to => hyper.clone(),
-            _ => viability::choose(&labels, self.categorical, &rough.hyper)?,
+            _ => viability::choose(&labels, self.coordinates, &rough.hyper)?,
         };
-        let gp = viability::condition(&labels, self.categorical, &hyper)?;
+        let gp = viability::condition(&labels, self.coordinates, &hyper)?;
         self.hypers
             .insert(CLASSIFIER.to_owned(), (hyper, fitted_to));
         Some(Feasibility {
@@ -476,7 +457,7 @@ fn standard(labels: &Data) -> Data {
 /// Viability alone, for when nothing completed yet.
 pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
-        categorical: encoding.categorical(),
+        coordinates: encoding.coordinates(),
         memory: &Memory::new(),
         seed: 0,
         hypers: Memory::new(),
@@ -506,7 +487,7 @@ mod tests {
 
     fn fitter(memory: &Memory) -> Fitter<'_> {
         Fitter {
-            categorical: &[false; 5],
+            coordinates: &[Coordinate::Place; 5],
             memory,
             seed: 1,
             hypers: Memory::new(),
@@ -514,55 +495,52 @@ mod tests {
     }
 
     #[test]
-    fn among_ranges_long_length_scales_take_much_evidence() {
-        let share_of_short = |n: u32, seed: u32| -> f64 {
-            let nothing = Memory::new();
-            let mixture = fitter(&nothing).objective(&data(n, seed), false).unwrap();
-            let shorts = mixture
-                .members()
-                .filter(|member| member.gp.hyper.trend == 0.0);
-            shorts.map(|member| member.share).sum()
+    fn along_ranges_shorter_length_scales_are_drawn() {
+        let nothing = Memory::new();
+        let mean = |coordinate: Coordinate| {
+            let coordinates = [coordinate; 5];
+            let mut fitter = Fitter {
+                coordinates: &coordinates,
+                ..fitter(&nothing)
+            };
+            let draws = fitter.draws(&data(2, 1)).unwrap();
+            let lengths = draws.iter().flat_map(|gp| &gp.hyper.ln_lengths);
+            lengths.sum::<f64>() / (5 * draws.len()) as f64
         };
-        let mean = |n: u32| (0..8).map(|seed| share_of_short(n, seed)).sum::<f64>() / 8.0;
-        let (few, many) = (mean(10), mean(60));
-        assert!(few > 0.7, "{few}");
-        assert!(many < few, "{few} {many}");
+        let ordered = mean(Coordinate::Place);
+        for short in [Coordinate::Whole, Coordinate::Real].map(mean) {
+            assert!(short < ordered - 1.0, "{short} {ordered}");
+        }
     }
 
     #[test]
-    fn among_lists_hyper_parameters_are_drawn() {
+    fn hyper_parameters_are_drawn() {
         let nothing = Memory::new();
         let mut first = fitter(&nothing);
         let measured = data(40, 1);
-        let mixture = first.objective(&measured, true).unwrap();
-        assert_eq!(mixture.len(), DRAWS.1);
-        let lengths = |k: usize| -> Vec<f64> {
-            let draws = mixture.members();
-            draws.map(|draw| draw.gp.hyper.ln_lengths[k]).collect()
-        };
+        let drawn: Vec<Hyper> = hypers(first.draws(&measured));
+        assert_eq!(drawn.len(), DRAWS.1);
+        let lengths =
+            |k: usize| -> Vec<f64> { drawn.iter().map(|hyper| hyper.ln_lengths[k]).collect() };
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         let decides = lengths(0);
         assert!((1..5).all(|k| mean(&decides) < mean(&lengths(k))));
         assert!(decides.iter().any(|ln| (ln - decides[0]).abs() > 0.01));
         // As they were, until there are enough new data.
         let memory = first.hypers;
-        let draws = |data: &Data| {
-            let mixture = fitter(&memory).objective(data, true).unwrap();
-            let draws = mixture.members().map(|draw| draw.gp.hyper.clone());
-            draws.collect::<Vec<Hyper>>()
-        };
-        let before: Vec<Hyper> = mixture
-            .members()
-            .map(|draw| draw.gp.hyper.clone())
-            .collect();
-        assert_eq!(draws(&measured), before);
-        assert_ne!(draws(&data(42, 1)), before);
+        let draws = |data: &Data| hypers(fitter(&memory).draws(data));
+        assert_eq!(draws(&measured), drawn);
+        assert_ne!(draws(&data(42, 1)), drawn);
+    }
+
+    fn hypers(draws: Option<Vec<Gp>>) -> Vec<Hyper> {
+        draws.unwrap().into_iter().map(|gp| gp.hyper).collect()
     }
 
     #[test]
     fn many_observations_have_few_draws() {
         let nothing = Memory::new();
-        let draws = |n: u32| fitter(&nothing).objective(&data(n, 1), true).unwrap().len();
+        let draws = |n: u32| fitter(&nothing).draws(&data(n, 1)).unwrap().len();
         assert_eq!((draws(1), draws(100), draws(300)), (8, 5, 2));
     }
 }

@@ -30,9 +30,12 @@ pub(crate) fn worth_repeating(
     }
     let points: Vec<&[f64]> = rivals[..count].iter().copied().chain([new]).collect();
     let mut gains = vec![0.0; points.len()];
-    for member in objective.members() {
-        let of_member = knowledge_gradients(&member.gp, &points);
-        add_scaled(&mut gains, member.share, &of_member);
+    for gp in objective.members() {
+        add_scaled(
+            &mut gains,
+            objective.share(),
+            &knowledge_gradients(gp, &points),
+        );
     }
     let (best, worth) = (0..count)
         .map(|i| (i, gains[i]))

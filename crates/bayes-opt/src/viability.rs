@@ -6,8 +6,8 @@
 //! regression on the labels themselves would need short length scales to follow a sharp border, and would forget it a few
 //! steps further on.
 
-use crate::gp::{Data, Gp, Hyper, length_penalty};
-use crate::kernel::Kernel;
+use crate::gp::{Data, Gp, Hyper, TREND, length_penalty};
+use crate::kernel::{Coordinate, Kernel};
 use crate::linalg::{Cholesky, add_scaled, dot};
 use crate::normal::log_cdf;
 
@@ -21,7 +21,8 @@ const NEWTON_STEPS_MAX: usize = 30;
 const CURVATURE_MIN: f64 = 1e-6;
 /// Length scales tried, relative to those that a regression on the labels takes, in logarithms.
 const STRETCHES: [f64; 5] = [0.0, 0.8, 1.6, 2.4, 3.2];
-/// Prior variances tried, in logarithms: latent deviations of 1, 4 and 10.
+/// Prior variances tried, in logarithms: latent deviations of 1, 4 and 10. Each goes with a trend in proportion: what asks more
+/// of a resource than what crashed crashes as well.
 const LN_SCALES: [f64; 3] = [0.0, 2.8, 4.6];
 
 /// The mode of the latent values, and what it is worth.
@@ -34,7 +35,7 @@ struct Mode {
 
 /// The classifier with the most probable of the hyper-parameters near `start`, which come from a regression on the
 /// labels (`data.values`, ±1).
-pub(crate) fn choose(data: &Data, categorical: &[bool], start: &Hyper) -> Option<Hyper> {
+pub(crate) fn choose(data: &Data, coordinates: &[Coordinate], start: &Hyper) -> Option<Hyper> {
     let mut best: Option<(f64, Hyper)> = None;
     for stretch in STRETCHES {
         for ln_scale in LN_SCALES {
@@ -42,9 +43,9 @@ pub(crate) fn choose(data: &Data, categorical: &[bool], start: &Hyper) -> Option
                 ln_lengths: start.ln_lengths.iter().map(|ln| ln + stretch).collect(),
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale,
-                trend: 0.0,
+                trend: TREND * ln_scale.exp(),
             };
-            let Some(mode) = mode(data, categorical, &hyper) else {
+            let Some(mode) = mode(data, coordinates, &hyper) else {
                 continue;
             };
             let worth = mode.log_evidence - length_penalty(&hyper.ln_lengths);
@@ -57,8 +58,8 @@ pub(crate) fn choose(data: &Data, categorical: &[bool], start: &Hyper) -> Option
 }
 
 /// The classifier with given hyper-parameters, as a process of the latent value.
-pub(crate) fn condition(data: &Data, categorical: &[bool], hyper: &Hyper) -> Option<Gp> {
-    let mode = mode(data, categorical, hyper)?;
+pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Gp> {
+    let mode = mode(data, coordinates, hyper)?;
     let pseudo = Data {
         points: data.points.clone(),
         values: mode
@@ -75,12 +76,17 @@ pub(crate) fn condition(data: &Data, categorical: &[bool], hyper: &Hyper) -> Opt
         weights: vec![1.0; mode.latent.len()],
         mean_prior: MEAN_PRIOR,
     };
-    Gp::condition(&pseudo, categorical, hyper.clone())
+    Gp::condition(&pseudo, coordinates, hyper.clone())
 }
 
-fn mode(data: &Data, categorical: &[bool], hyper: &Hyper) -> Option<Mode> {
-    let (n, d) = (data.values.len(), categorical.len());
-    let kernel = Kernel::new(categorical, &hyper.ln_lengths, hyper.ln_scale.exp(), 0.0);
+fn mode(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> {
+    let (n, d) = (data.values.len(), coordinates.len());
+    let kernel = Kernel::new(
+        coordinates,
+        &hyper.ln_lengths,
+        hyper.ln_scale.exp(),
+        hyper.trend,
+    );
     let point = |i: usize| &data.points[i * d..(i + 1) * d];
     let mut covariance = vec![0.0; n * n];
     for i in 0..n {
@@ -186,8 +192,8 @@ mod tests {
             ln_lengths: vec![-1.5],
             ..Hyper::prior_mode(1, Basis::Variable)
         };
-        let hyper = choose(&data, &[false], &start).unwrap();
-        condition(&data, &[false], &hyper).unwrap()
+        let hyper = choose(&data, &[Coordinate::Place], &start).unwrap();
+        condition(&data, &[Coordinate::Place], &hyper).unwrap()
     }
 
     #[test]
@@ -230,8 +236,8 @@ mod tests {
             ln_scale: 1.0,
             trend: 0.0,
         };
-        let mode = mode(&data, &[false], &hyper).unwrap();
-        let gp = condition(&data, &[false], &hyper).unwrap();
+        let mode = mode(&data, &[Coordinate::Place], &hyper).unwrap();
+        let gp = condition(&data, &[Coordinate::Place], &hyper).unwrap();
         // The process through the pseudo-observations has its mean at the mode.
         for (point, latent) in data.points.iter().zip(&mode.latent) {
             assert!((gp.posterior(&[*point]).0 - latent).abs() < 1e-4);

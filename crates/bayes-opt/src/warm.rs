@@ -92,7 +92,7 @@ impl Earlier {
         let start = Hyper::prior_mode(encoding.dimension(), Basis::Variable);
         let gp = Gp::fit(
             &data,
-            encoding.categorical(),
+            encoding.coordinates(),
             Basis::Variable,
             &[start],
             FIT_EVALUATIONS,
