@@ -8,8 +8,6 @@ use crate::normal::log_cdf;
 /// restart, and on a live service its users. Choices of this crate (`docs/results/README.md`).
 const CAUTION: f64 = 15.0;
 const CAUTIOUS_BELOW: f64 = 0.7;
-/// The standard normal quantile of it.
-const CAUTIOUS_BELOW_Z: f64 = 0.524_400_5;
 
 /// Feasibility of one kind: the process is at most `threshold`, or, for viability, at least.
 #[derive(Clone, Debug)]
@@ -38,8 +36,9 @@ impl Feasibility {
         let deviation = total_variance.sqrt();
         let z = self.z(mean, deviation);
         let (mut log, mut slope) = log_cdf(z);
-        if z < CAUTIOUS_BELOW_Z && !self.below {
-            log = CAUTION * log - (CAUTION - 1.0) * CAUTIOUS_BELOW.ln();
+        let cautious_below = CAUTIOUS_BELOW.ln();
+        if log < cautious_below && !self.below {
+            log = CAUTION * log - (CAUTION - 1.0) * cautious_below;
             slope *= CAUTION;
         }
         let sign = if self.below { -1.0 } else { 1.0 };

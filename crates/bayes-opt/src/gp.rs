@@ -7,8 +7,8 @@
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results/README.md`). Draws along ranges have a narrower prior around that mode (`SHORT_DEVIATION`). Long
-//! length scales go with a linear trend: where the data say no more than which way is better, the process says that too.
+//! regret (`docs/results/README.md`). Draws along ranges have a narrower prior around that mode (`SHORT_DEVIATION`). Draws
+//! go with a linear trend: where the data say no more than which way is better, the process says that too.
 
 use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, Pairs, matern};
@@ -20,8 +20,8 @@ const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// deviations.
 const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
 const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
-/// The prior variance of the trend. Fitted (ln ~ Normal(−1.5, 1)) it does no better, and a trend beside short length scales
-/// costs regret (`docs/results/README.md`). A choice of this crate.
+/// The prior variance of the trend. Fitted (ln ~ Normal(−1.5, 1)) it does no better, and a trend along
+/// real numbers costs regret ([`Coordinate::has_trend`], `docs/results/README.md`). A choice of this crate.
 pub(crate) const TREND: f64 = 0.5;
 
 /// Along a range whose differences matter, length scales are drawn around the mode of their prior's density, which is short,
@@ -246,7 +246,7 @@ impl Gp {
         )
     }
 
-    /// `count` draws of the hyper-parameters from their posterior under [`Basis::Logarithm`], each `steps` steps of a chain from
+    /// `count` draws of the hyper-parameters from their posterior under [`drawn_prior`], each `steps` steps of a chain from
     /// `start` on.
     pub(crate) fn draw(
         data: &Data,
