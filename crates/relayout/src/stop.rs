@@ -284,7 +284,7 @@ impl<'a> Stopped<'a> {
                     is_any = true;
                 }
                 // A thread that has ended runs no code: a zombie leader stays in the list until its process ends.
-                Err(_) if matches!(state(self.pid, thread), 'Z' | 'X' | '?') => {}
+                Err(RelayoutError::Gone { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -377,15 +377,16 @@ impl<'a> Stopped<'a> {
 }
 
 fn seize(pid: u32, thread: u32) -> Result<(), RelayoutError> {
-    ptrace::seize(thread).map_err(|error| {
+    // The request waits for an exec to end, and is refused where the exec has put another thread in the place of this one.
+    let seized = ptrace::seize(thread).or_else(|_| ptrace::seize(thread));
+    seized.map_err(|error| {
         let tracer = status_field(pid, thread, "TracerPid")
             .and_then(|tracer| tracer.parse().ok())
             .unwrap_or(0);
-        match &error {
+        match state(pid, thread) {
+            // ESRCH, or EPERM where its parent has not waited for it.
+            'Z' | 'X' | '?' => RelayoutError::Gone { pid },
             _ if tracer != 0 => declined(pid, Declined::Traced { tracer }),
-            RelayoutError::Ptrace { source, .. } if source.raw_os_error() == Some(libc::ESRCH) => {
-                RelayoutError::Gone { pid }
-            }
             _ => error,
         }
     })

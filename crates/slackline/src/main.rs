@@ -102,7 +102,7 @@ fn main() -> ExitCode {
         Ok(Done::RestoreFailed) => ExitCode::from(4),
         Ok(Done::Signal(signal)) => ExitCode::from(u8::try_from(128 + signal).unwrap_or(255)),
         Err(error) => {
-            message(&format!("slackline: {error:#}"));
+            message(&format!("slackline: {}", whole(&error)));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -208,7 +208,39 @@ fn publish(
     Ok(())
 }
 
+/// An error with its causes, but for those that the one above already tells of.
+fn whole(error: &anyhow::Error) -> String {
+    let causes = error.chain().map(ToString::to_string);
+    causes
+        .reduce(|text, cause| match text.ends_with(&cause) {
+            true => text,
+            false => format!("{text}: {cause}"),
+        })
+        .unwrap_or_default()
+}
+
 /// Writes a message to standard error, where nobody may be listening.
 fn message(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use ::relayout::RelayoutError;
+
+    use super::whole;
+
+    #[test]
+    fn an_error_tells_each_cause_once() {
+        let error = anyhow::Error::from(RelayoutError::Refused {
+            pid: 7,
+            call: "mmap",
+            source: std::io::Error::other("no memory"),
+        });
+        assert_eq!(whole(&error), "process 7 may not mmap: no memory");
+        assert_eq!(
+            whole(&error.context("the service")),
+            "the service: process 7 may not mmap: no memory"
+        );
+    }
 }

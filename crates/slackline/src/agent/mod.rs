@@ -21,7 +21,7 @@ use self::metrics::Agent;
 use self::names::Names;
 use self::services::Services;
 use crate::throttle::tracepoints::Tracepoints;
-use crate::{Done, message};
+use crate::{Done, message, whole};
 
 /// Pages of each CPU's buffer, as a power of two: 256 KiB hold about 2,500 switches.
 const PAGES_LOG2: u32 = 6;
@@ -131,7 +131,8 @@ fn open(roots: &Roots) -> Option<Tracepoints> {
     opened
         .inspect_err(|error| {
             message(&format!(
-                "{error:#}. Counters only: no cores in use at 10 ms, no runnable threads, no run-queue delay."
+                "{}. Counters only: no cores in use at 10 ms, no runnable threads, no run-queue delay.",
+                whole(error)
             ));
         })
         .ok()

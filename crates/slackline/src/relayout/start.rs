@@ -19,7 +19,7 @@ use super::config::{self, Config, Watch};
 use super::log::Log;
 use super::status::line;
 use super::undo;
-use crate::{Done, message, print};
+use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -184,7 +184,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
                 Ok(status) => {
                     seen.insert((status.pid, status.start_time), status);
                 }
-                Err(error) if !is_once => log.say(&format!("slackline: {error:#}")),
+                Err(error) if !is_once => log.say(&format!("slackline: {}", whole(&error))),
                 Err(error) => return Err(error),
             }
             if let Some(signal) = interrupt.signal() {

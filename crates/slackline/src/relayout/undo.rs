@@ -4,7 +4,7 @@ use ::relayout::{CodeCache, Manifest, RelayoutError, State, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use crate::{Done, message, print};
+use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
@@ -105,7 +105,10 @@ fn undo(store: &Store, manifest: &Manifest, dry_run: bool) -> Undone {
     let (outcome, is_restored) = match try_undo(store, manifest, dry_run) {
         Ok(outcome) => outcome,
         Err(error) => (
-            format!("COULD NOT BE RESTORED: {error:#}; it stays on record, try again"),
+            format!(
+                "COULD NOT BE RESTORED: {}; it stays on record, try again",
+                whole(&error)
+            ),
             false,
         ),
     };

@@ -13,7 +13,7 @@ use tuner::process::Interrupt;
 
 use super::watch::{self, Watched};
 use super::{page, shell};
-use crate::{Done, load, message};
+use crate::{Done, load, message, whole};
 
 /// How often a rate is tried at which the generator was held up.
 const ATTEMPTS: usize = 5;
@@ -339,7 +339,7 @@ fn trial(
         .replace("{duration_s}", &format!("{}", arguments.step_s));
     let output = match shell(&filled).context("--command") {
         Err(error) if may_give_up && interrupt.signal().is_none() => {
-            message(&format!("{error:#}"));
+            message(&whole(&error));
             return Ok(Outcome {
                 p99_ms: f64::INFINITY,
                 p99_at_least_ms: f64::INFINITY,
