@@ -7,7 +7,7 @@
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results/README.md`). Draws along ranges have a narrower prior around that mode (`SHORT_DEVIATION`). Draws
+//! regret (`docs/results/README.md`). Draws along ranges and between levels have narrower priors (`SHORT_DEVIATION`). Draws
 //! go with a linear trend: where the data say no more than which way is better, the process says that too.
 
 use crate::descent::minimise;
@@ -25,10 +25,12 @@ const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
 pub(crate) const TREND: f64 = 0.5;
 
 /// Along a range whose differences matter, length scales are drawn around the mode of their prior's density, which is short,
-/// with this deviation of the logarithm: most such functions bend along all of their ranges. Along lists and where ratios
-/// matter few parameters do anything, and length scales are drawn from the prior itself. A choice of this crate
-/// (`docs/results/README.md`).
+/// with this deviation of the logarithm: most such functions bend along all of their ranges. Choices of this crate, as the
+/// next (`docs/results/README.md`).
 const SHORT_DEVIATION: f64 = 0.75;
+/// Between levels they are drawn half of the way to that mode, with this deviation: some do much, many nothing. Where there is
+/// an order or ratios matter few parameters do anything, and length scales are drawn from the prior itself.
+const LEVEL_DEVIATION: f64 = 1.0;
 
 /// Whose density the priors of length scales and noise are: the maximum of a posterior depends on it (MacKay 1998, "Choice
 /// of basis for Laplace approximation").
@@ -105,15 +107,12 @@ fn bounds(dimension: usize) -> Vec<(f64, f64)> {
 /// Mean and standard deviation of what is drawn, in the order of [`Hyper::to_vec`].
 fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
     let (mean, sd) = length_prior(coordinates.len());
-    let (short, noise) = ((mean - sd * sd, SHORT_DEVIATION), NOISE_PRIOR);
-    let lengths = coordinates.iter().map(|coordinate| {
-        if coordinate.is_linear_range() {
-            short
-        } else {
-            (mean, sd)
-        }
+    let lengths = coordinates.iter().map(|coordinate| match coordinate {
+        Coordinate::Level => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
+        Coordinate::Place => (mean, sd),
+        Coordinate::Whole | Coordinate::Real => (mean - sd * sd, SHORT_DEVIATION),
     });
-    lengths.chain([noise]).unzip()
+    lengths.chain([NOISE_PRIOR]).unzip()
 }
 
 fn length_prior(dimension: usize) -> (f64, f64) {

@@ -28,11 +28,6 @@ impl Coordinate {
     pub(crate) fn has_trend(self) -> bool {
         matches!(self, Self::Place | Self::Whole)
     }
-
-    /// Whether it is a range whose differences matter.
-    pub(crate) fn is_linear_range(self) -> bool {
-        matches!(self, Self::Whole | Self::Real)
-    }
 }
 
 #[derive(Clone, Debug)]
