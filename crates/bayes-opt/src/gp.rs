@@ -8,7 +8,8 @@
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
 //! regret (`docs/results/README.md`). Draws along ranges and between levels have narrower priors (`SHORT_DEVIATION`,
-//! `LEVEL_DEVIATION`). Draws go with a linear trend: where the data say no more than which way is better, the process says that too.
+//! `LEVEL_DEVIATION`). Draws go with a linear trend: where the data say no more than which way is better, the process says
+//! that too.
 
 use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, Pairs, matern};
