@@ -7,8 +7,8 @@
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results/README.md`). Draws along ranges and between levels have narrower priors (`SHORT_DEVIATION`,
-//! `LEVEL_DEVIATION`). Draws go with a linear trend: where the data say no more than which way is better, the process says
+//! regret (`docs/results/README.md`). Draws along ranges and between levels have narrower priors (`REAL_DEVIATION` and
+//! those after it). Draws go with a linear trend: where the data say no more than which way is better, the process says
 //! that too.
 
 use crate::descent::minimise;
@@ -25,10 +25,12 @@ const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
 /// real numbers costs regret ([`Coordinate::has_trend`], `docs/results/README.md`). A choice of this crate.
 pub(crate) const TREND: f64 = 0.5;
 
-/// Along a range whose differences matter, length scales are drawn around the mode of their prior's density, which is short,
-/// with this deviation of the logarithm: most such functions bend along all of their ranges. Choices of this crate, as the
-/// next (`docs/results/README.md`).
-const SHORT_DEVIATION: f64 = 0.75;
+/// Along ranges whose differences matter, length scales are drawn around the mode of their prior's density, which is short:
+/// most such functions bend along all of their ranges. The deviations of the logarithm, for real and for whole numbers: of
+/// functions of real numbers nearly all parameters matter, of counted knobs not as many. Choices of this crate, as the next
+/// (`docs/results/README.md`).
+const REAL_DEVIATION: f64 = 0.5;
+const WHOLE_DEVIATION: f64 = 0.75;
 /// Between levels they are drawn half of the way to that mode, with this deviation: some do much, many nothing. Where there is
 /// an order or ratios matter few parameters do anything, and length scales are drawn from the prior itself.
 const LEVEL_DEVIATION: f64 = 1.0;
@@ -111,7 +113,8 @@ fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
     let lengths = coordinates.iter().map(|coordinate| match coordinate {
         Coordinate::Level => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
         Coordinate::Place => (mean, sd),
-        Coordinate::Whole | Coordinate::Real => (mean - sd * sd, SHORT_DEVIATION),
+        Coordinate::Whole => (mean - sd * sd, WHOLE_DEVIATION),
+        Coordinate::Real => (mean - sd * sd, REAL_DEVIATION),
     });
     lengths.chain([NOISE_PRIOR]).unzip()
 }
