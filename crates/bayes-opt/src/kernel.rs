@@ -150,8 +150,8 @@ fn trends(coordinates: &[Coordinate], variance: f64) -> Vec<f64> {
         return Vec::new();
     }
     let each = variance * UNIFORM_PRECISION / coordinates.len().max(1) as f64;
-    let along = coordinates.iter().map(|coordinate| coordinate.has_trend());
-    along.map(|along| if along { each } else { 0.0 }).collect()
+    let along = |coordinate: &Coordinate| if coordinate.has_trend() { each } else { 0.0 };
+    coordinates.iter().map(along).collect()
 }
 
 /// The covariance of what trends make of the values at `a` and `b`.
