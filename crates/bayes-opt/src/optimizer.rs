@@ -145,7 +145,7 @@ impl Optimizer {
             return Ok(best.clone());
         }
         let asked = self.told.len() + self.pending.len();
-        let starts = asked < start_length(&self.space, &self.settings, &self.told);
+        let starts = asked < start_length(&self.space, &self.settings);
         if self.earlier.is_empty()
             && starts
             && let Some(point) = self.start_point()
@@ -442,24 +442,11 @@ impl Optimizer {
 /// Evaluations of a start by default. A choice of this crate: enough to see every parameter move, never so many that a
 /// budget of 20 is spent on it.
 const START: (usize, usize) = (4, 6);
-/// Where most parameters are lists of values, so many more for every crash, and so many at the most. A choice of this crate:
-/// what crashed says nothing of the objective, and from the few points that are left the model shuns for long whatever lies
-/// beside a crash. Where most are ranges a search learns the border of what survives as it goes, and a longer start costs
-/// crashes (docs/results/README.md).
-const START_AFTER_CRASH: usize = 2;
-const START_AFTER_CRASHES_MAX: usize = 6;
 
 /// The length of a start.
-fn start_length(space: &Space, settings: &Settings, told: &[Told]) -> usize {
-    settings.initial_random.unwrap_or_else(|| {
-        let length = (space.parameters().len() + 1).clamp(START.0, START.1);
-        if !space.encoding().has_mostly_lists() {
-            return length;
-        }
-        let crashed = |told: &&Told| matches!(told.observation.outcome, Outcome::Crashed);
-        let crashes = told.iter().filter(crashed).count();
-        length + (START_AFTER_CRASH * crashes).min(START_AFTER_CRASHES_MAX)
-    })
+fn start_length(space: &Space, settings: &Settings) -> usize {
+    let length = (space.parameters().len() + 1).clamp(START.0, START.1);
+    settings.initial_random.unwrap_or(length)
 }
 
 fn is_taken(told: &[Told], pending: &[Vec<f64>], point: &[f64]) -> bool {

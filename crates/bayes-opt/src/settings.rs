@@ -61,8 +61,7 @@ pub struct Settings {
     pub strategy: Strategy,
     /// Configurations to try first, in order.
     pub initial: Vec<Configuration>,
-    /// How many evaluations there are before the model is trusted; `None`: one more than there are parameters, but 4 to 6,
-    /// and where most are lists of values two more for every crash, up to 6 more.
+    /// How many evaluations there are before the model is trusted; `None`: one more than there are parameters, but 4 to 6.
     pub initial_random: Option<usize>,
     /// What earlier experiments on the same or an overlapping space measured, in the same unit; a constant difference does
     /// not matter. What the first of them holds best is asked first, after `initial`, and the search goes on from what they

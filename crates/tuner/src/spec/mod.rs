@@ -600,7 +600,7 @@ pub struct SearchSpec {
     /// `log-noisy-ei`, `ei`, `log-ei`, `ucb` or `poi`.
     pub acquisition: AcquisitionName,
     /// Configurations spread evenly over the space before the model decides; by default one more than there are parameters,
-    /// but 4 to 6, and where most are lists of values two more for every crash, up to 6 more.
+    /// but 4 to 6.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_random: Option<usize>,
     /// Reports (`tune --json`) of earlier experiments on the same or overlapping parameters, or `.jsonl` files of
