@@ -91,12 +91,6 @@ impl Encoding {
         self.coordinates.len()
     }
 
-    /// Whether most parameters are lists of values, ordered or not.
-    pub(crate) fn has_mostly_lists(&self) -> bool {
-        let lists = self.columns.iter().filter(|column| !column.kind.is_range());
-        2 * lists.count() > self.columns.len()
-    }
-
     fn column(&self, name: &str) -> Option<&Column> {
         self.columns
             .binary_search_by(|column| column.name.as_str().cmp(name))

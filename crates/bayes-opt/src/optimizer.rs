@@ -272,13 +272,13 @@ impl Optimizer {
     /// Every range at its middle, as ranges are drawn around what is thought likely, and lists as the sequence draws them:
     /// once. `None` where most parameters are lists: a point of the sequence says more of those.
     fn middle(&mut self) -> Option<Vec<f64>> {
-        if self.space.encoding().has_mostly_lists() {
-            return None;
-        }
         let parameters = self.space.parameters();
         let (ranges, lists): (Vec<&Parameter>, Vec<&Parameter>) = parameters
             .iter()
             .partition(|parameter| parameter.is_range());
+        if lists.len() > ranges.len() {
+            return None;
+        }
         let lists: Vec<String> = lists.iter().map(|list| list.name.clone()).collect();
         let mut middle = self.space.default_configuration();
         for range in &ranges {

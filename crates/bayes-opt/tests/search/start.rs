@@ -6,6 +6,13 @@ use bayes_opt::{Configuration, Kind, Observation, Optimizer, Outcome, Parameter,
 
 use crate::{float, number};
 
+fn list(name: &str) -> Parameter {
+    let values = vec!["a".into(), "b".into(), "c".into()];
+    let mut list = Parameter::new(name, Kind::Categorical { values });
+    list.default = Some("b".into());
+    list
+}
+
 #[test]
 fn a_search_begins_in_the_middle_of_its_ranges() {
     let log = Kind::Float {
@@ -13,12 +20,6 @@ fn a_search_begins_in_the_middle_of_its_ranges() {
         high: 100.0,
         step: None,
         log: true,
-    };
-    let list = |name: &str| {
-        let values = vec!["a".into(), "b".into(), "c".into()];
-        let mut list = Parameter::new(name, Kind::Categorical { values });
-        list.default = Some("b".into());
-        list
     };
     let asked = |parameters: Vec<Parameter>, seed| {
         let space = Space::new(parameters, vec![]).unwrap();
@@ -86,26 +87,16 @@ fn length_of_start(parameters: &[Parameter], crashes: usize) -> usize {
 
 #[test]
 fn a_start_is_four_to_six_questions_long_whatever_crashes() {
-    let length = |parameters: usize, crashes: usize| {
-        let parameters: Vec<Parameter> = (0..parameters)
-            .map(|i| {
-                let name = if i == 0 {
-                    "x".to_owned()
-                } else {
-                    format!("y{i}")
-                };
-                let values = vec!["a".into(), "b".into(), "c".into()];
-                match i % 2 {
-                    0 => float(&name, 0.0, 1.0),
-                    _ => Parameter::new(name, Kind::Categorical { values }),
-                }
-            })
-            .collect();
+    let length = |ranges: usize, lists: usize, crashes: usize| {
+        let mut parameters = vec![float("x", 0.0, 1.0)];
+        parameters.extend((1..ranges).map(|i| float(&format!("y{i}"), 0.0, 1.0)));
+        parameters.extend((0..lists).map(|i| list(&format!("z{i}"))));
         length_of_start(&parameters, crashes)
     };
     assert_eq!(
-        [2, 3, 4, 5, 9].map(|count| length(count, 0)),
+        [1, 2, 3, 4, 8].map(|lists| length(1, lists, 0)),
         [4, 4, 5, 6, 6]
     );
-    assert_eq!([1, 2, 4].map(|crashes| length(9, crashes)), [6; 3]);
+    assert_eq!([1, 2, 4].map(|crashes| length(1, 8, crashes)), [6; 3]);
+    assert_eq!([1, 2, 4].map(|crashes| length(5, 4, crashes)), [6; 3]);
 }
