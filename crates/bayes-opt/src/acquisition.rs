@@ -81,7 +81,9 @@ impl Conditional {
             .row(x, &self.points, &mut scratch.row, &mut scratch.slopes);
         let n = scratch.row.len();
         scratch.means.clear();
-        scratch.means.resize(self.draws, self.mean);
+        scratch
+            .means
+            .resize(self.draws, self.mean + self.kernel.bowl.mean(x));
         scratch.product.clear();
         let mut explained = 0.0;
         for j in 0..n {
@@ -123,8 +125,9 @@ impl Conditional {
         let mut means = vec![0.0; self.draws];
         for i in 0..points.len() {
             let explained: f64 = (0..n).map(|j| products[(i, j)] * rows[i * n + j]).sum();
+            let prior = self.mean + self.kernel.bowl.mean(&points[i]);
             for (draw, mean) in means.iter_mut().enumerate() {
-                *mean = self.mean + shifts[(i, draw)];
+                *mean = prior + shifts[(i, draw)];
             }
             let variance = (self.kernel.variance(&points[i]) - explained).max(VARIANCE_MIN);
             take(i, &means, variance);
@@ -160,6 +163,8 @@ impl Conditional {
         self.kernel
             .gradient(x, &self.points, &scratch.slopes, &scratch.factors, gradient);
         self.kernel.variance_gradient(x, by_variance, gradient);
+        let bowl = &self.kernel.bowl;
+        bowl.mean_gradient(x, by_means.iter().sum(), gradient);
     }
 }
 
@@ -541,7 +546,8 @@ fn joint(
     }
     let prior: Vec<f64> = rows
         .iter()
-        .map(|row| gp.mean + dot(&row[..n], &gp.alpha))
+        .zip(&chosen)
+        .map(|(row, point)| gp.mean_at(point, &row[..n]))
         .collect();
     let normals = stratified(draws, m, seed);
     for (draw, value) in values.iter_mut().enumerate() {
@@ -615,7 +621,7 @@ mod tests {
     use crate::gp::{Data, Hyper};
     use crate::kernel::Coordinate;
 
-    const COORDINATES: [Coordinate; 2] = [Coordinate::Place; 2];
+    const COORDINATES: [Coordinate; 2] = [Coordinate::Place, Coordinate::Real];
 
     /// Two processes of the same observations, and their points.
     fn objective(noise: f64) -> (Mixture, Vec<Vec<f64>>) {
@@ -637,6 +643,7 @@ mod tests {
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale: 0.0,
                 trend,
+                bowl: trend > 0.0,
             };
             Gp::condition(&data, &COORDINATES, hyper).unwrap()
         };

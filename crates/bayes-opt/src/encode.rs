@@ -6,7 +6,7 @@
 //! then stands in the middle. Columns are sorted by the parameters' names, so that their order in the specification
 //! changes nothing.
 
-use crate::kernel::Coordinate;
+use crate::kernel::{Coordinate, MIDDLE};
 use crate::space::{Kind, Parameter, PriorGuess};
 use crate::value::{Configuration, Value, cell, round_to_i64};
 
@@ -32,6 +32,8 @@ pub(crate) struct Column {
 pub(crate) struct Encoding {
     columns: Vec<Column>,
     coordinates: Vec<Coordinate>,
+    /// Whether a bowl is expected along real numbers.
+    pub(crate) bowl: bool,
 }
 
 impl Encoding {
@@ -68,6 +70,7 @@ impl Encoding {
         Encoding {
             columns,
             coordinates,
+            bowl: true,
         }
     }
 
@@ -84,6 +87,18 @@ impl Encoding {
     /// What each coordinate stands for.
     pub(crate) fn coordinates(&self) -> &[Coordinate] {
         &self.coordinates
+    }
+
+    /// All ranges and orders at their middle, and the first of all levels.
+    pub(crate) fn middle(&self) -> Vec<f64> {
+        let at = |coordinate: &Coordinate| {
+            if coordinate.is_categorical() {
+                0.0
+            } else {
+                MIDDLE
+            }
+        };
+        self.coordinates.iter().map(at).collect()
     }
 
     /// How many coordinates a point has.

@@ -61,19 +61,17 @@ fn with(points: &[Vec<f64>], held: &[(&Column, Value)]) -> Vec<Vec<f64>> {
 fn averages(gp: &Gp, sets: &[Vec<Vec<f64>>]) -> (Vec<f64>, Vec<f64>) {
     let (n, count) = (gp.n(), f64::from(BACKGROUND));
     let (mut row, mut slopes) = (Vec::new(), Vec::new());
-    let mut rows = Vec::new();
+    let (mut rows, mut means) = (Vec::new(), Vec::new());
     for points in sets {
         let mut mean_row = vec![0.0; n];
         for point in points {
             gp.kernel.row(point, &gp.points, &mut row, &mut slopes);
             crate::linalg::add_scaled(&mut mean_row, 1.0 / count, &row);
         }
+        let heights = points.iter().map(|x| gp.mean_at(x, &[])).sum::<f64>();
+        means.push(heights / count + dot(&mean_row, &gp.alpha));
         rows.push(mean_row);
     }
-    let means = rows
-        .iter()
-        .map(|row| gp.mean + dot(row, &gp.alpha))
-        .collect();
     let m = sets.len();
     let mut covariance = vec![0.0; m * m];
     for a in 0..m {

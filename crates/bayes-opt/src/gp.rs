@@ -2,7 +2,8 @@
 //!
 //! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The constant mean `m` has a
 //! normal prior and is solved for exactly, the others are found by [`crate::descent`] with analytic gradients, or drawn from
-//! their posterior by [`crate::slice`].
+//! their posterior by [`crate::slice`]. Where they are drawn, a [`Bowl`] is added to the mean, and its uncertainty to the
+//! covariance.
 //!
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
@@ -11,6 +12,7 @@
 //! those after it). Draws go with a linear trend: where the data say no more than which way is better, the process says
 //! that too.
 
+use crate::bowl::Bowl;
 use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, Pairs, matern};
 use crate::linalg::{Cholesky, add_scaled, dot};
@@ -61,14 +63,15 @@ impl Basis {
     }
 }
 
-/// Length scales and noise, which are fitted, and the prior variances of the Matérn part and of the trend, which are given;
-/// all but the last in logarithms.
+/// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn part and of the trend, and
+/// whether a bowl is expected along real numbers. All but the last two in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
     pub(crate) ln_noise: f64,
     pub(crate) ln_scale: f64,
     pub(crate) trend: f64,
+    pub(crate) bowl: bool,
 }
 
 impl Hyper {
@@ -80,6 +83,15 @@ impl Hyper {
             ln_noise: NOISE_PRIOR.0 - basis.slope() * NOISE_PRIOR.1.powi(2),
             ln_scale: 0.0,
             trend: basis.trend(),
+            bowl: false,
+        }
+    }
+
+    fn bowl(&self, coordinates: &[Coordinate]) -> Bowl {
+        if self.bowl {
+            Bowl::new(coordinates, &self.ln_lengths)
+        } else {
+            Bowl::default()
         }
     }
 
@@ -96,6 +108,7 @@ impl Hyper {
             ln_noise: vector[dimension],
             ln_scale: 0.0,
             trend: basis.trend(),
+            bowl: false,
         }
     }
 }
@@ -144,6 +157,25 @@ impl Data {
         self.values.len()
     }
 
+    fn points(&self) -> impl Iterator<Item = &[f64]> {
+        self.points
+            .chunks_exact((self.points.len() / self.n().max(1)).max(1))
+    }
+
+    fn heights(&self, bowl: &Bowl) -> Vec<f64> {
+        self.points().map(|point| bowl.height(point)).collect()
+    }
+
+    /// The values without the bowl that is expected, and the mean of the prior of what is then constant: over the
+    /// observations it is the bowl and the constant that have the mean of [`Data::mean_prior`].
+    fn above(&self, bowl: &Bowl) -> (Vec<f64>, f64) {
+        let expected: Vec<f64> = self.points().map(|x| bowl.mean(x)).collect();
+        let values = self.values.iter().zip(&expected);
+        let values = values.map(|(value, expected)| value - expected).collect();
+        let average = expected.iter().sum::<f64>() / self.n().max(1) as f64;
+        (values, self.mean_prior.0 - average)
+    }
+
     fn noise(&self, hyper: &Hyper) -> Vec<f64> {
         let fitted = hyper.ln_noise.exp();
         self.variances
@@ -179,7 +211,8 @@ impl Gp {
             &hyper.ln_lengths,
             hyper.ln_scale.exp(),
             hyper.trend,
-        );
+        )
+        .with_bowl(hyper.bowl(coordinates));
         let (n, d) = (data.n(), coordinates.len());
         let noise = data.noise(&hyper);
         let mut matrix = vec![0.0; n * n];
@@ -195,7 +228,8 @@ impl Gp {
             matrix[i * n + i] += noise[i];
         }
         let factor = Cholesky::with_jitter(&mut matrix, n)?;
-        let (mean, alpha) = mean_and_alpha(&factor, data);
+        let (above, prior) = data.above(&kernel.bowl);
+        let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let typical_variance = data.variances.iter().sum::<f64>() / n.max(1) as f64;
         let (points, values) = (data.points.clone(), data.values.clone());
         Some(Gp {
@@ -236,7 +270,7 @@ impl Gp {
                     0.5,
                     evaluations_max,
                     |vector, gradient| {
-                        negative_log_posterior(data, &pairs, basis, vector, gradient)
+                        negative_log_posterior(data, &pairs, coordinates, basis, vector, gradient)
                     },
                 )
             })
@@ -250,7 +284,7 @@ impl Gp {
     }
 
     /// `count` draws of the hyper-parameters from their posterior under [`drawn_prior`], each `steps` steps of a chain from
-    /// `start` on.
+    /// `start` on, with a bowl where that has one.
     pub(crate) fn draw(
         data: &Data,
         coordinates: &[Coordinate],
@@ -268,12 +302,15 @@ impl Gp {
             let vector: Vec<f64> = (0..=d)
                 .map(|k| (means[k] + deviations[k] * standard[k]).clamp(bounds[k].0, bounds[k].1))
                 .collect();
-            Hyper::from_slice(&vector, basis)
+            Hyper {
+                bowl: start.bowl,
+                ..Hyper::from_slice(&vector, basis)
+            }
         };
         let standard = (0..=d).zip(start.to_vec());
         let standard = standard.map(|(k, value)| (value - means[k]) / deviations[k]);
         let log_likelihood = |standard: &[f64]| {
-            Likelihood::of(data, &pairs, &hyper(standard))
+            Likelihood::of(data, coordinates, &pairs, &hyper(standard))
                 .map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
         };
         let mut chain = Chain::new(standard.collect(), seed, log_likelihood);
@@ -317,6 +354,11 @@ impl Gp {
         (0..count.min(self.n())).map(log_density).sum()
     }
 
+    /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
+    pub(crate) fn mean_at(&self, x: &[f64], row: &[f64]) -> f64 {
+        self.mean + self.kernel.bowl.mean(x) + dot(row, &self.alpha[..row.len()])
+    }
+
     /// Mean and variance of `f` at `x`.
     pub(crate) fn posterior(&self, x: &[f64]) -> (f64, f64) {
         let (mut row, mut slopes) = (Vec::new(), Vec::new());
@@ -326,7 +368,7 @@ impl Gp {
             .map(|i| row[i] * dot(&self.inverse[i * n..(i + 1) * n], &row))
             .sum();
         (
-            self.mean + dot(&row, &self.alpha),
+            self.mean_at(x, &row),
             (self.kernel.variance(x) - quadratic).max(VARIANCE_MIN),
         )
     }
@@ -335,11 +377,12 @@ impl Gp {
 /// The least posterior variance: below it rounding decides.
 pub(crate) const VARIANCE_MIN: f64 = 1e-12;
 
-fn mean_and_alpha(factor: &Cholesky, data: &Data) -> (f64, Vec<f64>) {
-    let (prior_mean, prior_sd) = data.mean_prior;
+/// The constant mean of `values`, at its most probable, and what they say beside it.
+fn mean_and_alpha(factor: &Cholesky, values: &[f64], prior: (f64, f64)) -> (f64, Vec<f64>) {
+    let (prior_mean, prior_sd) = prior;
     let mut ones = vec![1.0; factor.n()];
     factor.solve(&mut ones);
-    let mut alpha = data.values.clone();
+    let mut alpha = values.to_vec();
     factor.solve(&mut alpha);
     let precision = prior_sd.powi(-2);
     let mean = (precision * prior_mean + alpha.iter().sum::<f64>())
@@ -362,7 +405,7 @@ struct Likelihood {
 
 impl Likelihood {
     /// `None` where the covariance is not positive definite.
-    fn of(data: &Data, pairs: &Pairs, hyper: &Hyper) -> Option<Self> {
+    fn of(data: &Data, coordinates: &[Coordinate], pairs: &Pairs, hyper: &Hyper) -> Option<Self> {
         let n = data.n();
         let inverse_square: Vec<f64> = hyper
             .ln_lengths
@@ -370,6 +413,8 @@ impl Likelihood {
             .map(|ln| (-2.0 * ln).exp())
             .collect();
         let noise = data.noise(hyper);
+        let bowl = hyper.bowl(coordinates);
+        let heights = data.heights(&bowl);
         let mut matrix = pairs.covariance.clone();
         let mut slopes = Vec::with_capacity(n * n / 2);
         let mut squares = pairs.iter();
@@ -377,20 +422,20 @@ impl Likelihood {
             for j in 0..i {
                 let Some(square) = squares.next() else { break };
                 let (value, slope) = matern(Pairs::scaled(square, &inverse_square));
-                matrix[i * n + j] += value;
+                matrix[i * n + j] += value + Bowl::covariance(heights[i], heights[j]);
                 slopes.push(slope);
             }
-            matrix[i * n + i] += 1.0 + noise[i];
+            matrix[i * n + i] += 1.0 + noise[i] + Bowl::covariance(heights[i], heights[i]);
         }
         let factor = Cholesky::new(&matrix, n)?;
-        let (mean, alpha) = mean_and_alpha(&factor, data);
-        let fit: f64 = data
-            .values
+        let (above, prior) = data.above(&bowl);
+        let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
+        let fit: f64 = above
             .iter()
             .zip(&alpha)
             .map(|(y, alpha)| (y - mean) * alpha)
             .sum();
-        let pull = (mean - data.mean_prior.0) / data.mean_prior.1;
+        let pull = (mean - prior) / data.mean_prior.1;
         let negative_log = 0.5 * (fit + factor.log_determinant() + pull * pull);
         Some(Likelihood {
             factor,
@@ -406,6 +451,7 @@ impl Likelihood {
 fn negative_log_posterior(
     data: &Data,
     pairs: &Pairs,
+    coordinates: &[Coordinate],
     basis: Basis,
     vector: &[f64],
     gradient: &mut [f64],
@@ -413,7 +459,7 @@ fn negative_log_posterior(
     let n = data.n();
     let d = vector.len() - 1;
     let hyper = Hyper::from_slice(vector, basis);
-    let Some(likelihood) = Likelihood::of(data, pairs, &hyper) else {
+    let Some(likelihood) = Likelihood::of(data, coordinates, pairs, &hyper) else {
         return f64::INFINITY;
     };
     let Likelihood {
@@ -515,11 +561,11 @@ mod tests {
         {
             let pairs = Pairs::new(&data.points, &COORDINATES, basis.trend());
             let mut gradient = [0.0; 4];
-            negative_log_posterior(&data, &pairs, basis, &at, &mut gradient);
+            negative_log_posterior(&data, &pairs, &COORDINATES, basis, &at, &mut gradient);
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &pairs, basis, &at, &mut [0.0; 4])
+                negative_log_posterior(&data, &pairs, &COORDINATES, basis, &at, &mut [0.0; 4])
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(
@@ -554,7 +600,12 @@ mod tests {
     #[test]
     fn the_posterior_at_an_observation_is_the_posterior() {
         let data = data(20, 0.3);
-        let gp = Gp::condition(&data, &COORDINATES, Hyper::prior_mode(3, Basis::Variable)).unwrap();
+        let hyper = Hyper {
+            bowl: true,
+            ..Hyper::prior_mode(3, Basis::Logarithm)
+        };
+        let coordinates = [Coordinate::Place, Coordinate::Real, Coordinate::Level];
+        let gp = Gp::condition(&data, &coordinates, hyper).unwrap();
         for i in 0..20 {
             let (mean, variance) = gp.posterior(&data.points[i * 3..(i + 1) * 3]);
             let (fast_mean, fast_variance) = gp.posterior_at(i);
@@ -603,6 +654,31 @@ mod tests {
         assert!(Hyper::prior_mode(3, Basis::Logarithm).trend == TREND);
         assert!(beyond(TREND) > beyond(0.0) + 0.05);
         assert!((beyond(TREND) - 1.0).abs() < 0.5 * (beyond(0.0) - 1.0).abs());
+    }
+
+    #[test]
+    fn a_bowl_is_expected_until_data_say_otherwise() {
+        let hyper = Hyper {
+            bowl: true,
+            ..Hyper::prior_mode(2, Basis::Logarithm)
+        };
+        // How much lower the middle is than the corners, given a process that is flat, or a hill.
+        let depth = |n: u32, height: f64| {
+            let points: Vec<Vec<f64>> = (0..n).map(|i| sobol(i, 2, 5)).collect();
+            let hill = |x: &Vec<f64>| -height * x.iter().map(|x| (x - 0.5).powi(2)).sum::<f64>();
+            let data = Data {
+                values: points.iter().map(hill).collect(),
+                variances: vec![1e-3; points.len()],
+                weights: vec![1.0; points.len()],
+                points: points.concat(),
+                mean_prior: (0.0, 1.0),
+            };
+            let gp = Gp::condition(&data, &[Coordinate::Real; 2], hyper.clone()).unwrap();
+            gp.posterior(&[0.0; 2]).0 - gp.posterior(&[0.5; 2]).0
+        };
+        assert!(depth(1, 0.0) > 1.0, "{}", depth(1, 0.0));
+        assert!(depth(20, 0.0).abs() < 0.1, "{}", depth(20, 0.0));
+        assert!(depth(20, 4.0) < -1.0, "{}", depth(20, 4.0));
     }
 
     #[test]

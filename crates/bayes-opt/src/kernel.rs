@@ -1,6 +1,7 @@
 //! The Matérn-5/2 kernel with one length scale per coordinate, where categorical coordinates differ or do not, and beside
-//! it, where wanted, a linear trend over those that are counted or ordered.
+//! it, where wanted, a linear trend over those that are counted or ordered, and a bowl over real numbers.
 
+use crate::bowl::Bowl;
 use crate::linalg::{dot, weighted_squares};
 
 const SQRT5: f64 = 2.236_067_977_499_79;
@@ -40,12 +41,13 @@ pub(crate) struct Kernel {
     pub(crate) scale: f64,
     /// What a trend along each coordinate adds to the prior variance, by squared distance from the middle; empty without one.
     trend: Vec<f64>,
+    pub(crate) bowl: Bowl,
 }
 
 /// Trends are 0 there.
-const MIDDLE: f64 = 0.5;
+pub(crate) const MIDDLE: f64 = 0.5;
 /// One over the variance of a coordinate over the cube.
-const UNIFORM_PRECISION: f64 = 12.0;
+pub(crate) const UNIFORM_PRECISION: f64 = 12.0;
 
 impl Kernel {
     /// `trend` is the prior variance of the linear part, over the cube, of a space where one may go along every coordinate.
@@ -65,7 +67,13 @@ impl Kernel {
             lists,
             scale,
             trend: trends(coordinates, trend),
+            bowl: Bowl::default(),
         }
+    }
+
+    /// The same, where a bowl is expected as well.
+    pub(crate) fn with_bowl(self, bowl: Bowl) -> Self {
+        Kernel { bowl, ..self }
     }
 
     pub(crate) fn dimension(&self) -> usize {
@@ -74,12 +82,14 @@ impl Kernel {
 
     /// The covariance of the values at `a` and `b`.
     pub(crate) fn between(&self, a: &[f64], b: &[f64]) -> f64 {
-        self.scale * matern(self.distance_square(a, b)).0 + linear(&self.trend, a, b)
+        let bowl = Bowl::covariance(self.bowl.height(a), self.bowl.height(b));
+        self.scale * matern(self.distance_square(a, b)).0 + linear(&self.trend, a, b) + bowl
     }
 
     /// The prior variance at `x`.
     pub(crate) fn variance(&self, x: &[f64]) -> f64 {
-        self.scale + linear(&self.trend, x, x)
+        let height = self.bowl.height(x);
+        self.scale + linear(&self.trend, x, x) + Bowl::covariance(height, height)
     }
 
     /// Adds `factor` times the gradient of [`Kernel::variance`].
@@ -87,6 +97,8 @@ impl Kernel {
         for ((gradient, trend), x) in gradient.iter_mut().zip(&self.trend).zip(x) {
             *gradient += factor * 2.0 * trend * (x - MIDDLE);
         }
+        let by_height = Bowl::covariance(2.0 * self.bowl.height(x), factor);
+        self.bowl.height_gradient(x, by_height, gradient);
     }
 
     /// Writes the covariance of `x` with each of `points` (rows), and what [`Kernel::gradient`] needs to go on.
@@ -108,6 +120,13 @@ impl Kernel {
             covariances.push(self.scale * value + dot(&line, point) - shift);
             slopes.push(self.scale * slope);
         }
+        if !self.bowl.is_flat() {
+            let height = self.bowl.height(x);
+            let points = points.chunks_exact(self.dimension());
+            for (covariance, point) in covariances.iter_mut().zip(points) {
+                *covariance += Bowl::covariance(height, self.bowl.height(point));
+            }
+        }
     }
 
     /// Adds `Σ factorⱼ · ∂k(x, pointⱼ)/∂x` to `gradient`, over the ordered coordinates; `slopes` as [`Kernel::row`] left
@@ -120,6 +139,7 @@ impl Kernel {
         factors: &[f64],
         gradient: &mut [f64],
     ) {
+        let mut by_height = 0.0;
         for ((point, slope), factor) in points
             .chunks_exact(self.dimension())
             .zip(slopes)
@@ -132,7 +152,9 @@ impl Kernel {
             for ((gradient, trend), place) in gradient.iter_mut().zip(&self.trend).zip(point) {
                 *gradient += factor * trend * (place - MIDDLE);
             }
+            by_height += Bowl::covariance(self.bowl.height(point), *factor);
         }
+        self.bowl.height_gradient(x, by_height, gradient);
     }
 
     fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {

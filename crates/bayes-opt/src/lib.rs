@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod acquisition;
+mod bowl;
 mod constraint;
 mod descent;
 mod design;

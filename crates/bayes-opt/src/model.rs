@@ -94,6 +94,7 @@ impl Model {
         }
         let mut fitter = Fitter {
             coordinates: encoding.coordinates(),
+            bowl: encoding.bowl,
             memory,
             seed,
             hypers: Memory::new(),
@@ -269,6 +270,8 @@ fn evaluation_work(n: usize, dimension: usize) -> f64 {
 
 struct Fitter<'a> {
     coordinates: &'a [Coordinate],
+    /// Whether the objective may have a bowl.
+    bowl: bool,
     memory: &'a Memory,
     seed: u64,
     hypers: Memory,
@@ -285,7 +288,10 @@ impl Fitter<'_> {
         if kept.is_some() {
             return kept;
         }
-        let likeliest = self.fit("objective", Basis::Logarithm, data)?.hyper;
+        let likeliest = Hyper {
+            bowl: self.bowl,
+            ..self.fit("objective", Basis::Logarithm, data)?.hyper
+        };
         let work = evaluation_work(n, self.coordinates.len()) * count as f64;
         let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
         // Luck of its own for every number of observations.
@@ -458,6 +464,7 @@ fn standard(labels: &Data) -> Data {
 pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
         coordinates: encoding.coordinates(),
+        bowl: encoding.bowl,
         memory: &Memory::new(),
         seed: 0,
         hypers: Memory::new(),
@@ -488,6 +495,7 @@ mod tests {
     fn fitter(memory: &Memory) -> Fitter<'_> {
         Fitter {
             coordinates: &[Coordinate::Place; 5],
+            bowl: true,
             memory,
             seed: 1,
             hypers: Memory::new(),

@@ -85,7 +85,8 @@ fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
     }
     let means = rows
         .iter()
-        .map(|row| gp.mean + dot(row, &gp.alpha))
+        .zip(points)
+        .map(|(row, point)| gp.mean_at(point, row))
         .collect();
     let mut covariance = Vec::with_capacity(m * m);
     for i in 0..m {

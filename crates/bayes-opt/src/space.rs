@@ -364,7 +364,7 @@ impl Space {
             }
         }
         let encoding = Encoding::new(&parameters);
-        let space = Space {
+        let mut space = Space {
             parameters,
             constraints,
             encoding,
@@ -380,6 +380,8 @@ impl Space {
                 reason: "the default configuration breaks it".to_owned(),
             });
         }
+        // Where constraints leave the middle out, it is no place to expect the best at.
+        space.encoding.bowl = space.allows(&space.encoding.middle());
         Ok(space)
     }
 
@@ -527,6 +529,30 @@ mod tests {
             Err(SpaceError::Invalid { key, .. }) => key,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_bowl_is_expected_where_the_middle_is_allowed() {
+        let float = |name: &str| {
+            let mut parameter = Parameter::new(
+                name,
+                Kind::Float {
+                    low: 0.0,
+                    high: 1.0,
+                    step: None,
+                    log: false,
+                },
+            );
+            parameter.special = vec![Value::Float(-1.0)];
+            parameter.default = Some(Value::Float(0.1));
+            parameter
+        };
+        let bowl = |constraint: &str| {
+            let constraint = LinearConstraint::parse(constraint).unwrap();
+            let space = Space::new(vec![float("a"), float("b")], vec![constraint]).unwrap();
+            space.encoding.bowl
+        };
+        assert!(bowl("a + b <= 1.0") && !bowl("a + b <= 0.9"));
     }
 
     #[test]

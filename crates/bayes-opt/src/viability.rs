@@ -44,6 +44,7 @@ pub(crate) fn choose(data: &Data, coordinates: &[Coordinate], start: &Hyper) -> 
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale,
                 trend: TREND * ln_scale.exp(),
+                bowl: false,
             };
             let Some(mode) = mode(data, coordinates, &hyper) else {
                 continue;
@@ -235,6 +236,7 @@ mod tests {
             ln_noise: f64::NEG_INFINITY,
             ln_scale: 1.0,
             trend: 0.0,
+            bowl: false,
         };
         let mode = mode(&data, &[Coordinate::Place], &hyper).unwrap();
         let gp = condition(&data, &[Coordinate::Place], &hyper).unwrap();
