@@ -40,6 +40,7 @@ const NEGLIGIBLE: f64 = -13.8;
 struct Conditional {
     kernel: Kernel,
     points: Vec<f64>,
+    heights: Vec<f64>,
     mean: f64,
     /// Row j: what the covariance with point j adds to the mean of each draw.
     weights: Vec<f64>,
@@ -67,6 +68,7 @@ impl Conditional {
         Conditional {
             kernel: gp.kernel.clone(),
             points: gp.points.clone(),
+            heights: gp.heights.clone(),
             mean: gp.mean,
             weights: gp.alpha.clone(),
             draws: 1,
@@ -77,8 +79,8 @@ impl Conditional {
     /// Fills `scratch.means` and returns the variance; where the slope is wanted, `scratch.product` is then
     /// `quadratic · k`. Without it, half of the symmetric matrix is enough.
     fn evaluate(&self, x: &[f64], slope: bool, scratch: &mut Scratch) -> f64 {
-        self.kernel
-            .row(x, &self.points, &mut scratch.row, &mut scratch.slopes);
+        let (row, slopes) = (&mut scratch.row, &mut scratch.slopes);
+        self.kernel.row(x, &self.points, &self.heights, row, slopes);
         let n = scratch.row.len();
         scratch.means.clear();
         scratch
@@ -116,7 +118,8 @@ impl Conditional {
         let (mut row, mut slopes) = (Vec::new(), Vec::new());
         let mut rows = Vec::with_capacity(points.len() * n);
         for point in points {
-            self.kernel.row(point, &self.points, &mut row, &mut slopes);
+            self.kernel
+                .row(point, &self.points, &self.heights, &mut row, &mut slopes);
             rows.extend_from_slice(&row);
         }
         let covariances = MatRef::from_row_major_slice(&rows, points.len(), n);
@@ -160,8 +163,9 @@ impl Conditional {
                 .factors
                 .push(by_mean - 2.0 * by_variance * scratch.product[j]);
         }
+        let (slopes, factors) = (&scratch.slopes, &scratch.factors);
         self.kernel
-            .gradient(x, &self.points, &scratch.slopes, &scratch.factors, gradient);
+            .gradient(x, &self.points, &self.heights, slopes, factors, gradient);
         self.kernel.variance_gradient(x, by_variance, gradient);
         let bowl = &self.kernel.bowl;
         bowl.mean_gradient(x, by_means.iter().sum(), gradient);
@@ -472,13 +476,15 @@ fn joint(
     chosen
         .iter()
         .for_each(|point| points.extend_from_slice(point));
+    let heights = gp.kernel.heights(&points);
     let total = n + m;
     // Column j of the map from k(x, points) to cov(f(x), f(chosenⱼ) | D), kept as row j.
     let mut map = vec![0.0; m * total];
     let (mut row, mut slopes) = (Vec::new(), Vec::new());
     let mut rows = Vec::with_capacity(m);
     for (j, point) in chosen.iter().enumerate() {
-        gp.kernel.row(point, &points, &mut row, &mut slopes);
+        gp.kernel
+            .row(point, &points, &heights, &mut row, &mut slopes);
         if let Some((measured, noise)) = gp.observation_at(point) {
             // The same, by M⁻¹ k(D, point) = (1 − noise · M⁻¹) of its unit vector: without noise there is nothing left to
             // draw, and no rounding that would say otherwise.
@@ -514,6 +520,7 @@ fn joint(
     let conditional = |weights, quadratic| Conditional {
         kernel: gp.kernel.clone(),
         points,
+        heights,
         mean: gp.mean,
         weights,
         draws,

@@ -7,6 +7,7 @@
 //! matters. Knobs that are counted or ordered have a trend in its place ([`Coordinate::has_trend`]).
 
 use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
+use crate::linalg::weighted_squares;
 
 /// Mean and deviation of how much lower the middle is than the average over the cube, in deviations of the objective, where
 /// all coordinates are real numbers. Choices of this crate (`docs/results/README.md`).
@@ -16,6 +17,9 @@ const DEPTH: (f64, f64) = (0.7, 0.7);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bowl {
     bends: Vec<f64>,
+    /// The middle of the cube, and the average over it.
+    middle: Vec<f64>,
+    average: f64,
 }
 
 impl Bowl {
@@ -39,8 +43,11 @@ impl Bowl {
                     0.0
                 }
             });
+        let bends: Vec<f64> = bends.collect();
         Bowl {
-            bends: bends.collect(),
+            middle: vec![MIDDLE; bends.len()],
+            average: bends.iter().sum::<f64>() / UNIFORM_PRECISION,
+            bends,
         }
     }
 
@@ -50,10 +57,10 @@ impl Bowl {
 
     /// How high `x` lies in a bowl of depth 1: 0 on average, −1 in the middle where all coordinates are real numbers.
     pub(crate) fn height(&self, x: &[f64]) -> f64 {
-        let bends = self.bends.iter().zip(x);
-        bends
-            .map(|(bend, x)| bend * ((x - MIDDLE).powi(2) - UNIFORM_PRECISION.recip()))
-            .sum()
+        if self.is_flat() {
+            return 0.0;
+        }
+        weighted_squares(x, &self.middle, &self.bends) - self.average
     }
 
     /// The mean of the values at `x` that the bowl adds.

@@ -65,7 +65,7 @@ fn averages(gp: &Gp, sets: &[Vec<Vec<f64>>]) -> (Vec<f64>, Vec<f64>) {
     for points in sets {
         let mut mean_row = vec![0.0; n];
         for point in points {
-            gp.kernel.row(point, &gp.points, &mut row, &mut slopes);
+            gp.row(point, &mut row, &mut slopes);
             crate::linalg::add_scaled(&mut mean_row, 1.0 / count, &row);
         }
         let heights = points.iter().map(|x| gp.mean_at(x, &[])).sum::<f64>();

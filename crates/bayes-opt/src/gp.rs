@@ -192,6 +192,8 @@ pub(crate) struct Gp {
     pub(crate) hyper: Hyper,
     pub(crate) kernel: Kernel,
     pub(crate) points: Vec<f64>,
+    /// Of the points, as [`Kernel::heights`] has them.
+    pub(crate) heights: Vec<f64>,
     pub(crate) mean: f64,
     /// `M⁻¹ (y − m)`, with `M` the covariance of the observations.
     pub(crate) alpha: Vec<f64>,
@@ -236,6 +238,7 @@ impl Gp {
             values,
             noise,
             hyper,
+            heights: kernel.heights(&points),
             kernel,
             points,
             mean,
@@ -354,6 +357,12 @@ impl Gp {
         (0..count.min(self.n())).map(log_density).sum()
     }
 
+    /// [`Kernel::row`] of the observations.
+    pub(crate) fn row(&self, x: &[f64], covariances: &mut Vec<f64>, slopes: &mut Vec<f64>) {
+        self.kernel
+            .row(x, &self.points, &self.heights, covariances, slopes);
+    }
+
     /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
     pub(crate) fn mean_at(&self, x: &[f64], row: &[f64]) -> f64 {
         self.mean + self.kernel.bowl.mean(x) + dot(row, &self.alpha[..row.len()])
@@ -362,7 +371,7 @@ impl Gp {
     /// Mean and variance of `f` at `x`.
     pub(crate) fn posterior(&self, x: &[f64]) -> (f64, f64) {
         let (mut row, mut slopes) = (Vec::new(), Vec::new());
-        self.kernel.row(x, &self.points, &mut row, &mut slopes);
+        self.row(x, &mut row, &mut slopes);
         let n = self.n();
         let quadratic: f64 = (0..n)
             .map(|i| row[i] * dot(&self.inverse[i * n..(i + 1) * n], &row))

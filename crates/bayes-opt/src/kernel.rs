@@ -101,11 +101,21 @@ impl Kernel {
         self.bowl.height_gradient(x, by_height, gradient);
     }
 
-    /// Writes the covariance of `x` with each of `points` (rows), and what [`Kernel::gradient`] needs to go on.
+    /// The heights of points (rows) in the bowl; empty where that is flat.
+    pub(crate) fn heights(&self, points: &[f64]) -> Vec<f64> {
+        if self.bowl.is_flat() {
+            return Vec::new();
+        }
+        let points = points.chunks_exact(self.dimension());
+        points.map(|point| self.bowl.height(point)).collect()
+    }
+
+    /// Writes the covariance of `x` with each of `points` (rows) of these [`Kernel::heights`], and what [`Kernel::gradient`] needs to go on.
     pub(crate) fn row(
         &self,
         x: &[f64],
         points: &[f64],
+        heights: &[f64],
         covariances: &mut Vec<f64>,
         slopes: &mut Vec<f64>,
     ) {
@@ -120,12 +130,9 @@ impl Kernel {
             covariances.push(self.scale * value + dot(&line, point) - shift);
             slopes.push(self.scale * slope);
         }
-        if !self.bowl.is_flat() {
-            let height = self.bowl.height(x);
-            let points = points.chunks_exact(self.dimension());
-            for (covariance, point) in covariances.iter_mut().zip(points) {
-                *covariance += Bowl::covariance(height, self.bowl.height(point));
-            }
+        let height = self.bowl.height(x);
+        for (covariance, other) in covariances.iter_mut().zip(heights) {
+            *covariance += Bowl::covariance(height, *other);
         }
     }
 
@@ -135,11 +142,11 @@ impl Kernel {
         &self,
         x: &[f64],
         points: &[f64],
+        heights: &[f64],
         slopes: &[f64],
         factors: &[f64],
         gradient: &mut [f64],
     ) {
-        let mut by_height = 0.0;
         for ((point, slope), factor) in points
             .chunks_exact(self.dimension())
             .zip(slopes)
@@ -152,9 +159,10 @@ impl Kernel {
             for ((gradient, trend), place) in gradient.iter_mut().zip(&self.trend).zip(point) {
                 *gradient += factor * trend * (place - MIDDLE);
             }
-            by_height += Bowl::covariance(self.bowl.height(point), *factor);
         }
-        self.bowl.height_gradient(x, by_height, gradient);
+        let by_height: f64 = heights.iter().zip(factors).map(|(h, f)| h * f).sum();
+        self.bowl
+            .height_gradient(x, Bowl::covariance(by_height, 1.0), gradient);
     }
 
     fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {

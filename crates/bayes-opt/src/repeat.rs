@@ -75,7 +75,7 @@ fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
     let (mut rows, mut solved) = (Vec::new(), Vec::new());
     for point in points {
         let (mut row, mut slopes) = (Vec::new(), Vec::new());
-        gp.kernel.row(point, &gp.points, &mut row, &mut slopes);
+        gp.row(point, &mut row, &mut slopes);
         solved.push(
             (0..n)
                 .map(|i| dot(&gp.inverse[i * n..(i + 1) * n], &row))
