@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::feasibility::Feasibility;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
-use crate::linalg::{Cholesky, add_scaled, dot};
+use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::mixture::Mixture;
 use crate::normal::{log_cdf, log_improvement, quantile};
 use crate::settings::Acquisition;
@@ -53,6 +53,7 @@ struct Conditional {
 pub(crate) struct Scratch {
     row: Vec<f64>,
     slopes: Vec<f64>,
+    /// `quadratic · row`.
     product: Vec<f64>,
     means: Vec<f64>,
     factors: Vec<f64>,
@@ -76,39 +77,23 @@ impl Conditional {
         }
     }
 
-    /// Fills `scratch.means` and returns the variance; where the slope is wanted, `scratch.product` is then
-    /// `quadratic · k`. Without it, half of the symmetric matrix is enough.
-    fn evaluate(&self, x: &[f64], slope: bool, scratch: &mut Scratch) -> f64 {
+    /// Fills `scratch.means` and returns the variance.
+    fn evaluate(&self, x: &[f64], scratch: &mut Scratch) -> f64 {
         let (row, slopes) = (&mut scratch.row, &mut scratch.slopes);
         self.kernel.row(x, &self.points, &self.heights, row, slopes);
-        let n = scratch.row.len();
         scratch.means.clear();
         scratch
             .means
             .resize(self.draws, self.mean + self.kernel.bowl.mean(x));
-        scratch.product.clear();
-        let mut explained = 0.0;
-        for j in 0..n {
-            let covariance = scratch.row[j];
-            if self.draws == 1 {
-                scratch.means[0] += covariance * self.weights[j];
-            } else {
-                add_scaled(
-                    &mut scratch.means,
-                    covariance,
-                    &self.weights[j * self.draws..(j + 1) * self.draws],
-                );
-            }
-            let line = &self.quadratic[j * n..(j + 1) * n];
-            if slope {
-                let product = dot(line, &scratch.row);
-                scratch.product.push(product);
-                explained += covariance * product;
-            } else {
-                explained +=
-                    covariance * (2.0 * dot(&line[..j], &scratch.row[..j]) + line[j] * covariance);
-            }
+        for (covariance, weights) in scratch
+            .row
+            .iter()
+            .zip(self.weights.chunks_exact(self.draws))
+        {
+            add_scaled(&mut scratch.means, *covariance, weights);
         }
+        scratch.product = multiply(&self.quadratic, &scratch.row);
+        let explained = dot(&scratch.row, &scratch.product);
         (self.kernel.variance(x) - explained).max(VARIANCE_MIN)
     }
 
@@ -279,7 +264,7 @@ impl Surface {
         scratch.of_parts.clear();
         scratch.gradients.clear();
         for part in &self.parts {
-            let variance = part.conditional.evaluate(x, gradient.is_some(), scratch);
+            let variance = part.conditional.evaluate(x, scratch);
             let means = std::mem::take(&mut scratch.means);
             let gain = part
                 .worth
@@ -305,7 +290,7 @@ impl Surface {
             }
         }
         for (feasibility, conditional) in &self.feasibilities {
-            let variance = conditional.evaluate(x, gradient.is_some(), scratch);
+            let variance = conditional.evaluate(x, scratch);
             let (log, by_mean, by_deviation) = feasibility.log_odds(scratch.means[0], variance);
             total += log;
             if let Some(gradient) = gradient.as_deref_mut() {
@@ -492,9 +477,8 @@ fn joint(
                 map[j * total + i] = noise * gp.inverse[measured * n + i];
             }
         } else {
-            for i in 0..n {
-                map[j * total + i] = -dot(&gp.inverse[i * n..(i + 1) * n], &row[..n]);
-            }
+            let solved = multiply(&gp.inverse, &row[..n]);
+            (0..n).for_each(|i| map[j * total + i] = -solved[i]);
             map[j * total + n + j] = 1.0;
         }
         rows.push(row.clone());
@@ -540,39 +524,33 @@ fn joint(
         }
         current.iter_mut().for_each(|value| *value /= lower[j]);
     }
-    for component in whitened.chunks_exact(total) {
-        for i in 0..total {
-            if component[i] != 0.0 {
-                add_scaled(
-                    &mut quadratic[i * total..(i + 1) * total],
-                    component[i],
-                    component,
-                );
-            }
-        }
+    let components = MatRef::from_row_major_slice(&whitened, m, total);
+    let explained = components.transpose() * components;
+    // Symmetric: its columns are its rows.
+    for (row, explained) in quadratic.chunks_exact_mut(total).zip(explained.col_iter()) {
+        let explained = row.iter_mut().zip(explained.iter());
+        explained.for_each(|(value, explained)| *value += explained);
     }
     let prior: Vec<f64> = rows
         .iter()
         .zip(&chosen)
         .map(|(row, point)| gp.mean_at(point, &row[..n]))
         .collect();
-    let normals = stratified(draws, m, seed);
+    // A single draw is of the median of each: the mean.
+    let mut normals = stratified(draws, m, seed);
+    normals
+        .iter_mut()
+        .flatten()
+        .for_each(|value| *value = quantile(*value));
     for (draw, value) in values.iter_mut().enumerate() {
-        let normal: Vec<f64> = if draws == 1 {
-            vec![0.0; m]
-        } else {
-            normals
-                .iter()
-                .map(|component| quantile(component[draw]))
-                .collect()
-        };
+        let normal: Vec<f64> = normals.iter().map(|component| component[draw]).collect();
         *value = (0..m)
             .map(|j| prior[j] + dot(factor.row(j), &normal[..=j]))
             .collect();
-        for (component, z) in whitened.chunks_exact(total).zip(&normal) {
-            for i in 0..total {
-                weights[i * draws + draw] += component[i] * z;
-            }
+    }
+    for (component, normals) in whitened.chunks_exact(total).zip(&normals) {
+        for (weights, component) in weights.chunks_exact_mut(draws).zip(component) {
+            add_scaled(weights, *component, normals);
         }
     }
     (conditional(weights, quadratic), values)

@@ -15,6 +15,8 @@ const SPECIAL_COORDINATE: f64 = 0.5;
 /// The share of a uniform draw that each special value gets, at most half in all: a value that is named apart
 /// deserves more tries than one point of a long range. A choice of this crate, not from a source.
 const SPECIAL_SHARE: f64 = 0.15;
+/// Steps of [`Column::step_by`] that a continuum has.
+pub(crate) const CONTINUUM_LEVELS: u64 = 1000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
@@ -413,57 +415,44 @@ impl Column {
         }
     }
 
-    /// Moves the coordinates `steps` grid points on (by thousandths of the range on a continuum); `false` when that
-    /// leaves the range, changes nothing, or the value is special.
+    /// Moves the coordinate `steps` grid points on, along a continuum as many of its [`CONTINUUM_LEVELS`]; `false` where that
+    /// leaves the range, and where values have no order or the present one is special.
     pub(crate) fn step_by(&self, steps: i64, point: &mut [f64]) -> bool {
-        if self.special_axis.is_some_and(|axis| point[axis] != 0.0) || !self.is_ordered() {
+        if self.special_axis.is_some_and(|axis| point[axis] != 0.0) {
             return false;
         }
-        let before = point[self.axis];
-        match (&self.kind, self.levels()) {
-            (Kind::Int { low, step, .. }, Some(levels)) => {
-                let value = self.read(point).as_i64().unwrap_or(*low);
-                let level = value.abs_diff(*low) / step.unsigned_abs();
-                let Some(level) = level
-                    .checked_add_signed(steps)
-                    .filter(|level| *level < levels)
-                else {
-                    return false;
-                };
-                self.write(&self.level_value(level), point);
+        let value = self.read(point);
+        let level = match &self.kind {
+            Kind::Int { low, step, .. } => {
+                value.as_i64().unwrap_or(*low).abs_diff(*low) / step.unsigned_abs()
             }
-            (
-                Kind::Float {
-                    low,
-                    step: Some(step),
-                    ..
-                },
-                Some(levels),
-            ) => {
-                let value = self.read(point).as_f64().unwrap_or(*low);
-                let level = round_to_i64((value - low) / step).max(0).unsigned_abs();
-                let Some(level) = level
-                    .checked_add_signed(steps)
-                    .filter(|level| *level < levels)
-                else {
-                    return false;
-                };
-                self.write(&self.level_value(level), point);
+            Kind::Float {
+                low,
+                step: Some(step),
+                ..
+            } => {
+                let level = (value.as_f64().unwrap_or(*low) - low) / step;
+                round_to_i64(level).max(0).unsigned_abs()
             }
-            (Kind::Ordinal { values }, _) => {
-                point[self.axis] += steps as f64 / (values.len() - 1) as f64;
-                if !(-1e-9..=1.0 + 1e-9).contains(&point[self.axis]) {
-                    point[self.axis] = before;
-                    return false;
-                }
-                self.write(&self.read(point), point);
+            Kind::Ordinal { values } => {
+                let level = values.iter().position(|level| *level == value);
+                level.unwrap_or(0) as u64
             }
-            _ => {
-                point[self.axis] = (before + steps as f64 / 1000.0).clamp(0.0, 1.0);
-                self.write(&self.read(point), point);
+            Kind::Float { step: None, .. } => {
+                let before = point[self.axis];
+                let moved = before + steps as f64 / CONTINUUM_LEVELS as f64;
+                point[self.axis] = moved.clamp(0.0, 1.0);
+                return point[self.axis] != before;
             }
+            Kind::Categorical { .. } | Kind::Bool => return false,
+        };
+        let moved = level
+            .checked_add_signed(steps)
+            .filter(|moved| self.levels().is_some_and(|levels| *moved < levels));
+        if let Some(moved) = moved {
+            self.write(&self.level_value(moved), point);
         }
-        point[self.axis] != before
+        moved.is_some()
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::design::sobol;
 use crate::encode::Column;
 use crate::gp::Gp;
-use crate::linalg::{Cholesky, dot};
+use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::model::Model;
 use crate::normal::draw as normal_draw;
 use crate::space::Space;
@@ -66,7 +66,7 @@ fn averages(gp: &Gp, sets: &[Vec<Vec<f64>>]) -> (Vec<f64>, Vec<f64>) {
         let mut mean_row = vec![0.0; n];
         for point in points {
             gp.row(point, &mut row, &mut slopes);
-            crate::linalg::add_scaled(&mut mean_row, 1.0 / count, &row);
+            add_scaled(&mut mean_row, 1.0 / count, &row);
         }
         let heights = points.iter().map(|x| gp.mean_at(x, &[])).sum::<f64>();
         means.push(heights / count + dot(&mean_row, &gp.alpha));
@@ -75,9 +75,7 @@ fn averages(gp: &Gp, sets: &[Vec<Vec<f64>>]) -> (Vec<f64>, Vec<f64>) {
     let m = sets.len();
     let mut covariance = vec![0.0; m * m];
     for a in 0..m {
-        let solved: Vec<f64> = (0..n)
-            .map(|i| dot(&gp.inverse[i * n..(i + 1) * n], &rows[a]))
-            .collect();
+        let solved = multiply(&gp.inverse, &rows[a]);
         for b in 0..=a {
             let pairs = sets[a]
                 .iter()

@@ -14,8 +14,8 @@
 
 use crate::bowl::Bowl;
 use crate::descent::minimise;
-use crate::kernel::{Coordinate, Kernel, Pairs, matern};
-use crate::linalg::{Cholesky, add_scaled, dot};
+use crate::kernel::{Coordinate, Kernel};
+use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::slice::Chain;
 
 const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
@@ -87,11 +87,13 @@ impl Hyper {
         }
     }
 
-    fn bowl(&self, coordinates: &[Coordinate]) -> Bowl {
+    pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
+        let scale = self.ln_scale.exp();
+        let kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.trend);
         if self.bowl {
-            Bowl::new(coordinates, &self.ln_lengths)
+            kernel.with_bowl(Bowl::new(coordinates, &self.ln_lengths))
         } else {
-            Bowl::default()
+            kernel
         }
     }
 
@@ -162,10 +164,6 @@ impl Data {
             .chunks_exact((self.points.len() / self.n().max(1)).max(1))
     }
 
-    fn heights(&self, bowl: &Bowl) -> Vec<f64> {
-        self.points().map(|point| bowl.height(point)).collect()
-    }
-
     /// The values without the bowl that is expected, and the mean of the prior of what is then constant: over the
     /// observations it is the bowl and the constant that have the mean of [`Data::mean_prior`].
     fn above(&self, bowl: &Bowl) -> (Vec<f64>, f64) {
@@ -208,27 +206,12 @@ pub(crate) struct Gp {
 impl Gp {
     /// The process with given hyper-parameters. `None` only where the data are not finite.
     pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: Hyper) -> Option<Gp> {
-        let kernel = Kernel::new(
-            coordinates,
-            &hyper.ln_lengths,
-            hyper.ln_scale.exp(),
-            hyper.trend,
-        )
-        .with_bowl(hyper.bowl(coordinates));
-        let (n, d) = (data.n(), coordinates.len());
+        let kernel = hyper.kernel(coordinates);
+        let n = data.n();
         let noise = data.noise(&hyper);
-        let mut matrix = vec![0.0; n * n];
-        for i in 0..n {
-            for j in 0..=i {
-                let value = kernel.between(
-                    &data.points[i * d..(i + 1) * d],
-                    &data.points[j * d..(j + 1) * d],
-                );
-                matrix[i * n + j] = value;
-                matrix[j * n + i] = value;
-            }
-            matrix[i * n + i] += noise[i];
-        }
+        let heights = kernel.heights(&data.points);
+        let (mut matrix, _) = kernel.matrix(&data.points, &heights);
+        (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::with_jitter(&mut matrix, n)?;
         let (above, prior) = data.above(&kernel.bowl);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
@@ -238,7 +221,7 @@ impl Gp {
             values,
             noise,
             hyper,
-            heights: kernel.heights(&points),
+            heights,
             kernel,
             points,
             mean,
@@ -248,8 +231,7 @@ impl Gp {
         })
     }
 
-    /// The process with the most probable hyper-parameters found from `starts`, each followed for `evaluations_max`
-    /// evaluations of the posterior.
+    /// The process with its [`likeliest`] hyper-parameters.
     pub(crate) fn fit(
         data: &Data,
         coordinates: &[Coordinate],
@@ -257,33 +239,8 @@ impl Gp {
         starts: &[Hyper],
         evaluations_max: usize,
     ) -> Option<Gp> {
-        let d = coordinates.len();
-        let fallback = || Hyper::prior_mode(d, basis);
-        if data.n() < 2 {
-            return Gp::condition(data, coordinates, fallback());
-        }
-        let pairs = Pairs::new(&data.points, coordinates, basis.trend());
-        let bounds = bounds(d);
-        let best = starts
-            .iter()
-            .map(|start| {
-                minimise(
-                    &start.to_vec(),
-                    &bounds,
-                    0.5,
-                    evaluations_max,
-                    |vector, gradient| {
-                        negative_log_posterior(data, &pairs, coordinates, basis, vector, gradient)
-                    },
-                )
-            })
-            .filter(|minimum| minimum.value.is_finite())
-            .min_by(|a, b| a.value.total_cmp(&b.value));
-        Gp::condition(
-            data,
-            coordinates,
-            best.map_or_else(fallback, |minimum| Hyper::from_slice(&minimum.point, basis)),
-        )
+        let hyper = likeliest(data, coordinates, basis, starts, evaluations_max);
+        Gp::condition(data, coordinates, hyper)
     }
 
     /// `count` draws of the hyper-parameters from their posterior under [`drawn_prior`], each `steps` steps of a chain from
@@ -297,7 +254,6 @@ impl Gp {
         steps: usize,
     ) -> Vec<Hyper> {
         let basis = Basis::Logarithm;
-        let pairs = Pairs::new(&data.points, coordinates, basis.trend());
         let d = coordinates.len();
         let bounds = bounds(d);
         let (means, deviations) = drawn_prior(coordinates);
@@ -313,7 +269,7 @@ impl Gp {
         let standard = (0..=d).zip(start.to_vec());
         let standard = standard.map(|(k, value)| (value - means[k]) / deviations[k]);
         let log_likelihood = |standard: &[f64]| {
-            Likelihood::of(data, coordinates, &pairs, &hyper(standard))
+            Likelihood::of(data, coordinates, &hyper(standard))
                 .map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
         };
         let mut chain = Chain::new(standard.collect(), seed, log_likelihood);
@@ -372,15 +328,38 @@ impl Gp {
     pub(crate) fn posterior(&self, x: &[f64]) -> (f64, f64) {
         let (mut row, mut slopes) = (Vec::new(), Vec::new());
         self.row(x, &mut row, &mut slopes);
-        let n = self.n();
-        let quadratic: f64 = (0..n)
-            .map(|i| row[i] * dot(&self.inverse[i * n..(i + 1) * n], &row))
-            .sum();
+        let explained = dot(&row, &multiply(&self.inverse, &row));
         (
             self.mean_at(x, &row),
-            (self.kernel.variance(x) - quadratic).max(VARIANCE_MIN),
+            (self.kernel.variance(x) - explained).max(VARIANCE_MIN),
         )
     }
+}
+
+/// The most probable hyper-parameters found from `starts`, each followed for `evaluations_max` evaluations of the posterior.
+pub(crate) fn likeliest(
+    data: &Data,
+    coordinates: &[Coordinate],
+    basis: Basis,
+    starts: &[Hyper],
+    evaluations_max: usize,
+) -> Hyper {
+    let d = coordinates.len();
+    let fallback = || Hyper::prior_mode(d, basis);
+    if data.n() < 2 {
+        return fallback();
+    }
+    let function = |vector: &[f64], gradient: &mut [f64]| {
+        negative_log_posterior(data, coordinates, basis, vector, gradient)
+    };
+    let bounds = bounds(d);
+    let minima = starts
+        .iter()
+        .map(|start| minimise(&start.to_vec(), &bounds, 0.5, evaluations_max, function));
+    let best = minima
+        .filter(|minimum| minimum.value.is_finite())
+        .min_by(|a, b| a.value.total_cmp(&b.value));
+    best.map_or_else(fallback, |minimum| Hyper::from_slice(&minimum.point, basis))
 }
 
 /// The least posterior variance: below it rounding decides.
@@ -404,9 +383,8 @@ fn mean_and_alpha(factor: &Cholesky, values: &[f64], prior: (f64, f64)) -> (f64,
 struct Likelihood {
     factor: Cholesky,
     alpha: Vec<f64>,
-    /// 1/ℓ² of each coordinate.
-    inverse_square: Vec<f64>,
-    /// The slope of the kernel for each pair.
+    kernel: Kernel,
+    /// Of each pair, as [`Kernel::matrix`] has them.
     slopes: Vec<f64>,
     /// The negative logarithm, with the prior of the mean, up to a constant.
     negative_log: f64,
@@ -414,30 +392,14 @@ struct Likelihood {
 
 impl Likelihood {
     /// `None` where the covariance is not positive definite.
-    fn of(data: &Data, coordinates: &[Coordinate], pairs: &Pairs, hyper: &Hyper) -> Option<Self> {
+    fn of(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Self> {
         let n = data.n();
-        let inverse_square: Vec<f64> = hyper
-            .ln_lengths
-            .iter()
-            .map(|ln| (-2.0 * ln).exp())
-            .collect();
+        let kernel = hyper.kernel(coordinates);
+        let (mut matrix, slopes) = kernel.matrix(&data.points, &kernel.heights(&data.points));
         let noise = data.noise(hyper);
-        let bowl = hyper.bowl(coordinates);
-        let heights = data.heights(&bowl);
-        let mut matrix = pairs.covariance.clone();
-        let mut slopes = Vec::with_capacity(n * n / 2);
-        let mut squares = pairs.iter();
-        for i in 0..n {
-            for j in 0..i {
-                let Some(square) = squares.next() else { break };
-                let (value, slope) = matern(Pairs::scaled(square, &inverse_square));
-                matrix[i * n + j] += value + Bowl::covariance(heights[i], heights[j]);
-                slopes.push(slope);
-            }
-            matrix[i * n + i] += 1.0 + noise[i] + Bowl::covariance(heights[i], heights[i]);
-        }
+        (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::new(&matrix, n)?;
-        let (above, prior) = data.above(&bowl);
+        let (above, prior) = data.above(&kernel.bowl);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let fit: f64 = above
             .iter()
@@ -449,7 +411,7 @@ impl Likelihood {
         Some(Likelihood {
             factor,
             alpha,
-            inverse_square,
+            kernel,
             slopes,
             negative_log,
         })
@@ -459,7 +421,6 @@ impl Likelihood {
 /// The negative logarithm of likelihood × priors, up to a constant, and its gradient.
 fn negative_log_posterior(
     data: &Data,
-    pairs: &Pairs,
     coordinates: &[Coordinate],
     basis: Basis,
     vector: &[f64],
@@ -468,13 +429,13 @@ fn negative_log_posterior(
     let n = data.n();
     let d = vector.len() - 1;
     let hyper = Hyper::from_slice(vector, basis);
-    let Some(likelihood) = Likelihood::of(data, coordinates, pairs, &hyper) else {
+    let Some(likelihood) = Likelihood::of(data, coordinates, &hyper) else {
         return f64::INFINITY;
     };
     let Likelihood {
         factor,
         alpha,
-        inverse_square,
+        kernel,
         slopes,
         negative_log: mut value,
     } = likelihood;
@@ -483,23 +444,17 @@ fn negative_log_posterior(
     gradient.fill(0.0);
     let mut by_noise = 0.0;
     let fitted = hyper.ln_noise.exp();
-    let mut squares = pairs.iter().zip(&slopes);
+    let mut factors = slopes;
+    let mut pairs = factors.iter_mut();
     for i in 0..n {
-        for j in 0..i {
-            let Some((square, slope)) = squares.next() else {
-                break;
-            };
-            let weight = alpha[i] * alpha[j] - inverse[i * n + j];
+        let row = &inverse[i * n..i * n + i + 1];
+        for ((inverse, alpha_j), factor) in row.iter().zip(&alpha).zip(&mut pairs) {
             // Both triangles: ½ · 2 · weight · slope · (−2 Δ²/ℓ²), negated.
-            add_scaled(&mut gradient[..d], 2.0 * weight * slope, square);
+            *factor *= 2.0 * (alpha[i] * alpha_j - inverse);
         }
-        let weight = alpha[i] * alpha[i] - inverse[i * n + i];
-        by_noise += weight * fitted / data.weights[i];
+        by_noise += (alpha[i] * alpha[i] - row[i]) * fitted / data.weights[i];
     }
-    gradient[..d]
-        .iter_mut()
-        .zip(&inverse_square)
-        .for_each(|(g, inverse_square)| *g *= inverse_square);
+    gradient[..d].copy_from_slice(&kernel.by_lengths(&data.points, &factors));
     gradient[d] = -0.5 * by_noise;
 
     let (length_mean, length_sd) = length_prior(d);
@@ -568,13 +523,12 @@ mod tests {
             .into_iter()
             .flat_map(|basis| (0..4).map(move |k| (basis, k)))
         {
-            let pairs = Pairs::new(&data.points, &COORDINATES, basis.trend());
             let mut gradient = [0.0; 4];
-            negative_log_posterior(&data, &pairs, &COORDINATES, basis, &at, &mut gradient);
+            negative_log_posterior(&data, &COORDINATES, basis, &at, &mut gradient);
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &pairs, &COORDINATES, basis, &at, &mut [0.0; 4])
+                negative_log_posterior(&data, &COORDINATES, basis, &at, &mut [0.0; 4])
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(

@@ -2,7 +2,7 @@
 //! it, where wanted, a linear trend over those that are counted or ordered, and a bowl over real numbers.
 
 use crate::bowl::Bowl;
-use crate::linalg::{dot, weighted_squares};
+use crate::linalg::{add_scaled, distances, dot, weighted_squares};
 
 const SQRT5: f64 = 2.236_067_977_499_79;
 
@@ -119,21 +119,70 @@ impl Kernel {
         covariances: &mut Vec<f64>,
         slopes: &mut Vec<f64>,
     ) {
-        covariances.clear();
         slopes.clear();
         // As `linear` has it, with what belongs to `x` taken out of the loop.
         let trends = self.trend.iter().zip(x);
         let line: Vec<f64> = trends.map(|(trend, x)| trend * (x - MIDDLE)).collect();
         let shift = MIDDLE * line.iter().sum::<f64>();
-        for point in points.chunks_exact(self.dimension()) {
-            let (value, slope) = matern(self.distance_square(x, point));
-            covariances.push(self.scale * value + dot(&line, point) - shift);
+        *covariances = distances(x, points, &self.ordered);
+        let points = points.chunks_exact(self.dimension());
+        for (covariance, point) in covariances.iter_mut().zip(points) {
+            let (value, slope) = matern(*covariance + self.list_distance_square(x, point));
+            *covariance = self.scale * value + dot(&line, point) - shift;
             slopes.push(self.scale * slope);
         }
         let height = self.bowl.height(x);
         for (covariance, other) in covariances.iter_mut().zip(heights) {
             *covariance += Bowl::covariance(height, *other);
         }
+    }
+
+    /// The covariance matrix of `points` (rows) of these [`Kernel::heights`], and for each pair up to the diagonal, row by
+    /// row, the slope that [`Kernel::by_lengths`] needs.
+    pub(crate) fn matrix(&self, points: &[f64], heights: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let d = self.dimension();
+        let n = points.len() / d.max(1);
+        let mut matrix = vec![0.0; n * n];
+        let mut all_slopes = Vec::with_capacity(n * (n + 1) / 2);
+        let (mut row, mut slopes) = (Vec::new(), Vec::new());
+        for i in 0..n {
+            let after = (i + 1) * d;
+            let x = &points[i * d..after];
+            self.row(x, &points[..after], heights, &mut row, &mut slopes);
+            for (j, covariance) in row.iter().enumerate() {
+                matrix[i * n + j] = *covariance;
+                matrix[j * n + i] = *covariance;
+            }
+            all_slopes.extend_from_slice(&slopes);
+        }
+        (matrix, all_slopes)
+    }
+
+    /// `Σ factor · slope · Δ²/ℓ²` along each coordinate, over the pairs of `points` in the order of [`Kernel::matrix`], with
+    /// `factors` that have the slopes in them.
+    pub(crate) fn by_lengths(&self, points: &[f64], factors: &[f64]) -> Vec<f64> {
+        let d = self.dimension();
+        let (mut squares, mut differing) = (vec![0.0; d], vec![0.0; self.lists.len()]);
+        let mut factors = factors.iter();
+        for (i, a) in points.chunks_exact(d).enumerate() {
+            for (b, factor) in points[..(i + 1) * d].chunks_exact(d).zip(&mut factors) {
+                for k in 0..d {
+                    squares[k] += factor * (a[k] - b[k]) * (a[k] - b[k]);
+                }
+                for (differing, (k, _)) in differing.iter_mut().zip(&self.lists) {
+                    *differing += factor * list_difference(a[*k], b[*k]);
+                }
+            }
+        }
+        let mut sums: Vec<f64> = squares
+            .iter()
+            .zip(&self.ordered)
+            .map(|(a, b)| a * b)
+            .collect();
+        for (differing, (k, inverse_square)) in differing.iter().zip(&self.lists) {
+            sums[*k] = differing * inverse_square;
+        }
+        sums
     }
 
     /// Adds `Σ factorⱼ · ∂k(x, pointⱼ)/∂x` to `gradient`, over the ordered coordinates; `slopes` as [`Kernel::row`] left
@@ -147,18 +196,22 @@ impl Kernel {
         factors: &[f64],
         gradient: &mut [f64],
     ) {
-        for ((point, slope), factor) in points
-            .chunks_exact(self.dimension())
-            .zip(slopes)
-            .zip(factors)
-        {
+        // Σ weight · (x − point), with x taken out of the sum; so for trends.
+        let (mut weights, mut points_sum) = (0.0, vec![0.0; x.len()]);
+        let (mut factors_sum, mut places_sum) = (0.0, vec![0.0; self.trend.len()]);
+        let points = points.chunks_exact(self.dimension());
+        for ((point, slope), factor) in points.zip(slopes).zip(factors) {
             let weight = 2.0 * slope * factor;
-            for k in 0..x.len() {
-                gradient[k] += weight * (x[k] - point[k]) * self.ordered[k];
-            }
-            for ((gradient, trend), place) in gradient.iter_mut().zip(&self.trend).zip(point) {
-                *gradient += factor * trend * (place - MIDDLE);
-            }
+            weights += weight;
+            add_scaled(&mut points_sum, weight, point);
+            factors_sum += factor;
+            add_scaled(&mut places_sum, *factor, point);
+        }
+        for k in 0..x.len() {
+            gradient[k] += (weights * x[k] - points_sum[k]) * self.ordered[k];
+        }
+        for (k, trend) in self.trend.iter().enumerate() {
+            gradient[k] += trend * (places_sum[k] - MIDDLE * factors_sum);
         }
         let by_height: f64 = heights.iter().zip(factors).map(|(h, f)| h * f).sum();
         self.bowl
@@ -166,17 +219,20 @@ impl Kernel {
     }
 
     fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
-        let mut sum = weighted_squares(a, b, &self.ordered);
-        for (k, inverse_square) in &self.lists {
-            sum += squared_difference(a[*k], b[*k], true) * inverse_square;
-        }
-        sum
+        weighted_squares(a, b, &self.ordered) + self.list_distance_square(a, b)
+    }
+
+    /// The part of coordinates that are categorical.
+    fn list_distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
+        let of_list =
+            |(k, inverse_square): &(usize, f64)| list_difference(a[*k], b[*k]) * inverse_square;
+        self.lists.iter().map(of_list).sum()
     }
 }
 
 /// The prior variance of a trend along each coordinate, as [`linear`] takes it; empty where there is none.
 fn trends(coordinates: &[Coordinate], variance: f64) -> Vec<f64> {
-    if variance == 0.0 {
+    if variance == 0.0 || !coordinates.iter().any(|k| k.has_trend()) {
         return Vec::new();
     }
     let each = variance * UNIFORM_PRECISION / coordinates.len().max(1) as f64;
@@ -194,66 +250,17 @@ fn linear(trends: &[f64], a: &[f64], b: &[f64]) -> f64 {
         .sum()
 }
 
-/// (a − b)², or whether two levels differ.
-pub(crate) fn squared_difference(a: f64, b: f64, categorical: bool) -> f64 {
-    let difference = a - b;
-    if categorical {
-        f64::from(u8::from(difference != 0.0))
-    } else {
-        difference * difference
-    }
+/// The squared difference of two levels: whether they differ.
+fn list_difference(a: f64, b: f64) -> f64 {
+    f64::from(u8::from(a != b))
 }
 
 /// Matérn-5/2 of a squared scaled distance, and its derivative by that (Rasmussen & Williams 2006, equation 4.17).
-pub(crate) fn matern(distance_square: f64) -> (f64, f64) {
+fn matern(distance_square: f64) -> (f64, f64) {
     let t = SQRT5 * distance_square.sqrt();
     let decay = (-t).exp();
     (
         (1.0 + t + t * t / 3.0) * decay,
         -5.0 / 6.0 * (1.0 + t) * decay,
     )
-}
-
-/// What does not depend on length scales: the squared differences of all pairs of points, packed row by row below the
-/// diagonal, and the lower triangle of the covariance of trends.
-pub(crate) struct Pairs {
-    dimension: usize,
-    squares: Vec<f64>,
-    pub(crate) covariance: Vec<f64>,
-}
-
-impl Pairs {
-    pub(crate) fn new(points: &[f64], coordinates: &[Coordinate], trend: f64) -> Self {
-        let trends = trends(coordinates, trend);
-        let dimension = coordinates.len();
-        let n = points.len() / dimension;
-        let mut squares = Vec::with_capacity(n * n.saturating_sub(1) / 2 * dimension);
-        let mut covariance = vec![0.0; n * n];
-        for i in 0..n {
-            let a = &points[i * dimension..];
-            for j in 0..i {
-                let b = &points[j * dimension..];
-                squares.extend(
-                    (0..dimension)
-                        .map(|k| squared_difference(a[k], b[k], coordinates[k].is_categorical())),
-                );
-                covariance[i * n + j] = linear(&trends, a, b);
-            }
-            covariance[i * n + i] = linear(&trends, a, a);
-        }
-        Pairs {
-            dimension,
-            squares,
-            covariance,
-        }
-    }
-
-    /// The squares of each pair (1,0), (2,0), (2,1), (3,0) …
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &[f64]> {
-        self.squares.chunks_exact(self.dimension)
-    }
-
-    pub(crate) fn scaled(square: &[f64], inverse_square: &[f64]) -> f64 {
-        dot(square, inverse_square)
-    }
 }

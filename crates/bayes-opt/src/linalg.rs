@@ -1,4 +1,4 @@
-//! Dense Cholesky factors of covariance matrices, by faer.
+//! Dense Cholesky factors of covariance matrices, by faer; products and distances row by row, by pulp.
 //!
 //! A plain row-major `Vec<f64>` of n² numbers is the matrix everywhere.
 
@@ -100,7 +100,50 @@ impl Cholesky {
     }
 }
 
+/// What a function makes of each row of a matrix, with the widest vector registers that the processor has.
+struct ByRow<'a, F> {
+    matrix: &'a [f64],
+    columns: usize,
+    function: F,
+}
+
+impl<F: Fn(&[f64]) -> f64> pulp::WithSimd for ByRow<'_, F> {
+    type Output = Vec<f64>;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Vec<f64> {
+        let mut results = vec![0.0; self.matrix.len() / self.columns];
+        for (result, row) in results
+            .iter_mut()
+            .zip(self.matrix.chunks_exact(self.columns))
+        {
+            *result = (self.function)(row);
+        }
+        results
+    }
+}
+
+fn by_row(matrix: &[f64], columns: usize, function: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    let columns = columns.max(1);
+    pulp::Arch::new().dispatch(ByRow {
+        matrix,
+        columns,
+        function,
+    })
+}
+
+/// A matrix times a vector.
+pub(crate) fn multiply(matrix: &[f64], vector: &[f64]) -> Vec<f64> {
+    by_row(matrix, vector.len(), |row| dot(row, vector))
+}
+
+/// [`weighted_squares`] of `x` and each of `points` (rows).
+pub(crate) fn distances(x: &[f64], points: &[f64], weights: &[f64]) -> Vec<f64> {
+    by_row(points, x.len(), |point| weighted_squares(x, point, weights))
+}
+
 /// The dot product, in eight running sums so that the compiler can use vector registers.
+#[inline(always)]
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
     let (a_chunks, b_chunks) = (a.chunks_exact(8), b.chunks_exact(8));
@@ -119,6 +162,7 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// `Σ weight · (a − b)²`, summed as [`dot`] does.
+#[inline(always)]
 pub(crate) fn weighted_squares(a: &[f64], b: &[f64], weights: &[f64]) -> f64 {
     let mut sums = [0.0; 4];
     let (mut a, mut b, mut weights) = (

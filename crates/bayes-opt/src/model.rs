@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::acquisition::Evaluated;
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
-use crate::gp::{Basis, Data, Gp, Hyper};
+use crate::gp::{Basis, Data, Gp, Hyper, likeliest};
 use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
@@ -41,7 +41,7 @@ const REFIT_SHARE: usize = 25;
 /// Draws of the hyper-parameters, at least and at most, and how many observations all of them may have together: each costs as
 /// much time as the process alone. Choices of this crate.
 const DRAWS: (usize, usize) = (2, 8);
-const DRAWN_OBSERVATIONS: usize = 512;
+const DRAWN_OBSERVATIONS: usize = 400;
 /// Steps from one draw to the next at the most; and what all steps may cost in multiplications if each took one
 /// evaluation of a fit. It takes five to ten, of a third of the work.
 const DRAW_STEPS: usize = 8;
@@ -290,7 +290,7 @@ impl Fitter<'_> {
         }
         let likeliest = Hyper {
             bowl: self.bowl,
-            ..self.fit("objective", Basis::Logarithm, data)?.hyper
+            ..self.likeliest("objective", Basis::Logarithm, data)
         };
         let work = evaluation_work(n, self.coordinates.len()) * count as f64;
         let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
@@ -325,9 +325,14 @@ impl Fitter<'_> {
         if let Some(gp) = self.kept(name, data) {
             return Some(gp);
         }
+        let hyper = self.likeliest(name, basis, data);
+        Gp::condition(data, self.coordinates, hyper)
+    }
+
+    /// The most probable hyper-parameters, which are kept.
+    fn likeliest(&mut self, name: &str, basis: Basis, data: &Data) -> Hyper {
         let d = self.coordinates.len();
-        let work = evaluation_work(data.values.len(), d);
-        let evaluations = cell(FIT_WORK / work / 60.0, 60).max(3);
+        let affordable = FIT_WORK / evaluation_work(data.values.len(), d);
         let mode = Hyper::prior_mode(d, basis);
         // Long length scales and much noise explain any data a little: from there the way to short ones is not found.
         let rough = Hyper {
@@ -336,15 +341,17 @@ impl Fitter<'_> {
             ..mode.clone()
         };
         let starts = match self.memory.get(name) {
-            Some((last, _)) if evaluations < 40 => vec![last.clone()],
+            Some((last, _)) if affordable < 40.0 => vec![last.clone()],
             Some((last, _)) if basis == Basis::Variable => vec![last.clone(), mode],
             Some((last, _)) => vec![last.clone(), mode, rough],
             None => vec![mode, rough],
         };
-        let gp = Gp::fit(data, self.coordinates, basis, &starts, evaluations)?;
+        let share = affordable / starts.len() as f64;
+        let evaluations = cell(share / 60.0, 60).max(3);
+        let hyper = likeliest(data, self.coordinates, basis, &starts, evaluations);
         self.hypers
-            .insert(name.to_owned(), (gp.hyper.clone(), data.values.len()));
-        Some(gp)
+            .insert(name.to_owned(), (hyper.clone(), data.values.len()));
+        hyper
     }
 }
 

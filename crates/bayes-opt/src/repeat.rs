@@ -6,7 +6,7 @@
 //! expected to be after one more measurement.
 
 use crate::gp::Gp;
-use crate::linalg::{add_scaled, dot};
+use crate::linalg::{add_scaled, dot, multiply};
 use crate::mixture::Mixture;
 use crate::normal::quantile;
 
@@ -71,16 +71,12 @@ fn knowledge_gradients(gp: &Gp, points: &[&[f64]]) -> Vec<f64> {
 
 /// Posterior means and covariances of a few points.
 fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
-    let (n, m) = (gp.n(), points.len());
+    let m = points.len();
     let (mut rows, mut solved) = (Vec::new(), Vec::new());
     for point in points {
         let (mut row, mut slopes) = (Vec::new(), Vec::new());
         gp.row(point, &mut row, &mut slopes);
-        solved.push(
-            (0..n)
-                .map(|i| dot(&gp.inverse[i * n..(i + 1) * n], &row))
-                .collect::<Vec<f64>>(),
-        );
+        solved.push(multiply(&gp.inverse, &row));
         rows.push(row);
     }
     let means = rows

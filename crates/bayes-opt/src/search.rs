@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::acquisition::{Scratch, Surface};
 use crate::descent::minimise;
 use crate::design::sobol;
-use crate::encode::{Encoding, same_point};
+use crate::encode::{CONTINUUM_LEVELS, Encoding, same_point};
 use crate::space::Space;
 use crate::value::round_to_i64;
 
@@ -27,8 +27,8 @@ const DRAWN_MAX: u32 = 5_000;
 const START_WORK: f64 = 7.0e4;
 const STARTS: (f64, f64) = (3.0, 8.0);
 /// Gradient evaluations per start and round.
-const GRADIENT_STEPS: usize = 14;
-/// Rounds of gradient steps and neighbours.
+const GRADIENT_STEPS: usize = 30;
+/// Rounds of gradient steps and neighbours; the last is the one in which no neighbour is better.
 const ROUNDS: usize = 2;
 /// Parameters with at most so many values are moved by neighbours alone.
 const COARSE_LEVELS: u64 = 5;
@@ -194,8 +194,8 @@ impl Search<'_> {
 
     fn climb(&self, mut score: f64, mut point: Vec<f64>, scratch: &mut Scratch) -> (f64, Vec<f64>) {
         for _ in 0..ROUNDS {
-            let before = score;
             self.gradient_steps(&mut score, &mut point, scratch);
+            let before = score;
             self.neighbours(&mut score, &mut point, scratch);
             if score <= before + 1e-6 {
                 break;
@@ -296,12 +296,14 @@ impl Search<'_> {
     }
 
     fn neighbours(&self, score: &mut f64, point: &mut Vec<f64>, scratch: &mut Scratch) {
+        let is_constrained = !self.space.constraints().is_empty();
         for column in self.space.encoding().columns() {
-            let levels = column.levels();
-            if column.is_ordered() {
-                let far = levels.map_or(50, |levels| {
-                    i64::try_from(levels / 20).unwrap_or(i64::MAX).max(2)
-                });
+            // Along a continuum gradient steps do better, but these know nothing of constraints.
+            let levels = column
+                .levels()
+                .or(is_constrained.then_some(CONTINUUM_LEVELS));
+            if let Some(levels) = levels.filter(|_| column.is_ordered()) {
+                let far = i64::try_from(levels / 20).unwrap_or(i64::MAX).max(2);
                 for steps in [1, -1, far, -far] {
                     let mut candidate = point.clone();
                     if column.step_by(steps, &mut candidate) {

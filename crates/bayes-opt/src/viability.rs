@@ -7,8 +7,8 @@
 //! steps further on.
 
 use crate::gp::{Data, Gp, Hyper, TREND, length_penalty};
-use crate::kernel::{Coordinate, Kernel};
-use crate::linalg::{Cholesky, add_scaled, dot};
+use crate::kernel::Coordinate;
+use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;
 
 /// Prior mean and deviation of the latent constant: three configurations in four survive before anything is known. A
@@ -81,29 +81,11 @@ pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) 
 }
 
 fn mode(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> {
-    let (n, d) = (data.values.len(), coordinates.len());
-    let kernel = Kernel::new(
-        coordinates,
-        &hyper.ln_lengths,
-        hyper.ln_scale.exp(),
-        hyper.trend,
-    );
-    let point = |i: usize| &data.points[i * d..(i + 1) * d];
-    let mut covariance = vec![0.0; n * n];
-    for i in 0..n {
-        for j in 0..=i {
-            // The constant mean is integrated out: its variance is every pair's covariance.
-            let value = kernel.between(point(i), point(j)) + MEAN_PRIOR.1.powi(2);
-            covariance[i * n + j] = value;
-            covariance[j * n + i] = value;
-        }
-    }
-    let times = |vector: &[f64]| -> Vec<f64> {
-        covariance
-            .chunks(n.max(1))
-            .map(|row| dot(row, vector))
-            .collect()
-    };
+    let n = data.values.len();
+    let (mut covariance, _) = hyper.kernel(coordinates).matrix(&data.points, &[]);
+    // The constant mean is integrated out: its variance is every pair's covariance.
+    let of_mean = MEAN_PRIOR.1.powi(2);
+    covariance.iter_mut().for_each(|value| *value += of_mean);
     let mut mode = Mode {
         latent: vec![MEAN_PRIOR.0; n],
         slopes: vec![0.0; n],
@@ -146,7 +128,7 @@ fn mode(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> 
         let step: Vec<f64> = (0..n)
             .map(|i| mode.curvatures[i] * centred[i] + mode.slopes[i])
             .collect();
-        let mut inner: Vec<f64> = times(&step)
+        let mut inner: Vec<f64> = multiply(&covariance, &step)
             .iter()
             .zip(&roots)
             .map(|(value, root)| value * root)
@@ -159,7 +141,7 @@ fn mode(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> 
             .map(|(value, root)| value * root)
             .collect();
         add_scaled(&mut weights, -1.0, &back);
-        mode.latent = times(&weights)
+        mode.latent = multiply(&covariance, &weights)
             .iter()
             .map(|value| MEAN_PRIOR.0 + value)
             .collect();
