@@ -556,6 +556,6 @@ mod tests {
     fn many_observations_have_few_draws() {
         let nothing = Memory::new();
         let draws = |n: u32| fitter(&nothing).draws(&data(n, 1)).unwrap().len();
-        assert_eq!((draws(1), draws(100), draws(300)), (8, 5, 2));
+        assert_eq!((draws(1), draws(100), draws(300)), (8, 4, 2));
     }
 }
