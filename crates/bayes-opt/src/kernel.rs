@@ -2,7 +2,7 @@
 //! it, where wanted, a linear trend over those that are counted or ordered, and a bowl over real numbers.
 
 use crate::bowl::Bowl;
-use crate::linalg::{add_scaled, distances, dot, weighted_squares};
+use crate::linalg::{add_scaled, distances, multiply, weighted_squares};
 
 const SQRT5: f64 = 2.236_067_977_499_79;
 
@@ -120,16 +120,21 @@ impl Kernel {
         slopes: &mut Vec<f64>,
     ) {
         slopes.clear();
-        // As `linear` has it, with what belongs to `x` taken out of the loop.
-        let trends = self.trend.iter().zip(x);
-        let line: Vec<f64> = trends.map(|(trend, x)| trend * (x - MIDDLE)).collect();
-        let shift = MIDDLE * line.iter().sum::<f64>();
         *covariances = distances(x, points, &self.ordered);
-        let points = points.chunks_exact(self.dimension());
-        for (covariance, point) in covariances.iter_mut().zip(points) {
+        let each = points.chunks_exact(self.dimension());
+        for (covariance, point) in covariances.iter_mut().zip(each) {
             let (value, slope) = matern(*covariance + self.list_distance_square(x, point));
-            *covariance = self.scale * value + dot(&line, point) - shift;
+            *covariance = self.scale * value;
             slopes.push(self.scale * slope);
+        }
+        if !self.trend.is_empty() {
+            // As `linear` has it, with what belongs to `x` taken out of the sums.
+            let trends = self.trend.iter().zip(x);
+            let line: Vec<f64> = trends.map(|(trend, x)| trend * (x - MIDDLE)).collect();
+            let shift = MIDDLE * line.iter().sum::<f64>();
+            for (covariance, along) in covariances.iter_mut().zip(multiply(points, &line)) {
+                *covariance = *covariance + along - shift;
+            }
         }
         let height = self.bowl.height(x);
         for (covariance, other) in covariances.iter_mut().zip(heights) {
