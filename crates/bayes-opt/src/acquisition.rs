@@ -48,7 +48,7 @@ struct Conditional {
     quadratic: Vec<f64>,
 }
 
-/// What is kept between evaluations, so that they need not allocate.
+/// What an evaluation leaves to its gradient, and room for both.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scratch {
     row: Vec<f64>,
@@ -56,7 +56,6 @@ pub(crate) struct Scratch {
     /// `quadratic · row`.
     product: Vec<f64>,
     means: Vec<f64>,
-    factors: Vec<f64>,
     logs: Vec<(f64, f64, f64)>,
     /// What each part says, then how the result follows it.
     of_parts: Vec<f64>,
@@ -79,8 +78,7 @@ impl Conditional {
 
     /// Fills `scratch.means` and returns the variance.
     fn evaluate(&self, x: &[f64], scratch: &mut Scratch) -> f64 {
-        let (row, slopes) = (&mut scratch.row, &mut scratch.slopes);
-        self.kernel.row(x, &self.points, &self.heights, row, slopes);
+        (scratch.row, scratch.slopes) = self.kernel.row(x, &self.points, &self.heights);
         scratch.means.clear();
         scratch
             .means
@@ -100,12 +98,10 @@ impl Conditional {
     /// Calls `take` with the number of each point, its mean in every draw and its variance.
     fn evaluate_all(&self, points: &[Vec<f64>], mut take: impl FnMut(usize, &[f64], f64)) {
         let n = self.points.len() / self.kernel.dimension().max(1);
-        let (mut row, mut slopes) = (Vec::new(), Vec::new());
         let mut rows = Vec::with_capacity(points.len() * n);
         for point in points {
-            self.kernel
-                .row(point, &self.points, &self.heights, &mut row, &mut slopes);
-            rows.extend_from_slice(&row);
+            let (row, _) = self.kernel.row(point, &self.points, &self.heights);
+            rows.extend(row);
         }
         let covariances = MatRef::from_row_major_slice(&rows, points.len(), n);
         let products = covariances * MatRef::from_row_major_slice(&self.quadratic, n, n);
@@ -129,7 +125,7 @@ impl Conditional {
         by_means: &[f64],
         by_deviation: f64,
         variance: f64,
-        scratch: &mut Scratch,
+        scratch: &Scratch,
         gradient: &mut [f64],
     ) {
         // The variance is cut off at its least value: no slope there.
@@ -138,19 +134,11 @@ impl Conditional {
         } else {
             0.0
         };
-        scratch.factors.clear();
-        for j in 0..scratch.row.len() {
-            let by_mean = dot(
-                by_means,
-                &self.weights[j * self.draws..(j + 1) * self.draws],
-            );
-            scratch
-                .factors
-                .push(by_mean - 2.0 * by_variance * scratch.product[j]);
-        }
-        let (slopes, factors) = (&scratch.slopes, &scratch.factors);
+        let mut factors = multiply(&self.weights, by_means);
+        add_scaled(&mut factors, -2.0 * by_variance, &scratch.product);
+        let (points, heights, slopes) = (&self.points, &self.heights, &scratch.slopes);
         self.kernel
-            .gradient(x, &self.points, &self.heights, slopes, factors, gradient);
+            .gradient(x, points, heights, slopes, &factors, gradient);
         self.kernel.variance_gradient(x, by_variance, gradient);
         let bowl = &self.kernel.bowl;
         bowl.mean_gradient(x, by_means.iter().sum(), gradient);
@@ -465,11 +453,9 @@ fn joint(
     let total = n + m;
     // Column j of the map from k(x, points) to cov(f(x), f(chosenⱼ) | D), kept as row j.
     let mut map = vec![0.0; m * total];
-    let (mut row, mut slopes) = (Vec::new(), Vec::new());
     let mut rows = Vec::with_capacity(m);
     for (j, point) in chosen.iter().enumerate() {
-        gp.kernel
-            .row(point, &points, &heights, &mut row, &mut slopes);
+        let (row, _) = gp.kernel.row(point, &points, &heights);
         if let Some((measured, noise)) = gp.observation_at(point) {
             // The same, by M⁻¹ k(D, point) = (1 − noise · M⁻¹) of its unit vector: without noise there is nothing left to
             // draw, and no rounding that would say otherwise.
@@ -481,7 +467,7 @@ fn joint(
             (0..n).for_each(|i| map[j * total + i] = -solved[i]);
             map[j * total + n + j] = 1.0;
         }
-        rows.push(row.clone());
+        rows.push(row);
     }
     let mut covariance = vec![0.0; m * m];
     for i in 0..m {

@@ -60,13 +60,11 @@ fn with(points: &[Vec<f64>], held: &[(&Column, Value)]) -> Vec<Vec<f64>> {
 /// Means and covariance of the averages over each of `sets` of points.
 fn averages(gp: &Gp, sets: &[Vec<Vec<f64>>]) -> (Vec<f64>, Vec<f64>) {
     let (n, count) = (gp.n(), f64::from(BACKGROUND));
-    let (mut row, mut slopes) = (Vec::new(), Vec::new());
     let (mut rows, mut means) = (Vec::new(), Vec::new());
     for points in sets {
         let mut mean_row = vec![0.0; n];
         for point in points {
-            gp.row(point, &mut row, &mut slopes);
-            add_scaled(&mut mean_row, 1.0 / count, &row);
+            add_scaled(&mut mean_row, 1.0 / count, &gp.row(point));
         }
         let heights = points.iter().map(|x| gp.mean_at(x, &[])).sum::<f64>();
         means.push(heights / count + dot(&mean_row, &gp.alpha));

@@ -89,12 +89,11 @@ impl Hyper {
 
     pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
         let scale = self.ln_scale.exp();
-        let kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.trend);
+        let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.trend);
         if self.bowl {
-            kernel.with_bowl(Bowl::new(coordinates, &self.ln_lengths))
-        } else {
-            kernel
+            kernel.bowl = Bowl::new(coordinates, &self.ln_lengths);
         }
+        kernel
     }
 
     fn to_vec(&self) -> Vec<f64> {
@@ -313,10 +312,9 @@ impl Gp {
         (0..count.min(self.n())).map(log_density).sum()
     }
 
-    /// [`Kernel::row`] of the observations.
-    pub(crate) fn row(&self, x: &[f64], covariances: &mut Vec<f64>, slopes: &mut Vec<f64>) {
-        self.kernel
-            .row(x, &self.points, &self.heights, covariances, slopes);
+    /// The covariances of the value at `x` with those at the observations.
+    pub(crate) fn row(&self, x: &[f64]) -> Vec<f64> {
+        self.kernel.row(x, &self.points, &self.heights).0
     }
 
     /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
@@ -326,8 +324,7 @@ impl Gp {
 
     /// Mean and variance of `f` at `x`.
     pub(crate) fn posterior(&self, x: &[f64]) -> (f64, f64) {
-        let (mut row, mut slopes) = (Vec::new(), Vec::new());
-        self.row(x, &mut row, &mut slopes);
+        let row = self.row(x);
         let explained = dot(&row, &multiply(&self.inverse, &row));
         (
             self.mean_at(x, &row),

@@ -71,11 +71,6 @@ impl Kernel {
         }
     }
 
-    /// The same, where a bowl is expected as well.
-    pub(crate) fn with_bowl(self, bowl: Bowl) -> Self {
-        Kernel { bowl, ..self }
-    }
-
     pub(crate) fn dimension(&self) -> usize {
         self.ordered.len()
     }
@@ -110,17 +105,10 @@ impl Kernel {
         points.map(|point| self.bowl.height(point)).collect()
     }
 
-    /// Writes the covariance of `x` with each of `points` (rows) of these [`Kernel::heights`], and what [`Kernel::gradient`] needs to go on.
-    pub(crate) fn row(
-        &self,
-        x: &[f64],
-        points: &[f64],
-        heights: &[f64],
-        covariances: &mut Vec<f64>,
-        slopes: &mut Vec<f64>,
-    ) {
-        slopes.clear();
-        *covariances = distances(x, points, &self.ordered);
+    /// The covariance of `x` with each of `points` (rows) of these [`Kernel::heights`], and what [`Kernel::gradient`] needs to go on.
+    pub(crate) fn row(&self, x: &[f64], points: &[f64], heights: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let mut covariances = distances(x, points, &self.ordered);
+        let mut slopes = Vec::with_capacity(covariances.len());
         let each = points.chunks_exact(self.dimension());
         for (covariance, point) in covariances.iter_mut().zip(each) {
             let (value, slope) = matern(*covariance + self.list_distance_square(x, point));
@@ -140,6 +128,7 @@ impl Kernel {
         for (covariance, other) in covariances.iter_mut().zip(heights) {
             *covariance += Bowl::covariance(height, *other);
         }
+        (covariances, slopes)
     }
 
     /// The covariance matrix of `points` (rows) of these [`Kernel::heights`], and for each pair up to the diagonal, row by
@@ -149,11 +138,10 @@ impl Kernel {
         let n = points.len() / d.max(1);
         let mut matrix = vec![0.0; n * n];
         let mut all_slopes = Vec::with_capacity(n * (n + 1) / 2);
-        let (mut row, mut slopes) = (Vec::new(), Vec::new());
         for i in 0..n {
             let after = (i + 1) * d;
             let x = &points[i * d..after];
-            self.row(x, &points[..after], heights, &mut row, &mut slopes);
+            let (row, slopes) = self.row(x, &points[..after], heights);
             for (j, covariance) in row.iter().enumerate() {
                 matrix[i * n + j] = *covariance;
                 matrix[j * n + i] = *covariance;

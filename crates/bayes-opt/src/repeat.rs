@@ -48,6 +48,8 @@ fn knowledge_gradients(gp: &Gp, points: &[&[f64]]) -> Vec<f64> {
     let (means, covariance) = joint(gp, points);
     let noise = gp.hyper.ln_noise.exp() + gp.typical_variance;
     let now = means.iter().copied().fold(f64::INFINITY, f64::min);
+    let outcomes = (0..OUTCOMES).map(|k| quantile((f64::from(k) + 0.5) / f64::from(OUTCOMES)));
+    let outcomes: Vec<f64> = outcomes.collect();
     let gain = |row: &[f64], i: usize| {
         let deviation = (row[i].max(0.0) + noise).sqrt();
         let lowest = |z: f64| {
@@ -57,9 +59,7 @@ fn knowledge_gradients(gp: &Gp, points: &[&[f64]]) -> Vec<f64> {
                 .map(|(mean, c)| mean + c / deviation * z)
                 .fold(f64::INFINITY, f64::min)
         };
-        let expected: f64 = (0..OUTCOMES)
-            .map(|k| lowest(quantile((f64::from(k) + 0.5) / f64::from(OUTCOMES))))
-            .sum::<f64>();
+        let expected: f64 = outcomes.iter().map(|z| lowest(*z)).sum();
         now - expected / f64::from(OUTCOMES)
     };
     covariance
@@ -74,8 +74,7 @@ fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
     let m = points.len();
     let (mut rows, mut solved) = (Vec::new(), Vec::new());
     for point in points {
-        let (mut row, mut slopes) = (Vec::new(), Vec::new());
-        gp.row(point, &mut row, &mut slopes);
+        let row = gp.row(point);
         solved.push(multiply(&gp.inverse, &row));
         rows.push(row);
     }
