@@ -359,6 +359,19 @@ pub(crate) fn likeliest(
     best.map_or_else(fallback, |minimum| Hyper::from_slice(&minimum.point, basis))
 }
 
+/// The logarithm of likelihood × priors at given hyper-parameters, up to a constant.
+pub(crate) fn log_posterior(
+    data: &Data,
+    coordinates: &[Coordinate],
+    basis: Basis,
+    hyper: &Hyper,
+) -> f64 {
+    let mut gradient = vec![0.0; hyper.ln_lengths.len() + 1];
+    Likelihood::of(data, coordinates, hyper).map_or(f64::NEG_INFINITY, |likelihood| {
+        -likelihood.negative_log - prior_penalty(hyper, basis, &mut gradient)
+    })
+}
+
 /// The least posterior variance: below it rounding decides.
 pub(crate) const VARIANCE_MIN: f64 = 1e-12;
 
@@ -434,7 +447,7 @@ fn negative_log_posterior(
         alpha,
         kernel,
         slopes,
-        negative_log: mut value,
+        negative_log: value,
     } = likelihood;
     let inverse = factor.inverse();
 
@@ -454,18 +467,17 @@ fn negative_log_posterior(
     gradient[..d].copy_from_slice(&kernel.by_lengths(&data.points, &factors));
     gradient[d] = -0.5 * by_noise;
 
-    let (length_mean, length_sd) = length_prior(d);
-    for (g, ln) in gradient.iter_mut().zip(&hyper.ln_lengths) {
-        value += log_normal(*ln, length_mean, length_sd, basis, g);
-    }
-    value += log_normal(
-        hyper.ln_noise,
-        NOISE_PRIOR.0,
-        NOISE_PRIOR.1,
-        basis,
-        &mut gradient[d],
-    );
-    value
+    value + prior_penalty(&hyper, basis, gradient)
+}
+
+/// The negative log density of the priors, up to a constant; its gradient is added to `gradient`.
+fn prior_penalty(hyper: &Hyper, basis: Basis, gradient: &mut [f64]) -> f64 {
+    let (mean, sd) = length_prior(hyper.ln_lengths.len());
+    let lengths = hyper.ln_lengths.iter().map(|ln| (*ln, (mean, sd)));
+    let all = lengths.chain([(hyper.ln_noise, NOISE_PRIOR)]);
+    all.zip(gradient)
+        .map(|((ln, (mean, sd)), slope)| log_normal(ln, mean, sd, basis, slope))
+        .sum()
 }
 
 /// The negative log density of the logarithms of the length scales under their prior, up to a constant.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::acquisition::Evaluated;
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
-use crate::gp::{Basis, Data, Gp, Hyper, likeliest};
+use crate::gp::{Basis, Data, Gp, Hyper, likeliest, log_posterior};
 use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
@@ -24,7 +24,7 @@ const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
 /// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as "throttled periods" are never
 /// negative, and 0 is plainly feasible, not a toss-up.
 const ZERO_MARGIN: f64 = 0.5;
-/// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
+/// Floating-point work that the fits of one response may do, in multiplications: about 5 ms on one core of an EPYC server.
 const FIT_WORK: f64 = 6.0e6;
 
 /// How probable it is at least that a configuration which completed survives again, and that one which violated a
@@ -37,6 +37,13 @@ const VIOLATED_ERRORS: f64 = 1.645;
 /// Hyper-parameters are fitted again when the observations have grown by one part in so many: every time up to 25, every
 /// twelfth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
+
+/// What the objective's process is called, as it is or of ratios; and by how much more probable what was measured has to be of
+/// ratios, in logarithms: a thousand times, as over ordinary ranges nothing is gained (`docs/results/README.md`). A choice of this
+/// crate.
+const PLAIN: &str = "objective";
+const RATIOS: &str = "objective, ratios";
+const RATIOS_EVIDENCE: f64 = 7.0;
 
 /// Draws of the hyper-parameters, at least and at most, and how many observations all of them may have together: each costs as
 /// much time as the process alone. Choices of this crate.
@@ -104,38 +111,43 @@ impl Model {
             .iter()
             .map(|(_, _, objective)| objective.value)
             .collect();
-        let transform = match earlier.first() {
-            Some(first) => Transform::linear(&values, log, first.scale),
-            None => Transform::new(&values, log),
-        };
         let objectives: Vec<Measured> = completed.iter().map(|(_, _, y)| *y).collect();
-        let (modelled, variances) = transform.measured(&objectives);
-        let mut data = Data {
-            points: completed
-                .iter()
-                .flat_map(|(_, told, _)| told.point.iter().copied())
-                .collect(),
-            values: modelled,
-            variances,
-            weights: completed
-                .iter()
-                .map(|(_, told, _)| told.observation.weight)
-                .collect(),
-            mean_prior: (0.0, 1.0),
+        let data = |transform: &Transform| {
+            let (modelled, variances) = transform.measured(&objectives);
+            let weights = completed.iter().map(|(_, told, _)| told.observation.weight);
+            Data {
+                points: completed
+                    .iter()
+                    .flat_map(|(_, told, _)| told.point.iter().copied())
+                    .collect(),
+                values: modelled,
+                variances,
+                weights: weights.collect(),
+                mean_prior: (0.0, 1.0),
+            }
         };
-        let objective = if earlier.is_empty() {
-            Mixture::new(fitter.draws(&data)?)?
-        } else {
-            let own = completed.len();
-            let alone = fitter.fit("objective, alone", Basis::Variable, &data)?;
-            for earlier in earlier {
-                append(&mut data, earlier, own);
+        let (transform, objective) = match earlier.first() {
+            None => {
+                let plain = Transform::new(&values, log);
+                let ratios = Transform::of_ratios(&values).filter(|_| !log);
+                let (name, transform) = fitter.scale(plain, ratios, data);
+                let draws = fitter.draws(name, &data(&transform))?;
+                (transform, Mixture::new(draws)?)
             }
-            let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
-            if joint.left_out(own) < alone.left_out(own) {
-                return Model::fit(told, &[], encoding, log, memory, seed);
+            Some(first) => {
+                let transform = Transform::linear(&values, log, first.scale);
+                let mut data = data(&transform);
+                let own = completed.len();
+                let alone = fitter.fit("objective, alone", Basis::Variable, &data)?;
+                for earlier in earlier {
+                    append(&mut data, earlier, own);
+                }
+                let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
+                if joint.left_out(own) < alone.left_out(own) {
+                    return Model::fit(told, &[], encoding, log, memory, seed);
+                }
+                (transform, Mixture::new(vec![joint])?)
             }
-            Mixture::new(vec![joint])?
         };
 
         let mut feasibilities = Vec::new();
@@ -278,30 +290,54 @@ struct Fitter<'a> {
 }
 
 impl Fitter<'_> {
+    /// How to model the objective, and what that process is called: under `ratios` where what was measured is by far more probable so.
+    fn scale(
+        &mut self,
+        plain: Transform,
+        ratios: Option<Transform>,
+        data: impl Fn(&Transform) -> Data,
+    ) -> (&'static str, Transform) {
+        let Some(ratios) = ratios else {
+            return (PLAIN, plain);
+        };
+        let mut evidence = |name: &str, transform: &Transform| {
+            let data = data(transform);
+            let hyper = self.hyper(name, Basis::Logarithm, &data);
+            let slopes = data
+                .values
+                .iter()
+                .map(|value| transform.inverse_slope(*value));
+            log_posterior(&data, self.coordinates, Basis::Logarithm, &hyper)
+                - slopes.map(f64::ln).sum::<f64>()
+        };
+        if evidence(RATIOS, &ratios) > evidence(PLAIN, &plain) + RATIOS_EVIDENCE {
+            (RATIOS, ratios)
+        } else {
+            (PLAIN, plain)
+        }
+    }
+
     /// What the objective may be, as few observations seldom say which parameters matter: the process under draws of its
     /// hyper-parameters, by a chain from the most probable ones on.
-    fn draws(&mut self, data: &Data) -> Option<Vec<Gp>> {
+    fn draws(&mut self, name: &str, data: &Data) -> Option<Vec<Gp>> {
         let n = data.values.len();
         let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(DRAWS.0, DRAWS.1);
-        let names: Vec<String> = (0..count).map(|i| format!("objective, draw {i}")).collect();
-        let kept: Option<Vec<Gp>> = names.iter().map(|name| self.kept(name, data)).collect();
-        if kept.is_some() {
-            return kept;
-        }
-        let likeliest = Hyper {
-            bowl: self.bowl,
-            ..self.likeliest("objective", Basis::Logarithm, data)
-        };
-        let work = evaluation_work(n, self.coordinates.len()) * count as f64;
-        let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
-        // Luck of its own for every number of observations.
-        let seed = self.seed.wrapping_add(n as u64);
-        let drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
-        self.hypers.extend(
-            names
-                .into_iter()
-                .zip(drawn.iter().map(|hyper| (hyper.clone(), n))),
-        );
+        let names: Vec<String> = (0..count).map(|i| format!("{name}, draw {i}")).collect();
+        let kept: Option<Vec<Hyper>> = names.iter().map(|name| self.kept(name, n)).collect();
+        let drawn = kept.unwrap_or_else(|| {
+            let likeliest = Hyper {
+                bowl: self.bowl,
+                ..self.hyper(name, Basis::Logarithm, data)
+            };
+            let work = evaluation_work(n, self.coordinates.len()) * count as f64;
+            let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
+            // Luck of its own for every number of observations.
+            let seed = self.seed.wrapping_add(n as u64);
+            let drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
+            let fitted = drawn.iter().map(|hyper| (hyper.clone(), n));
+            self.hypers.extend(names.into_iter().zip(fitted));
+            drawn
+        });
         let draws = drawn.into_iter();
         Some(
             draws
@@ -310,29 +346,35 @@ impl Fitter<'_> {
         )
     }
 
-    /// The process with the hyper-parameters that it had, while there are few new data.
-    fn kept(&mut self, name: &str, data: &Data) -> Option<Gp> {
-        let (last, fitted_to) = self.memory.get(name)?;
-        if data.values.len() > fitted_to + fitted_to / REFIT_SHARE {
+    /// The hyper-parameters that a process had, while there are few new data.
+    fn kept(&mut self, name: &str, n: usize) -> Option<Hyper> {
+        let known = self.hypers.get(name).or_else(|| self.memory.get(name));
+        let (hyper, fitted_to) = known?.clone();
+        if n > fitted_to + fitted_to / REFIT_SHARE {
             return None;
         }
         self.hypers
-            .insert(name.to_owned(), (last.clone(), *fitted_to));
-        Gp::condition(data, self.coordinates, last.clone())
+            .insert(name.to_owned(), (hyper.clone(), fitted_to));
+        Some(hyper)
+    }
+
+    /// Those, else the most probable ones.
+    fn hyper(&mut self, name: &str, basis: Basis, data: &Data) -> Hyper {
+        self.kept(name, data.values.len())
+            .unwrap_or_else(|| self.likeliest(name, basis, data))
     }
 
     fn fit(&mut self, name: &str, basis: Basis, data: &Data) -> Option<Gp> {
-        if let Some(gp) = self.kept(name, data) {
-            return Some(gp);
-        }
-        let hyper = self.likeliest(name, basis, data);
+        let hyper = self.hyper(name, basis, data);
         Gp::condition(data, self.coordinates, hyper)
     }
 
     /// The most probable hyper-parameters, which are kept.
     fn likeliest(&mut self, name: &str, basis: Basis, data: &Data) -> Hyper {
         let d = self.coordinates.len();
-        let affordable = FIT_WORK / evaluation_work(data.values.len(), d);
+        // The objective is fitted twice, as it is and of ratios.
+        let fits = if basis == Basis::Logarithm { 2.0 } else { 1.0 };
+        let affordable = FIT_WORK / fits / evaluation_work(data.values.len(), d);
         let mode = Hyper::prior_mode(d, basis);
         // Long length scales and much noise explain any data a little: from there the way to short ones is not found.
         let rough = Hyper {
@@ -510,6 +552,41 @@ mod tests {
     }
 
     #[test]
+    fn ratios_are_modelled_where_values_span_orders_of_magnitude() {
+        let measured = data(12, 1);
+        // What the process is called, for a function of the data's values, moved and stretched.
+        let called = |function: fn(f64) -> f64, scale: f64, offset: f64| {
+            let values = measured.values.iter();
+            let values: Vec<f64> = values.map(|y| scale * function(*y) + offset).collect();
+            let objectives: Vec<Measured> = values
+                .iter()
+                .map(|value| Measured {
+                    value: *value,
+                    variance: None,
+                })
+                .collect();
+            let (plain, ratios) = (
+                Transform::new(&values, false),
+                Transform::of_ratios(&values),
+            );
+            let nothing = Memory::new();
+            let scaled = fitter(&nothing).scale(plain, ratios, |transform| {
+                let (values, variances) = transform.measured(&objectives);
+                Data {
+                    values,
+                    variances,
+                    ..measured.clone()
+                }
+            });
+            scaled.0
+        };
+        for (scale, offset) in [(1.0, 0.0), (30.0, -1e3), (0.01, 5.0)] {
+            assert_eq!(called(|y| y, scale, offset), PLAIN);
+            assert_eq!(called(|y| (3.0 * y).exp(), scale, offset), RATIOS);
+        }
+    }
+
+    #[test]
     fn along_ranges_shorter_length_scales_are_drawn() {
         let nothing = Memory::new();
         let mean = |coordinate: Coordinate| {
@@ -518,7 +595,7 @@ mod tests {
                 coordinates: &coordinates,
                 ..fitter(&nothing)
             };
-            let draws = fitter.draws(&data(2, 1)).unwrap();
+            let draws = fitter.draws(PLAIN, &data(2, 1)).unwrap();
             let lengths = draws.iter().flat_map(|gp| &gp.hyper.ln_lengths);
             lengths.sum::<f64>() / (5 * draws.len()) as f64
         };
@@ -533,7 +610,7 @@ mod tests {
         let nothing = Memory::new();
         let mut first = fitter(&nothing);
         let measured = data(40, 1);
-        let drawn: Vec<Hyper> = hypers(first.draws(&measured));
+        let drawn: Vec<Hyper> = hypers(first.draws(PLAIN, &measured));
         assert_eq!(drawn.len(), DRAWS.1);
         let lengths =
             |k: usize| -> Vec<f64> { drawn.iter().map(|hyper| hyper.ln_lengths[k]).collect() };
@@ -543,7 +620,7 @@ mod tests {
         assert!(decides.iter().any(|ln| (ln - decides[0]).abs() > 0.01));
         // As they were, until there are enough new data.
         let memory = first.hypers;
-        let draws = |data: &Data| hypers(fitter(&memory).draws(data));
+        let draws = |data: &Data| hypers(fitter(&memory).draws(PLAIN, data));
         assert_eq!(draws(&measured), drawn);
         assert_ne!(draws(&data(42, 1)), drawn);
     }
@@ -555,7 +632,7 @@ mod tests {
     #[test]
     fn many_observations_have_few_draws() {
         let nothing = Memory::new();
-        let draws = |n: u32| fitter(&nothing).draws(&data(n, 1)).unwrap().len();
+        let draws = |n: u32| fitter(&nothing).draws(PLAIN, &data(n, 1)).unwrap().len();
         assert_eq!((draws(1), draws(100), draws(300)), (8, 4, 2));
     }
 }

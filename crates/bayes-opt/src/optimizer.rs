@@ -414,7 +414,7 @@ impl Optimizer {
 
     /// The objective as it follows one parameter, the others averaged: value, mean, standard deviation, at about `points`
     /// values over the range (all, of a categorical parameter). Empty for an unknown name or before an evaluation
-    /// completed. The mean is taken on the model's scale, so under a log objective it is a geometric one.
+    /// completed. The mean is taken on the model's scale, so where ratios are modelled it is a geometric one.
     pub fn partial_dependence(&mut self, name: &str, points: usize) -> Vec<(Value, f64, f64)> {
         let Some(model) = self.model() else {
             return Vec::new();

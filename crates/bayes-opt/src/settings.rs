@@ -68,6 +68,7 @@ pub struct Settings {
     /// say. Every second question is asked without them, and they are dropped while they predict what is measured here worse than
     /// it predicts itself, so a misleading one costs one question and at most half of the others.
     pub earlier: Vec<Vec<Observation>>,
-    /// Model the logarithm of the objective (a ratio to a control, a latency): needs positive values.
+    /// Model the logarithm of the objective (a ratio to a control, a latency): needs positive values. Otherwise ratios are
+    /// modelled only while what was measured is by far more probable so, as where it spans orders of magnitude.
     pub log_objective: bool,
 }

@@ -8,13 +8,16 @@ use crate::observation::Measured;
 const FENCE: f64 = 2.0;
 /// Fewer values have no shape to speak of.
 const POWER_FROM: usize = 8;
+/// How far below the least value the ratios of [`Transform::of_ratios`] begin, in distances of the median from it.
+const RATIOS_BELOW: f64 = 0.03;
 /// Prior deviation of the power around 1, which changes nothing: a few values must not bend the scale much.
 const POWER_SD: f64 = 0.5;
 
 /// A strictly increasing map of the objective, and back.
 #[derive(Clone, Debug)]
 pub(crate) struct Transform {
-    log: bool,
+    /// The logarithm of what is above this is modelled.
+    log_above: Option<f64>,
     /// Above `cap` the excess e becomes `width · ln(1 + e/width)`: a crash-like value must not flatten all the others.
     cap: f64,
     width: f64,
@@ -65,19 +68,33 @@ impl Standard {
 
 impl Transform {
     pub(crate) fn new(values: &[f64], log: bool) -> Self {
-        let mut sorted: Vec<f64> = values
-            .iter()
-            .map(|value| if log { value.ln() } else { *value })
-            .collect();
+        Transform::shaped(values, log.then_some(0.0))
+    }
+
+    /// As if ratios mattered, whatever the values' zero: the logarithm of how far they are above a floor somewhat below the
+    /// least. `None` where half of them are no better than that.
+    pub(crate) fn of_ratios(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
+        let (least, middle) = (*sorted.first()?, sorted[sorted.len() / 2]);
+        let floor = least - RATIOS_BELOW * (middle - least);
+        (floor < least).then(|| Transform::shaped(values, Some(floor)))
+    }
+
+    fn shaped(values: &[f64], log_above: Option<f64>) -> Self {
         let mut transform = Transform {
-            log,
+            log_above,
             cap: f64::INFINITY,
             width: 1.0,
             inner: Standard::IDENTITY,
             power: 1.0,
             outer: Standard::IDENTITY,
         };
+        let mut sorted: Vec<f64> = values
+            .iter()
+            .map(|value| transform.logarithm(*value))
+            .collect();
+        sorted.sort_by(f64::total_cmp);
         if sorted.len() >= 4 {
             let quartile = |share: f64| sorted[crate::value::cell(share, sorted.len())];
             let range = quartile(0.75) - quartile(0.25);
@@ -109,19 +126,19 @@ impl Transform {
     /// Mean and unit taken from elsewhere, where the values are too few to tell.
     pub(crate) fn linear(values: &[f64], log: bool, scale: f64) -> Self {
         let mut transform = Transform::new(&[], log);
-        let logged = values
-            .iter()
-            .map(|value| if log { value.ln() } else { *value });
-        transform.inner = Standard {
-            center: logged.sum::<f64>() / values.len().max(1) as f64,
-            scale,
-        };
+        let logged = values.iter().map(|value| transform.logarithm(*value));
+        let center = logged.sum::<f64>() / values.len().max(1) as f64;
+        transform.inner = Standard { center, scale };
         transform
     }
 
     /// One unit of what is modelled, near the middle, in the objective's unit or its logarithm.
     pub(crate) fn scale(&self) -> f64 {
         self.inner.scale * self.outer.scale
+    }
+
+    fn logarithm(&self, value: f64) -> f64 {
+        self.log_above.map_or(value, |floor| (value - floor).ln())
     }
 
     fn compress(&self, value: f64) -> f64 {
@@ -134,8 +151,7 @@ impl Transform {
     }
 
     pub(crate) fn forward(&self, value: f64) -> f64 {
-        let value = if self.log { value.ln() } else { value };
-        let standard = self.inner.forward(self.compress(value));
+        let standard = self.inner.forward(self.compress(self.logarithm(value)));
         self.outer.forward(bend(standard, self.power))
     }
 
@@ -164,7 +180,7 @@ impl Transform {
         } else {
             value
         };
-        if self.log { value.exp() } else { value }
+        self.log_above.map_or(value, |floor| floor + value.exp())
     }
 
     /// The derivative of [`Transform::inverse`].
@@ -176,11 +192,9 @@ impl Transform {
         } else {
             1.0
         };
-        let outermost = if self.log {
-            self.inverse(modelled)
-        } else {
-            1.0
-        };
+        let outermost = self
+            .log_above
+            .map_or(1.0, |floor| self.inverse(modelled) - floor);
         self.outer.scale / bend_slope(standard, self.power) * self.inner.scale * stretch * outermost
     }
 }
@@ -252,8 +266,8 @@ mod tests {
     #[test]
     fn there_and_back() {
         let values = [1.0, 1.1, 1.2, 1.3, 1.25, 9000.0];
-        for log in [false, true] {
-            let transform = Transform::new(&values, log);
+        let [plain, log] = [false, true].map(|log| Transform::new(&values, log));
+        for transform in [plain, log, Transform::of_ratios(&values).unwrap()] {
             for value in values {
                 let modelled = transform.forward(value);
                 assert!((transform.inverse(modelled) / value - 1.0).abs() < 1e-9);
@@ -263,6 +277,20 @@ mod tests {
                 assert!((transform.inverse_slope(modelled) / quotient - 1.0).abs() < 1e-4);
             }
             assert!(transform.forward(9000.0) < 3.0);
+        }
+    }
+
+    #[test]
+    fn ratios_need_no_zero() {
+        let values = [1.0, 2.0, 20.0, 300.0, 5000.0];
+        let moved = values.map(|value| 7.0 * value - 100.0);
+        let [one, other] = [values, moved].map(|values| Transform::of_ratios(&values).unwrap());
+        for (value, moved) in values.iter().zip(moved) {
+            assert!((one.forward(*value) - other.forward(moved)).abs() < 1e-9);
+        }
+        // Half of the values are the best: nothing says how far apart good ones are.
+        for values in [&[][..], &[3.0], &[1.0, 1.0, 1.0, 5.0]] {
+            assert!(Transform::of_ratios(values).is_none());
         }
     }
 
