@@ -45,6 +45,10 @@ const PLAIN: &str = "objective";
 const RATIOS: &str = "objective, ratios";
 const RATIOS_EVIDENCE: f64 = 7.0;
 
+fn draw_name(name: &str, index: usize) -> String {
+    format!("{name}, draw {index}")
+}
+
 /// Draws of the hyper-parameters, at least and at most, and how many observations all of them may have together: each costs as
 /// much time as the process alone. Choices of this crate.
 const DRAWS: (usize, usize) = (2, 8);
@@ -130,7 +134,7 @@ impl Model {
             None => {
                 let plain = Transform::new(&values, log);
                 let ratios = Transform::of_ratios(&values).filter(|_| !log);
-                let (name, transform) = fitter.scale(plain, ratios, data);
+                let (name, transform) = fitter.scale(values.len(), plain, ratios, data);
                 let draws = fitter.draws(name, &data(&transform))?;
                 (transform, Mixture::new(draws)?)
             }
@@ -293,6 +297,7 @@ impl Fitter<'_> {
     /// How to model the objective, and what that process is called: under `ratios` where what was measured is by far more probable so.
     fn scale(
         &mut self,
+        n: usize,
         plain: Transform,
         ratios: Option<Transform>,
         data: impl Fn(&Transform) -> Data,
@@ -300,6 +305,13 @@ impl Fitter<'_> {
         let Some(ratios) = ratios else {
             return (PLAIN, plain);
         };
+        // As it was, while its draws are.
+        if self.kept(&draw_name(PLAIN, 0), n).is_some() {
+            return (PLAIN, plain);
+        }
+        if self.kept(&draw_name(RATIOS, 0), n).is_some() {
+            return (RATIOS, ratios);
+        }
         let mut evidence = |name: &str, transform: &Transform| {
             let data = data(transform);
             let hyper = self.hyper(name, Basis::Logarithm, &data);
@@ -322,7 +334,7 @@ impl Fitter<'_> {
     fn draws(&mut self, name: &str, data: &Data) -> Option<Vec<Gp>> {
         let n = data.values.len();
         let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(DRAWS.0, DRAWS.1);
-        let names: Vec<String> = (0..count).map(|i| format!("{name}, draw {i}")).collect();
+        let names: Vec<String> = (0..count).map(|i| draw_name(name, i)).collect();
         let kept: Option<Vec<Hyper>> = names.iter().map(|name| self.kept(name, n)).collect();
         let drawn = kept.unwrap_or_else(|| {
             let likeliest = Hyper {
@@ -570,7 +582,7 @@ mod tests {
                 Transform::of_ratios(&values),
             );
             let nothing = Memory::new();
-            let scaled = fitter(&nothing).scale(plain, ratios, |transform| {
+            let scaled = fitter(&nothing).scale(values.len(), plain, ratios, |transform| {
                 let (values, variances) = transform.measured(&objectives);
                 Data {
                     values,
