@@ -24,8 +24,6 @@ import systems  # noqa: E402
 
 
 RUN_MAX_S = 600
-# Rows of which every seed is another made-up system; whether it crashes.
-SYSTEMS = {"systems": False, "systems-crashing": True}
 
 
 class TooSlow(Exception):
@@ -33,8 +31,9 @@ class TooSlow(Exception):
 
 
 def run(data, problem_name, tool, seed):
-    if problem_name in SYSTEMS:
-        problem = systems.system(problem_name, seed, SYSTEMS[problem_name])
+    if problem_name in systems.MANNERS:
+        # Every seed is another one.
+        problem = systems.system(problem_name, seed)
     else:
         problem = problems.problems(data)[problem_name]
     made = peers.PEERS[tool](problem, seed)
@@ -78,7 +77,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    names = [*problems.problems(arguments.data), *SYSTEMS]
+    names = [*problems.problems(arguments.data), *systems.MANNERS]
     chosen = arguments.problems.split(",") if arguments.problems else names
     tools = arguments.tools.split(",") if arguments.tools else list(peers.PEERS)
     for name in chosen:

@@ -3,14 +3,24 @@
 In the manner of performance-influence models (Siegmund et al., ESEC/FSE 2015): the time that a system takes is a sum, or a
 product, of what each option does and of what pairs of options do together. Few options do most of it. A number acts
 monotonically, with an optimum inside, by saturation, or at a threshold; an option may do nothing unless a switch is on.
-Some combinations crash: two choices that do not go together, or too much of what mostly makes the system faster.
+Some combinations crash: two choices that do not go together, or too much of what mostly makes the system faster. Of wide ones the
+fastest takes a thousandth to a seventh of the median's time, as latencies do, of others a seventh and more.
 """
 
 import math
 import random
+from dataclasses import dataclass
 
 from problems import Problem, choice, ordered, random_configuration, real, whole
 
+
+@dataclass(frozen=True)
+class Manner:
+    crashing: bool = False
+    wide: bool = False
+
+
+MANNERS = {"systems": Manner(), "systems-crashing": Manner(crashing=True), "systems-wide": Manner(wide=True)}
 LETTERS = "abcdef"
 SAMPLE = 2048
 STARTS = 24
@@ -102,7 +112,7 @@ def _rule(rng, parameters, places, time):
     return lambda c: all(c[n] in what if isinstance(what, set) else c[n] >= what for n, what in bad.items())
 
 
-def _draw(rng, crashing):
+def _draw(rng, manner):
     count, switches = rng.randint(5, 14), rng.uniform(0.1, 0.8)
     made = [_parameter(rng, index, switches) for index in range(count)]
     parameters = [parameter for parameter, _ in made]
@@ -138,13 +148,14 @@ def _draw(rng, crashing):
     scores = sorted(score(random_configuration(parameters, sampler)) for _ in range(512))
     middle, least = scores[len(scores) // 2], scores[0]
     # The fastest of these takes this share of the median's time.
-    floor, product = rng.uniform(0.15, 0.7), rng.random() < 0.5
+    floor = math.exp(rng.uniform(math.log(0.001), math.log(0.15))) if manner.wide else rng.uniform(0.15, 0.7)
+    product = rng.random() < 0.5 or manner.wide
 
     def time(c):
         share = (score(c) - middle) / (middle - least)
         return 100.0 * floor**-share if product else 100.0 * max(1.0 + (1.0 - floor) * share, floor / 2)
 
-    rules = [_rule(rng, parameters, places, time) for _ in range(rng.randint(1, 3))] if crashing else []
+    rules = [_rule(rng, parameters, places, time) for _ in range(rng.randint(1, 3))] if manner.crashing else []
     return parameters, lambda c: None if any(rule(c) for rule in rules) else time(c)
 
 
@@ -162,12 +173,13 @@ def _descend(parameters, truth, configuration):
     return value
 
 
-def system(name, seed, crashing):
+def system(name, seed):
     """The system of this seed. One that crashes in fewer than 3 % or more than 60 % of its configurations is drawn again."""
+    manner = MANNERS[name]
     rng = random.Random(f"{name} {seed}")
     alive = []
-    while not crashing and not alive or crashing and not 0.4 <= len(alive) / SAMPLE <= 0.97:
-        parameters, truth = _draw(rng, crashing)
+    while not manner.crashing and not alive or manner.crashing and not 0.4 <= len(alive) / SAMPLE <= 0.97:
+        parameters, truth = _draw(rng, manner)
         configurations = [random_configuration(parameters, rng) for _ in range(SAMPLE)]
         alive = sorted((value, at) for at, value in enumerate(map(truth, configurations)) if value is not None)
     # The start is the median configuration: an ordinary one, the same for every tool.
