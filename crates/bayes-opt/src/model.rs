@@ -24,7 +24,7 @@ const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
 /// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as "throttled periods" are never
 /// negative, and 0 is plainly feasible, not a toss-up.
 const ZERO_MARGIN: f64 = 0.5;
-/// Floating-point work that the fits of one response may do, in multiplications: about 5 ms on one core of an EPYC server.
+/// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
 const FIT_WORK: f64 = 6.0e6;
 
 /// How probable it is at least that a configuration which completed survives again, and that one which violated a
@@ -39,11 +39,11 @@ const VIOLATED_ERRORS: f64 = 1.645;
 const REFIT_SHARE: usize = 25;
 
 /// What the objective's process is called, as it is or of ratios; and by how much more probable what was measured has to be of
-/// ratios, in logarithms: a thousand times, as over ordinary ranges nothing is gained (`docs/results/README.md`). A choice of this
-/// crate.
+/// ratios, in logarithms: a thousand times, as over ordinary ranges nothing is gained, and so much for each coordinate of many, as
+/// fits of many length scales end where luck has it (`docs/results/README.md`). Choices of this crate.
 const PLAIN: &str = "objective";
 const RATIOS: &str = "objective, ratios";
-const RATIOS_EVIDENCE: f64 = 7.0;
+const RATIOS_EVIDENCE: (f64, f64) = (7.0, 0.5);
 
 fn draw_name(name: &str, index: usize) -> String {
     format!("{name}, draw {index}")
@@ -312,6 +312,7 @@ impl Fitter<'_> {
         if self.kept(&draw_name(RATIOS, 0), n).is_some() {
             return (RATIOS, ratios);
         }
+        let dimension = self.coordinates.len() as f64;
         let mut evidence = |name: &str, transform: &Transform| {
             let data = data(transform);
             let hyper = self.hyper(name, Basis::Logarithm, &data);
@@ -322,7 +323,8 @@ impl Fitter<'_> {
             log_posterior(&data, self.coordinates, Basis::Logarithm, &hyper)
                 - slopes.map(f64::ln).sum::<f64>()
         };
-        if evidence(RATIOS, &ratios) > evidence(PLAIN, &plain) + RATIOS_EVIDENCE {
+        let least = RATIOS_EVIDENCE.0.max(RATIOS_EVIDENCE.1 * dimension);
+        if evidence(RATIOS, &ratios) > evidence(PLAIN, &plain) + least {
             (RATIOS, ratios)
         } else {
             (PLAIN, plain)
@@ -384,9 +386,7 @@ impl Fitter<'_> {
     /// The most probable hyper-parameters, which are kept.
     fn likeliest(&mut self, name: &str, basis: Basis, data: &Data) -> Hyper {
         let d = self.coordinates.len();
-        // The objective is fitted twice, as it is and of ratios.
-        let fits = if basis == Basis::Logarithm { 2.0 } else { 1.0 };
-        let affordable = FIT_WORK / fits / evaluation_work(data.values.len(), d);
+        let affordable = FIT_WORK / evaluation_work(data.values.len(), d);
         let mode = Hyper::prior_mode(d, basis);
         // Long length scales and much noise explain any data a little: from there the way to short ones is not found.
         let rough = Hyper {
