@@ -40,7 +40,7 @@ const NEGLIGIBLE: f64 = -13.8;
 struct Conditional {
     kernel: Kernel,
     points: Vec<f64>,
-    heights: Vec<f64>,
+    features: Vec<f64>,
     mean: f64,
     /// Row j: what the covariance with point j adds to the mean of each draw.
     weights: Vec<f64>,
@@ -68,7 +68,7 @@ impl Conditional {
         Conditional {
             kernel: gp.kernel.clone(),
             points: gp.points.clone(),
-            heights: gp.heights.clone(),
+            features: gp.features.clone(),
             mean: gp.mean,
             weights: gp.alpha.clone(),
             draws: 1,
@@ -78,7 +78,7 @@ impl Conditional {
 
     /// Fills `scratch.means` and returns the variance.
     fn evaluate(&self, x: &[f64], scratch: &mut Scratch) -> f64 {
-        (scratch.row, scratch.slopes) = self.kernel.row(x, &self.points, &self.heights);
+        (scratch.row, scratch.slopes) = self.kernel.row(x, &self.points, &self.features);
         scratch.means.clear();
         scratch
             .means
@@ -100,7 +100,7 @@ impl Conditional {
         let n = self.points.len() / self.kernel.dimension().max(1);
         let mut rows = Vec::with_capacity(points.len() * n);
         for point in points {
-            let (row, _) = self.kernel.row(point, &self.points, &self.heights);
+            let (row, _) = self.kernel.row(point, &self.points, &self.features);
             rows.extend(row);
         }
         let covariances = MatRef::from_row_major_slice(&rows, points.len(), n);
@@ -136,9 +136,9 @@ impl Conditional {
         };
         let mut factors = multiply(&self.weights, by_means);
         add_scaled(&mut factors, -2.0 * by_variance, &scratch.product);
-        let (points, heights, slopes) = (&self.points, &self.heights, &scratch.slopes);
+        let (points, features, slopes) = (&self.points, &self.features, &scratch.slopes);
         self.kernel
-            .gradient(x, points, heights, slopes, &factors, gradient);
+            .gradient(x, points, features, slopes, &factors, gradient);
         self.kernel.variance_gradient(x, by_variance, gradient);
         let bowl = &self.kernel.bowl;
         bowl.mean_gradient(x, by_means.iter().sum(), gradient);
@@ -449,13 +449,13 @@ fn joint(
     chosen
         .iter()
         .for_each(|point| points.extend_from_slice(point));
-    let heights = gp.kernel.heights(&points);
+    let features = gp.kernel.features(&points);
     let total = n + m;
     // Column j of the map from k(x, points) to cov(f(x), f(chosenⱼ) | D), kept as row j.
     let mut map = vec![0.0; m * total];
     let mut rows = Vec::with_capacity(m);
     for (j, point) in chosen.iter().enumerate() {
-        let (row, _) = gp.kernel.row(point, &points, &heights);
+        let (row, _) = gp.kernel.row(point, &points, &features);
         if let Some((measured, noise)) = gp.observation_at(point) {
             // The same, by M⁻¹ k(D, point) = (1 − noise · M⁻¹) of its unit vector: without noise there is nothing left to
             // draw, and no rounding that would say otherwise.
@@ -490,7 +490,7 @@ fn joint(
     let conditional = |weights, quadratic| Conditional {
         kernel: gp.kernel.clone(),
         points,
-        heights,
+        features,
         mean: gp.mean,
         weights,
         draws,
@@ -608,13 +608,13 @@ mod tests {
             values,
             mean_prior: (0.0, 1.0),
         };
-        let with = |trend: f64, ln_length: f64| {
+        let with = |wave: f64, ln_length: f64| {
             let hyper = Hyper {
                 ln_lengths: vec![ln_length; 2],
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale: 0.0,
-                trend,
-                bowl: trend > 0.0,
+                wave,
+                bowl: wave > 0.0,
             };
             Gp::condition(&data, &COORDINATES, hyper).unwrap()
         };

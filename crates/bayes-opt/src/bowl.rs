@@ -4,7 +4,7 @@
 //! (Siivola, Vehtari, Vanhatalo, González, Andersen 2018, "Correcting boundary over-exploration deficiencies in Bayesian
 //! optimization with virtual derivative sign observations"). Who gives a range of real numbers expects the best inside.
 //! Its depth is normal, so that data soon say if there is none, and it bends along each coordinate by how much that
-//! matters. Knobs that are counted or ordered have a trend in its place ([`Coordinate::has_trend`]).
+//! matters. Knobs that are counted or ordered have half a wave in its place ([`Coordinate::has_wave`]).
 
 use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
 use crate::linalg::weighted_squares;
@@ -73,9 +73,9 @@ impl Bowl {
         self.height_gradient(x, DEPTH.0 * factor, gradient);
     }
 
-    /// What the bowl adds to the covariance of the values at two points of these heights.
-    pub(crate) fn covariance(a: f64, b: f64) -> f64 {
-        DEPTH.1 * DEPTH.1 * a * b
+    /// What the bowl adds to the variance of the value at a point of this height.
+    pub(crate) fn variance(height: f64) -> f64 {
+        (DEPTH.1 * height).powi(2)
     }
 
     /// Adds `factor` times the gradient of [`Bowl::height`].

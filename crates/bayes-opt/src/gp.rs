@@ -9,12 +9,12 @@
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
 //! regret (`docs/results/README.md`). Draws along ranges and between levels have narrower priors (`REAL_DEVIATION` and
-//! those after it). Draws go with a linear trend: where the data say no more than which way is better, the process says
+//! those after it). Draws go with half waves: where the data say no more than which way is better, the process says
 //! that too.
 
 use crate::bowl::Bowl;
 use crate::descent::minimise;
-use crate::kernel::{Coordinate, Kernel};
+use crate::kernel::{Coordinate, Kernel, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::slice::Chain;
 
@@ -23,9 +23,10 @@ const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// deviations.
 const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
 const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
-/// The prior variance of the trend. Fitted (ln ~ Normal(−1.5, 1)) it does no better, and a trend along
-/// real numbers costs regret ([`Coordinate::has_trend`], `docs/results/README.md`). A choice of this crate.
-pub(crate) const TREND: f64 = 0.5;
+/// The prior variance of half a wave along every coordinate: a slope up or down, or an optimum inside, and as uncertain at the
+/// ends of a range as in its middle. A linear trend in its place is most uncertain at the ends, and a search then asks there too
+/// often (`docs/results/README.md`). A choice of this crate.
+pub(crate) const WAVE: f64 = 0.5;
 
 /// Along ranges whose differences matter, length scales are drawn around the mode of their prior's density, which is short:
 /// most such functions bend along all of their ranges. The deviations of the logarithm, for real and for whole numbers: of
@@ -43,7 +44,7 @@ const LEVEL_DEVIATION: f64 = 1.0;
 pub(crate) enum Basis {
     /// Of the variables themselves, as elsewhere: short length scales and little noise.
     Variable,
-    /// Of their logarithms: long length scales and more noise, and with them a linear trend.
+    /// Of their logarithms: long length scales and more noise, and with them half waves.
     Logarithm,
 }
 
@@ -55,22 +56,22 @@ impl Basis {
         }
     }
 
-    fn trend(self) -> f64 {
+    fn wave(self) -> f64 {
         match self {
             Self::Variable => 0.0,
-            Self::Logarithm => TREND,
+            Self::Logarithm => WAVE,
         }
     }
 }
 
-/// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn part and of the trend, and
+/// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn part and of half waves, and
 /// whether a bowl is expected along real numbers. All but the last two in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
     pub(crate) ln_noise: f64,
     pub(crate) ln_scale: f64,
-    pub(crate) trend: f64,
+    pub(crate) wave: f64,
     pub(crate) bowl: bool,
 }
 
@@ -82,14 +83,14 @@ impl Hyper {
             ln_lengths: vec![mean - basis.slope() * sd * sd; dimension],
             ln_noise: NOISE_PRIOR.0 - basis.slope() * NOISE_PRIOR.1.powi(2),
             ln_scale: 0.0,
-            trend: basis.trend(),
+            wave: basis.wave(),
             bowl: false,
         }
     }
 
     pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
         let scale = self.ln_scale.exp();
-        let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.trend);
+        let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.wave);
         if self.bowl {
             kernel.bowl = Bowl::new(coordinates, &self.ln_lengths);
         }
@@ -108,7 +109,7 @@ impl Hyper {
             ln_lengths: vector[..dimension].to_vec(),
             ln_noise: vector[dimension],
             ln_scale: 0.0,
-            trend: basis.trend(),
+            wave: basis.wave(),
             bowl: false,
         }
     }
@@ -189,8 +190,8 @@ pub(crate) struct Gp {
     pub(crate) hyper: Hyper,
     pub(crate) kernel: Kernel,
     pub(crate) points: Vec<f64>,
-    /// Of the points, as [`Kernel::heights`] has them.
-    pub(crate) heights: Vec<f64>,
+    /// Of the points, as [`Kernel::features`] has them.
+    pub(crate) features: Vec<f64>,
     pub(crate) mean: f64,
     /// `M⁻¹ (y − m)`, with `M` the covariance of the observations.
     pub(crate) alpha: Vec<f64>,
@@ -208,8 +209,9 @@ impl Gp {
         let kernel = hyper.kernel(coordinates);
         let n = data.n();
         let noise = data.noise(&hyper);
-        let heights = kernel.heights(&data.points);
-        let (mut matrix, _) = kernel.matrix(&data.points, &heights);
+        let features = kernel.features(&data.points);
+        let waves = waves_between(coordinates, hyper.wave, &data.points);
+        let (mut matrix, _) = kernel.matrix(&data.points, &waves);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::with_jitter(&mut matrix, n)?;
         let (above, prior) = data.above(&kernel.bowl);
@@ -220,7 +222,7 @@ impl Gp {
             values,
             noise,
             hyper,
-            heights,
+            features,
             kernel,
             points,
             mean,
@@ -267,8 +269,9 @@ impl Gp {
         };
         let standard = (0..=d).zip(start.to_vec());
         let standard = standard.map(|(k, value)| (value - means[k]) / deviations[k]);
+        let waves = waves_between(coordinates, start.wave, &data.points);
         let log_likelihood = |standard: &[f64]| {
-            Likelihood::of(data, coordinates, &hyper(standard))
+            Likelihood::of(data, coordinates, &waves, &hyper(standard))
                 .map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
         };
         let mut chain = Chain::new(standard.collect(), seed, log_likelihood);
@@ -314,7 +317,7 @@ impl Gp {
 
     /// The covariances of the value at `x` with those at the observations.
     pub(crate) fn row(&self, x: &[f64]) -> Vec<f64> {
-        self.kernel.row(x, &self.points, &self.heights).0
+        self.kernel.row(x, &self.points, &self.features).0
     }
 
     /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
@@ -346,8 +349,9 @@ pub(crate) fn likeliest(
     if data.n() < 2 {
         return fallback();
     }
+    let waves = waves_between(coordinates, basis.wave(), &data.points);
     let function = |vector: &[f64], gradient: &mut [f64]| {
-        negative_log_posterior(data, coordinates, basis, vector, gradient)
+        negative_log_posterior(data, coordinates, &waves, basis, vector, gradient)
     };
     let bounds = bounds(d);
     let minima = starts
@@ -367,7 +371,8 @@ pub(crate) fn log_posterior(
     hyper: &Hyper,
 ) -> f64 {
     let mut gradient = vec![0.0; hyper.ln_lengths.len() + 1];
-    Likelihood::of(data, coordinates, hyper).map_or(f64::NEG_INFINITY, |likelihood| {
+    let waves = waves_between(coordinates, hyper.wave, &data.points);
+    Likelihood::of(data, coordinates, &waves, hyper).map_or(f64::NEG_INFINITY, |likelihood| {
         -likelihood.negative_log - prior_penalty(hyper, basis, &mut gradient)
     })
 }
@@ -402,10 +407,10 @@ struct Likelihood {
 
 impl Likelihood {
     /// `None` where the covariance is not positive definite.
-    fn of(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Self> {
+    fn of(data: &Data, coordinates: &[Coordinate], waves: &[f64], hyper: &Hyper) -> Option<Self> {
         let n = data.n();
         let kernel = hyper.kernel(coordinates);
-        let (mut matrix, slopes) = kernel.matrix(&data.points, &kernel.heights(&data.points));
+        let (mut matrix, slopes) = kernel.matrix(&data.points, waves);
         let noise = data.noise(hyper);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::new(&matrix, n)?;
@@ -432,6 +437,7 @@ impl Likelihood {
 fn negative_log_posterior(
     data: &Data,
     coordinates: &[Coordinate],
+    waves: &[f64],
     basis: Basis,
     vector: &[f64],
     gradient: &mut [f64],
@@ -439,7 +445,7 @@ fn negative_log_posterior(
     let n = data.n();
     let d = vector.len() - 1;
     let hyper = Hyper::from_slice(vector, basis);
-    let Some(likelihood) = Likelihood::of(data, coordinates, &hyper) else {
+    let Some(likelihood) = Likelihood::of(data, coordinates, waves, &hyper) else {
         return f64::INFINITY;
     };
     let Likelihood {
@@ -532,12 +538,13 @@ mod tests {
             .into_iter()
             .flat_map(|basis| (0..4).map(move |k| (basis, k)))
         {
+            let waves = waves_between(&COORDINATES, basis.wave(), &data.points);
             let mut gradient = [0.0; 4];
-            negative_log_posterior(&data, &COORDINATES, basis, &at, &mut gradient);
+            negative_log_posterior(&data, &COORDINATES, &waves, basis, &at, &mut gradient);
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &COORDINATES, basis, &at, &mut [0.0; 4])
+                negative_log_posterior(&data, &COORDINATES, &waves, basis, &at, &mut [0.0; 4])
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(
@@ -609,23 +616,33 @@ mod tests {
     }
 
     #[test]
-    fn long_length_scales_go_on_with_a_trend() {
-        let data = Data {
-            values: data(12, 0.0).points.chunks(3).map(|x| x[0]).collect(),
-            ..data(12, 0.0)
-        };
-        let beyond = |trend| {
-            let hyper = Hyper {
-                ln_lengths: vec![-1.0; 3],
-                trend,
-                ..Hyper::prior_mode(3, Basis::Logarithm)
+    fn what_rises_goes_on_rising_along_half_a_wave() {
+        // Measured over the lower half, how much higher the end is thought to be than the middle.
+        let beyond = |wave: f64, value: fn(f64) -> f64| {
+            let points: Vec<f64> = (0..6).map(|i| f64::from(i) / 10.0).collect();
+            let data = Data {
+                values: points.iter().map(|x| value(*x)).collect(),
+                variances: vec![1e-3; points.len()],
+                weights: vec![1.0; points.len()],
+                points,
+                mean_prior: (0.0, 1.0),
             };
-            let gp = Gp::condition(&data, &COORDINATES, hyper).unwrap();
-            gp.posterior(&[1.0, 0.5, 1.0]).0 - gp.posterior(&[0.0, 0.5, 1.0]).0
+            let hyper = Hyper {
+                ln_lengths: vec![-1.0],
+                wave,
+                ..Hyper::prior_mode(1, Basis::Logarithm)
+            };
+            let gp = Gp::condition(&data, &[Coordinate::Place], hyper).unwrap();
+            gp.posterior(&[0.9]).0 - gp.posterior(&[0.5]).0
         };
-        assert!(Hyper::prior_mode(3, Basis::Logarithm).trend == TREND);
-        assert!(beyond(TREND) > beyond(0.0) + 0.05);
-        assert!((beyond(TREND) - 1.0).abs() < 0.5 * (beyond(0.0) - 1.0).abs());
+        let rising = |x: f64| 2.0 * x - 0.5;
+        assert!(Hyper::prior_mode(3, Basis::Logarithm).wave == WAVE);
+        let (with, without) = (beyond(WAVE, rising), beyond(0.0, rising));
+        assert!(with > without + 0.1, "{with} {without}");
+        // What has an optimum inside comes back.
+        let optimum = |x: f64| (std::f64::consts::PI * x).sin();
+        let (with, without) = (beyond(WAVE, optimum), beyond(0.0, optimum));
+        assert!(with < without, "{with} {without}");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The Matérn-5/2 kernel with one length scale per coordinate, where categorical coordinates differ or do not, and beside
-//! it, where wanted, a linear trend over those that are counted or ordered, and a bowl over real numbers.
+//! it, where wanted, half a wave along those that are counted or ordered, and a bowl over real numbers.
+
+use std::f64::consts::PI;
 
 use crate::bowl::Bowl;
-use crate::linalg::{add_scaled, distances, multiply, weighted_squares};
+use crate::linalg::{add_scaled, distances, dot, multiply, weighted_squares};
 
 const SQRT5: f64 = 2.236_067_977_499_79;
 
@@ -24,9 +26,9 @@ impl Coordinate {
         self == Self::Level
     }
 
-    /// Whether a trend may go along it. Knobs that are counted or ordered mostly help more the further they are turned; a
-    /// function of real numbers has its best inside as often.
-    pub(crate) fn has_trend(self) -> bool {
+    /// Whether half a wave may go along it: knobs that are counted or ordered help more the further they are turned, or up to
+    /// some place inside.
+    pub(crate) fn has_wave(self) -> bool {
         matches!(self, Self::Place | Self::Whole)
     }
 }
@@ -39,23 +41,23 @@ pub(crate) struct Kernel {
     lists: Vec<(usize, f64)>,
     /// The prior variance of the Matérn part.
     pub(crate) scale: f64,
-    /// What a trend along each coordinate adds to the prior variance, by squared distance from the middle; empty without one.
-    trend: Vec<f64>,
+    /// The coordinates that half a wave goes along, and its deviation.
+    waves: Vec<(usize, f64)>,
     pub(crate) bowl: Bowl,
 }
 
-/// Trends are 0 there.
+/// Of every coordinate.
 pub(crate) const MIDDLE: f64 = 0.5;
 /// One over the variance of a coordinate over the cube.
 pub(crate) const UNIFORM_PRECISION: f64 = 12.0;
 
 impl Kernel {
-    /// `trend` is the prior variance of the linear part, over the cube, of a space where one may go along every coordinate.
+    /// `wave` is the prior variance of all half waves together, in a space where one goes along every coordinate.
     pub(crate) fn new(
         coordinates: &[Coordinate],
         ln_lengths: &[f64],
         scale: f64,
-        trend: f64,
+        wave: f64,
     ) -> Self {
         let mut ordered: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
         let lists = (0..coordinates.len()).filter(|k| coordinates[*k].is_categorical());
@@ -66,7 +68,7 @@ impl Kernel {
             ordered,
             lists,
             scale,
-            trend: trends(coordinates, trend),
+            waves: waves(coordinates, wave),
             bowl: Bowl::default(),
         }
     }
@@ -77,36 +79,58 @@ impl Kernel {
 
     /// The covariance of the values at `a` and `b`.
     pub(crate) fn between(&self, a: &[f64], b: &[f64]) -> f64 {
-        let bowl = Bowl::covariance(self.bowl.height(a), self.bowl.height(b));
-        self.scale * matern(self.distance_square(a, b)).0 + linear(&self.trend, a, b) + bowl
+        let beside = dot(&self.features_of(a), &self.features_of(b));
+        self.scale * matern(self.distance_square(a, b)).0 + beside
     }
 
     /// The prior variance at `x`.
     pub(crate) fn variance(&self, x: &[f64]) -> f64 {
-        let height = self.bowl.height(x);
-        self.scale + linear(&self.trend, x, x) + Bowl::covariance(height, height)
+        let waves: f64 = self
+            .waves
+            .iter()
+            .map(|(_, deviation)| deviation.powi(2))
+            .sum();
+        self.scale + waves + Bowl::variance(self.bowl.height(x))
     }
 
-    /// Adds `factor` times the gradient of [`Kernel::variance`].
+    /// Adds `factor` times the gradient of [`Kernel::variance`]: of the bowl's, as that of waves is the same everywhere.
     pub(crate) fn variance_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
-        for ((gradient, trend), x) in gradient.iter_mut().zip(&self.trend).zip(x) {
-            *gradient += factor * 2.0 * trend * (x - MIDDLE);
-        }
-        let by_height = Bowl::covariance(2.0 * self.bowl.height(x), factor);
+        let by_height = 2.0 * Bowl::variance(1.0) * self.bowl.height(x) * factor;
         self.bowl.height_gradient(x, by_height, gradient);
     }
 
-    /// The heights of points (rows) in the bowl; empty where that is flat.
-    pub(crate) fn heights(&self, points: &[f64]) -> Vec<f64> {
-        if self.bowl.is_flat() {
-            return Vec::new();
+    /// What half waves and the bowl are at `x`: the products of two points' features, summed, are the covariance that they add.
+    /// `cos(π(a − b)) = sin πa sin πb + cos πa cos πb`.
+    fn features_of(&self, x: &[f64]) -> Vec<f64> {
+        let mut features = Vec::with_capacity(2 * self.waves.len() + 1);
+        for (k, deviation) in &self.waves {
+            let (sine, cosine) = (PI * x[*k]).sin_cos();
+            features.extend([deviation * sine, deviation * cosine]);
         }
-        let points = points.chunks_exact(self.dimension());
-        points.map(|point| self.bowl.height(point)).collect()
+        if !self.bowl.is_flat() {
+            features.push(Bowl::variance(1.0).sqrt() * self.bowl.height(x));
+        }
+        features
     }
 
-    /// The covariance of `x` with each of `points` (rows) of these [`Kernel::heights`], and what [`Kernel::gradient`] needs to go on.
-    pub(crate) fn row(&self, x: &[f64], points: &[f64], heights: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    /// Those of points (rows), row by row.
+    pub(crate) fn features(&self, points: &[f64]) -> Vec<f64> {
+        let points = points.chunks_exact(self.dimension().max(1));
+        points.flat_map(|point| self.features_of(point)).collect()
+    }
+
+    /// The covariance of `x` with each of `points` (rows) of these [`Kernel::features`], and what [`Kernel::gradient`] needs to go on.
+    pub(crate) fn row(&self, x: &[f64], points: &[f64], features: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let (mut covariances, slopes) = self.matern_row(x, points);
+        if !features.is_empty() {
+            let beside = multiply(features, &self.features_of(x));
+            add_scaled(&mut covariances, 1.0, &beside);
+        }
+        (covariances, slopes)
+    }
+
+    /// The Matérn part of that.
+    fn matern_row(&self, x: &[f64], points: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let mut covariances = distances(x, points, &self.ordered);
         let mut slopes = Vec::with_capacity(covariances.len());
         let each = points.chunks_exact(self.dimension());
@@ -115,33 +139,28 @@ impl Kernel {
             *covariance = self.scale * value;
             slopes.push(self.scale * slope);
         }
-        if !self.trend.is_empty() {
-            // As `linear` has it, with what belongs to `x` taken out of the sums.
-            let trends = self.trend.iter().zip(x);
-            let line: Vec<f64> = trends.map(|(trend, x)| trend * (x - MIDDLE)).collect();
-            let shift = MIDDLE * line.iter().sum::<f64>();
-            for (covariance, along) in covariances.iter_mut().zip(multiply(points, &line)) {
-                *covariance = *covariance + along - shift;
-            }
-        }
-        let height = self.bowl.height(x);
-        for (covariance, other) in covariances.iter_mut().zip(heights) {
-            *covariance += Bowl::covariance(height, *other);
-        }
         (covariances, slopes)
     }
 
-    /// The covariance matrix of `points` (rows) of these [`Kernel::heights`], and for each pair up to the diagonal, row by
-    /// row, the slope that [`Kernel::by_lengths`] needs.
-    pub(crate) fn matrix(&self, points: &[f64], heights: &[f64]) -> (Vec<f64>, Vec<f64>) {
-        let d = self.dimension();
-        let n = points.len() / d.max(1);
+    /// The covariance matrix of `points` (rows), between which half waves are as [`waves_between`] has them, and for each pair up
+    /// to the diagonal, row by row, the slope that [`Kernel::by_lengths`] needs.
+    pub(crate) fn matrix(&self, points: &[f64], waves: &[f64]) -> (Vec<f64>, Vec<f64>) {
+        let d = self.dimension().max(1);
+        let n = points.len() / d;
+        let heights: Vec<f64> = points
+            .chunks_exact(d)
+            .map(|x| self.bowl.height(x))
+            .collect();
         let mut matrix = vec![0.0; n * n];
         let mut all_slopes = Vec::with_capacity(n * (n + 1) / 2);
         for i in 0..n {
             let after = (i + 1) * d;
             let x = &points[i * d..after];
-            let (row, slopes) = self.row(x, &points[..after], heights);
+            let (mut row, slopes) = self.matern_row(x, &points[..after]);
+            add_scaled(&mut row, Bowl::variance(1.0) * heights[i], &heights[..=i]);
+            if !waves.is_empty() {
+                add_scaled(&mut row, 1.0, &waves[all_slopes.len()..][..=i]);
+            }
             for (j, covariance) in row.iter().enumerate() {
                 matrix[i * n + j] = *covariance;
                 matrix[j * n + i] = *covariance;
@@ -184,31 +203,38 @@ impl Kernel {
         &self,
         x: &[f64],
         points: &[f64],
-        heights: &[f64],
+        features: &[f64],
         slopes: &[f64],
         factors: &[f64],
         gradient: &mut [f64],
     ) {
-        // Σ weight · (x − point), with x taken out of the sum; so for trends.
+        // Σ weight · (x − point), with x taken out of the sum.
         let (mut weights, mut points_sum) = (0.0, vec![0.0; x.len()]);
-        let (mut factors_sum, mut places_sum) = (0.0, vec![0.0; self.trend.len()]);
-        let points = points.chunks_exact(self.dimension());
-        for ((point, slope), factor) in points.zip(slopes).zip(factors) {
+        let each = points.chunks_exact(self.dimension());
+        for ((point, slope), factor) in each.zip(slopes).zip(factors) {
             let weight = 2.0 * slope * factor;
             weights += weight;
             add_scaled(&mut points_sum, weight, point);
-            factors_sum += factor;
-            add_scaled(&mut places_sum, *factor, point);
         }
         for k in 0..x.len() {
             gradient[k] += (weights * x[k] - points_sum[k]) * self.ordered[k];
         }
-        for (k, trend) in self.trend.iter().enumerate() {
-            gradient[k] += trend * (places_sum[k] - MIDDLE * factors_sum);
+        if features.is_empty() {
+            return;
         }
-        let by_height: f64 = heights.iter().zip(factors).map(|(h, f)| h * f).sum();
-        self.bowl
-            .height_gradient(x, Bowl::covariance(by_height, 1.0), gradient);
+        let width = features.len() / factors.len();
+        let mut by_features = vec![0.0; width];
+        for (features, factor) in features.chunks_exact(width).zip(factors) {
+            add_scaled(&mut by_features, *factor, features);
+        }
+        for ((k, deviation), by) in self.waves.iter().zip(by_features.chunks_exact(2)) {
+            let (sine, cosine) = (PI * x[*k]).sin_cos();
+            gradient[*k] += deviation * PI * (by[0] * cosine - by[1] * sine);
+        }
+        if let Some(by_bowl) = by_features.get(2 * self.waves.len()) {
+            let by_height = Bowl::variance(1.0).sqrt() * by_bowl;
+            self.bowl.height_gradient(x, by_height, gradient);
+        }
     }
 
     fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
@@ -223,24 +249,28 @@ impl Kernel {
     }
 }
 
-/// The prior variance of a trend along each coordinate, as [`linear`] takes it; empty where there is none.
-fn trends(coordinates: &[Coordinate], variance: f64) -> Vec<f64> {
-    if variance == 0.0 || !coordinates.iter().any(|k| k.has_trend()) {
+/// The coordinates that half a wave goes along, and its deviation.
+fn waves(coordinates: &[Coordinate], variance: f64) -> Vec<(usize, f64)> {
+    if variance == 0.0 {
         return Vec::new();
     }
-    let each = variance * UNIFORM_PRECISION / coordinates.len().max(1) as f64;
-    let along = |coordinate: &Coordinate| if coordinate.has_trend() { each } else { 0.0 };
-    coordinates.iter().map(along).collect()
+    let deviation = (variance / coordinates.len().max(1) as f64).sqrt();
+    let along = (0..coordinates.len()).filter(|k| coordinates[*k].has_wave());
+    along.map(|k| (k, deviation)).collect()
 }
 
-/// The covariance of what trends make of the values at `a` and `b`.
-fn linear(trends: &[f64], a: &[f64], b: &[f64]) -> f64 {
-    let places = a.iter().zip(b);
-    trends
-        .iter()
-        .zip(places)
-        .map(|(trend, (a, b))| trend * (a - MIDDLE) * (b - MIDDLE))
-        .sum()
+/// What half waves of this variance add to the covariance of each pair of `points` (rows) up to the diagonal, row by row: it is
+/// the same for any length scales. Empty without waves.
+pub(crate) fn waves_between(coordinates: &[Coordinate], variance: f64, points: &[f64]) -> Vec<f64> {
+    let waves = Kernel::new(coordinates, &vec![0.0; coordinates.len()], 0.0, variance);
+    let features = waves.features(points);
+    let width = 2 * waves.waves.len();
+    if width == 0 {
+        return Vec::new();
+    }
+    let rows = features.chunks_exact(width).enumerate();
+    rows.flat_map(|(i, row)| multiply(&features[..(i + 1) * width], row))
+        .collect()
 }
 
 /// The squared difference of two levels: whether they differ.
@@ -256,4 +286,32 @@ fn matern(distance_square: f64) -> (f64, f64) {
         (1.0 + t + t * t / 3.0) * decay,
         -5.0 / 6.0 * (1.0 + t) * decay,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wave_is_as_uncertain_at_the_ends_as_inside() {
+        let kernel = |wave: f64| {
+            Kernel::new(
+                &[Coordinate::Place, Coordinate::Level],
+                &[0.0; 2],
+                1.0,
+                wave,
+            )
+        };
+        let (with, without) = (kernel(0.5), kernel(0.0));
+        let adds = |a: f64, b: f64| {
+            with.between(&[a, 1.0], &[b, 1.0]) - without.between(&[a, 1.0], &[b, 1.0])
+        };
+        for x in [0.0, 0.3, 0.5, 1.0] {
+            assert!((with.variance(&[x, 1.0]) - 1.25).abs() < 1e-12);
+            assert!((adds(x, x) - 0.25).abs() < 1e-12);
+        }
+        // One end says the opposite of the other, and nothing of the middle.
+        assert!((adds(0.0, 1.0) + 0.25).abs() < 1e-12);
+        assert!(adds(0.0, 0.5).abs() < 1e-12);
+    }
 }

@@ -6,8 +6,8 @@
 //! regression on the labels themselves would need short length scales to follow a sharp border, and would forget it a few
 //! steps further on.
 
-use crate::gp::{Data, Gp, Hyper, TREND, length_penalty};
-use crate::kernel::Coordinate;
+use crate::gp::{Data, Gp, Hyper, WAVE, length_penalty};
+use crate::kernel::{Coordinate, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;
 
@@ -21,7 +21,7 @@ const NEWTON_STEPS_MAX: usize = 30;
 const CURVATURE_MIN: f64 = 1e-6;
 /// Length scales tried, relative to those that a regression on the labels takes, in logarithms.
 const STRETCHES: [f64; 5] = [0.0, 0.8, 1.6, 2.4, 3.2];
-/// Prior variances tried, in logarithms: latent deviations of 1, 4 and 10. Each goes with a trend in proportion: what asks more
+/// Prior variances tried, in logarithms: latent deviations of 1, 4 and 10. Each goes with half waves in proportion: what asks more
 /// of a resource than what crashed crashes as well.
 const LN_SCALES: [f64; 3] = [0.0, 2.8, 4.6];
 
@@ -43,7 +43,7 @@ pub(crate) fn choose(data: &Data, coordinates: &[Coordinate], start: &Hyper) -> 
                 ln_lengths: start.ln_lengths.iter().map(|ln| ln + stretch).collect(),
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale,
-                trend: TREND * ln_scale.exp(),
+                wave: WAVE * ln_scale.exp(),
                 bowl: false,
             };
             let Some(mode) = mode(data, coordinates, &hyper) else {
@@ -82,7 +82,8 @@ pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) 
 
 fn mode(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> {
     let n = data.values.len();
-    let (mut covariance, _) = hyper.kernel(coordinates).matrix(&data.points, &[]);
+    let waves = waves_between(coordinates, hyper.wave, &data.points);
+    let (mut covariance, _) = hyper.kernel(coordinates).matrix(&data.points, &waves);
     // The constant mean is integrated out: its variance is every pair's covariance.
     let of_mean = MEAN_PRIOR.1.powi(2);
     covariance.iter_mut().for_each(|value| *value += of_mean);
@@ -217,7 +218,7 @@ mod tests {
             ln_lengths: vec![-1.0],
             ln_noise: f64::NEG_INFINITY,
             ln_scale: 1.0,
-            trend: 0.0,
+            wave: 0.0,
             bowl: false,
         };
         let mode = mode(&data, &[Coordinate::Place], &hyper).unwrap();
