@@ -20,6 +20,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "
 
 import peers  # noqa: E402
 import problems  # noqa: E402
+import services  # noqa: E402
 import systems  # noqa: E402
 
 
@@ -34,6 +35,8 @@ def run(data, problem_name, tool, seed):
     if problem_name in systems.MANNERS:
         # Every seed is another one.
         problem = systems.system(problem_name, seed)
+    elif problem_name == services.NAME:
+        problem = services.service(seed)
     else:
         problem = problems.problems(data)[problem_name]
     made = peers.PEERS[tool](problem, seed)
@@ -77,7 +80,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    names = [*problems.problems(arguments.data), *systems.MANNERS]
+    names = [*problems.problems(arguments.data), *systems.MANNERS, services.NAME]
     chosen = arguments.problems.split(",") if arguments.problems else names
     tools = arguments.tools.split(",") if arguments.tools else list(peers.PEERS)
     for name in chosen:

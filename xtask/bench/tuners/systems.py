@@ -159,7 +159,7 @@ def _draw(rng, manner):
     return parameters, lambda c: None if any(rule(c) for rule in rules) else time(c)
 
 
-def _descend(parameters, truth, configuration):
+def descend(parameters, truth, configuration):
     """The best that changes of one parameter at a time lead to."""
     value, better = truth(configuration), True
     while better:
@@ -185,6 +185,6 @@ def system(name, seed):
     # The start is the median configuration: an ordinary one, the same for every tool.
     for parameter in parameters:
         parameter["default"] = configurations[alive[len(alive) // 2][1]][parameter["name"]]
-    best = min(_descend(parameters, truth, configurations[at]) for _, at in alive[:STARTS])
+    best = min(descend(parameters, truth, configurations[at]) for _, at in alive[:STARTS])
     noise = math.exp(rng.uniform(math.log(0.03), math.log(0.2)))
     return Problem(name, parameters, truth, noise, True, known_best=best)
