@@ -134,9 +134,8 @@ impl Model {
             None => {
                 let plain = Transform::new(&values, log);
                 let ratios = Transform::of_ratios(&values).filter(|_| !log);
-                let (name, transform) = fitter.scale(values.len(), plain, ratios, data);
-                let draws = fitter.draws(name, &data(&transform))?;
-                (transform, Mixture::new(draws)?)
+                let (name, transform, data) = fitter.scale(values.len(), plain, ratios, data);
+                (transform, Mixture::new(fitter.draws(name, &data)?)?)
             }
             Some(first) => {
                 let transform = Transform::linear(&values, log, first.scale);
@@ -294,40 +293,43 @@ struct Fitter<'a> {
 }
 
 impl Fitter<'_> {
-    /// How to model the objective, and what that process is called: under `ratios` where what was measured is by far more probable so.
+    /// What the objective's process is called, how it is modelled, and its `data` so: under `ratios` where what was measured is by
+    /// far more probable so.
     fn scale(
         &mut self,
         n: usize,
         plain: Transform,
         ratios: Option<Transform>,
         data: impl Fn(&Transform) -> Data,
-    ) -> (&'static str, Transform) {
+    ) -> (&'static str, Transform, Data) {
+        let of_plain = data(&plain);
         let Some(ratios) = ratios else {
-            return (PLAIN, plain);
+            return (PLAIN, plain, of_plain);
         };
         // As it was, while its draws are.
         if self.kept(&draw_name(PLAIN, 0), n).is_some() {
-            return (PLAIN, plain);
+            return (PLAIN, plain, of_plain);
         }
+        let of_ratios = data(&ratios);
         if self.kept(&draw_name(RATIOS, 0), n).is_some() {
-            return (RATIOS, ratios);
+            return (RATIOS, ratios, of_ratios);
         }
         let dimension = self.coordinates.len() as f64;
-        let mut evidence = |name: &str, transform: &Transform| {
-            let data = data(transform);
-            let hyper = self.hyper(name, Basis::Logarithm, &data);
+        let mut evidence = |name: &str, transform: &Transform, data: &Data| {
+            let hyper = self.hyper(name, Basis::Logarithm, data);
             let slopes = data
                 .values
                 .iter()
                 .map(|value| transform.inverse_slope(*value));
-            log_posterior(&data, self.coordinates, Basis::Logarithm, &hyper)
+            log_posterior(data, self.coordinates, Basis::Logarithm, &hyper)
                 - slopes.map(f64::ln).sum::<f64>()
         };
         let least = RATIOS_EVIDENCE.0.max(RATIOS_EVIDENCE.1 * dimension);
-        if evidence(RATIOS, &ratios) > evidence(PLAIN, &plain) + least {
-            (RATIOS, ratios)
+        let better = evidence(RATIOS, &ratios, &of_ratios) - evidence(PLAIN, &plain, &of_plain);
+        if better > least {
+            (RATIOS, ratios, of_ratios)
         } else {
-            (PLAIN, plain)
+            (PLAIN, plain, of_plain)
         }
     }
 
