@@ -73,9 +73,9 @@ impl Bowl {
         self.height_gradient(x, DEPTH.0 * factor, gradient);
     }
 
-    /// What the bowl adds to the variance of the value at a point of this height.
-    pub(crate) fn variance(height: f64) -> f64 {
-        (DEPTH.1 * height).powi(2)
+    /// What the bowl adds to the deviation of the value at a point of this height.
+    pub(crate) fn deviation(height: f64) -> f64 {
+        DEPTH.1 * height
     }
 
     /// Adds `factor` times the gradient of [`Bowl::height`].

@@ -46,7 +46,7 @@ pub(crate) struct Kernel {
     pub(crate) bowl: Bowl,
 }
 
-/// Of every coordinate.
+/// The middle of every coordinate.
 pub(crate) const MIDDLE: f64 = 0.5;
 /// One over the variance of a coordinate over the cube.
 pub(crate) const UNIFORM_PRECISION: f64 = 12.0;
@@ -90,12 +90,12 @@ impl Kernel {
             .iter()
             .map(|(_, deviation)| deviation.powi(2))
             .sum();
-        self.scale + waves + Bowl::variance(self.bowl.height(x))
+        self.scale + waves + Bowl::deviation(self.bowl.height(x)).powi(2)
     }
 
     /// Adds `factor` times the gradient of [`Kernel::variance`]: of the bowl's, as that of waves is the same everywhere.
     pub(crate) fn variance_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
-        let by_height = 2.0 * Bowl::variance(1.0) * self.bowl.height(x) * factor;
+        let by_height = 2.0 * Bowl::deviation(1.0).powi(2) * self.bowl.height(x) * factor;
         self.bowl.height_gradient(x, by_height, gradient);
     }
 
@@ -108,7 +108,7 @@ impl Kernel {
             features.extend([deviation * sine, deviation * cosine]);
         }
         if !self.bowl.is_flat() {
-            features.push(Bowl::variance(1.0).sqrt() * self.bowl.height(x));
+            features.push(Bowl::deviation(self.bowl.height(x)));
         }
         features
     }
@@ -157,7 +157,11 @@ impl Kernel {
             let after = (i + 1) * d;
             let x = &points[i * d..after];
             let (mut row, slopes) = self.matern_row(x, &points[..after]);
-            add_scaled(&mut row, Bowl::variance(1.0) * heights[i], &heights[..=i]);
+            add_scaled(
+                &mut row,
+                Bowl::deviation(1.0).powi(2) * heights[i],
+                &heights[..=i],
+            );
             if !waves.is_empty() {
                 add_scaled(&mut row, 1.0, &waves[all_slopes.len()..][..=i]);
             }
@@ -232,7 +236,7 @@ impl Kernel {
             gradient[*k] += deviation * PI * (by[0] * cosine - by[1] * sine);
         }
         if let Some(by_bowl) = by_features.get(2 * self.waves.len()) {
-            let by_height = Bowl::variance(1.0).sqrt() * by_bowl;
+            let by_height = Bowl::deviation(*by_bowl);
             self.bowl.height_gradient(x, by_height, gradient);
         }
     }

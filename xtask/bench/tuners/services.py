@@ -8,12 +8,11 @@ knobs are best somewhere inside their ranges, where two costs meet, and what is 
 import math
 import random
 
-from problems import Problem, choice, ordered, random_configuration, real, whole
-from systems import descend
+from problems import choice, ordered, random_configuration, real, whole
+from systems import problem
 
 NAME = "services"
 SAMPLE = 4096
-STARTS = 24
 # The best of a sample takes at most this share of the median's time: else there is nothing to tune.
 WORTH_TUNING = 0.9
 
@@ -197,8 +196,4 @@ def service(seed):
         alive = sorted((value, at) for at, value in enumerate(map(time, configurations)) if value is not None)
         if len(alive) >= SAMPLE / 10 and alive[0][0] < WORTH_TUNING * alive[len(alive) // 2][0]:
             break
-    # The start is the median configuration, as of made-up systems.
-    for parameter in parameters:
-        parameter["default"] = configurations[alive[len(alive) // 2][1]][parameter["name"]]
-    best = min(descend(parameters, time, configurations[at]) for _, at in alive[:STARTS])
-    return Problem(NAME, parameters, time, _between(rng, 0.03, 0.2), True, known_best=best)
+    return problem(NAME, parameters, time, configurations, alive, _between(rng, 0.03, 0.2))

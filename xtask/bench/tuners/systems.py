@@ -159,7 +159,7 @@ def _draw(rng, manner):
     return parameters, lambda c: None if any(rule(c) for rule in rules) else time(c)
 
 
-def descend(parameters, truth, configuration):
+def _descend(parameters, truth, configuration):
     """The best that changes of one parameter at a time lead to."""
     value, better = truth(configuration), True
     while better:
@@ -173,6 +173,15 @@ def descend(parameters, truth, configuration):
     return value
 
 
+def problem(name, parameters, truth, configurations, alive, noise):
+    """What a tool is given, of a sample of configurations and what is `alive` of it: values and where they are, best first."""
+    # The start is the median configuration: an ordinary one, the same for every tool.
+    for parameter in parameters:
+        parameter["default"] = configurations[alive[len(alive) // 2][1]][parameter["name"]]
+    best = min(_descend(parameters, truth, configurations[at]) for _, at in alive[:STARTS])
+    return Problem(name, parameters, truth, noise, True, known_best=best)
+
+
 def system(name, seed):
     """The system of this seed. One that crashes in fewer than 3 % or more than 60 % of its configurations is drawn again."""
     manner = MANNERS[name]
@@ -182,9 +191,5 @@ def system(name, seed):
         parameters, truth = _draw(rng, manner)
         configurations = [random_configuration(parameters, rng) for _ in range(SAMPLE)]
         alive = sorted((value, at) for at, value in enumerate(map(truth, configurations)) if value is not None)
-    # The start is the median configuration: an ordinary one, the same for every tool.
-    for parameter in parameters:
-        parameter["default"] = configurations[alive[len(alive) // 2][1]][parameter["name"]]
-    best = min(descend(parameters, truth, configurations[at]) for _, at in alive[:STARTS])
     noise = math.exp(rng.uniform(math.log(0.03), math.log(0.2)))
-    return Problem(name, parameters, truth, noise, True, known_best=best)
+    return problem(name, parameters, truth, configurations, alive, noise)
