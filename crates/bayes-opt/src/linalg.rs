@@ -92,11 +92,12 @@ impl Cholesky {
     /// The inverse of the factored matrix.
     pub(crate) fn inverse(&self) -> Vec<f64> {
         let inverse = self.llt.inverse();
+        let mut rows = Vec::with_capacity(self.n * self.n);
         // Symmetric: its columns are its rows.
-        inverse
-            .col_iter()
-            .flat_map(|column| column.iter().copied())
-            .collect()
+        for column in inverse.col_iter() {
+            rows.extend(column.iter().copied());
+        }
+        rows
     }
 }
 

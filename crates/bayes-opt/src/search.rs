@@ -304,7 +304,10 @@ impl Search<'_> {
                 .or(is_constrained.then_some(CONTINUUM_LEVELS));
             if let Some(levels) = levels.filter(|_| column.is_ordered()) {
                 let far = i64::try_from(levels / 20).unwrap_or(i64::MAX).max(2);
-                for steps in [1, -1, far, -far] {
+                let all = [1, -1, far, -far];
+                // Gradient steps went far, and what they found was rounded.
+                let is_fine = levels > COARSE_LEVELS && !is_constrained;
+                for &steps in &all[..if is_fine { 2 } else { 4 }] {
                     let mut candidate = point.clone();
                     if column.step_by(steps, &mut candidate) {
                         self.accept(candidate, score, point, scratch);
