@@ -223,8 +223,8 @@ class BayesianOptimization:
 
 
 class Smac:
-    """https://automl.github.io/SMAC3: HyperparameterOptimizationFacade, deterministic off as measurements are noisy; the
-    incumbent of the run history recommends."""
+    """https://automl.github.io/SMAC3: HyperparameterOptimizationFacade, as for measurements without noise: else it repeats
+    configurations and is worse; the luckiest measurement recommends."""
 
     def __init__(self, problem, seed):
         import ConfigSpace
@@ -305,13 +305,17 @@ class Ax:
         logging.disable(logging.CRITICAL)
         torch.set_num_threads(1)
         torch.manual_seed(seed)
-        self.problem, self.first, self.floats = problem, True, set()
+        self.problem, self.first, self.floats, self.pairs = problem, True, set(), {}
         self.client = Client(random_seed=seed)
         parameters = []
         for p in problem.parameters:
             if "values" in p:
                 kinds = {type(value) for value in p["values"]}
                 kind = "str" if str in kinds else "float" if float in kinds else "int"
+                # Two texts are no numbers to it, and its models fail on them: their places stand for them.
+                if kind == "str" and len(p["values"]) == 2:
+                    self.pairs[p["name"]] = p["values"]
+                    kind, p = "int", dict(p, values=[0, 1])
                 # One type for all values of a list; in Python 1.0 is the 1 of the table.
                 if kind == "float":
                     self.floats.add(p["name"])
@@ -339,13 +343,16 @@ class Ax:
     def ask(self):
         if self.first:
             self.first = False
-            configuration = {
-                name: float(value) if name in self.floats else value for name, value in self.problem.default().items()
-            }
+            start = self.problem.default()
+            configuration = {name: float(value) if name in self.floats else value for name, value in start.items()}
+            configuration |= {name: values.index(start[name]) for name, values in self.pairs.items()}
             self.index = self.client.attach_trial(parameters=configuration)
-            return configuration
+            return start
         ((self.index, configuration),) = self.client.get_next_trials(max_trials=1).items()
-        return dict(configuration)
+        return self._plain(configuration)
+
+    def _plain(self, configuration):
+        return dict(configuration) | {name: values[configuration[name]] for name, values in self.pairs.items()}
 
     def tell(self, configuration, value, excess):
         self.luckiest.take(configuration, value, excess)
@@ -357,7 +364,7 @@ class Ax:
 
     def best(self):
         try:
-            return self.client.get_best_parameterization()[0]
+            return self._plain(self.client.get_best_parameterization()[0])
         except Exception:
             return self.luckiest.configuration
 

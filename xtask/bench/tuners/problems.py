@@ -196,7 +196,8 @@ def _sparse(c):
 SPARSE = [real(f"x{i:02d}", 0.0, 1.0, 0.5) for i in range(100)]
 
 
-def _table(path):
+def read_table(path):
+    """The parameters of a table, and all of it: (configuration, value)."""
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     # A column with one value is no parameter.
@@ -209,19 +210,24 @@ def _table(path):
             return text
         return int(number) if number == int(number) else number
 
-    columns = {name: sorted({read(row[name]) for row in rows}, key=lambda v: (isinstance(v, str), v)) for name in names}
-    values = {tuple(read(row[name]) for name in names): float(row["mean"]) for row in rows}
+    table = [({name: read(row[name]) for name in names}, float(row["mean"])) for row in rows]
     parameters = []
-    for name, column in columns.items():
+    for name in names:
+        column = sorted({c[name] for c, _ in table}, key=lambda v: (isinstance(v, str), v))
         numeric = all(not isinstance(value, str) for value in column)
         kind = ordered if numeric and len(column) > 2 else choice
         parameters.append(kind(name, column, column[0]))
-    # The start is the table's median configuration: an ordinary one, the same for every tool.
+    return parameters, table
+
+
+def of_table(name, parameters, table, noise):
+    """What is not in the table crashes. The start is its median configuration: an ordinary one, the same for every tool."""
+    key = lambda c: tuple(c[parameter["name"]] for parameter in parameters)
+    values = {key(c): value for c, value in table}
     ranked = sorted(values, key=lambda key: (values[key], str(key)))
-    for parameter, value in zip(parameters, ranked[len(ranked) // 2]):
-        parameter["default"] = value
-    truth = lambda c: values.get(tuple(c[name] for name in names))
-    return parameters, truth, [(dict(zip(names, key)), value) for key, value in values.items()]
+    start = ranked[len(ranked) // 2]
+    parameters = [dict(parameter, default=value) for parameter, value in zip(parameters, start)]
+    return Problem(name, parameters, lambda c: values.get(key(c)), noise, True, table=table)
 
 
 @functools.cache
@@ -238,7 +244,6 @@ def problems(data: Optional[Path]):
         Problem("sparse-100", SPARSE, _sparse, 0.1, False, evaluations=60, checkpoints=(20, 40, 60), known_best=0.0),
     ]
     for file in sorted(data.glob("*.csv")) if data else []:
-        parameters, truth, table = _table(file)
-        for noise in (0.05, 0.15):
-            found.append(Problem(f"{file.stem}-{noise}", parameters, truth, noise, True, table=table))
+        parameters, table = read_table(file)
+        found += [of_table(f"{file.stem}-{noise}", parameters, table, noise) for noise in (0.05, 0.15)]
     return {problem.name: problem for problem in found}

@@ -18,6 +18,7 @@ from pathlib import Path
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ[variable] = "1"
 
+import cuts  # noqa: E402
 import peers  # noqa: E402
 import problems  # noqa: E402
 import services  # noqa: E402
@@ -37,6 +38,8 @@ def run(data, problem_name, tool, seed):
         problem = systems.system(problem_name, seed)
     elif problem_name == services.NAME:
         problem = services.service(seed)
+    elif problem_name == cuts.NAME:
+        problem = cuts.cut(data, seed)
     else:
         problem = problems.problems(data)[problem_name]
     made = peers.PEERS[tool](problem, seed)
@@ -80,7 +83,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    names = [*problems.problems(arguments.data), *systems.MANNERS, services.NAME]
+    names = [*problems.problems(arguments.data), *systems.MANNERS, services.NAME, *[cuts.NAME] * bool(arguments.data)]
     chosen = arguments.problems.split(",") if arguments.problems else names
     tools = arguments.tools.split(",") if arguments.tools else list(peers.PEERS)
     for name in chosen:
