@@ -224,7 +224,7 @@ fn picture(scenario: &Scenario, samples: &[Sample], oracle: &[f64]) -> String {
     }
     writeln!(
         out,
-        "<text x=\"{left}\" y=\"{}\">day; CPU time per request against the control: <tspan fill=\"#15c\">continuous</tspan>, <tspan fill=\"#777\">never re-tuned</tspan>, <tspan fill=\"#2a8\">oracle</tspan>; dashed: a deploy or more load; red: the outage (simulated, seed 1)</text>\n</svg>",
+        "<text font-size=\"11\" x=\"{left}\" y=\"{}\">simulated (seed 1), by day; CPU time per request against the control: <tspan fill=\"#15c\">continuous</tspan>, <tspan fill=\"#777\">never re-tuned</tspan>, <tspan fill=\"#2a8\">oracle</tspan>; dashed: a change; red: the outage</text>\n</svg>",
         height - 6.0
     )
     .unwrap();
