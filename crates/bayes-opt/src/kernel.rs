@@ -4,7 +4,7 @@
 use std::f64::consts::PI;
 
 use crate::bowl::Bowl;
-use crate::linalg::{add_scaled, distances, dot, multiply, weighted_squares};
+use crate::linalg::{add_scaled, distances, dot, in_place, multiply, weighted_squares};
 
 const SQRT5: f64 = 2.236_067_977_499_79;
 
@@ -132,13 +132,17 @@ impl Kernel {
     /// The Matérn part of that.
     fn matern_row(&self, x: &[f64], points: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let mut covariances = distances(x, points, &self.ordered);
-        let mut slopes = Vec::with_capacity(covariances.len());
-        let each = points.chunks_exact(self.dimension());
-        for (covariance, point) in covariances.iter_mut().zip(each) {
-            let (value, slope) = matern(*covariance + self.list_distance_square(x, point));
-            *covariance = self.scale * value;
-            slopes.push(self.scale * slope);
+        if !self.lists.is_empty() {
+            let each = points.chunks_exact(self.dimension());
+            for (distance, point) in covariances.iter_mut().zip(each) {
+                *distance += self.list_distance_square(x, point);
+            }
         }
+        let scale = self.scale;
+        let slopes = in_place(&mut covariances, |distance_square| {
+            let (value, slope) = matern(distance_square);
+            (scale * value, scale * slope)
+        });
         (covariances, slopes)
     }
 
@@ -283,18 +287,62 @@ fn list_difference(a: f64, b: f64) -> f64 {
 }
 
 /// Matérn-5/2 of a squared scaled distance, and its derivative by that (Rasmussen & Williams 2006, equation 4.17).
+#[inline(always)]
 fn matern(distance_square: f64) -> (f64, f64) {
     let t = SQRT5 * distance_square.sqrt();
-    let decay = (-t).exp();
+    let decay = decay(t);
     (
         (1.0 + t + t * t / 3.0) * decay,
         -5.0 / 6.0 * (1.0 + t) * decay,
     )
 }
 
+/// Beyond this `exp(−t)` counts as if it were no further.
+const DECAYED: f64 = 700.0;
+/// One over the factorials up to 13.
+const FACTORIALS: [f64; 14] = {
+    let mut inverses = [1.0; 14];
+    let mut k = 1;
+    while k < 14 {
+        inverses[k] = inverses[k - 1] / k as f64;
+        k += 1;
+    }
+    inverses
+};
+
+/// `exp(−t)` of what is not negative, to the last digits. The standard library's takes one number at a time, a fifth of the time of an
+/// `ask` in a listed space; the compiler makes vector instructions of this one. `−t = k ln 2 + r` with a whole `k`, ln 2 in two parts
+/// (Cody & Waite 1980, "Software manual for the elementary functions"), and a Taylor series of `r`, at most ½ ln 2.
+#[inline(always)]
+fn decay(t: f64) -> f64 {
+    /// Added to a small number, it leaves what is next to it and whole in the last bits.
+    const ROUNDING: f64 = 1.5 / f64::EPSILON;
+    /// The first 33 bits of ln 2, so that their products with whole numbers are exact, and the rest.
+    const LN_2: (f64, f64) = (0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10);
+    const ONE: u64 = 1.0_f64.to_bits();
+    let x = -t.min(DECAYED);
+    let shifted = x * std::f64::consts::LOG2_E + ROUNDING;
+    let k = shifted - ROUNDING;
+    let r = (x - k * LN_2.0) - k * LN_2.1;
+    let series = FACTORIALS.iter().rev().fold(0.0, |sum, c| sum * r + c);
+    series * f64::from_bits((shifted.to_bits() << 52).wrapping_add(ONE))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decay_is_the_exponential() {
+        for step in 0..70_000_u32 {
+            let t = f64::from(step) / 100.0 + 1e-3 * f64::from(step % 7);
+            let exact = (-t).exp();
+            assert!((decay(t) / exact - 1.0).abs() < 1e-15, "{t}");
+        }
+        assert_eq!(decay(0.0), 1.0);
+        assert!(decay(1e9) < 1e-300 && matern(1e12).0 < 1e-280);
+        assert!(matern(f64::NAN).0.is_nan());
+    }
 
     #[test]
     fn a_wave_is_as_uncertain_at_the_ends_as_inside() {

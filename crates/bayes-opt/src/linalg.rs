@@ -133,6 +133,35 @@ fn by_row(matrix: &[f64], columns: usize, function: impl Fn(&[f64]) -> f64) -> V
     })
 }
 
+/// What a function leaves of each number, and what else it makes of it.
+struct InPlace<'a, F> {
+    values: &'a mut [f64],
+    others: &'a mut [f64],
+    function: F,
+}
+
+impl<F: Fn(f64) -> (f64, f64)> pulp::WithSimd for InPlace<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for (value, other) in self.values.iter_mut().zip(self.others) {
+            (*value, *other) = (self.function)(*value);
+        }
+    }
+}
+
+/// Puts the first of what `function` makes of each number in its place, and returns the second.
+pub(crate) fn in_place(values: &mut [f64], function: impl Fn(f64) -> (f64, f64)) -> Vec<f64> {
+    let mut others = vec![0.0; values.len()];
+    pulp::Arch::new().dispatch(InPlace {
+        values,
+        others: &mut others,
+        function,
+    });
+    others
+}
+
 /// A matrix times a vector.
 pub(crate) fn multiply(matrix: &[f64], vector: &[f64]) -> Vec<f64> {
     by_row(matrix, vector.len(), |row| dot(row, vector))

@@ -1,6 +1,6 @@
 //! Finding the point of a mixed space where an acquisition function is highest.
 //!
-//! Small finite spaces are listed whole. Else quasi-random points are screened, and from the best of them gradient steps
+//! Small finite spaces are listed whole. Else quasi-random points are screened, and from the most promising gradient steps
 //! over the ordered coordinates alternate with moves to neighbours on the grid, to other levels and to special values.
 //! Small changes of good points are no starts: they lead to maxima close by (`docs/results/README.md`).
 
@@ -108,23 +108,18 @@ impl Search<'_> {
         {
             let mut all = encoding.all_points();
             all.retain(|point| self.possible(point));
-            let best = self
-                .scores(all)
-                .into_iter()
-                .max_by(|a, b| a.0.total_cmp(&b.0));
-            return best.map(|(_, point)| point);
+            return self.best_of(all, &mut scratch);
         }
-        let mut starts = self.scores(self.screen(rng));
+        let mut starts = self.by_bound(self.screen(rng));
         if starts.len() < SCREENED_MIN {
             // Not to be proposed itself, but its surroundings hold to the constraints sooner than the rest of the space.
             starts.push((f64::NEG_INFINITY, self.best.to_vec()));
         }
-        starts.sort_by(|a, b| b.0.total_cmp(&a.0));
         starts.dedup_by(|a, b| same_point(&a.1, &b.1));
         starts.truncate(self.affordable(START_WORK, STARTS) as usize);
         let climbed = starts
             .into_iter()
-            .map(|(score, point)| self.climb(score, point, &mut scratch));
+            .map(|(_, point)| self.climb(point, &mut scratch));
         climbed
             .filter(|(_, point)| self.possible(point))
             .max_by(|a, b| a.0.total_cmp(&b.0))
@@ -151,13 +146,30 @@ impl Search<'_> {
         u32::try_from(round_to_i64(affordable)).unwrap_or_default()
     }
 
-    /// The scores of many points, which takes less time than one by one.
-    fn scores(&self, points: Vec<Vec<f64>>) -> Vec<(f64, Vec<f64>)> {
-        let values = self.surface.evaluate_all(&points).into_iter();
-        values
-            .zip(points)
-            .map(|(value, point)| (self.with_belief(value, &point, None), point))
-            .collect()
+    /// Points and what their scores are at the most, highest first.
+    fn by_bound(&self, points: Vec<Vec<f64>>) -> Vec<(f64, Vec<f64>)> {
+        let bounds = self.surface.at_most(&points).into_iter().zip(points);
+        let mut bounds: Vec<(f64, Vec<f64>)> = bounds
+            .map(|(bound, point)| (self.with_belief(bound, &point, None), point))
+            .collect();
+        bounds.sort_by(|a, b| b.0.total_cmp(&a.0));
+        bounds
+    }
+
+    /// The point of the highest score: those whose score cannot be higher than one that was found are not looked at.
+    fn best_of(&self, points: Vec<Vec<f64>>, scratch: &mut Scratch) -> Option<Vec<f64>> {
+        let mut best: Option<(f64, Vec<f64>)> = None;
+        for (bound, point) in self.by_bound(points) {
+            let highest = best.as_ref().map(|(score, _)| *score);
+            if highest.is_some_and(|highest| bound <= highest) {
+                break;
+            }
+            let score = self.score(&point, scratch, None);
+            if highest.is_none_or(|highest| score > highest) {
+                best = Some((score, point));
+            }
+        }
+        best.map(|(_, point)| point)
     }
 
     fn with_belief(&self, value: f64, x: &[f64], gradient: Option<&mut [f64]>) -> f64 {
@@ -192,7 +204,13 @@ impl Search<'_> {
         points
     }
 
-    fn climb(&self, mut score: f64, mut point: Vec<f64>, scratch: &mut Scratch) -> (f64, Vec<f64>) {
+    fn climb(&self, mut point: Vec<f64>, scratch: &mut Scratch) -> (f64, Vec<f64>) {
+        // What must not be proposed gives way to whatever may be.
+        let mut score = if self.possible(&point) {
+            self.score(&point, scratch, None)
+        } else {
+            f64::NEG_INFINITY
+        };
         for _ in 0..ROUNDS {
             self.gradient_steps(&mut score, &mut point, scratch);
             let before = score;
