@@ -47,8 +47,9 @@ impl Encoding {
             .into_iter()
             .map(|parameter| {
                 let axis = coordinates.len();
-                coordinates.push(match parameter.kind {
-                    Kind::Categorical { .. } | Kind::Bool => Coordinate::Level,
+                coordinates.push(match &parameter.kind {
+                    Kind::Categorical { values } => Coordinate::of_levels(values.len()),
+                    Kind::Bool => Coordinate::Switch,
                     Kind::Ordinal { .. }
                     | Kind::Int { log: true, .. }
                     | Kind::Float { log: true, .. } => Coordinate::Place,
@@ -56,7 +57,8 @@ impl Encoding {
                     Kind::Float { .. } => Coordinate::Real,
                 });
                 let special_axis = (!parameter.special.is_empty()).then(|| {
-                    coordinates.push(Coordinate::Level);
+                    // The first is for what is not special.
+                    coordinates.push(Coordinate::of_levels(1 + parameter.special.len()));
                     axis + 1
                 });
                 Column {

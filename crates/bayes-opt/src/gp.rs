@@ -126,7 +126,7 @@ fn bounds(dimension: usize) -> Vec<(f64, f64)> {
 fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
     let (mean, sd) = length_prior(coordinates.len());
     let lengths = coordinates.iter().map(|coordinate| match coordinate {
-        Coordinate::Level => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
+        Coordinate::Level | Coordinate::Switch => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
         Coordinate::Place => (mean, sd),
         Coordinate::Whole => (mean - sd * sd, WHOLE_DEVIATION),
         Coordinate::Real => (mean - sd * sd, REAL_DEVIATION),

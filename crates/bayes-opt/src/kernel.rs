@@ -13,6 +13,8 @@ const SQRT5: f64 = 2.236_067_977_499_79;
 pub(crate) enum Coordinate {
     /// Levels, which are the same or not.
     Level,
+    /// One of two, 0 and 1: their squared difference says whether they are the same.
+    Switch,
     /// Places in an order: of a list's values, or of a range whose ratios matter.
     Place,
     /// Whole numbers of a range.
@@ -22,8 +24,12 @@ pub(crate) enum Coordinate {
 }
 
 impl Coordinate {
+    pub(crate) fn of_levels(count: usize) -> Self {
+        if count > 2 { Self::Level } else { Self::Switch }
+    }
+
     pub(crate) fn is_categorical(self) -> bool {
-        self == Self::Level
+        matches!(self, Self::Level | Self::Switch)
     }
 
     /// Whether half a wave may go along it: knobs that are counted or ordered help more the further they are turned, or up to
@@ -35,9 +41,9 @@ impl Coordinate {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// 1/ℓ² of each coordinate, 0 of those that are categorical.
+    /// 1/ℓ² of each coordinate, 0 of those with levels.
     ordered: Vec<f64>,
-    /// The categorical ones and their 1/ℓ².
+    /// Those with levels and their 1/ℓ².
     lists: Vec<(usize, f64)>,
     /// The prior variance of the Matérn part.
     pub(crate) scale: f64,
@@ -60,7 +66,7 @@ impl Kernel {
         wave: f64,
     ) -> Self {
         let mut ordered: Vec<f64> = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).collect();
-        let lists = (0..coordinates.len()).filter(|k| coordinates[*k].is_categorical());
+        let lists = (0..coordinates.len()).filter(|k| coordinates[*k] == Coordinate::Level);
         let lists = lists
             .map(|k| (k, std::mem::take(&mut ordered[k])))
             .collect();
@@ -205,7 +211,7 @@ impl Kernel {
         sums
     }
 
-    /// Adds `Σ factorⱼ · ∂k(x, pointⱼ)/∂x` to `gradient`, over the ordered coordinates; `slopes` as [`Kernel::row`] left
+    /// Adds `Σ factorⱼ · ∂k(x, pointⱼ)/∂x` to `gradient`, over all coordinates but those with levels; `slopes` as [`Kernel::row`] left
     /// them.
     pub(crate) fn gradient(
         &self,
@@ -249,7 +255,7 @@ impl Kernel {
         weighted_squares(a, b, &self.ordered) + self.list_distance_square(a, b)
     }
 
-    /// The part of coordinates that are categorical.
+    /// The part of coordinates with levels.
     fn list_distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
         let of_list =
             |(k, inverse_square): &(usize, f64)| list_difference(a[*k], b[*k]) * inverse_square;
