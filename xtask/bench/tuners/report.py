@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGES = ["optuna", "smac", "ax-platform", "botorch", "torch", "bayesian-optimization", "egobox", "scikit-learn", "numpy"]
 RESAMPLES = 4000
 # A mean of fewer runs says nothing.
-SEEDS_MIN = 5
+SEEDS_MIN = 15
 
 
 def mean(values):
@@ -73,11 +73,11 @@ def main():
                     continue
                 low, high = interval(values)
                 cell = dict(problem=problem, evaluations=at, tool=tool, seeds=len(values), regret=mean(values), low=low, high=high)
-                both = [seed for seed in seeds if seed in ours]
-                if tool != "slackline" and len(both) > 1:
-                    differences = [seeds[seed][at] - ours[seed][at] for seed in both]
+                differences = [seeds[seed][at] - ours[seed][at] for seed in seeds if seed in ours]
+                if tool != "slackline" and len(differences) > 1:
                     less, more = interval(differences)
                     cell["verdict"] = "behind" if less > 0 else "ahead" if more < 0 else "even"
+                    cell["difference"] = mean(differences)
                 cells.append(cell)
                 row[tool] = cell
             rows.append((problem, at, row))
@@ -97,13 +97,14 @@ def main():
     text += [
         "Mean regret of the *recommended* configuration: 0 is the optimum, 1 a median configuration. Every tool starts at the",
         "same configuration, and its n-th measurement has the same luck. ↑: worse than Slackline with 95 % confidence (paired",
-        "by seed, bootstrap), ↓: better, no mark: no difference shown. The lowest mean of a row is bold.",
+        "by seed, bootstrap), ↓: better, no mark: no difference shown. Bold: the lowest of a row by the mean difference to",
+        "Slackline on the seeds that both have, as not all tools have all.",
         "",
         "| problem | n | " + " | ".join(tools) + " |",
         "|---|---|" + "---|" * len(tools),
     ]
     for problem, at, row in rows:
-        lowest = min(cell["regret"] for cell in row.values())
+        lowest = min(row.values(), key=lambda cell: cell.get("difference", 0.0))
         shown = []
         for tool in tools:
             cell = row.get(tool)
@@ -112,7 +113,7 @@ def main():
                 continue
             number = f"{cell['regret']:.3f}"
             mark = {"behind": " ↑", "ahead": " ↓"}.get(cell.get("verdict"), "")
-            shown.append((f"**{number}**" if cell["regret"] == lowest else number) + mark)
+            shown.append((f"**{number}**" if cell is lowest else number) + mark)
         text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
     text += ["", "Time of an ask (the median of a run, mean over all runs): " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
     seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= SEEDS_MIN})
