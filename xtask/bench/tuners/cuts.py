@@ -9,12 +9,11 @@ import math
 import random
 
 from problems import of_table, read_table
+from services import WORTH_TUNING
 
 NAME = "cuts"
 HELD_MAX = 3
 ROWS_MIN = 60
-# The best of a cut takes at most this share of the median's time: else there is nothing to tune.
-WORTH_TUNING = 0.9
 NOISE = (0.03, 0.2)
 
 

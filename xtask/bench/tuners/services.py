@@ -13,7 +13,7 @@ from systems import problem
 
 NAME = "services"
 SAMPLE = 4096
-# The best of a sample takes at most this share of the median's time: else there is nothing to tune.
+# The best takes at most this share of the median's time: else there is nothing to tune.
 WORTH_TUNING = 0.9
 
 
