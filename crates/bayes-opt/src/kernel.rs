@@ -41,9 +41,9 @@ impl Coordinate {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
-    /// 1/ℓ² of each coordinate, 0 of those with levels.
+    /// 1/ℓ² of each coordinate, 0 of every [`Coordinate::Level`].
     ordered: Vec<f64>,
-    /// Those with levels and their 1/ℓ².
+    /// Every [`Coordinate::Level`] and its 1/ℓ².
     lists: Vec<(usize, f64)>,
     /// The prior variance of the Matérn part.
     pub(crate) scale: f64,
@@ -305,8 +305,8 @@ fn matern(distance_square: f64) -> (f64, f64) {
 
 /// Beyond this `exp(−t)` counts as if it were no further.
 const DECAYED: f64 = 700.0;
-/// One over the factorials up to 13.
-const FACTORIALS: [f64; 14] = {
+/// Of the exponential: one over the factorials up to 13.
+const TAYLOR: [f64; 14] = {
     let mut inverses = [1.0; 14];
     let mut k = 1;
     while k < 14 {
@@ -330,7 +330,7 @@ fn decay(t: f64) -> f64 {
     let shifted = x * std::f64::consts::LOG2_E + ROUNDING;
     let k = shifted - ROUNDING;
     let r = (x - k * LN_2.0) - k * LN_2.1;
-    let series = FACTORIALS.iter().rev().fold(0.0, |sum, c| sum * r + c);
+    let series = TAYLOR.iter().rev().fold(0.0, |sum, c| sum * r + c);
     series * f64::from_bits((shifted.to_bits() << 52).wrapping_add(ONE))
 }
 

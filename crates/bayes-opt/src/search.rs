@@ -110,16 +110,17 @@ impl Search<'_> {
             all.retain(|point| self.possible(point));
             return self.best_of(all, &mut scratch);
         }
-        let mut starts = self.by_bound(self.screen(rng));
+        let screened = self.by_bound(self.screen(rng)).into_iter();
+        let mut starts: Vec<Vec<f64>> = screened.map(|(_, point)| point).collect();
         if starts.len() < SCREENED_MIN {
             // Not to be proposed itself, but its surroundings hold to the constraints sooner than the rest of the space.
-            starts.push((f64::NEG_INFINITY, self.best.to_vec()));
+            starts.push(self.best.to_vec());
         }
-        starts.dedup_by(|a, b| same_point(&a.1, &b.1));
+        starts.dedup_by(|a, b| same_point(a, b));
         starts.truncate(self.affordable(START_WORK, STARTS) as usize);
         let climbed = starts
             .into_iter()
-            .map(|(_, point)| self.climb(point, &mut scratch));
+            .map(|point| self.climb(point, &mut scratch));
         climbed
             .filter(|(_, point)| self.possible(point))
             .max_by(|a, b| a.0.total_cmp(&b.0))
@@ -322,10 +323,10 @@ impl Search<'_> {
                 .or(is_constrained.then_some(CONTINUUM_LEVELS));
             if let Some(levels) = levels.filter(|_| column.is_ordered()) {
                 let far = i64::try_from(levels / 20).unwrap_or(i64::MAX).max(2);
-                let all = [1, -1, far, -far];
                 // Gradient steps went far, and what they found was rounded.
                 let is_fine = levels > COARSE_LEVELS && !is_constrained;
-                for &steps in &all[..if is_fine { 2 } else { 4 }] {
+                let reach: &[i64] = if is_fine { &[1] } else { &[1, far] };
+                for steps in reach.iter().flat_map(|steps| [*steps, -steps]) {
                     let mut candidate = point.clone();
                     if column.step_by(steps, &mut candidate) {
                         self.accept(candidate, score, point, scratch);

@@ -5,16 +5,14 @@ elsewhere. So a few tables say more of tables that are not here than each says o
 """
 
 import functools
-import math
 import random
 
-from problems import of_table, read_table
+from problems import NOISE, between, of_table, read_table
 from services import WORTH_TUNING
 
 NAME = "cuts"
 HELD_MAX = 3
 ROWS_MIN = 60
-NOISE = (0.03, 0.2)
 
 
 @functools.cache
@@ -44,4 +42,4 @@ def cut(data, seed):
             free.append(dict(parameter, values=left))
     names = [parameter["name"] for parameter in free]
     rows = [({name: c[name] for name in names}, value) for c, value in rows]
-    return of_table(NAME, free, rows, math.exp(rng.uniform(*map(math.log, NOISE))))
+    return of_table(NAME, free, rows, between(rng, *NOISE))

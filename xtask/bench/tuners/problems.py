@@ -30,6 +30,15 @@ def ordered(name, values, default):
     return dict(name=name, type="ordinal", values=list(values), default=default)
 
 
+# Of problems of which every seed is another one: the least and the most relative deviation.
+NOISE = (0.03, 0.2)
+
+
+def between(rng, low, high):
+    """A positive number, of which ratios are even."""
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
 def random_configuration(parameters, rng):
     configuration = {}
     for parameter in parameters:
@@ -39,12 +48,12 @@ def random_configuration(parameters, rng):
         low, high = parameter["low"], parameter["high"]
         if parameter["type"] == "int":
             value = (
-                min(high, int(math.exp(rng.uniform(math.log(low), math.log(high + 1)))))
+                min(high, int(between(rng, low, high + 1)))
                 if parameter.get("scale") == "log"
                 else rng.randint(low, high)
             )
         elif parameter.get("scale") == "log":
-            value = math.exp(rng.uniform(math.log(low), math.log(high)))
+            value = between(rng, low, high)
         else:
             value = rng.uniform(low, high)
         configuration[parameter["name"]] = value

@@ -7,6 +7,7 @@ RUN_MAX_S of CPU time is given up, and the tool is left out of that problem.
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -28,18 +29,23 @@ import systems  # noqa: E402
 RUN_MAX_S = 600
 
 
+def drawn(data):
+    """Problems of which every seed is another one."""
+    of_seed = {name: functools.partial(systems.system, name) for name in systems.MANNERS}
+    of_seed[services.NAME] = services.service
+    if data:
+        of_seed[cuts.NAME] = functools.partial(cuts.cut, data)
+    return of_seed
+
+
 class TooSlow(Exception):
     pass
 
 
 def run(data, problem_name, tool, seed):
-    if problem_name in systems.MANNERS:
-        # Every seed is another one.
-        problem = systems.system(problem_name, seed)
-    elif problem_name == services.NAME:
-        problem = services.service(seed)
-    elif problem_name == cuts.NAME:
-        problem = cuts.cut(data, seed)
+    of_seed = drawn(data)
+    if problem_name in of_seed:
+        problem = of_seed[problem_name](seed)
     else:
         problem = problems.problems(data)[problem_name]
     made = peers.PEERS[tool](problem, seed)
@@ -83,7 +89,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    names = [*problems.problems(arguments.data), *systems.MANNERS, services.NAME, *[cuts.NAME] * bool(arguments.data)]
+    names = [*problems.problems(arguments.data), *drawn(arguments.data)]
     chosen = arguments.problems.split(",") if arguments.problems else names
     tools = arguments.tools.split(",") if arguments.tools else list(peers.PEERS)
     for name in chosen:

@@ -8,7 +8,7 @@ knobs are best somewhere inside their ranges, where two costs meet, and what is 
 import math
 import random
 
-from problems import choice, ordered, random_configuration, real, whole
+from problems import NOISE, between, choice, ordered, random_configuration, real, whole
 from systems import problem
 
 NAME = "services"
@@ -32,11 +32,6 @@ def _around(rng, deviation):
     return math.exp(rng.gauss(0, deviation))
 
 
-def _between(rng, low, high):
-    """A positive number, of which ratios are even."""
-    return math.exp(rng.uniform(math.log(low), math.log(high)))
-
-
 def _pipeline(rng):
     """Time of a request at a fixed load, or per request at full load."""
     cores = rng.choice((4, 8, 16, 32))
@@ -46,7 +41,7 @@ def _pipeline(rng):
             batch=f"batch{stage}",
             work=_around(rng, 1.0),
             each_batch=rng.uniform(0.5, 10.0),
-            each_item=_between(rng, 1e-4, 3e-2),
+            each_item=between(rng, 1e-4, 3e-2),
             contention=rng.uniform(0.0, 0.1),
         )
         for stage in range(rng.randint(2, 4))
@@ -98,7 +93,7 @@ def _database(rng):
     memories = [
         dict(
             name=f"memory{at}",
-            wanted=_between(rng, 0.02, 1.5) * machine,
+            wanted=between(rng, 0.02, 1.5) * machine,
             matters=_around(rng, 1.0),
             # Once, or for each of a share of the workers.
             copies=rng.choice((1, 1, 2, 8)),
@@ -123,8 +118,8 @@ def _database(rng):
         parameters.append(rng.choice((choice(name, (0, 1), 0), real(name, 0.0, 1.0, 0.0))))
         # Half of them do nothing.
         others[name] = rng.choice((0.0, rng.gauss(0, 0.1)))
-    workers, crowding, worker_memory = _between(rng, 1, 32), rng.uniform(0.02, 0.4), rng.choice((0, 0, 8, 64))
-    flush, flushing = _between(rng, 1, 10_000), rng.uniform(0.0, 0.015)
+    workers, crowding, worker_memory = between(rng, 1, 32), rng.uniform(0.02, 0.4), rng.choice((0, 0, 8, 64))
+    flush, flushing = between(rng, 1, 10_000), rng.uniform(0.0, 0.015)
     least = rng.uniform(0.05, 0.5)
 
     def time(c):
@@ -196,4 +191,4 @@ def service(seed):
         alive = sorted((value, at) for at, value in enumerate(map(time, configurations)) if value is not None)
         if len(alive) >= SAMPLE / 10 and alive[0][0] < WORTH_TUNING * alive[len(alive) // 2][0]:
             break
-    return problem(NAME, parameters, time, configurations, alive, _between(rng, 0.03, 0.2))
+    return problem(NAME, parameters, time, configurations, alive, between(rng, *NOISE))

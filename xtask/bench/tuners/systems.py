@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from problems import Problem, choice, ordered, random_configuration, real, whole
+from problems import NOISE, Problem, between, choice, ordered, random_configuration, real, whole
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _draw(rng, manner):
     scores = sorted(score(random_configuration(parameters, sampler)) for _ in range(512))
     middle, least = scores[len(scores) // 2], scores[0]
     # The fastest of these takes this share of the median's time.
-    floor = math.exp(rng.uniform(math.log(0.001), math.log(0.15))) if manner.wide else rng.uniform(0.15, 0.7)
+    floor = between(rng, 0.001, 0.15) if manner.wide else rng.uniform(0.15, 0.7)
     product = rng.random() < 0.5 or manner.wide
 
     def time(c):
@@ -191,5 +191,5 @@ def system(name, seed):
         parameters, truth = _draw(rng, manner)
         configurations = [random_configuration(parameters, rng) for _ in range(SAMPLE)]
         alive = sorted((value, at) for at, value in enumerate(map(truth, configurations)) if value is not None)
-    noise = math.exp(rng.uniform(math.log(0.03), math.log(0.2)))
+    noise = between(rng, *NOISE)
     return problem(name, parameters, truth, configurations, alive, noise)
