@@ -10,7 +10,7 @@ use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
 use crate::linalg::weighted_squares;
 
 /// Mean and deviation of how much lower the middle is than the average over the cube, in deviations of the objective, where
-/// all coordinates are real numbers. Choices of this crate (`docs/results/README.md`).
+/// all coordinates are real numbers. Choices of this crate (`docs/results/tuners-tried.md`).
 const DEPTH: (f64, f64) = (0.7, 0.7);
 
 /// The bend along each coordinate; empty where no bowl is expected.

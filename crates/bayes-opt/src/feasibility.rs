@@ -5,7 +5,7 @@ use crate::normal::log_cdf;
 
 /// Below this probability of survival the odds count so many times. What is asked crashes more often than it is expected to:
 /// of all points the search picks those of which too much good is expected. A crash costs more than the evaluation, too: a
-/// restart, and on a live service its users. Choices of this crate (`docs/results/README.md`).
+/// restart, and on a live service its users. Choices of this crate (`docs/results/tuners-tried.md`).
 const CAUTION: f64 = 15.0;
 const CAUTIOUS_BELOW: f64 = 0.7;
 

@@ -8,7 +8,7 @@
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results/README.md`). Draws along ranges and between levels have narrower priors (`REAL_DEVIATION` and
+//! regret (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors (`REAL_DEVIATION` and
 //! those after it). Draws go with half waves: where the data say no more than which way is better, the process says
 //! that too.
 
@@ -25,13 +25,13 @@ const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
 const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
 /// The prior variance of half a wave along every coordinate: a slope up or down, or an optimum inside, and as uncertain at the
 /// ends of a range as in its middle. A linear trend in its place is most uncertain at the ends, and a search then asks there too
-/// often (`docs/results/README.md`). A choice of this crate.
+/// often (`docs/results/tuners-tried.md`). A choice of this crate.
 pub(crate) const WAVE: f64 = 0.5;
 
 /// Along ranges whose differences matter, length scales are drawn around the mode of their prior's density, which is short:
 /// most such functions bend along all of their ranges. The deviations of the logarithm, for real and for whole numbers: of
 /// functions of real numbers nearly all parameters matter, of counted knobs not as many. Choices of this crate, as the next
-/// (`docs/results/README.md`).
+/// (`docs/results/tuners-tried.md`).
 const REAL_DEVIATION: f64 = 0.5;
 const WHOLE_DEVIATION: f64 = 0.75;
 /// Between levels they are drawn half of the way to that mode, with this deviation: some do much, many nothing. Where there is

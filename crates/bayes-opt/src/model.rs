@@ -40,7 +40,7 @@ const REFIT_SHARE: usize = 25;
 
 /// What the objective's process is called, as it is or of ratios; and by how much more probable what was measured has to be of
 /// ratios, in logarithms: a thousand times, as over ordinary ranges nothing is gained, and so much for each coordinate of many, as
-/// fits of many length scales end where luck has it (`docs/results/README.md`). Choices of this crate.
+/// fits of many length scales end where luck has it (`docs/results/tuners-tried.md`). Choices of this crate.
 const PLAIN: &str = "objective";
 const RATIOS: &str = "objective, ratios";
 const RATIOS_EVIDENCE: (f64, f64) = (7.0, 0.5);

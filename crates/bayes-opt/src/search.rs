@@ -2,7 +2,7 @@
 //!
 //! Small finite spaces are listed whole. Else quasi-random points are screened, and from the most promising gradient steps
 //! over the ordered coordinates alternate with moves to neighbours on the grid, to other levels and to special values.
-//! Small changes of good points are no starts: they lead to maxima close by (`docs/results/README.md`).
+//! Small changes of good points are no starts: they lead to maxima close by (`docs/results/tuners-tried.md`).
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
