@@ -14,6 +14,8 @@ use crate::value::{Configuration, Value};
 
 /// How deep parentheses may nest: a bound on the parser's recursion.
 const DEPTH_MAX: usize = 32;
+/// How far [`LinearConstraint::pull`] goes, in distances of the border.
+const BEYOND: f64 = 1.2;
 
 /// `Σ coefficient·parameter + constant ≤ 0`, or `< 0`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,13 +89,7 @@ impl LinearConstraint {
 
     /// Whether `configuration` meets it; `None` when a parameter is missing or not a number.
     pub fn holds(&self, configuration: &Configuration) -> Option<bool> {
-        let mut sum = self.constant;
-        let mut magnitude = self.constant.abs();
-        for (name, coefficient) in &self.terms {
-            let term = coefficient * configuration.get(name).and_then(Value::as_f64)?;
-            sum += term;
-            magnitude = magnitude.max(term.abs());
-        }
+        let (sum, magnitude) = self.sum(configuration)?;
         // Rounding of the sum must not break an equality such as 0.1 + 0.2 <= 0.3.
         let tolerance = 1e-12 * magnitude;
         Some(if self.strict {
@@ -101,6 +97,41 @@ impl LinearConstraint {
         } else {
             sum <= tolerance
         })
+    }
+
+    /// `Σ coefficient·parameter + constant`, and the largest of its terms.
+    fn sum(&self, configuration: &Configuration) -> Option<(f64, f64)> {
+        let mut sum = self.constant;
+        let mut magnitude = self.constant.abs();
+        for (name, coefficient) in &self.terms {
+            let term = coefficient * configuration.get(name).and_then(Value::as_f64)?;
+            sum += term;
+            magnitude = magnitude.max(term.abs());
+        }
+        Some((sum, magnitude))
+    }
+
+    /// Where it does not hold, moves `configuration` to where it does and a little further, the shortest way if each parameter's
+    /// `span` is its unit; what has a span of 0 stays.
+    pub(crate) fn pull(&self, configuration: &mut Configuration, span: impl Fn(&str) -> f64) {
+        let Some((excess, _)) = self.sum(configuration) else {
+            return;
+        };
+        if self.holds(configuration) != Some(false) {
+            return;
+        }
+        let terms = self.terms.iter();
+        let squares = terms.map(|(name, coefficient)| (coefficient * span(name)).powi(2));
+        let share = BEYOND * excess / squares.sum::<f64>();
+        for (name, coefficient) in &self.terms {
+            let step = share * coefficient * span(name).powi(2);
+            let value = configuration.0.get_mut(name).filter(|_| step.is_finite());
+            if let Some(value) = value
+                && let Some(before) = value.as_f64().filter(|_| step != 0.0)
+            {
+                *value = Value::Float(before - step);
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::inside::towards;
 use crate::space::Space;
 
 /// How many draws are made for one point that meets the constraints and is new.
@@ -45,17 +46,22 @@ impl Design {
         }
     }
 
-    /// The next point that the space allows and `taken` does not refuse; `None` when there seems to be none.
+    /// The next point that the space allows and `taken` does not refuse; `None` when there seems to be none. Where constraints leave
+    /// next to nothing, it is between one that is drawn and one of those `inside`.
     pub(crate) fn next(
         &mut self,
         space: &Space,
         rng: &mut ChaCha8Rng,
+        inside: &[&[f64]],
         taken: impl Fn(&[f64]) -> bool,
     ) -> Option<Vec<f64>> {
         let encoding = space.encoding();
-        (0..TRIES_MAX).find_map(|_| {
-            let point = encoding.place(&self.unit(encoding.columns().len(), rng));
-            (space.allows(&point) && !taken(&point)).then_some(point)
+        let possible = |point: &[f64]| space.allows(point) && !taken(point);
+        let mut draw = || encoding.place(&self.unit(encoding.columns().len(), rng));
+        let drawn = (0..TRIES_MAX).find_map(|_| Some(draw()).filter(|point| possible(point)));
+        drawn.or_else(|| {
+            let mut starts = inside.iter().cycle().take(TRIES_MAX as usize);
+            starts.find_map(|start| towards(space, start, &draw(), possible))
         })
     }
 }

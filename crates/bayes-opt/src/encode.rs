@@ -271,7 +271,10 @@ impl Column {
             }
             Kind::Float {
                 low, high, step, ..
-            } => Value::Float(decimal(low + step.unwrap_or(0.0) * level as f64).min(*high)),
+            } => {
+                let step = step.unwrap_or(0.0);
+                Value::Float(decimal(low + step * level as f64, step).clamp(*low, *high))
+            }
             Kind::Ordinal { values } | Kind::Categorical { values } => {
                 let last = values.len() - 1;
                 values[usize::try_from(level).map_or(last, |level| level.min(last))].clone()
@@ -486,10 +489,15 @@ fn unscale(unit: f64, low: f64, high: f64, log: bool) -> f64 {
     }
 }
 
-/// The number as a person would write it: 0.1 + 3 · 0.05 is 0.25, not 0.25000000000000006. Twelve
-/// digits are more than any range has grid points.
-fn decimal(value: f64) -> f64 {
-    format!("{value:.11e}").parse().unwrap_or(value)
+/// A multiple of `step` as a person would write it: 0.1 + 3 · 0.05 is 0.25, not 0.25000000000000006. As it is where that would
+/// move it.
+fn decimal(value: f64, step: f64) -> f64 {
+    let written = format!("{value:.11e}").parse().unwrap_or(value);
+    if (written - value).abs() < 1e-6 * step {
+        written
+    } else {
+        value
+    }
 }
 
 #[cfg(test)]
@@ -498,9 +506,24 @@ mod tests {
 
     #[test]
     fn grid_points_are_written_as_a_person_would() {
-        assert_eq!(decimal(0.1 + 0.05 * 7.0), 0.45);
-        assert_eq!(decimal(-1e-7 * 3.0), -3e-7);
-        assert_eq!(decimal(0.0), 0.0);
+        assert_eq!(decimal(0.1 + 0.05 * 7.0, 0.05), 0.45);
+        assert_eq!(decimal(-1e-7 * 3.0, 1e-7), -3e-7);
+        assert_eq!(decimal(0.0, 0.1), 0.0);
+        assert_eq!(decimal(1e9 + 0.003, 0.001), 1e9 + 0.003);
+    }
+
+    #[test]
+    fn grid_points_stay_in_a_range_of_odd_ends() {
+        let third = Kind::Float {
+            low: 1.0 / 3.0,
+            high: 10.0,
+            step: Some(0.1),
+            log: false,
+        };
+        let space = crate::Space::new(vec![Parameter::new("x", third)], vec![]).unwrap();
+        for point in space.encoding().all_points() {
+            space.check(&space.encoding().decode(&point)).unwrap();
+        }
     }
     use proptest::prelude::*;
 

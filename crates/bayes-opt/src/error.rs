@@ -20,7 +20,7 @@ pub enum SpaceError {
     Invalid {
         /// The parameter's name.
         parameter: String,
-        /// Which key of it: `low`, `high`, `step`, `values`, `default`, `prior`, `special`, `scale`.
+        /// Which key of it: `low`, `high`, `step`, `values`, `default`, `prior`, `special`.
         key: &'static str,
         /// What is wrong, and what would be right.
         reason: String,
@@ -34,7 +34,9 @@ pub enum SpaceError {
         reason: String,
     },
     /// No configuration meets the linear constraints, as far as a search could find.
-    #[error("no configuration was found that meets the constraints between parameters: {text}")]
+    #[error(
+        "no configuration was found that meets {text}: if there is one, give it as the defaults or as an initial configuration"
+    )]
     Unsatisfiable {
         /// The constraints as written.
         text: String,
@@ -54,7 +56,7 @@ pub enum SpaceError {
         parameter: String,
     },
     /// A value outside the parameter's domain.
-    #[error("parameter `{parameter}` cannot be {value}: {reason}")]
+    #[error("parameter `{parameter}` cannot be {}: {reason}", value.quoted())]
     Outside {
         /// The parameter's name.
         parameter: String,
@@ -71,6 +73,9 @@ pub enum SpaceError {
     },
 }
 
+/// The largest number that can be told: squares of it are numbers too.
+pub(crate) const LARGEST: f64 = 1e100;
+
 /// What can go wrong while asking and telling.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -86,18 +91,18 @@ pub enum Error {
         /// What is wrong with it.
         source: SpaceError,
     },
-    /// A number told is NaN or infinite.
+    /// A number told is NaN, infinite or beyond 1e100.
     #[error(
-        "{what} is {value}: tell a finite number, or `Outcome::Crashed` when nothing could be measured"
+        "{what} is {value:e}: tell a number of at most {LARGEST:e}, or that it crashed where nothing could be measured"
     )]
-    NotFinite {
+    Unusable {
         /// `objective`, or the name of the constraint.
         what: String,
         /// The number.
         value: f64,
     },
-    /// A variance that is negative, NaN or infinite.
-    #[error("the variance of {what} is {variance}: it has to be finite and not negative")]
+    /// A variance that is negative, NaN, infinite or beyond 1e200.
+    #[error("the variance of {what} is {variance:e}: it has to be from 0 to {:e}", LARGEST.powi(2))]
     Variance {
         /// `objective`, or the name of the constraint.
         what: String,
@@ -124,7 +129,7 @@ pub enum Error {
     },
     /// Nothing is left to try.
     #[error(
-        "nothing is left to try: every configuration of the space crashed or waits for its result"
+        "nothing is left to try: every configuration that was found crashed or waits for its result"
     )]
     Exhausted,
 }

@@ -179,7 +179,7 @@ impl Data {
         self.variances
             .iter()
             .zip(&self.weights)
-            .map(|(variance, weight)| (variance + fitted) / weight)
+            .map(|(variance, weight)| ((variance + fitted) / weight).min(NOISE_MAX))
             .collect()
     }
 }
@@ -216,7 +216,11 @@ impl Gp {
         let factor = Cholesky::with_jitter(&mut matrix, n)?;
         let (above, prior) = data.above(&kernel.bowl);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
-        let typical_variance = data.variances.iter().sum::<f64>() / n.max(1) as f64;
+        let variances = data
+            .variances
+            .iter()
+            .map(|variance| variance.min(NOISE_MAX));
+        let typical_variance = variances.sum::<f64>() / n.max(1) as f64;
         let (points, values) = (data.points.clone(), data.values.clone());
         Some(Gp {
             values,
@@ -379,6 +383,8 @@ pub(crate) fn log_posterior(
 
 /// The least posterior variance: below it rounding decides.
 pub(crate) const VARIANCE_MIN: f64 = 1e-12;
+/// A measurement of more noise, of which the prior variance is about 1, says nothing any more.
+const NOISE_MAX: f64 = 1e9;
 
 /// The constant mean of `values`, at its most probable, and what they say beside it.
 fn mean_and_alpha(factor: &Cholesky, values: &[f64], prior: (f64, f64)) -> (f64, Vec<f64>) {

@@ -2,7 +2,7 @@
 //!
 //! A [`Space`] describes the parameters, an [`Optimizer`] proposes configurations ([`Optimizer::ask`]) and learns from
 //! what was measured ([`Optimizer::tell`]). It always minimises. It does no I/O of its own and reads no clock;
-//! the same seed and the same observations give the same proposals.
+//! the same seed, and the same asks and tells in the same order, give the same proposals.
 //!
 //! ```
 //! use bayes_opt::{Kind, Measured, Observation, Optimizer, Outcome, Parameter, Settings, Space, Value};
@@ -34,6 +34,7 @@ mod error;
 mod explain;
 mod feasibility;
 mod gp;
+mod inside;
 mod kernel;
 mod linalg;
 mod mixture;

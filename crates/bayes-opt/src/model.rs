@@ -24,11 +24,13 @@ const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
 /// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as "throttled periods" are never
 /// negative, and 0 is plainly feasible, not a toss-up.
 const ZERO_MARGIN: f64 = 0.5;
+/// The smallest typical size, of which ratios are still numbers.
+const SIZE_MIN: f64 = 1e-100;
 /// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
 const FIT_WORK: f64 = 6.0e6;
 
-/// How probable it is at least that a configuration which completed survives again, and that one which violated a
-/// constraint does so again.
+/// How probable it is at least that a configuration which completed, and never crashed, survives again, and that one which
+/// violated a constraint does so again.
 const SEEN: f64 = 0.9;
 /// A mean that is so many of its standard errors above 0 has violated: 95 %, one-sided. Where no error is known it has any
 /// way.
@@ -86,6 +88,7 @@ impl Model {
         seed: u64,
     ) -> Option<Model> {
         let mut completed: Vec<(usize, &Told, Measured)> = Vec::new();
+        let mut crashed: Vec<&[f64]> = Vec::new();
         let mut constraints: BTreeMap<&str, Vec<(&Told, Measured)>> = BTreeMap::new();
         for (index, told) in told.iter().enumerate() {
             let Outcome::Completed {
@@ -93,6 +96,7 @@ impl Model {
                 constraints: measured,
             } = &told.observation.outcome
             else {
+                crashed.push(&told.point);
                 continue;
             };
             completed.push((index, told, *objective));
@@ -164,7 +168,7 @@ impl Model {
                 outcome_variance: 0.0,
             });
         }
-        if completed.len() < told.len() {
+        if !crashed.is_empty() {
             feasibilities.push(fitter.viability(told)?);
         }
 
@@ -190,6 +194,7 @@ impl Model {
             model.first.push(*index);
             model.posteriors.push(model.objective.posterior_at(row));
             let measured = constraints.values().map(Some).chain([None]);
+            let has_crashed = crashed.iter().any(|crash| same_point(crash, &told.point));
             let feasible = model
                 .feasibilities
                 .iter()
@@ -198,11 +203,11 @@ impl Model {
                     let probability = f.probability(f.gp.posterior(&told.point));
                     // What was seen of it counts, whatever the model says of its neighbourhood.
                     match measured {
-                        None => probability.max(SEEN),
+                        None if !has_crashed => probability.max(SEEN),
                         Some(measured) if has_violated(measured, &told.point) => {
                             probability.min(1.0 - SEEN)
                         }
-                        Some(_) => probability,
+                        _ => probability,
                     }
                 })
                 .product();
@@ -243,14 +248,14 @@ fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
     let here = measured
         .iter()
         .filter(|(told, _)| same_point(&told.point, point));
-    let (mut count, mut sum, mut variance) = (0.0, 0.0, 0.0);
-    for (_, measured) in here {
-        count += 1.0;
-        sum += measured.value;
-        variance += measured.variance.unwrap_or(0.0);
+    let (mut sum, mut variance) = (0.0, 0.0);
+    for (told, measured) in here {
+        let weight = told.observation.weight;
+        sum += weight * measured.value;
+        variance += weight * weight * measured.variance.unwrap_or(0.0);
     }
-    // Of the sum as of the mean: both are divided by the count.
-    count > 0.0 && is_violated(sum, variance)
+    // Of the sum as of the mean: both are divided by the weights' sum.
+    is_violated(sum, variance)
 }
 
 /// Adds what an earlier experiment measured, shifted so that its expectation and what was measured here (the first `own`
@@ -449,7 +454,9 @@ fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
         .filter(|size| *size > 0.0)
         .collect();
     sizes.sort_by(f64::total_cmp);
-    let typical = sizes.get(sizes.len() / 2).copied().unwrap_or(1.0);
+    let typical = sizes
+        .get(sizes.len() / 2)
+        .map_or(1.0, |size| size.max(SIZE_MIN));
     let squeeze = |value: f64| {
         if value == 0.0 {
             -ZERO_MARGIN

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use crate::error::{Error, LARGEST};
 use crate::value::Configuration;
 
 /// A measured number and how sure of it the measurement is.
@@ -71,7 +71,11 @@ impl Observation {
         }
     }
 
-    pub(crate) fn validate(&self, log_objective: bool) -> Result<(), Error> {
+    /// Whether all its numbers can be.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`], [`Error::Variance`], [`Error::Weight`]; [`Error::NotPositive`] where `log_objective` is to be modelled.
+    pub fn validate(&self, log_objective: bool) -> Result<(), Error> {
         if !(self.weight > 0.0 && self.weight <= 1.0) {
             return Err(Error::Weight {
                 weight: self.weight,
@@ -97,14 +101,14 @@ impl Observation {
 }
 
 fn finite(what: &str, measured: Measured) -> Result<(), Error> {
-    if !measured.value.is_finite() {
-        return Err(Error::NotFinite {
+    if measured.value.is_nan() || measured.value.abs() > LARGEST {
+        return Err(Error::Unusable {
             what: what.to_owned(),
             value: measured.value,
         });
     }
     match measured.variance {
-        Some(variance) if !(variance.is_finite() && variance >= 0.0) => Err(Error::Variance {
+        Some(variance) if !(0.0..=LARGEST.powi(2)).contains(&variance) => Err(Error::Variance {
             what: what.to_owned(),
             variance,
         }),

@@ -8,8 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use crate::acquisition::{Evaluated, Surface};
 use crate::design::{Design, fold};
 use crate::encode::same_point;
-use crate::error::Error;
+use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
+use crate::inside::inside;
 use crate::model::{Memory, Model, survival};
 use crate::observation::{Observation, Outcome, Recommendation};
 use crate::repeat::worth_repeating;
@@ -111,20 +112,25 @@ impl Optimizer {
         &self.space
     }
 
-    /// The next `count` configurations to evaluate. They count as pending until they are told.
+    /// The next `count` configurations to evaluate, or as many as there are. They count as pending until they are told.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when every configuration crashed or is pending.
+    /// [`Error::Exhausted`] when every configuration crashed or is pending, [`SpaceError::Unsatisfiable`] when none was found at all.
     pub fn ask(&mut self, count: usize) -> Result<Vec<Configuration>, Error> {
-        (0..count).map(|_| self.ask_one()).collect()
+        let mut asked = Vec::new();
+        while asked.len() < count {
+            match self.ask_one() {
+                Ok(configuration) => asked.push(configuration),
+                Err(_) if !asked.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(asked)
     }
 
     fn ask_one(&mut self) -> Result<Configuration, Error> {
-        let configuration = match self.settings.initial.get(self.initial_asked) {
-            Some(initial) => {
-                self.initial_asked += 1;
-                initial.clone()
-            }
+        let configuration = match self.next_initial() {
+            Some(initial) => initial,
             None => {
                 let point = self.choose()?;
                 self.space.encoding().decode(&point)
@@ -135,9 +141,28 @@ impl Optimizer {
         Ok(configuration)
     }
 
+    /// The next of `initial` that is neither told nor pending.
+    fn next_initial(&mut self) -> Option<Configuration> {
+        let (space, told, pending) = (&self.space, &self.told, &self.pending);
+        let mut left = self.settings.initial[self.initial_asked..].iter();
+        let next = left.find(|initial| !is_taken(told, pending, &space.encoding().encode(initial)));
+        self.initial_asked = self.settings.initial.len() - left.len();
+        next.cloned()
+    }
+
+    /// Why nothing could be asked.
+    fn nothing_left(&self) -> Error {
+        if !self.told.is_empty() || !self.pending.is_empty() {
+            return Error::Exhausted;
+        }
+        let texts = self.space.constraints().iter().map(ToString::to_string);
+        let text = texts.collect::<Vec<_>>().join(", ");
+        SpaceError::Unsatisfiable { text }.into()
+    }
+
     fn choose(&mut self) -> Result<Vec<f64>, Error> {
         let Strategy::Bayesian { acquisition } = self.settings.strategy else {
-            return self.draw(false).ok_or(Error::Exhausted);
+            return self.draw(false).ok_or_else(|| self.nothing_left());
         };
         if let Some(best) = &self.earlier_best
             && !is_taken(&self.told, &self.pending, best)
@@ -187,18 +212,16 @@ impl Optimizer {
             seed,
         );
         let new = self.search(&surface, &model.points[best], observations);
-        let waits = |point: &[f64]| self.pending.iter().any(|other| same_point(other, point));
         let rivals = order.iter().map(|i| model.points[*i].as_slice());
-        let rivals: Vec<&[f64]> = rivals.filter(|rival| !waits(rival)).collect();
+        let rivals: Vec<&[f64]> = rivals.collect();
         let Some(new) = new else {
             // Everything has been tried: the best is worth another measurement.
-            return rivals
-                .first()
-                .map(|point| point.to_vec())
-                .ok_or(Error::Exhausted);
+            let waits = |point: &[f64]| self.pending.iter().any(|other| same_point(other, point));
+            let left = rivals.iter().find(|rival| !waits(rival));
+            return left.map(|point| point.to_vec()).ok_or(Error::Exhausted);
         };
         if acquisition == Acquisition::LogNoisyEi
-            && let Some(again) = worth_repeating(&model.objective, &rivals, &new)
+            && let Some(again) = worth_repeating(&model.objective, &rivals, &new, &self.pending)
         {
             return Ok(rivals[again].to_vec());
         }
@@ -222,7 +245,7 @@ impl Optimizer {
     /// Nothing completed yet: away from the crashes.
     fn without_model(&mut self) -> Result<Vec<f64>, Error> {
         let Some(last) = self.told.last() else {
-            return self.draw(true).ok_or(Error::Exhausted);
+            return self.draw(true).ok_or_else(|| self.nothing_left());
         };
         let last = last.point.clone();
         let viability = survival(&self.told, self.space.encoding());
@@ -314,7 +337,11 @@ impl Optimizer {
             &mut self.strategy
         };
         let (told, pending) = (&self.told, &self.pending);
-        let new = design.next(&self.space, &mut self.rng, |point| {
+        let first = inside(&self.space);
+        let known = told.iter().map(|told| &told.point).chain(pending);
+        let known = known.chain(&first).map(Vec::as_slice);
+        let starts: Vec<&[f64]> = known.filter(|point| self.space.allows(point)).collect();
+        let new = design.next(&self.space, &mut self.rng, &starts, |point| {
             is_taken(told, pending, point)
         });
         if new.is_some() || start {
@@ -324,7 +351,7 @@ impl Optimizer {
             .iter()
             .filter(|told| matches!(told.observation.outcome, Outcome::Crashed));
         let lost: Vec<&Vec<f64>> = crashed.map(|told| &told.point).chain(pending).collect();
-        design.next(&self.space, &mut self.rng, |point| {
+        design.next(&self.space, &mut self.rng, &starts, |point| {
             lost.iter().any(|other| same_point(other, point))
         })
     }
@@ -346,7 +373,7 @@ impl Optimizer {
     /// Takes in what came of a configuration; one that was never asked is welcome too.
     ///
     /// # Errors
-    /// [`Error::Space`] for a configuration outside the space, [`Error::NotFinite`], [`Error::Variance`],
+    /// [`Error::Space`] for a configuration outside the space, [`Error::Unusable`], [`Error::Variance`],
     /// [`Error::NotPositive`], [`Error::Weight`] for numbers that cannot be. Nothing is taken in then.
     pub fn tell(&mut self, observation: Observation) -> Result<(), Error> {
         self.space.check(&observation.configuration)?;

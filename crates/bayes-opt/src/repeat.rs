@@ -5,6 +5,7 @@
 //! (Frazier, Powell, Dayanik 2009) over the evaluated points and the new one: how much lower the least posterior mean is
 //! expected to be after one more measurement.
 
+use crate::encode::same_point;
 use crate::gp::Gp;
 use crate::linalg::{add_scaled, dot, multiply};
 use crate::mixture::Mixture;
@@ -18,11 +19,13 @@ const OUTCOMES: u32 = 64;
 /// teaches the model for later steps.
 const PREFERENCE_FOR_NEW: f64 = 2.0;
 
-/// The index of the rival worth repeating, if one is; `rivals` are points that are probably feasible, best mean first.
+/// The index of the rival worth repeating, if one is; `rivals` are points that are probably feasible, best mean first. What is
+/// `pending` will be known: it is not repeated at once, and makes other measurements worth less.
 pub(crate) fn worth_repeating(
     objective: &Mixture,
     rivals: &[&[f64]],
     new: &[f64],
+    pending: &[Vec<f64>],
 ) -> Option<usize> {
     let count = rivals.len().min(RIVALS_MAX);
     if count < 2 {
@@ -34,19 +37,35 @@ pub(crate) fn worth_repeating(
         add_scaled(
             &mut gains,
             objective.share(),
-            &knowledge_gradients(gp, &points),
+            &knowledge_gradients(gp, &points, pending),
         );
     }
+    let waits = |i: &usize| pending.iter().any(|other| same_point(other, rivals[*i]));
     let (best, worth) = (0..count)
+        .filter(|i| !waits(i))
         .map(|i| (i, gains[i]))
         .max_by(|a, b| a.1.total_cmp(&b.1))?;
     (worth > PREFERENCE_FOR_NEW * gains[count].max(0.0) && worth > 1e-6).then_some(best)
 }
 
-/// How much lower the least posterior mean of `points` is expected to be after one more measurement of each.
-fn knowledge_gradients(gp: &Gp, points: &[&[f64]]) -> Vec<f64> {
-    let (means, covariance) = joint(gp, points);
+/// How much lower the least posterior mean of `points` is expected to be after one more measurement of each, beside those
+/// that are `pending`, whatever comes of them.
+fn knowledge_gradients(gp: &Gp, points: &[&[f64]], pending: &[Vec<f64>]) -> Vec<f64> {
     let noise = gp.hyper.ln_noise.exp() + gp.typical_variance;
+    let all = points
+        .iter()
+        .copied()
+        .chain(pending.iter().map(Vec::as_slice));
+    let all: Vec<&[f64]> = all.collect();
+    let (mut means, mut covariance) = joint(gp, &all);
+    for known in points.len()..all.len() {
+        let row = covariance[known * all.len()..][..all.len()].to_vec();
+        let variance = row[known].max(0.0) + noise;
+        for (one, rest) in row.iter().zip(covariance.chunks_exact_mut(all.len())) {
+            add_scaled(rest, -one / variance, &row);
+        }
+    }
+    means.truncate(points.len());
     let now = means.iter().copied().fold(f64::INFINITY, f64::min);
     let outcomes = (0..OUTCOMES).map(|k| quantile((f64::from(k) + 0.5) / f64::from(OUTCOMES)));
     let outcomes: Vec<f64> = outcomes.collect();
@@ -63,7 +82,8 @@ fn knowledge_gradients(gp: &Gp, points: &[&[f64]]) -> Vec<f64> {
         now - expected / f64::from(OUTCOMES)
     };
     covariance
-        .chunks_exact(points.len())
+        .chunks_exact(all.len())
+        .take(points.len())
         .enumerate()
         .map(|(i, row)| gain(row, i))
         .collect()

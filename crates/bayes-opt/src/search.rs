@@ -11,6 +11,7 @@ use crate::acquisition::{Scratch, Surface};
 use crate::descent::minimise;
 use crate::design::sobol;
 use crate::encode::{CONTINUUM_LEVELS, Encoding, same_point};
+use crate::inside::towards;
 use crate::space::Space;
 use crate::value::round_to_i64;
 
@@ -20,7 +21,9 @@ pub(crate) const LISTED_MAX: u64 = 10_000;
 const SCREEN_WORK: f64 = 1.0e7;
 const SCREENED: (f64, f64) = (100.0, 1000.0);
 /// Where constraints are tight, points are drawn until so many hold to them, or so many have been drawn.
-const SCREENED_MIN: usize = 20;
+const SCREENED_MIN: u32 = 20;
+/// Where fewer were found, those on the way from the best point to what is drawn are looked at too.
+const TIGHT: usize = 3;
 const DRAWN_MAX: u32 = 5_000;
 /// How many of them the local search starts from, likewise: 3 at 100 observations of 16 parameters, 8 at 40 of 6,
 /// with one process of the objective.
@@ -110,9 +113,14 @@ impl Search<'_> {
             all.retain(|point| self.possible(point));
             return self.best_of(all, &mut scratch);
         }
-        let screened = self.by_bound(self.screen(rng)).into_iter();
+        let mut screened = self.screen(rng);
+        if screened.len() < TIGHT {
+            screened.extend(self.on_the_way(rng));
+        }
+        let is_tight = screened.len() < SCREENED_MIN as usize;
+        let screened = self.by_bound(screened).into_iter();
         let mut starts: Vec<Vec<f64>> = screened.map(|(_, point)| point).collect();
-        if starts.len() < SCREENED_MIN {
+        if is_tight {
             // Not to be proposed itself, but its surroundings hold to the constraints sooner than the rest of the space.
             starts.push(self.best.to_vec());
         }
@@ -196,13 +204,25 @@ impl Search<'_> {
         }
         // Tight constraints leave few; rejection then goes on until there are some.
         for index in 0..DRAWN_MAX {
-            if index >= count && points.len() >= SCREENED_MIN {
+            if index >= count && points.len() >= SCREENED_MIN as usize {
                 break;
             }
             let point = encoding.place(&sobol(index, columns.len(), seed));
             points.extend(Some(point).filter(|point| self.possible(point)));
         }
         points
+    }
+
+    /// Points between the best one and some that are drawn, which tight constraints leave more of.
+    fn on_the_way(&self, rng: &mut ChaCha8Rng) -> Vec<Vec<f64>> {
+        let encoding = self.space.encoding();
+        let seed = rng.random();
+        let drawn = (0..SCREENED_MIN)
+            .map(|index| encoding.place(&sobol(index, encoding.columns().len(), seed)));
+        let possible = |point: &[f64]| self.possible(point);
+        drawn
+            .filter_map(|drawn| towards(self.space, self.best, &drawn, possible))
+            .collect()
     }
 
     fn climb(&self, mut point: Vec<f64>, scratch: &mut Scratch) -> (f64, Vec<f64>) {

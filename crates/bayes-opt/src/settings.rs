@@ -40,7 +40,8 @@ pub enum Acquisition {
     LogNoisyEi,
     /// Expected improvement on the best posterior mean.
     Ei,
-    /// Its logarithm (Ament et al. 2023).
+    /// Its logarithm (Ament et al. 2023). It is what is maximised for the former too, as a value that rounds to 0 has no
+    /// slope to follow: both ask the same.
     LogEi,
     /// The lower confidence bound `mean − √beta·sd` (Srinivas et al. 2010).
     Ucb {
@@ -55,7 +56,7 @@ pub enum Acquisition {
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Same seed and same observations, same proposals.
+    /// Same seed, same asks and tells: same proposals.
     pub seed: u64,
     /// How to choose.
     pub strategy: Strategy,

@@ -1,11 +1,17 @@
 //! The parameters and the configurations they make.
 
+use std::cmp::Ordering;
+
 use serde::{Deserialize, Serialize};
 
 use crate::constraint::LinearConstraint;
 use crate::encode::Encoding;
 use crate::error::SpaceError;
 use crate::value::{Configuration, Value};
+
+/// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells apart.
+const END_MAX: f64 = 1e300;
+const STEPS_MAX: f64 = 1e15;
 
 /// What values a parameter has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -144,12 +150,17 @@ impl Parameter {
                 step,
                 log,
             } => {
-                if !(low.is_finite() && high.is_finite() && low < high && (high - low).is_finite())
-                {
+                if low.partial_cmp(high) != Some(Ordering::Less) {
                     return Err(self.invalid(
                         "low",
                         format!("is {low}, but it has to be below `high`, {high}"),
                     ));
+                }
+                for (key, end) in [("low", *low), ("high", *high)] {
+                    if end.abs() > END_MAX {
+                        let reason = format!("is {end:e}, but it can be {END_MAX:e} at the most");
+                        return Err(self.invalid(key, reason));
+                    }
                 }
                 if let Some(step) = step
                     && !(*step > 0.0 && *step <= high - low)
@@ -159,9 +170,20 @@ impl Parameter {
                         format!("is {step}, but it has to be above 0 and within the range"),
                     ));
                 }
+                if step.is_some_and(|step| (high - low) / step > STEPS_MAX) {
+                    return Err(self.invalid(
+                        "step",
+                        format!("is so small that there are more than {STEPS_MAX:e} of them: leave it out"),
+                    ));
+                }
                 if *log && *low <= 0.0 {
                     return Err(
                         self.invalid("low", format!("is {low}, but a log scale starts above 0"))
+                    );
+                }
+                if *log && !(high / low).is_finite() {
+                    return Err(
+                        self.invalid("high", format!("is more than 1e308 times `low`, {low:e}"))
                     );
                 }
             }

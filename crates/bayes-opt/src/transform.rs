@@ -13,6 +13,9 @@ const RATIOS_BELOW: f64 = 0.03;
 /// Prior deviation of the power around 1, which changes nothing: a few values must not bend the scale much.
 const POWER_SD: f64 = 0.5;
 
+/// Deviations below it are found in this unit.
+const TINY: f64 = 1e-150;
+
 /// A strictly increasing map of the objective, and back.
 #[derive(Clone, Debug)]
 pub(crate) struct Transform {
@@ -43,14 +46,18 @@ impl Standard {
     fn of(values: &[f64]) -> Self {
         let n = values.len().max(1) as f64;
         let center = values.iter().sum::<f64>() / n;
-        let variance = values
-            .iter()
-            .map(|value| (value - center).powi(2))
-            .sum::<f64>()
-            / (n - 1.0).max(1.0);
+        let squares = |unit: f64| {
+            let values = values.iter().map(|value| ((value - center) / unit).powi(2));
+            values.sum::<f64>() / (n - 1.0).max(1.0)
+        };
+        let mut deviation = squares(1.0).sqrt();
+        if deviation < TINY {
+            // Their squares are no numbers.
+            deviation = squares(TINY).sqrt() * TINY;
+        }
         // A constant objective has rounding for its deviation.
-        let scale = if variance.sqrt() > 1e-12 * center.abs() {
-            variance.sqrt()
+        let scale = if deviation > 1e-12 * center.abs() {
+            deviation
         } else {
             1.0
         };
@@ -157,7 +164,8 @@ impl Transform {
 
     /// The variance of the modelled value, to first order.
     pub(crate) fn variance(&self, value: f64, variance: f64) -> f64 {
-        variance * (self.inverse_slope(self.forward(value))).powi(-2)
+        let slope = self.inverse_slope(self.forward(value));
+        variance / slope / slope
     }
 
     /// What is modelled of measurements, and its variances; one that is not known counts as 0 beside the fitted noise.

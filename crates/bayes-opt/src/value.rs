@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 
 /// The value of one parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a value has to be a number, true, false or a text"
+)]
 pub enum Value {
     /// A switch.
     Bool(bool),
@@ -38,6 +41,14 @@ impl Value {
                 Some(round_to_i64(*value))
             }
             _ => None,
+        }
+    }
+
+    /// As it is told: a text in quotes.
+    pub(crate) fn quoted(&self) -> String {
+        match self {
+            Value::Text(text) => format!("{text:?}"),
+            other => other.to_string(),
         }
     }
 

@@ -1,17 +1,19 @@
 //! `slackline ask-tell`: JSON lines on standard input and output.
 //!
-//! `{"ask":1}` → `{"config":{…}}`, a line for each; `{"tell":{"config":{…},"value":1.2,"variance":0.01}}`
-//! → nothing (`variance` optional; `"crashed":true` or `"constraints":{"name":excess}` too, where an
-//! excess of at most 0 holds; `"weight":0.1` for what was measured before the system drifted: its variance is divided by it);
-//! `{"best":1}` → `{"config":{…},"mean":…,"sd":…}`. The value is minimised.
+//! `{"ask":2}` → `{"config":{…}}`, two lines; `null` where nothing is left. `{"tell":{"config":{…},"value":1.2,"variance":0.01}}`
+//! → nothing; what else a tell can hold is said in [`tuner::tell`].
+//! `{"best":1}` → `{"config":{…},"mean":…,"sd":…,"feasible":…}`, the last the probability that it survives and holds to all
+//! constraints. The value is minimised, or maximised where the specification's objective says so.
 
-use std::collections::BTreeMap;
 use std::io::BufRead as _;
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
-use bayes_opt::{Configuration, Measured, Observation, Optimizer, Outcome};
+use anyhow::{Context as _, anyhow};
+use bayes_opt::{Error, Optimizer};
 use serde::Deserialize;
+use serde_json::json;
+use tuner::spec::Goal;
+use tuner::tell::Tell;
 
 use crate::{Done, print};
 
@@ -23,58 +25,46 @@ enum Request {
     Best(serde::de::IgnoredAny),
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tell {
-    config: Configuration,
-    value: Option<f64>,
-    variance: Option<f64>,
-    #[serde(default)]
-    crashed: bool,
-    #[serde(default)]
-    constraints: BTreeMap<String, f64>,
-    /// Less than 1 where the system has drifted since.
-    #[serde(default = "one")]
-    weight: f64,
-}
-
-fn one() -> f64 {
-    1.0
-}
-
 pub(crate) fn run(spec: &Path) -> anyhow::Result<Done> {
-    let (space, settings) = tuner::spec::load_space(spec, &host::Roots::default())?;
+    let (space, settings, goal) = tuner::spec::load_space(spec, &host::Roots::default())?;
     let mut optimizer = Optimizer::new(space, settings)?;
     for (index, line) in std::io::stdin().lock().lines().enumerate() {
         let line = line.context("standard input")?;
         if line.trim().is_empty() {
             continue;
         }
-        answer(&mut optimizer, &line)
+        answer(&mut optimizer, goal, &line)
             .with_context(|| format!("standard input, line {}", index + 1))?;
     }
     Ok(Done::Positive)
 }
 
-fn answer(optimizer: &mut Optimizer, line: &str) -> anyhow::Result<()> {
-    let request = serde_json::from_str(line)
-        .context("expected {\"ask\":1}, {\"tell\":{…}} or {\"best\":1}")?;
+fn answer(optimizer: &mut Optimizer, goal: Goal, line: &str) -> anyhow::Result<()> {
+    let request = serde_json::from_str(line).map_err(|error| unreadable(&error, line))?;
     match request {
         Request::Ask(count) => {
-            for configuration in optimizer.ask(count)? {
-                print(&format!(
-                    "{}\n",
-                    serde_json::json!({ "config": configuration })
-                ))?;
+            for _ in 0..count {
+                let next = match optimizer.ask(1) {
+                    Ok(mut asked) => asked.pop(),
+                    Err(Error::Exhausted) => None,
+                    Err(error) => return Err(error.into()),
+                };
+                print(&format!("{}\n", json!({ "config": next })))?;
             }
         }
-        Request::Tell(tell) => optimizer.tell(observation(tell)?)?,
+        Request::Tell(tell) => {
+            let observation = tell.observation(goal).map_err(|error| anyhow!(error))?;
+            optimizer.tell(observation)?;
+        }
         Request::Best(_) => {
             let best = match optimizer.best() {
-                Some(best) => serde_json::json!({
-                    "config": best.configuration, "mean": best.mean, "sd": best.sd,
+                Some(best) => json!({
+                    "config": best.configuration,
+                    "mean": goal.sign() * best.mean,
+                    "sd": best.sd,
+                    "feasible": best.probability_feasible,
                 }),
-                None => serde_json::json!({ "config": null }),
+                None => json!({ "config": null }),
             };
             print(&format!("{best}\n"))?;
         }
@@ -82,33 +72,19 @@ fn answer(optimizer: &mut Optimizer, line: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn observation(tell: Tell) -> anyhow::Result<Observation> {
-    let outcome = match (tell.crashed, tell.value) {
-        (true, _) => Outcome::Crashed,
-        (false, Some(value)) => Outcome::Completed {
-            objective: Measured {
-                value,
-                variance: tell.variance,
-            },
-            constraints: tell
-                .constraints
-                .into_iter()
-                .map(|(name, value)| {
-                    (
-                        name,
-                        Measured {
-                            value,
-                            variance: None,
-                        },
-                    )
-                })
-                .collect(),
-        },
-        (false, None) => bail!("tell needs a finite \"value\", or \"crashed\": true"),
+fn unreadable(error: &serde_json::Error, line: &str) -> anyhow::Error {
+    let text = error.to_string();
+    // Of the one line, the column is enough.
+    let what = text
+        .rsplit_once(" at line ")
+        .map_or(text.as_str(), |(what, _)| what);
+    let hint = if ["NaN", "Infinity"].iter().any(|word| line.contains(word)) {
+        "; JSON has no NaN or Infinity: where nothing could be measured tell \"crashed\": true"
+    } else {
+        ""
     };
-    Ok(Observation {
-        configuration: tell.config,
-        outcome,
-        weight: tell.weight,
-    })
+    anyhow!(
+        "expected {{\"ask\":1}}, {{\"tell\":{{…}}}} or {{\"best\":1}}: {what}, column {}{hint}",
+        error.column()
+    )
 }

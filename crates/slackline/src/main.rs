@@ -67,7 +67,8 @@ enum Command {
     Experiments(experiments::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
     AskTell {
-        /// A specification, of which only `parameters` (and `seed`) are needed.
+        /// A specification, of which only `parameters` are needed; `initial`, `search`, `seed`, `parameter_constraints` and the
+        /// objective's `goal` count as well.
         spec: PathBuf,
     },
     /// Put back everything that a killed Slackline left changed.

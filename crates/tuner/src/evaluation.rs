@@ -319,22 +319,15 @@ impl Evaluation {
         Ok((outcome, measurement, self.blocks))
     }
 
-    fn sign(&self) -> f64 {
-        match self.rules.objective.goal {
-            Goal::Minimise => 1.0,
-            Goal::Maximise => -1.0,
-        }
-    }
-
     /// The score of one block: what the early abort looks at.
     fn block_score(&self, block: &Block) -> Result<f64, Fault> {
         let metric = &self.rules.objective.metric;
         let control = needed(&block.control, metric, "control")?;
         let experiment = needed(&block.experiment, metric, "experiment")?;
         match self.rules.objective.scale {
-            ObjectiveScale::Absolute => Ok(self.sign() * experiment),
+            ObjectiveScale::Absolute => Ok(self.rules.objective.goal.sign() * experiment),
             ObjectiveScale::Ratio if control > 0.0 && experiment > 0.0 => {
-                Ok(self.sign() * (experiment / control).ln())
+                Ok(self.rules.objective.goal.sign() * (experiment / control).ln())
             }
             ObjectiveScale::Ratio => Err(Fault::Harness(format!(
                 "{metric} has no ratio to control: {experiment} against {control}; use scale = \"absolute\""
@@ -387,8 +380,8 @@ impl Evaluation {
             experiment,
         } = self.rules.objective.of_blocks(pairs);
         match self.rules.objective.scale {
-            ObjectiveScale::Absolute => self.sign() * experiment,
-            ObjectiveScale::Ratio => self.sign() * (experiment / control).ln(),
+            ObjectiveScale::Absolute => self.rules.objective.goal.sign() * experiment,
+            ObjectiveScale::Ratio => self.rules.objective.goal.sign() * (experiment / control).ln(),
         }
     }
 }
@@ -405,10 +398,7 @@ impl ObjectiveSpec {
 
     /// The objective over several blocks, of each side: the mean, or `mean + k·std`.
     pub fn of_blocks(&self, pairs: &[Pair]) -> Pair {
-        let sign = match self.goal {
-            Goal::Minimise => 1.0,
-            Goal::Maximise => -1.0,
-        };
+        let sign = self.goal.sign();
         let spread = |values: Vec<f64>| {
             let n = values.len() as f64;
             let (mean, variance_of_mean) = mean_and_variance(&values);

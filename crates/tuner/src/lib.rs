@@ -31,6 +31,7 @@ mod sampler;
 pub mod simulation;
 pub mod spec;
 mod target;
+pub mod tell;
 pub mod template;
 pub mod undo;
 mod verification;

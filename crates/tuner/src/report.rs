@@ -190,10 +190,7 @@ pub fn percent(ratio: f64) -> String {
 /// A score as a reader takes it: the objective's change against the control, or its value. (The search minimises scores, so
 /// that of an objective to maximise is negated.)
 pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
-    let score = match objective.goal {
-        Goal::Minimise => score,
-        Goal::Maximise => -score,
-    };
+    let score = objective.goal.sign() * score;
     match objective.scale {
         ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
         ObjectiveScale::Absolute => format!("{score:.4}"),

@@ -369,7 +369,7 @@ fn a_warm_start_needs_a_report() {
             "{\"config\":{\"threads\":1},\"value\":1}\n\n{\"config\":{}}\n",
         ),
         "spec.toml:16: search.warm_start[0]: ",
-        &["line 3", "give a value"],
+        &["line 3", "give a finite \"value\""],
     );
     let good = "{\"config\":{\"threads\":1},\"value\":1}\n{\"config\":{},\"crashed\":true}\n";
     assert_eq!(error_with(metric, &file("good.jsonl", good)), "no error");

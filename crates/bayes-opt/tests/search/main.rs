@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
+mod edges;
 mod start;
 
 use std::collections::BTreeMap;
@@ -667,11 +668,11 @@ fn wrong_tells_are_refused_and_change_nothing() {
     };
     assert!(matches!(
         tell(&mut optimizer, f64::NAN, None, 1.0),
-        Err(Error::NotFinite { .. })
+        Err(Error::Unusable { .. })
     ));
     assert!(matches!(
         tell(&mut optimizer, f64::INFINITY, None, 1.0),
-        Err(Error::NotFinite { .. })
+        Err(Error::Unusable { .. })
     ));
     assert!(matches!(
         tell(&mut optimizer, 0.0, None, 1.0),

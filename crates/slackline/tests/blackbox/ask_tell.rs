@@ -28,8 +28,12 @@ struct Session {
 
 impl Session {
     fn start(toy: &Toy) -> Self {
+        Self::of(toy, SPACE)
+    }
+
+    fn of(toy: &Toy, spec: &str) -> Self {
         let file = toy.path("space.toml");
-        std::fs::write(&file, SPACE).unwrap();
+        std::fs::write(&file, spec).unwrap();
         let mut child = toy
             .slackline(&["ask-tell", file.to_str().unwrap()])
             .stdin(Stdio::piped())
@@ -120,6 +124,36 @@ fn several_at_once_crashes_and_constraints_are_taken() {
 }
 
 #[test]
+fn what_is_maximised_is_told_as_it_is() {
+    let toy = Toy::new();
+    let spec = "[objective]\nmetric = \"rps\"\ngoal = \"maximise\"\n[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
+    let mut session = Session::of(&toy, spec);
+    for n in 1..=4 {
+        session.say(&json!({"tell": {"config": {"n": n}, "value": 100 + n}}).to_string());
+    }
+    session.say(r#"{"best":1}"#);
+    let best = session.hear();
+    assert_eq!(best["config"], json!({"n": 4}));
+    assert!(
+        (best["mean"].as_f64().unwrap() - 104.0).abs() < 1.0,
+        "{best}"
+    );
+    assert_eq!(best["feasible"], json!(1.0));
+    session.end().with_code(0);
+}
+
+#[test]
+fn of_more_than_there_are_the_rest_is_null() {
+    let toy = Toy::new();
+    let spec = "[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
+    let mut session = Session::of(&toy, spec);
+    session.say(r#"{"ask":6}"#);
+    let nulls: Vec<bool> = (0..6).map(|_| session.hear()["config"].is_null()).collect();
+    assert_eq!(nulls, [false, false, false, false, true, true]);
+    session.end().with_code(0);
+}
+
+#[test]
 fn a_bad_line_ends_with_2_and_its_number() {
     for (line, message) in [
         ("{\"ask\":", "expected {\"ask\":1}"),
@@ -128,7 +162,19 @@ fn a_bad_line_ends_with_2_and_its_number() {
         (r#"{"tell":{"config":{"x":1,"y":1}}}"#, "finite \"value\""),
         (
             r#"{"tell":{"config":{"x":1,"y":1},"value":NaN}}"#,
-            "expected",
+            "column 41; JSON has no NaN or Infinity",
+        ),
+        (
+            r#"{"tell":{"config":{"x":null,"y":1},"value":1}}"#,
+            "a value has to be a number, true, false or a text",
+        ),
+        (
+            r#"{"tell":{"config":{"x":"1","y":1},"value":1}}"#,
+            "`x` cannot be \"1\"",
+        ),
+        (
+            r#"{"tell":{"config":{"x":1,"y":1},"value":1,"crashed":true}}"#,
+            "what crashed has no \"value\"",
         ),
         (
             r#"{"tell":{"config":{"x":1,"y":1},"value":null}}"#,

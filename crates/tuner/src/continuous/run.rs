@@ -13,7 +13,7 @@ use crate::evaluation::{Block, Evaluation, Measurement, Rules};
 use crate::experiment;
 use crate::ledger::{Drift, Ledger};
 use crate::report::{ArmResult, Finding, Report};
-use crate::spec::{AlertSpec, CheckedSpec, Goal, Limit};
+use crate::spec::{AlertSpec, CheckedSpec, Limit};
 
 /// A search, or a part of one.
 #[derive(Clone, Debug, PartialEq)]
@@ -267,10 +267,7 @@ pub fn tune(
         None if report.interrupted.is_some() => None,
         None if report.paused => Some(Tuned::Paused { evaluated: counted }),
         None => {
-            let sign = match spec.objective.goal {
-                Goal::Minimise => 1.0,
-                Goal::Maximise => -1.0,
-            };
+            let sign = spec.objective.goal.sign();
             let is_shown = report.finding == Finding::Improvement;
             let candidate = |arm: &ArmResult| {
                 Some(Candidate {

@@ -2,24 +2,13 @@
 
 use std::path::Path;
 
-use bayes_opt::{Configuration, Measured, Observation, Outcome};
-use serde::Deserialize;
+use bayes_opt::Observation;
 
 use super::Spec;
 use super::locate::Source;
 use crate::error::SpecError;
 use crate::report::Report;
-
-/// A line of a file whose name ends in `.jsonl`: what `ask-tell` is told.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Line {
-    config: Configuration,
-    value: Option<f64>,
-    variance: Option<f64>,
-    #[serde(default)]
-    crashed: bool,
-}
+use crate::tell::Tell;
 
 pub(super) fn read_all(spec: &Spec, source: &Source) -> Result<Vec<Vec<Observation>>, SpecError> {
     let dir = source.path().parent().unwrap_or(Path::new(""));
@@ -43,11 +32,17 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
         .extension()
         .is_some_and(|extension| extension == "jsonl")
     {
+        let goal = spec.objective.as_ref().map(|objective| objective.goal);
+        let goal = goal.unwrap_or_default();
         let lines = text.lines().enumerate();
         return lines
             .filter(|(_, line)| !line.trim().is_empty())
             .map(|(index, line)| {
-                told(line).map_err(|message| format!("line {}: {message}", index + 1))
+                let tell: Result<Tell, _> = serde_json::from_str(line);
+                let observation = tell
+                    .map_err(|error| error.to_string())
+                    .and_then(|tell| tell.observation(goal));
+                observation.map_err(|message| format!("line {}: {message}", index + 1))
             })
             .collect();
     }
@@ -70,17 +65,4 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
         ))
     });
     Ok(measured.collect())
-}
-
-fn told(line: &str) -> Result<Observation, String> {
-    let line: Line = serde_json::from_str(line).map_err(|error| error.to_string())?;
-    let outcome = match (line.crashed, line.value) {
-        (true, _) => Outcome::Crashed,
-        (false, Some(value)) => Outcome::completed(Measured {
-            value,
-            variance: line.variance,
-        }),
-        (false, None) => return Err("give a value, or \"crashed\": true".into()),
-    };
-    Ok(Observation::now(line.config, outcome))
 }

@@ -35,7 +35,7 @@ pub struct Spec {
     /// Name of the experiment, for reports; by default the file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Seed of the search; the same seed and the same measurements give the same questions.
+    /// Seed of the search; the same seed, and the same questions measured alike, give the same questions.
     #[serde(default)]
     pub seed: u64,
     /// `once`: search, verify, end. `continuous`: promote, keep watching, tune again when something has drifted (`serve` only).
@@ -428,6 +428,16 @@ pub enum Goal {
     Maximise,
 }
 
+impl Goal {
+    /// What values are multiplied by so that less is better; 1 or −1.
+    pub fn sign(self) -> f64 {
+        match self {
+            Goal::Minimise => 1.0,
+            Goal::Maximise => -1.0,
+        }
+    }
+}
+
 /// Against what the objective is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -629,18 +639,20 @@ pub fn check(text: String, path: &Path, roots: &host::Roots) -> Result<CheckedSp
     check::check_experiment(source.parse()?, &source, roots)
 }
 
-/// Reads and checks a specification of which only `parameters`, `parameter_constraints`,
-/// `initial`, `search` and `seed` are needed: for `slackline ask-tell`.
+/// Reads and checks a specification of which only `parameters` are needed, and `parameter_constraints`, `initial`, `search`, `seed`
+/// and the objective's `goal` are looked at: for `slackline ask-tell`.
 ///
 /// # Errors
 /// Anything that is wrong with it, with file, line and key.
 pub fn load_space(
     path: &Path,
     roots: &host::Roots,
-) -> Result<(bayes_opt::Space, bayes_opt::Settings), SpecError> {
+) -> Result<(bayes_opt::Space, bayes_opt::Settings, Goal), SpecError> {
     let source = locate::Source::read(path)?;
-    parameters::check_space(&source.parse()?, &source, roots)
-        .map(|checked| (checked.space, checked.settings))
+    let spec: Spec = source.parse()?;
+    let goal = spec.objective.as_ref().map(|objective| objective.goal);
+    let checked = parameters::check_space(&spec, &source, roots)?;
+    Ok((checked.space, checked.settings, goal.unwrap_or_default()))
 }
 
 /// The JSON Schema of a specification.

@@ -385,13 +385,11 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
                 });
             }
             Ok(Kind::Int {
-                low: whole(low).ok_or(("low", format!("{low} is not a whole number")))?,
-                high: whole(high).ok_or(("high", format!("{high} is not a whole number")))?,
+                low: whole("low", low)?,
+                high: whole("high", high)?,
                 step: match parameter.step {
                     None => 1,
-                    Some(step) => {
-                        whole(step).ok_or(("step", format!("{step} is not a whole number")))?
-                    }
+                    Some(step) => whole("step", step)?,
                 },
                 log,
             })
@@ -423,13 +421,22 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
     }
 }
 
-fn whole(number: f64) -> Option<i64> {
-    // 2⁵³: beyond it an f64 no longer holds every whole number.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "whole and below 2^53, just tested"
-    )]
-    (number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0).then_some(number as i64)
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "whole and at most 2^53, just tested"
+)]
+fn whole(key: &'static str, number: f64) -> Result<i64, FieldError> {
+    if number.fract() != 0.0 {
+        return Err((key, format!("{number} is not a whole number")));
+    }
+    // Beyond it an f64 no longer holds every whole number.
+    if number.abs() > 9_007_199_254_740_992.0 {
+        return Err((
+            key,
+            format!("{number:e} is beyond 2^53, the largest whole number here"),
+        ));
+    }
+    Ok(number as i64)
 }
 
 fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, SpecError> {

@@ -1,0 +1,224 @@
+//! What is unusual: tight constraints, extreme numbers, configurations that crash now and then, more asked than there is.
+
+use std::collections::BTreeMap;
+
+use bayes_opt::{
+    Configuration, Error, Kind, LinearConstraint, Measured, Observation, Optimizer, Outcome,
+    Parameter, Recommendation, Settings, Space, SpaceError, Strategy, Value,
+};
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::{float, normal, number, settings, tell};
+
+fn ten() -> Space {
+    let kind = Kind::Int {
+        low: 1,
+        high: 10,
+        step: 1,
+        log: false,
+    };
+    Space::new(vec![Parameter::new("x", kind)], vec![]).unwrap()
+}
+
+fn at(x: i64) -> Configuration {
+    Configuration(BTreeMap::from([("x".to_owned(), Value::Int(x))]))
+}
+
+fn pair() -> Space {
+    Space::new(vec![float("a", 0.0, 1.0), float("b", 0.0, 1.0)], vec![]).unwrap()
+}
+
+/// What is recommended after 14 evaluations of a quadratic over [`pair`], measured as `measured` says.
+fn best_of_pair(measured: impl Fn(usize, f64) -> Measured) -> Recommendation {
+    let mut sobol = Optimizer::new(pair(), settings(1, Strategy::Sobol)).unwrap();
+    let mut optimizer = Optimizer::new(pair(), Settings::default()).unwrap();
+    for (index, configuration) in sobol.ask(14).unwrap().into_iter().enumerate() {
+        let outcome = Outcome::completed(measured(index, quadratic(&configuration)));
+        optimizer
+            .tell(Observation::now(configuration, outcome))
+            .unwrap();
+    }
+    optimizer.best().unwrap()
+}
+
+fn quadratic(configuration: &Configuration) -> f64 {
+    let (a, b) = (number(configuration, "a"), number(configuration, "b"));
+    (a - 0.3).powi(2) + (b - 0.7).powi(2)
+}
+
+#[test]
+fn what_completed_once_and_crashed_often_is_not_recommended() {
+    let mut optimizer = Optimizer::new(ten(), Settings::default()).unwrap();
+    tell(&mut optimizer, at(5), 1.0);
+    for _ in 0..20 {
+        let crashed = Observation::now(at(5), Outcome::Crashed);
+        optimizer.tell(crashed).unwrap();
+    }
+    for x in [1, 2, 3, 8, 9] {
+        tell(&mut optimizer, at(x), 2.0);
+    }
+    assert_ne!(optimizer.best().unwrap().configuration, at(5));
+    assert!(!optimizer.ask(5).unwrap().contains(&at(5)));
+}
+
+#[test]
+fn tight_constraints_leave_something_to_ask_for_every_strategy() {
+    let strategies = [
+        Strategy::default(),
+        Strategy::Random,
+        Strategy::Sobol,
+        Strategy::LatinHypercube,
+    ];
+    let names: Vec<String> = (0..8).map(|k| format!("p{k}")).collect();
+    for (strategy, default) in strategies.into_iter().zip([Some(0.05), None].repeat(2)) {
+        let parameters = names.iter().map(|name| Parameter {
+            default: default.map(Value::Float),
+            ..float(name, 0.0, 1.0)
+        });
+        let sum: LinearConstraint = format!("{} <= 1", names.join(" + ")).parse().unwrap();
+        let space = Space::new(parameters.collect(), vec![sum]).unwrap();
+        let mut optimizer = Optimizer::new(space.clone(), settings(1, strategy)).unwrap();
+        for round in 0..3 {
+            let asked = optimizer.ask(5).unwrap();
+            assert_eq!(asked.len(), 5, "{strategy:?}");
+            for configuration in asked {
+                space.check(&configuration).unwrap();
+                let value = number(&configuration, "p0") + f64::from(round);
+                tell(&mut optimizer, configuration, value);
+            }
+        }
+    }
+}
+
+#[test]
+fn constraints_that_nothing_meets_are_said() {
+    let sum: LinearConstraint = "a + b >= 3".parse().unwrap();
+    let space = Space::new(pair().parameters().to_vec(), vec![sum]).unwrap();
+    let mut optimizer = Optimizer::new(space, Settings::default()).unwrap();
+    let error = optimizer.ask(1).unwrap_err();
+    assert!(
+        matches!(&error, Error::Space(SpaceError::Unsatisfiable { text }) if text == "a + b >= 3"),
+        "{error}"
+    );
+}
+
+#[test]
+fn of_more_than_there_are_all_are_given() {
+    let mut optimizer = Optimizer::new(ten(), Settings::default()).unwrap();
+    let mut asked: Vec<String> = optimizer
+        .ask(50)
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    asked.sort();
+    asked.dedup();
+    assert_eq!(asked.len(), 10);
+    assert_eq!(optimizer.ask(1), Err(Error::Exhausted));
+}
+
+#[test]
+fn an_initial_configuration_that_was_told_is_not_asked() {
+    let initial = vec![at(3), at(4), at(5)];
+    let settings = Settings {
+        initial,
+        ..Settings::default()
+    };
+    let mut optimizer = Optimizer::new(ten(), settings).unwrap();
+    tell(&mut optimizer, at(3), 1.0);
+    optimizer.hold(&at(5)).unwrap();
+    assert_eq!(optimizer.ask(1).unwrap(), [at(4)]);
+    assert!(![at(3), at(4), at(5)].contains(&optimizer.ask(1).unwrap()[0]));
+}
+
+#[test]
+fn one_extreme_value_and_any_unit_leave_the_rest_as_it_is() {
+    let plain = best_of_pair(|_, value| value.into());
+    let place = quadratic(&plain.configuration);
+    for scale in [1e-250, 1e-160, 1e-8, 1e8, 1e90] {
+        let scaled = best_of_pair(|_, value| (scale * value).into());
+        assert_eq!(scaled.configuration, plain.configuration, "{scale}");
+        let ratio = scaled.mean / scale / plain.mean;
+        assert!((ratio - 1.0).abs() < 0.2, "{scale} {ratio}");
+    }
+    // As a penalty for a failure would be.
+    for penalty in [1e10, 1e100] {
+        let best = best_of_pair(|index, value| if index == 3 { penalty } else { value }.into());
+        assert!(quadratic(&best.configuration) <= place + 0.02);
+        assert!((0.0..0.1).contains(&best.mean) && best.sd < 0.1, "{best:?}");
+    }
+}
+
+#[test]
+fn measurements_of_any_noise_say_less_and_less() {
+    let sd = |variance: f64| {
+        let best = best_of_pair(|_, value| Measured {
+            value,
+            variance: Some(variance),
+        });
+        best.sd
+    };
+    let noisy = [1e6, 1e12, 1e50, 1e200].map(sd);
+    for sd in noisy {
+        assert!((sd / noisy[0] - 1.0).abs() < 0.01, "{noisy:?}");
+    }
+}
+
+#[test]
+fn constraint_values_of_any_size_are_told_apart() {
+    for (broken, held) in [(1e100, -1.0), (1e-310, -1e-310), (1e50, -1e-50)] {
+        let mut optimizer = Optimizer::new(ten(), Settings::default()).unwrap();
+        for x in [1, 2, 3, 5, 8, 9] {
+            let excess = if x == 5 { broken } else { held };
+            let outcome = Outcome::Completed {
+                objective: ((x - 5) as f64).abs().into(),
+                constraints: BTreeMap::from([("memory".to_owned(), excess.into())]),
+            };
+            optimizer.tell(Observation::now(at(x), outcome)).unwrap();
+        }
+        let best = optimizer.best().unwrap().configuration;
+        assert_ne!(best, at(5), "{broken} {held}");
+    }
+}
+
+#[test]
+fn an_old_violation_counts_as_little_as_its_weight() {
+    let mut optimizer = Optimizer::new(ten(), Settings::default()).unwrap();
+    let mut measured = |x: i64, excess: f64, weight: f64| {
+        let outcome = Outcome::Completed {
+            objective: ((x - 5) as f64).abs().into(),
+            constraints: BTreeMap::from([("memory".to_owned(), excess.into())]),
+        };
+        let told = Observation {
+            weight,
+            ..Observation::now(at(x), outcome)
+        };
+        optimizer.tell(told).unwrap();
+    };
+    measured(5, 1.0, 0.01);
+    measured(5, -0.4, 1.0);
+    measured(5, -0.4, 1.0);
+    for x in [1, 2, 3, 8, 9] {
+        measured(x, -1.0, 1.0);
+    }
+    assert_eq!(optimizer.best().unwrap().configuration, at(5));
+}
+
+#[test]
+fn a_batch_repeats_little_while_its_results_are_out() {
+    for seed in 1..4 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut sobol = Optimizer::new(pair(), settings(seed, Strategy::Sobol)).unwrap();
+        let mut optimizer = Optimizer::new(pair(), settings(seed, Strategy::default())).unwrap();
+        let told = sobol.ask(25).unwrap();
+        for configuration in &told {
+            let value = quadratic(configuration) + 0.02 * normal(&mut rng);
+            tell(&mut optimizer, configuration.clone(), value);
+        }
+        let asked = optimizer.ask(20).unwrap();
+        let again = asked.iter().filter(|asked| told.contains(asked)).count();
+        assert!(again <= 6, "{again} of 20 again");
+    }
+}
