@@ -11,9 +11,17 @@ use anyhow::bail;
 use crate::{build_release, cargo, install, step, venv};
 
 const USAGE: &str = "\
-usage: cargo xtask bench tuners [--data DIR] [--problems A,B] [--tools A,B] [--seeds N]
+usage: cargo xtask bench tuners [--data DIR] [--out DIR] [--problems A,B] [--tools A,B] [--seeds N] [--jobs N]
 
-  --data DIR   tables of real systems (CSV: parameters, then `mean`); without them only the synthetic problems run
+  as root where swig or g++ are missing; the peers come from PyPI, some gigabytes. Slackline alone takes minutes, all peers two days
+  --data DIR      tables of real systems, every configuration measured (CSV: a column a parameter, then `mean`, where less is
+                  better), such as those of the collection timm/moot; without them only what needs no tables runs
+  --out DIR       where runs are kept, as tuners.jsonl, and table and picture go; docs/results by default. What is kept is not
+                  run again: after a change of the optimiser give an empty folder
+  --problems A,B  all by default; a wrong name lists them
+  --tools A,B     likewise
+  --seeds N       20 by default
+  --jobs N        runs at once; as many as there are cores by default
 
 usage: cargo xtask bench relayout [PART…]
 
@@ -39,10 +47,16 @@ usage: cargo xtask bench load [--repetitions N] [--seconds S]
   as root, about 9 minutes, and 5 more the first time, to build oha; writes docs/results/load.{json,md}
 
 usage: cargo xtask bench continuous
+usage: cargo xtask bench fleet
+usage: cargo xtask bench workers [SCENE…]
 ";
 
 /// Runs what is not done yet and writes the table and picture into `docs/results/`.
 pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
+    if arguments.contains(&"--help") {
+        print!("{USAGE}");
+        return Ok(ExitCode::SUCCESS);
+    }
     match arguments {
         ["tuners", options @ ..] => tuners(root, options),
         ["relayout", names @ ..] => relayout(root, names),
@@ -65,7 +79,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         }
         ["continuous"] => continuous(root),
         _ => {
-            print!("{USAGE}");
+            eprint!("no such bench: {}\n\n{USAGE}", arguments.join(" "));
             Ok(ExitCode::from(2))
         }
     }
@@ -187,6 +201,22 @@ fn script(root: &Path, name: &str, out: &str, options: &[&str]) -> anyhow::Resul
 }
 
 fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
+    let mut out = root.join("docs/results");
+    let mut passed = Vec::new();
+    let mut options = options.iter();
+    while let Some(option) = options.next() {
+        let Some(value) = options.next() else {
+            bail!("{option} needs a value\n\n{USAGE}");
+        };
+        match *option {
+            "--out" => out = std::path::absolute(value)?,
+            "--data" | "--problems" | "--tools" | "--seeds" | "--jobs" => {
+                passed.extend([*option, *value]);
+            }
+            _ => bail!("no such option: {option}\n\n{USAGE}"),
+        }
+    }
+    std::fs::create_dir_all(&out)?;
     install::install(install::BENCH_TUNERS)?;
     let scripts = root.join("xtask/bench/tuners");
     let work = root.join("target/bench");
@@ -194,22 +224,18 @@ fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
     let python = venv::environment(&work.join("tuners-venv"), &scripts.join("requirements.txt"))?;
     let binary = build_release(root)?;
     // Kept with the results: hours of peers, which a table alone would lose.
-    let lines = root.join("docs/results/tuners.jsonl");
+    let lines = out.join("tuners.jsonl");
     let mut bench = Command::new(&python);
     bench
         .arg(scripts.join("run.py"))
         .arg(&lines)
-        .args(options)
-        .env("SLACKLINE", &binary)
-        .current_dir(root);
+        .args(passed)
+        .env("SLACKLINE", &binary);
     if !step::run("bench tuners (goes on where it was stopped)", &mut bench)? {
         bail!("the bench failed");
     }
     let mut report = Command::new(&python);
-    report
-        .arg(scripts.join("report.py"))
-        .arg(&lines)
-        .arg(root.join("docs/results"));
+    report.arg(scripts.join("report.py")).arg(&lines).arg(&out);
     if !step::run("table and picture", &mut report)? {
         bail!("the report failed");
     }

@@ -54,12 +54,12 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         ("privilege", "writing any knob", privilege(roots)),
         (
             "cgroup cpu controller",
-            "tune: cgroup targets and throttling metrics; throttle; isolate",
+            "tune: cgroup targets and throttling metrics; throttle",
             controller(roots, "cpu"),
         ),
         (
             "cgroup cpuset controller",
-            "isolate: cores",
+            "isolate, which is to come: cores",
             controller(roots, "cpuset"),
         ),
         (
@@ -84,17 +84,17 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         ),
         (
             "pressure stall information",
-            "throttle, isolate: pressure metrics",
+            "throttle: pressure metrics",
             pressure(roots),
         ),
         (
             "resctrl",
-            "isolate: LLC ways and memory bandwidth",
+            "isolate, which is to come: LLC ways and memory bandwidth",
             resctrl(roots),
         ),
         (
             "powercap",
-            "isolate: power caps",
+            "isolate, which is to come: power caps",
             directory(
                 &roots.sys("class/powercap"),
                 "the CPU, or the hypervisor, offers no RAPL zones",
@@ -102,14 +102,14 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         ),
         (
             "cpufreq",
-            "isolate: frequency caps",
+            "isolate, which is to come: frequency caps",
             directory(
                 &roots.sys("devices/system/cpu/cpu0/cpufreq"),
                 "the CPU, or the hypervisor, offers no frequency control",
             ),
         ),
         ("perf events", "relayout: profiles", perf_events(roots)),
-        ("io_uring", "serve-block", io_uring(roots)),
+        ("io_uring", "serve-block, which is to come", io_uring(roots)),
         (
             "JVM performance data",
             "tune: GC and allocation metrics",

@@ -127,9 +127,23 @@ impl Report {
         self.neighbours.is_some_and(|they| they.were_in_the_way())
     }
 
-    /// What to do about the bottleneck, in words.
+    /// That nothing was answered, and why: what a wrong address looks like.
+    #[must_use]
+    pub fn silence(&self) -> Option<String> {
+        if self.requests > 0 || self.errors == 0 {
+            return None;
+        }
+        let kinds = self.error_kinds.iter();
+        let kinds: Vec<String> = kinds.map(|(kind, n)| format!("{kind} ({n})")).collect();
+        Some(format!("no request was answered: {}", kinds.join(", ")))
+    }
+
+    /// What to do about silence or the bottleneck, in words.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
+        if let Some(silence) = self.silence() {
+            return Some(silence);
+        }
         let late = format!(
             "idle connections of the generator woke {:.1} ms late for one arrival in 100 (the service's 99th percentile: {:.1} ms)",
             self.lateness_p99_us / 1000.0,

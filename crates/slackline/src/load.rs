@@ -26,8 +26,8 @@ pub(crate) struct Arguments {
 /// What is sent, and how.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Source {
-    /// The URL to get; with `--requests`, what comes before the paths of the list.
-    #[arg(long)]
+    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the paths of the list.
+    #[arg(long, value_parser = url)]
     url: String,
     /// A list of requests, one a line: `METHOD /PATH BODY`, where the body may be missing. They are sent in order, again and again.
     #[arg(long, value_name = "FILE")]
@@ -44,6 +44,14 @@ pub(crate) struct Source {
     /// An answer that takes longer is an error.
     #[arg(long, default_value_t = 10.0, value_name = "S")]
     timeout_s: f64,
+}
+
+fn url(text: &str) -> Result<String, String> {
+    let mut schemes = ["http://", "https://"].iter();
+    match schemes.any(|scheme| text.starts_with(scheme)) {
+        true => Ok(text.to_owned()),
+        false => Err("it has to begin with http:// or https://".to_owned()),
+    }
 }
 
 impl Source {

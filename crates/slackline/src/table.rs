@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
+use bayes_opt::{Kind, Parameter, Value};
 use comfy_table::{ContentArrangement, Table, TableComponent, presets};
 use host::{Probe, ProbeState};
 use tuner::evaluation::Outcome;
@@ -188,16 +189,63 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
     text.push('\n');
     let control = spec.space.default_configuration();
     for (name, value) in &control.0 {
+        let parameter = spec.space.parameters().iter().find(|it| it.name == *name);
+        let range = parameter.map_or_else(String::new, range);
         let of = spec
             .knobs
             .get(name)
             .map_or_else(String::new, |binding| format!("  ({})", binding.knob));
-        let _ = writeln!(text, "  {name} = {value}{of}");
+        let _ = writeln!(text, "  {name} = {value}  of {range}{of}");
     }
     for skipped in &spec.skipped {
         let _ = writeln!(text, "  skipped {skipped}");
     }
+    for (key, program) in spec.missing_programs() {
+        let _ = writeln!(
+            text,
+            "  missing here: {key} is {program:?}, and there is no such program on the PATH"
+        );
+    }
     text
+}
+
+/// What a parameter may be.
+fn range(parameter: &Parameter) -> String {
+    let by = |step: Option<String>, log: bool| {
+        let step = step.map_or_else(String::new, |step| format!(" by {step}"));
+        format!("{step}{}", if log { ", log scale" } else { "" })
+    };
+    let ordinary = match &parameter.kind {
+        Kind::Int {
+            low,
+            high,
+            step,
+            log,
+        } => format!(
+            "{low} to {high}{}",
+            by((*step != 1).then(|| step.to_string()), *log)
+        ),
+        Kind::Float {
+            low,
+            high,
+            step,
+            log,
+        } => format!(
+            "{low} to {high}{}",
+            by(step.map(|step| step.to_string()), *log)
+        ),
+        Kind::Ordinal { values } | Kind::Categorical { values } => listed(values),
+        Kind::Bool => "true, false".to_owned(),
+    };
+    match parameter.special.as_slice() {
+        [] => ordinary,
+        special => format!("{ordinary}, or {}", listed(special)),
+    }
+}
+
+fn listed(values: &[Value]) -> String {
+    let texts: Vec<String> = values.iter().map(|value| value.to_string()).collect();
+    texts.join(", ")
 }
 
 /// What `slackline doctor` says.

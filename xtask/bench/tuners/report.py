@@ -57,9 +57,11 @@ def main():
         runs[key][line["seed"]] = {int(at): regret for at, regret in line["regrets"].items()}
         asks[line["tool"]].append(line["ask_median_s"])
         crashes[key].append(line["crashed"])
+    # Of a short trial as many as there are.
+    enough = min(SEEDS_MIN, max(len(seeds) for seeds in runs.values()))
     problems = list(dict.fromkeys(problem for problem, _ in runs))
     known = sorted(dict.fromkeys(tool for _, tool in runs), key=lambda tool: tool != "slackline")
-    tools = [tool for tool in known if any(len(of) >= SEEDS_MIN for (_, name), of in runs.items() if name == tool)]
+    tools = [tool for tool in known if any(len(of) >= enough for (_, name), of in runs.items() if name == tool)]
     waiting = [tool for tool in known if tool not in tools]
     rows, cells = [], []
     for problem in problems:
@@ -69,7 +71,7 @@ def main():
             for tool in tools:
                 seeds = runs.get((problem, tool), {})
                 values = [seeds[seed][at] for seed in sorted(seeds)]
-                if len(values) < SEEDS_MIN:
+                if len(values) < enough:
                     continue
                 low, high = interval(values)
                 cell = dict(problem=problem, evaluations=at, tool=tool, seeds=len(values), regret=mean(values), low=low, high=high)
@@ -116,15 +118,16 @@ def main():
             shown.append((f"**{number}**" if cell is lowest else number) + mark)
         text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
     text += ["", "Time of an ask (the median of a run, mean over all runs): " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
-    seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= SEEDS_MIN})
+    seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= enough})
     text += ["", f"{seeds[0]} to {seeds[-1]} seeds. {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python {machine['python']}, "
              + ", ".join(f"{name} {number}" for name, number in machine["packages"].items()) + "."]
     if waiting:
-        text.append(f"Not yet run on {SEEDS_MIN} seeds, and left out: {', '.join(waiting)}.")
+        text.append(f"Not yet run on {enough} seeds, and left out: {', '.join(waiting)}.")
     for (problem, tool), seeds in errors.items():
         text.append(f"{tool} failed on {problem} with {len(seeds)} seeds; those runs are left out.")
     for (problem, tool), after in too_slow.items():
-        text.append(f"{tool} is left out of {problem}: {after}.")
+        seeds = len(runs.get((problem, tool), {}))
+        text.append(f"{tool} " + (f"has no more than {seeds} seeds" if seeds >= enough else "is left out") + f" of {problem}: {after}.")
     crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
     if crashing:
         text += ["", "Crashed evaluations, mean of a run:", "", "| problem | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]

@@ -54,8 +54,30 @@ fn check_of_a_good_specification_changes_nothing() {
             .stdout
             .contains("toy: 1 parameters, 101 configurations")
     );
-    assert!(ended.stdout.contains("x = 50"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("x = 50  of 0 to 100"),
+        "{}",
+        ended.stdout
+    );
+    assert!(!ended.stdout.contains("missing here"), "{}", ended.stdout);
     assert!(!toy.path("state").exists());
+}
+
+#[test]
+fn check_names_programs_that_are_missing_and_all_ranges() {
+    let toy = Toy::new();
+    let file = toy.path("good.toml");
+    let text = GOOD
+        .replace("command = [\"true\"]", "command = [\"no-such-load\"]")
+        .replace("high = 100", "high = 100\nstep = 5\nspecial = [-1]");
+    std::fs::write(&file, text).unwrap();
+    let ended = Ended::of(toy.slackline(&["check", file.to_str().unwrap()])).with_code(0);
+    for line in [
+        "x = 50  of 0 to 100 by 5, or -1",
+        "missing here: workload.command is \"no-such-load\", and there is no such program on the PATH",
+    ] {
+        assert!(ended.stdout.contains(line), "{}", ended.stdout);
+    }
 }
 
 /// A specification in which each test breaks one line.

@@ -74,6 +74,28 @@ pub struct Pins {
 }
 
 impl CheckedSpec {
+    /// Programs of the target's and the workload's commands that are not on the PATH of this host, as (key, program).
+    #[must_use]
+    pub fn missing_programs(&self) -> Vec<(&'static str, String)> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let is_missing = |program: &str| {
+            // A path may begin in the specification's folder or in one that is made later.
+            let is_name = !program.contains(['/', '{']);
+            is_name && !std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+        };
+        let target = [
+            ("target.prepare", self.target.prepare.as_deref()),
+            ("target.start", self.target.start.as_deref()),
+            ("workload.command", Some(self.workload.command.as_slice())),
+        ];
+        let programs = target
+            .into_iter()
+            .filter_map(|(key, command)| Some((key, command?.first()?.clone())));
+        programs
+            .filter(|(_, program)| is_missing(program))
+            .collect()
+    }
+
     /// The specification with its name and the control's values written out: what a later sitting on this host, whose knobs
     /// may have changed in between, must compare with.
     #[must_use]
