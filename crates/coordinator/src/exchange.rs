@@ -100,13 +100,16 @@ impl Coordinator {
                 host: None,
             }));
         }
+        // Of another host, or an older report: the files beside the specification are not here.
+        let theirs = Some(report.dir.as_path()).filter(|dir| dir.is_dir());
+        let dir = theirs.unwrap_or(&self.state_dir).display().to_string();
         // What was in force elsewhere is not in force here.
         report.promoted.clear();
         let source = serde_json::to_string_pretty(&spec)
             .map_err(|error| Error::Invalid(error.to_string()))?;
         let id = self.store.create(&NewExperiment {
             name: report.name.clone(),
-            dir: self.state_dir.display().to_string(),
+            dir,
             source,
             spec,
             prior: Vec::new(),

@@ -203,7 +203,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             print(&if *json { pretty(&shown)? } else { show(&shown) })?;
         }
         Verb::Create { spec } => {
-            made(&client.json("POST", "/experiments", Some(&given(spec)?))?)?
+            let made_of = client.json("POST", "/experiments", Some(&given(spec)?));
+            made(&made_of.with_context(|| spec.display().to_string())?)?;
         }
         Verb::Pause { id } => act(id, "pause")?,
         Verb::Resume { id } => act(id, "resume")?,

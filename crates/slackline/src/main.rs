@@ -25,7 +25,8 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(version, about, after_help = EXIT_CODES)]
 struct Arguments {
-    /// Where the undo journal and the host's lock are.
+    /// Where the undo journal and the lock are that keeps a second Slackline out. Have one for each host: two that use
+    /// different ones know nothing of each other.
     #[arg(
         long,
         global = true,

@@ -71,6 +71,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         version: env!("CARGO_PKG_VERSION").into(),
         machine: host::Machine::describe(&host::Roots::default()),
         spec: spec.spec.clone(),
+        dir: spec.dir.clone(),
         skipped: spec.skipped.clone(),
         control: spec.space.default_configuration(),
         recommended: None,

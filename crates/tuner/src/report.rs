@@ -1,6 +1,7 @@
 //! What an experiment leaves: every evaluation with its blocks, the verification, and one sentence.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use bayes_opt::Configuration;
 use latency_stats::Interval;
@@ -26,6 +27,9 @@ pub struct Report {
     pub machine: host::Machine,
     /// The specification.
     pub spec: Spec,
+    /// The folder of its file, where its relative paths count from.
+    #[serde(default)]
+    pub dir: PathBuf,
     /// Parameters that this host does not have.
     pub skipped: Vec<String>,
     /// The control's configuration.

@@ -288,6 +288,8 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
             .collect()
     };
     assert_eq!(measurements(of(&text)), measurements(of(&imported)));
+    let dir = |id: &str| server.get(&format!("/experiments/{id}"))["dir"].clone();
+    assert_eq!(dir(&text), dir(&imported));
     let csv = does(&["export", &text, "--format", "csv"])
         .with_code(0)
         .stdout;
