@@ -78,10 +78,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             )
         }
         ["continuous"] => continuous(root),
-        _ => {
-            eprint!("no such bench: {}\n\n{USAGE}", arguments.join(" "));
-            Ok(ExitCode::from(2))
-        }
+        _ => bail!("no such bench: {}\n\n{USAGE}", arguments.join(" ")),
     }
 }
 
