@@ -471,8 +471,9 @@ fn equal_seeds_give_equal_reports() {
     };
     let (mut first, mut second) = (text(11), text(11));
     for report in [&mut first, &mut second] {
-        // Uptime, load and the like are the host's, not the experiment's.
+        // Uptime, load, folders and the like are the host's, not the experiment's.
         report["machine"] = serde_json::Value::Null;
+        report["dir"] = serde_json::Value::Null;
     }
     assert_eq!(first, second);
     assert_ne!(first["evaluations"], text(12)["evaluations"]);
