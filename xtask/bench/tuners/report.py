@@ -55,7 +55,9 @@ def main():
             errors[key].add(line["seed"])
             continue
         runs[key][line["seed"]] = {int(at): regret for at, regret in line["regrets"].items()}
-        asks[line["tool"]].append(line["ask_median_s"])
+        # Runs beside other work keep no time.
+        if "ask_median_s" in line:
+            asks[line["tool"]].append(line["ask_median_s"])
         crashes[key].append(line["crashed"])
     # Of a short trial as many as there are.
     enough = min(SEEDS_MIN, max(len(seeds) for seeds in runs.values()))
