@@ -342,6 +342,23 @@ fn names_in_templates_are_known() {
 }
 
 #[test]
+fn wrong_types_are_said_in_words() {
+    let metric = "metric = \"cpu_s_per_request\"";
+    for (section, words) in [
+        ("[budget]\nevaluations = \"13\"", "expected a whole number"),
+        ("[evaluation]\nblock_s = \"1s\"", "expected a number"),
+        ("[evaluation]\nearly_abort = 1", "expected true or false"),
+        (
+            "[search]\nwarm_start = 3\n[continuous]\n",
+            "expected a sequence",
+        ),
+    ] {
+        let error = error_with(metric, &format!("{metric}\n{section}"));
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn a_warm_start_needs_a_report() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

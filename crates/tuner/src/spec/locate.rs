@@ -62,17 +62,19 @@ impl Source {
                 file: self.path.clone(),
                 line: Some(error.line()),
                 key: String::new(),
-                message: error.to_string(),
+                message: plain(&error.to_string()),
             })
         } else {
             toml::from_str(&self.text).map_err(|error: toml::de::Error| SpecError {
                 file: self.path.clone(),
                 line: error.span().map(|span| self.line_of(span.start)),
+                // What is missing from the whole file belongs to none of its keys.
                 key: error
                     .span()
+                    .filter(|span| span.start > 0 || !error.message().starts_with("missing"))
                     .and_then(|span| self.key_at(span.start))
                     .unwrap_or_default(),
-                message: error.message().to_owned(),
+                message: plain(error.message()),
             })
         }
     }
@@ -144,6 +146,28 @@ fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut HashMap<St
         }
         _ => {}
     }
+}
+
+/// What the readers of JSON and TOML say, without the names of types.
+fn plain(message: &str) -> String {
+    let names = [
+        ("expected usize", "expected a whole number"),
+        ("expected u64", "expected a whole number"),
+        ("expected u32", "expected a whole number"),
+        ("expected u16", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+    ];
+    let mut plain = names
+        .iter()
+        .fold(message.to_owned(), |text, (type_name, words)| {
+            text.replace(type_name, words)
+        });
+    if let Some((before, name)) = plain.split_once("expected struct ") {
+        let rest = name.trim_start_matches(|c: char| c.is_alphanumeric());
+        plain = format!("{before}expected a table of keys{rest}");
+    }
+    plain
 }
 
 /// Finds the keys of a JSON text; stops silently where the text is not JSON, since serde reports that.
