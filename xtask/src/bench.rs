@@ -228,7 +228,7 @@ fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
         .arg(&lines)
         .args(passed)
         .env("SLACKLINE", &binary);
-    if !step::run("bench tuners (goes on where it was stopped)", &mut bench)? {
+    if !step::run("bench tuners (what is kept is not run again)", &mut bench)? {
         bail!("the bench failed");
     }
     let mut report = Command::new(&python);

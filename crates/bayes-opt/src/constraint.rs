@@ -125,9 +125,9 @@ impl LinearConstraint {
         let share = BEYOND * excess / squares.sum::<f64>();
         for (name, coefficient) in &self.terms {
             let step = share * coefficient * span(name).powi(2);
-            let value = configuration.0.get_mut(name).filter(|_| step.is_finite());
-            if let Some(value) = value
-                && let Some(before) = value.as_f64().filter(|_| step != 0.0)
+            if let Some(value) = configuration.0.get_mut(name)
+                && let Some(before) = value.as_f64()
+                && step.is_normal()
             {
                 *value = Value::Float(before - step);
             }
