@@ -11,10 +11,16 @@ async function read(url) {
   return answer;
 }
 
+/** Labels with as many digits as tell ticks that are `step` apart from each other. */
+const labels = (_, ticks, __, ___, step) => {
+  const digits = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(step))));
+  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { maximumFractionDigits: digits })));
+};
+
 const axis = (label, more) => ({
   label, stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") },
   // Across there are ticks and one line, upwards as many digits as the longest number has.
-  labelSize: 22, size: (_, values, index) => (index === 0 ? 34 : 26 + 7 * Math.max(2, ...(values || []).map((value) => String(value).length))),
+  values: labels, labelSize: 22, size: (_, values, index) => (index === 0 ? 34 : 26 + 7 * Math.max(2, ...(values || []).map((value) => String(value).length))),
   ...more,
 });
 
@@ -90,6 +96,12 @@ function scaleOf(points, name, curve) {
   return { at: (value) => words.indexOf(String(value)), isLog: false, words };
 }
 
+/** Four round numbers of equal ratios between the ends of a logarithmic axis. */
+function ratios([low, high]) {
+  const round = [0, 1, 2, 3].map((third) => Number((low * (high / low) ** (third / 3)).toPrecision(2)));
+  return [...new Set(round)].filter((number) => number >= low && number <= high);
+}
+
 function scatter(element, points, unit, name, curve) {
   const scale = scaleOf(points, name, curve);
   const x = points.parameters[name].map(scale.at);
@@ -126,7 +138,8 @@ function scatter(element, points, unit, name, curve) {
       y: { range: () => [range[0] - margin, range[1] + margin] },
     },
     axes: [
-      axis("", scale.words ? { values: (_, ticks) => ticks.map((tick) => scale.words[tick] ?? ""), splits: () => scale.words.map((_, index) => index) } : {}),
+      axis("", scale.words ? { values: (_, ticks) => ticks.map((tick) => scale.words[tick] ?? ""), splits: () => scale.words.map((_, index) => index) }
+        : scale.isLog ? { values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en")), splits: () => ratios(span), filter: (_, ticks) => ticks } : {}),
       axis(""),
     ],
     series: [
