@@ -14,7 +14,7 @@ use crate::value::{Configuration, Value};
 
 /// How deep parentheses may nest: a bound on the parser's recursion.
 const DEPTH_MAX: usize = 32;
-/// How far [`LinearConstraint::pull`] goes, in distances of the border.
+/// How far [`LinearConstraint::pull`] goes, in distances of the border. A choice of this crate.
 const BEYOND: f64 = 1.2;
 
 /// `Σ coefficient·parameter + constant ≤ 0`, or `< 0`.

@@ -47,22 +47,24 @@ impl Design {
     }
 
     /// The next point that the space allows and `taken` does not refuse; `None` when there seems to be none. Where constraints leave
-    /// next to nothing, it is between one that is drawn and one of those `inside`.
+    /// next to nothing, it is between one that is drawn and one of those `inside` them.
     pub(crate) fn next(
         &mut self,
         space: &Space,
         rng: &mut ChaCha8Rng,
-        inside: &[&[f64]],
+        inside: impl Fn() -> Vec<Vec<f64>>,
         taken: impl Fn(&[f64]) -> bool,
     ) -> Option<Vec<f64>> {
         let encoding = space.encoding();
         let possible = |point: &[f64]| space.allows(point) && !taken(point);
         let mut draw = || encoding.place(&self.unit(encoding.columns().len(), rng));
         let drawn = (0..TRIES_MAX).find_map(|_| Some(draw()).filter(|point| possible(point)));
-        drawn.or_else(|| {
-            let mut starts = inside.iter().cycle().take(TRIES_MAX as usize);
-            starts.find_map(|start| towards(space, start, &draw(), possible))
-        })
+        if drawn.is_some() || space.constraints().is_empty() {
+            return drawn;
+        }
+        let inside = inside();
+        let mut starts = inside.iter().cycle().take(TRIES_MAX as usize);
+        starts.find_map(|start| towards(space, start, &draw(), possible))
     }
 }
 

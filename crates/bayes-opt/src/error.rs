@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// A number told is NaN, infinite or beyond 1e100.
     #[error(
-        "{what} is {value:e}: tell a number of at most {LARGEST:e}, or that it crashed where nothing could be measured"
+        "{what} is {value:e}: tell a number from -{LARGEST:e} to {LARGEST:e}, or that it crashed where nothing could be measured"
     )]
     Unusable {
         /// `objective`, or the name of the constraint.

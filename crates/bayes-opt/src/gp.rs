@@ -383,7 +383,7 @@ pub(crate) fn log_posterior(
 
 /// The least posterior variance: below it rounding decides.
 pub(crate) const VARIANCE_MIN: f64 = 1e-12;
-/// A measurement of more noise, of which the prior variance is about 1, says nothing any more.
+/// Where the prior variance is about 1, a measurement of more noise says nothing any more. A choice of this crate.
 const NOISE_MAX: f64 = 1e9;
 
 /// The constant mean of `values`, at its most probable, and what they say beside it.

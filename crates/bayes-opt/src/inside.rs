@@ -3,10 +3,10 @@
 use crate::space::{Kind, Space};
 use crate::value::Value;
 
-/// How often the default configuration is pulled into every constraint.
+/// How often the default configuration is pulled into every constraint. A choice of this crate.
 const PULLS: usize = 200;
-/// How often the way to a point that breaks a constraint is halved: to a thousandth.
-const HALVINGS: i32 = 10;
+/// How many shares of the way to a point that breaks a constraint are looked at: all, a half, …, 1/512. A choice of this crate.
+const SHARES: i32 = 10;
 
 /// The default configuration, pulled into the constraints where it breaks them; `None` where that does not succeed.
 pub(crate) fn inside(space: &Space) -> Option<Vec<f64>> {
@@ -45,7 +45,7 @@ pub(crate) fn towards(
     possible: impl Fn(&[f64]) -> bool,
 ) -> Option<Vec<f64>> {
     let columns = space.encoding().columns();
-    (0..HALVINGS).find_map(|halvings| {
+    (0..SHARES).find_map(|halvings| {
         let mut point = drawn.to_vec();
         for column in columns.iter().filter(|column| column.is_ordered()) {
             let (from, to) = (inside[column.axis], drawn[column.axis]);

@@ -24,7 +24,7 @@ const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
 /// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as "throttled periods" are never
 /// negative, and 0 is plainly feasible, not a toss-up.
 const ZERO_MARGIN: f64 = 0.5;
-/// The smallest typical size, of which ratios are still numbers.
+/// The smallest typical size, of which ratios are still numbers. A choice of this crate.
 const SIZE_MIN: f64 = 1e-100;
 /// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
 const FIT_WORK: f64 = 6.0e6;
@@ -252,7 +252,8 @@ fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
     for (told, measured) in here {
         let weight = told.observation.weight;
         sum += weight * measured.value;
-        variance += weight * weight * measured.variance.unwrap_or(0.0);
+        // A weight divides the variance.
+        variance += weight * measured.variance.unwrap_or(0.0);
     }
     // Of the sum as of the mean: both are divided by the weights' sum.
     is_violated(sum, variance)

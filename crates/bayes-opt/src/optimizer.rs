@@ -115,7 +115,7 @@ impl Optimizer {
     /// The next `count` configurations to evaluate, or as many as there are. They count as pending until they are told.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when every configuration crashed or is pending, [`SpaceError::Unsatisfiable`] when none was found at all.
+    /// [`Error::Exhausted`] when every configuration that was found crashed or is pending, [`SpaceError::Unsatisfiable`] when none was found at all.
     pub fn ask(&mut self, count: usize) -> Result<Vec<Configuration>, Error> {
         let mut asked = Vec::new();
         while asked.len() < count {
@@ -141,13 +141,20 @@ impl Optimizer {
         Ok(configuration)
     }
 
-    /// The next of `initial` that is neither told nor pending.
+    /// The next of `initial` that was not told as often as it is listed.
     fn next_initial(&mut self) -> Option<Configuration> {
-        let (space, told, pending) = (&self.space, &self.told, &self.pending);
-        let mut left = self.settings.initial[self.initial_asked..].iter();
-        let next = left.find(|initial| !is_taken(told, pending, &space.encoding().encode(initial)));
-        self.initial_asked = self.settings.initial.len() - left.len();
-        next.cloned()
+        let initial = &self.settings.initial;
+        while let Some(next) = initial.get(self.initial_asked) {
+            self.initial_asked += 1;
+            let listed = initial[..self.initial_asked].iter();
+            let listed = listed.filter(|other| *other == next).count();
+            let point = self.space.encoding().encode(next);
+            let told = self.told.iter();
+            if told.filter(|told| same_point(&told.point, &point)).count() < listed {
+                return Some(next.clone());
+            }
+        }
+        None
     }
 
     /// Why nothing could be asked.
@@ -337,11 +344,13 @@ impl Optimizer {
             &mut self.strategy
         };
         let (told, pending) = (&self.told, &self.pending);
-        let first = inside(&self.space);
-        let known = told.iter().map(|told| &told.point).chain(pending);
-        let known = known.chain(&first).map(Vec::as_slice);
-        let starts: Vec<&[f64]> = known.filter(|point| self.space.allows(point)).collect();
-        let new = design.next(&self.space, &mut self.rng, &starts, |point| {
+        let space = &self.space;
+        let starts = || {
+            let known = told.iter().map(|told| &told.point).chain(pending).cloned();
+            let starts = known.chain(inside(space));
+            starts.filter(|point| space.allows(point)).collect()
+        };
+        let new = design.next(space, &mut self.rng, starts, |point| {
             is_taken(told, pending, point)
         });
         if new.is_some() || start {
@@ -351,7 +360,7 @@ impl Optimizer {
             .iter()
             .filter(|told| matches!(told.observation.outcome, Outcome::Crashed));
         let lost: Vec<&Vec<f64>> = crashed.map(|told| &told.point).chain(pending).collect();
-        design.next(&self.space, &mut self.rng, &starts, |point| {
+        design.next(space, &mut self.rng, starts, |point| {
             lost.iter().any(|other| same_point(other, point))
         })
     }

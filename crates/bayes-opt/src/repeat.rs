@@ -13,6 +13,8 @@ use crate::normal::quantile;
 
 /// Points that compete to be repeated.
 const RIVALS_MAX: usize = 8;
+/// Pending points that are taken into account, the last ones. A choice of this crate.
+const PENDING_MAX: usize = 32;
 /// Equally probable outcomes of the measurement that are looked at.
 const OUTCOMES: u32 = 64;
 /// A repeat has to be worth so many times as much: the knowledge gradient looks one step ahead, while a new point also
@@ -32,12 +34,13 @@ pub(crate) fn worth_repeating(
         return None;
     }
     let points: Vec<&[f64]> = rivals[..count].iter().copied().chain([new]).collect();
+    let latest = &pending[pending.len().saturating_sub(PENDING_MAX)..];
     let mut gains = vec![0.0; points.len()];
     for gp in objective.members() {
         add_scaled(
             &mut gains,
             objective.share(),
-            &knowledge_gradients(gp, &points, pending),
+            &knowledge_gradients(gp, &points, latest),
         );
     }
     let waits = |i: &usize| pending.iter().any(|other| same_point(other, rivals[*i]));

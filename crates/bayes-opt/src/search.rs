@@ -22,7 +22,7 @@ const SCREEN_WORK: f64 = 1.0e7;
 const SCREENED: (f64, f64) = (100.0, 1000.0);
 /// Where constraints are tight, points are drawn until so many hold to them, or so many have been drawn.
 const SCREENED_MIN: u32 = 20;
-/// Where fewer were found, those on the way from the best point to what is drawn are looked at too.
+/// Where fewer were found, those on the way from the best point to what is drawn are looked at too. A choice of this crate.
 const TIGHT: usize = 3;
 const DRAWN_MAX: u32 = 5_000;
 /// How many of them the local search starts from, likewise: 3 at 100 observations of 16 parameters, 8 at 40 of 6,

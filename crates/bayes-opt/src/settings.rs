@@ -60,7 +60,7 @@ pub struct Settings {
     pub seed: u64,
     /// How to choose.
     pub strategy: Strategy,
-    /// Configurations to try first, in order.
+    /// Configurations to try first, in order; what is told already is not asked again, unless it is listed more often.
     pub initial: Vec<Configuration>,
     /// How many evaluations there are before the model is trusted; `None`: one more than there are parameters, but 4 to 6.
     pub initial_random: Option<usize>,

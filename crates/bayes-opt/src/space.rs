@@ -9,7 +9,7 @@ use crate::encode::Encoding;
 use crate::error::SpaceError;
 use crate::value::{Configuration, Value};
 
-/// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells apart.
+/// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells apart. Choices of this crate.
 const END_MAX: f64 = 1e300;
 const STEPS_MAX: f64 = 1e15;
 

@@ -100,7 +100,7 @@ impl Coordinator {
                 host: None,
             }));
         }
-        // Of another host, or an older report: the files beside the specification are not here.
+        // An older report has none, and that of another host seldom one that is here too.
         let theirs = Some(report.dir.as_path()).filter(|dir| dir.is_dir());
         let dir = theirs.unwrap_or(&self.state_dir).display().to_string();
         // What was in force elsewhere is not in force here.

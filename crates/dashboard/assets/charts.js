@@ -139,7 +139,7 @@ function scatter(element, points, unit, name, curve) {
     },
     axes: [
       axis("", scale.words ? { values: (_, ticks) => ticks.map((tick) => scale.words[tick] ?? ""), splits: () => scale.words.map((_, index) => index) }
-        : scale.isLog ? { values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en")), splits: () => ratios(span), filter: (_, ticks) => ticks } : {}),
+        : scale.isLog ? { values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { maximumSignificantDigits: 2 })), splits: () => ratios(span), filter: (_, ticks) => ticks } : {}),
       axis(""),
     ],
     series: [

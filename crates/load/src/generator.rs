@@ -10,7 +10,7 @@ use host::RealTime;
 use ureq::http;
 
 use crate::neighbours::Watch;
-use crate::report::{Latency, Report};
+use crate::report::{Latency, NO_ANSWER, Report, STATUS};
 use crate::{Arrivals, Error, Request, client};
 
 /// The longest latency that is told apart: ten minutes.
@@ -225,7 +225,7 @@ fn record(histogram: &mut Histogram<u64>, time: Duration) {
 fn send(agent: &ureq::Agent, request: &Request) -> Result<(), String> {
     let kind = |error: ureq::Error| match error {
         ureq::Error::Io(error) => error.kind().to_string(),
-        ureq::Error::Timeout(_) => "no answer in time".to_owned(),
+        ureq::Error::Timeout(_) => NO_ANSWER.to_owned(),
         error => error.to_string(),
     };
     let built = http::Request::builder()
@@ -241,7 +241,7 @@ fn send(agent: &ureq::Agent, request: &Request) -> Result<(), String> {
     let (parts, body) = answer.map_err(kind)?.into_parts();
     io::copy(&mut body.into_reader(), &mut io::sink()).map_err(|error| error.kind().to_string())?;
     if parts.status.as_u16() >= 400 {
-        return Err(format!("status {}", parts.status.as_u16()));
+        return Err(format!("{STATUS}{}", parts.status.as_u16()));
     }
     Ok(())
 }

@@ -12,6 +12,9 @@ use crate::neighbours::Neighbours;
 const LATE_US: f64 = 1000.0;
 /// It matters only beside what was measured: a tenth of the service's own 99th percentile.
 const LATE_SHARE: f64 = 0.1;
+/// What kinds of errors are called that came of an answer, or of waiting for one.
+pub(crate) const STATUS: &str = "status ";
+pub(crate) const NO_ANSWER: &str = "no answer in time";
 /// It happens: what matters is one arrival in a hundred, and more than two.
 const LATE_ARRIVALS: (f64, f64) = (0.01, 2.0);
 /// Above this share of the CPUs it may use, the generator itself has none left.
@@ -127,23 +130,27 @@ impl Report {
         self.neighbours.is_some_and(|they| they.were_in_the_way())
     }
 
-    /// That nothing was answered, and why: what a wrong address looks like.
+    /// That no request succeeded, and what became of them.
     #[must_use]
-    pub fn silence(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         if self.requests > 0 || self.errors == 0 {
             return None;
         }
         let kinds = self.error_kinds.iter();
         let kinds: Vec<String> = kinds.map(|(kind, n)| format!("{kind} ({n})")).collect();
-        Some(format!("no request was answered: {}", kinds.join(", ")))
+        Some(format!("no request succeeded: {}", kinds.join(", ")))
     }
 
-    /// What to do about silence or the bottleneck, in words.
+    /// Whether nobody was reached: no status came, and nobody was waited for in vain, as an overloaded service may be.
+    #[must_use]
+    pub fn reached_nobody(&self) -> bool {
+        let is_answer = |kind: &String| kind.starts_with(STATUS) || kind == NO_ANSWER;
+        self.requests == 0 && self.errors > 0 && !self.error_kinds.keys().any(is_answer)
+    }
+
+    /// What to do about the bottleneck, in words.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
-        if let Some(silence) = self.silence() {
-            return Some(silence);
-        }
         let late = format!(
             "idle connections of the generator woke {:.1} ms late for one arrival in 100 (the service's 99th percentile: {:.1} ms)",
             self.lateness_p99_us / 1000.0,
@@ -214,15 +221,46 @@ mod tests {
         assert!((report.latency_p99_at_least_us() - 1e6).abs() < 1.0);
     }
 
-    #[test]
-    fn neighbours_are_in_the_way_where_little_is_left() {
-        let mut report: Report = serde_json::from_value(serde_json::json!({
+    fn report() -> Report {
+        serde_json::from_value(serde_json::json!({
             "due": 1, "requests": 1, "errors": 0, "error_kinds": {}, "duration_s": 1.0, "requests_per_s": 1.0,
             "latency_mean_us": 1e6, "latency_p50_us": 1e6, "latency_p90_us": 1e6, "latency_p99_us": 1e6,
             "latency_p999_us": 1e6, "latency_max_us": 1e6, "waited_share": 0.0, "lateness_p99_us": 0.0,
             "own_cpu_s": 0.1, "neighbours": null, "bottleneck": null
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn nobody_is_reached_where_no_answer_came_and_none_was_waited_for() {
+        for (requests, kinds, has_failed, reached_nobody) in [
+            (1, &[("connection refused", 3)][..], false, false),
+            (0, &[("connection refused", 3)], true, true),
+            // Overload looks like these.
+            (
+                0,
+                &[("connection refused", 3), ("status 503", 1)],
+                true,
+                false,
+            ),
+            (0, &[("no answer in time", 4)], true, false),
+            (0, &[], false, false),
+        ] {
+            let error_kinds = kinds.iter().map(|(kind, n)| ((*kind).to_owned(), *n));
+            let report = Report {
+                requests,
+                errors: kinds.iter().map(|(_, n)| n).sum(),
+                error_kinds: error_kinds.collect(),
+                ..report()
+            };
+            assert_eq!(report.failure().is_some(), has_failed, "{kinds:?}");
+            assert_eq!(report.reached_nobody(), reached_nobody, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn neighbours_are_in_the_way_where_little_is_left() {
+        let mut report = report();
         let on_time = Histogram::new_with_max(1_000_000, 3).unwrap();
         for (used_share, unused_share, expected) in [
             (0.3, 0.1, Some(Bottleneck::Neighbour)),

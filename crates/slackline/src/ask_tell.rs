@@ -1,6 +1,6 @@
 //! `slackline ask-tell`: JSON lines on standard input and output.
 //!
-//! `{"ask":2}` → `{"config":{…}}`, two lines; `null` where nothing is left. `{"tell":{"config":{…},"value":1.2,"variance":0.01}}`
+//! `{"ask":2}` → `{"config":{…}}`, two lines; `null` where nothing more was found. `{"tell":{"config":{…},"value":1.2,"variance":0.01}}`
 //! → nothing; what else a tell can hold is said in [`tuner::tell`].
 //! `{"best":1}` → `{"config":{…},"mean":…,"sd":…,"feasible":…}`, the last the probability that it survives and holds to all
 //! constraints. The value is minimised, or maximised where the specification's objective says so.
@@ -43,12 +43,12 @@ fn answer(optimizer: &mut Optimizer, goal: Goal, line: &str) -> anyhow::Result<(
     let request = serde_json::from_str(line).map_err(|error| unreadable(&error, line))?;
     match request {
         Request::Ask(count) => {
-            for _ in 0..count {
-                let next = match optimizer.ask(1) {
-                    Ok(mut asked) => asked.pop(),
-                    Err(Error::Exhausted) => None,
-                    Err(error) => return Err(error.into()),
-                };
+            let asked = match optimizer.ask(count) {
+                Err(Error::Exhausted) => Vec::new(),
+                asked => asked?,
+            };
+            let nothing = std::iter::repeat(None);
+            for next in asked.into_iter().map(Some).chain(nothing).take(count) {
                 print(&format!("{}\n", json!({ "config": next })))?;
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use load::{Arrivals, Plan, Report, Request};
 
-use crate::{Done, print};
+use crate::{Done, message, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -47,10 +47,11 @@ pub(crate) struct Source {
 }
 
 fn url(text: &str) -> Result<String, String> {
-    let mut schemes = ["http://", "https://"].iter();
-    match schemes.any(|scheme| text.starts_with(scheme)) {
-        true => Ok(text.to_owned()),
-        false => Err("it has to begin with http:// or https://".to_owned()),
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    if ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) {
+        Ok(text.to_owned())
+    } else {
+        Err("it has to begin with http:// or https://".to_owned())
     }
 }
 
@@ -100,6 +101,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
     if let Some(signal) = interrupt.signal() {
         return Ok(Done::Signal(signal));
+    }
+    if let Some(failure) = report.failure() {
+        message(&failure);
     }
     if let Some(complaint) = report.complaint() {
         anyhow::bail!(complaint);

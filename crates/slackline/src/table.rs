@@ -200,7 +200,8 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
     for skipped in &spec.skipped {
         let _ = writeln!(text, "  skipped {skipped}");
     }
-    for (key, program) in spec.missing_programs() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for (key, program) in spec.missing_programs(&path) {
         let _ = writeln!(
             text,
             "  missing here: {key} is {program:?}, and there is no such program on the PATH"

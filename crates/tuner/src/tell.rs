@@ -55,7 +55,7 @@ impl Tell {
                 let constraints = self.constraints.into_iter();
                 Outcome::Completed {
                     objective: Measured {
-                        value: goal.sign() * value,
+                        value,
                         variance: self.variance,
                     },
                     constraints: constraints.map(|(name, c)| (name, known(c))).collect(),
@@ -63,15 +63,17 @@ impl Tell {
             }
             (false, None) => return Err("give a finite \"value\", or \"crashed\": true".into()),
         };
-        let observation = Observation {
+        let mut observation = Observation {
             configuration: self.config,
             outcome,
             weight: self.weight,
         };
-        match observation.validate(false) {
-            Ok(()) => Ok(observation),
-            Err(error) => Err(error.to_string()),
+        let validated = observation.validate(false);
+        validated.map_err(|error| error.to_string())?;
+        if let Outcome::Completed { objective, .. } = &mut observation.outcome {
+            objective.value *= goal.sign();
         }
+        Ok(observation)
     }
 }
 

@@ -348,13 +348,31 @@ fn wrong_types_are_said_in_words() {
         ("[budget]\nevaluations = \"13\"", "expected a whole number"),
         ("[evaluation]\nblock_s = \"1s\"", "expected a number"),
         ("[evaluation]\nearly_abort = 1", "expected true or false"),
-        (
-            "[search]\nwarm_start = 3\n[continuous]\n",
-            "expected a sequence",
-        ),
+        ("[search]\nwarm_start = 3", "expected a list"),
+        ("[workers]\nat_once = []", "expected a whole number"),
     ] {
         let error = error_with(metric, &format!("{metric}\n{section}"));
         assert!(error.contains(words), "{error}");
+    }
+    let error = error_with("[target]", "[target]\nquota = 3");
+    assert!(error.contains("expected a table of keys"), "{error}");
+}
+
+#[test]
+fn told_lines_have_the_direction_of_the_goal() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = "{\"config\":{\"n\":1},\"value\":3,\"weight\":0.5}\n";
+    std::fs::write(dir.path().join("earlier.jsonl"), line).unwrap();
+    let parameters = "[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
+    for (goal, expected) in [("minimise", 3.0), ("maximise", -3.0)] {
+        let objective = format!("objective = {{ metric = \"rps\", goal = {goal:?} }}\n");
+        let search = "search = { warm_start = [\"earlier.jsonl\"] }\n";
+        let file = dir.path().join("spec.toml");
+        std::fs::write(&file, objective + search + parameters).unwrap();
+        let (_, settings, _) = tuner::spec::load_space(&file, &host::Roots::default()).unwrap();
+        let told = &settings.earlier[0][0];
+        assert_eq!(told.outcome, bayes_opt::Outcome::completed(expected));
+        assert_eq!(told.weight, 0.5);
     }
 }
 

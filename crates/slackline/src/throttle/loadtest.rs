@@ -298,8 +298,8 @@ fn undisturbed(
     }
 }
 
-/// One run at one rate; each of a search has arrivals of its own. A command may give up, and the service not answer at all, where they
-/// are said to have got through at a lower rate: sysbench gives up when more is due than it can hold.
+/// One run at one rate; each of a search has arrivals of its own. A command may give up, where it is said to have got through at a
+/// lower rate: sysbench does when more is due than it can hold. Where nobody is reached the address is wrong, or the service is gone.
 fn trial(
     arguments: &Arguments,
     per_s: f64,
@@ -322,8 +322,8 @@ fn trial(
         };
         let report = ::load::run(&plan, &|| interrupt.signal().is_some())?;
         stopped()?;
-        if let Some(silence) = report.silence().filter(|_| !may_give_up) {
-            bail!("at {per_s:.1}/s {silence}");
+        if let Some(failure) = report.failure().filter(|_| report.reached_nobody()) {
+            bail!("at {per_s:.1}/s {failure}");
         }
         return Ok(Outcome {
             p99_ms: report.latency.latency_p99_us / 1000.0,

@@ -306,15 +306,15 @@ fn what_cannot_be_loaded_is_an_error() {
     // Nobody listens: every request is an error, and said to be one.
     let mut command = toy.slackline(&url);
     command.args(["--rate", "20", "--duration-s", "0.2", "--constant"]);
-    let refused = "no request was answered: connection refused (";
-    let ended = Ended::of(command).with_code(2).saying(&[refused]);
+    let refused = "no request succeeded: connection refused (";
+    let ended = Ended::of(command).saying(&[refused]);
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(report["error_kinds"], json!({ "connection refused": 4 }));
     let mut command = toy.slackline(&["throttle", "loadtest", "--url", "http://127.0.0.1:1"]);
     command.args(["--slo-p99-ms", "10", "--start", "20", "--step-s", "0.2"]);
     Ended::of(command)
         .with_code(2)
-        .saying(&["at 20.0/s no request was answered: connection refused ("]);
+        .saying(&["at 20.0/s no request succeeded: connection refused ("]);
     let command = toy.slackline(&["load", "--url", "127.0.0.1:1", "--rate", "1"]);
     Ended::of(command)
         .with_code(2)

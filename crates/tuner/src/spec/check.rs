@@ -2,6 +2,7 @@
 //! before anything is started or changed.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use bayes_opt::{Settings, Space};
@@ -74,24 +75,30 @@ pub struct Pins {
 }
 
 impl CheckedSpec {
-    /// Programs of the target's and the workload's commands that are not on the PATH of this host, as (key, program).
+    /// Programs that prepare and start the target, apply a configuration to it and put it under load, and are not on `path`, as
+    /// (key, program). Those with a PATH of their own are not looked at.
     #[must_use]
-    pub fn missing_programs(&self) -> Vec<(&'static str, String)> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
+    pub fn missing_programs(&self, path: &OsStr) -> Vec<(&'static str, &str)> {
         let is_missing = |program: &str| {
             // A path may begin in the specification's folder or in one that is made later.
             let is_name = !program.contains(['/', '{']);
-            is_name && !std::env::split_paths(&path).any(|dir| dir.join(program).exists())
+            is_name && !std::env::split_paths(path).any(|dir| dir.join(program).is_file())
         };
-        let target = [
-            ("target.prepare", self.target.prepare.as_deref()),
-            ("target.start", self.target.start.as_deref()),
-            ("workload.command", Some(self.workload.command.as_slice())),
-        ];
-        let programs = target
+        let (target, workload) = (&self.target, &self.workload);
+        let apply = target.apply.iter();
+        let of_target = [
+            ("target.prepare", target.prepare.as_deref()),
+            ("target.start", target.start.as_deref()),
+        ]
+        .into_iter()
+        .chain(apply.map(|step| ("target.apply", step.command.as_deref())))
+        .filter(|_| !target.env.contains_key("PATH"));
+        let of_workload = [("workload.command", Some(workload.command.as_slice()))]
             .into_iter()
-            .filter_map(|(key, command)| Some((key, command?.first()?.clone())));
-        programs
+            .filter(|_| !workload.env.contains_key("PATH"));
+        of_target
+            .chain(of_workload)
+            .filter_map(|(key, command)| Some((key, command?.first()?.as_str())))
             .filter(|(_, program)| is_missing(program))
             .collect()
     }

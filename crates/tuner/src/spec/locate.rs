@@ -156,7 +156,10 @@ fn plain(message: &str) -> String {
         ("expected u32", "expected a whole number"),
         ("expected u16", "expected a whole number"),
         ("expected f64", "expected a number"),
+        ("expected i64", "expected a whole number"),
         ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list"),
+        ("expected a string", "expected a text"),
     ];
     let mut plain = names
         .iter()
