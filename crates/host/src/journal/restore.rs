@@ -216,6 +216,8 @@ impl Journal {
             // A write was under way: whatever is there (the new value, or what the kernel made of it) is ours.
             None => {}
             Some(left) if *left == found || self.is_reset_by_scheduler(knob) => {}
+            // An undo that was killed between opening an ordinary file, which empties it, and writing it.
+            Some(left) if found.is_empty() && !left.is_empty() => {}
             Some(left) => {
                 return Ok(RestoreOutcome::ChangedByOther {
                     expected: left.clone(),

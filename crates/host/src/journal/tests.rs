@@ -462,6 +462,18 @@ fn what_somebody_else_wrote_is_not_overwritten() {
     assert_eq!(read(&roots, "a"), "777");
 }
 
+#[test]
+fn what_a_killed_undo_left_empty_comes_back() {
+    let (_dir, roots, state) = host();
+    let old = read(&roots, "a");
+    let mut journal = Journal::open(&state).unwrap();
+    journal.write(&roots, &sysctl("a"), "10").unwrap();
+    fs::write(sysctl("a").path(&roots), "").unwrap();
+    let report = journal.restore(&roots, false).unwrap();
+    assert_eq!(report.changed_by_others().count(), 0);
+    assert_eq!(read(&roots, "a"), old);
+}
+
 /// The kernel sets one of a pair to 0 when the other is written; here the test does.
 #[test]
 fn the_knob_that_a_write_zeroes_comes_back() {
