@@ -90,13 +90,17 @@ impl LinearConstraint {
     /// Whether `configuration` meets it; `None` when a parameter is missing or not a number.
     pub fn holds(&self, configuration: &Configuration) -> Option<bool> {
         let (sum, magnitude) = self.sum(configuration)?;
+        Some(self.is_met(sum, magnitude))
+    }
+
+    fn is_met(&self, sum: f64, magnitude: f64) -> bool {
         // Rounding of the sum must not break an equality such as 0.1 + 0.2 <= 0.3.
         let tolerance = 1e-12 * magnitude;
-        Some(if self.strict {
+        if self.strict {
             sum < -tolerance
         } else {
             sum <= tolerance
-        })
+        }
     }
 
     /// `Σ coefficient·parameter + constant`, and the largest of its terms.
@@ -114,12 +118,12 @@ impl LinearConstraint {
     /// Where it does not hold, moves `configuration` to where it does and a little further, the shortest way if each parameter's
     /// `span` is its unit; what has a span of 0 stays.
     pub(crate) fn pull(&self, configuration: &mut Configuration, span: impl Fn(&str) -> f64) {
-        let Some((excess, _)) = self.sum(configuration) else {
+        let Some((excess, _)) = self
+            .sum(configuration)
+            .filter(|(sum, magnitude)| !self.is_met(*sum, *magnitude))
+        else {
             return;
         };
-        if self.holds(configuration) != Some(false) {
-            return;
-        }
         let terms = self.terms.iter();
         let squares = terms.map(|(name, coefficient)| (coefficient * span(name)).powi(2));
         let share = BEYOND * excess / squares.sum::<f64>();

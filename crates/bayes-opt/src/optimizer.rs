@@ -219,11 +219,10 @@ impl Optimizer {
             seed,
         );
         let new = self.search(&surface, &model.points[best], observations);
-        let rivals = order.iter().map(|i| model.points[*i].as_slice());
-        let rivals: Vec<&[f64]> = rivals.collect();
+        let rivals: Vec<&[f64]> = order.iter().map(|i| model.points[*i].as_slice()).collect();
         let Some(new) = new else {
             // Everything has been tried: the best is worth another measurement.
-            let waits = |point: &[f64]| self.pending.iter().any(|other| same_point(other, point));
+            let waits = |point: &[f64]| is_taken(&[], &self.pending, point);
             let left = rivals.iter().find(|rival| !waits(rival));
             return left.map(|point| point.to_vec()).ok_or(Error::Exhausted);
         };

@@ -117,10 +117,9 @@ impl Search<'_> {
         if screened.len() < TIGHT {
             screened.extend(self.on_the_way(rng));
         }
-        let is_tight = screened.len() < SCREENED_MIN as usize;
         let screened = self.by_bound(screened).into_iter();
         let mut starts: Vec<Vec<f64>> = screened.map(|(_, point)| point).collect();
-        if is_tight {
+        if starts.len() < SCREENED_MIN as usize {
             // Not to be proposed itself, but its surroundings hold to the constraints sooner than the rest of the space.
             starts.push(self.best.to_vec());
         }

@@ -12,13 +12,14 @@ use crate::neighbours::Neighbours;
 const LATE_US: f64 = 1000.0;
 /// It matters only beside what was measured: a tenth of the service's own 99th percentile.
 const LATE_SHARE: f64 = 0.1;
-/// What kinds of errors are called that came of an answer, or of waiting for one.
-pub(crate) const STATUS: &str = "status ";
-pub(crate) const NO_ANSWER: &str = "no answer in time";
 /// It happens: what matters is one arrival in a hundred, and more than two.
 const LATE_ARRIVALS: (f64, f64) = (0.01, 2.0);
 /// Above this share of the CPUs it may use, the generator itself has none left.
 const BUSY: f64 = 0.8;
+
+/// What kinds of errors are called that came of an answer, or of waiting for one.
+pub(crate) const STATUS: &str = "status ";
+pub(crate) const NO_ANSWER: &str = "no answer in time";
 
 /// Latencies from the scheduled arrival, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -133,19 +134,21 @@ impl Report {
     /// That no request succeeded, and what became of them.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        if self.requests > 0 || self.errors == 0 {
-            return None;
-        }
         let kinds = self.error_kinds.iter();
         let kinds: Vec<String> = kinds.map(|(kind, n)| format!("{kind} ({n})")).collect();
-        Some(format!("no request succeeded: {}", kinds.join(", ")))
+        self.has_failed()
+            .then(|| format!("no request succeeded: {}", kinds.join(", ")))
+    }
+
+    fn has_failed(&self) -> bool {
+        self.requests == 0 && self.errors > 0
     }
 
     /// Whether nobody was reached: no status came, and nobody was waited for in vain, as an overloaded service may be.
     #[must_use]
     pub fn reached_nobody(&self) -> bool {
         let is_answer = |kind: &String| kind.starts_with(STATUS) || kind == NO_ANSWER;
-        self.requests == 0 && self.errors > 0 && !self.error_kinds.keys().any(is_answer)
+        self.has_failed() && !self.error_kinds.keys().any(is_answer)
     }
 
     /// What to do about the bottleneck, in words.

@@ -53,8 +53,7 @@ fn answer(optimizer: &mut Optimizer, goal: Goal, line: &str) -> anyhow::Result<(
             }
         }
         Request::Tell(tell) => {
-            let observation = tell.observation(goal).map_err(|error| anyhow!(error))?;
-            optimizer.tell(observation)?;
+            optimizer.tell(tell.observation(goal).map_err(anyhow::Error::msg)?)?;
         }
         Request::Best(_) => {
             let best = match optimizer.best() {

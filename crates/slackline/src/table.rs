@@ -212,29 +212,19 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
 
 /// What a parameter may be.
 fn range(parameter: &Parameter) -> String {
-    let by = |step: Option<String>, log: bool| {
-        let step = step.map_or_else(String::new, |step| format!(" by {step}"));
-        format!("{step}{}", if log { ", log scale" } else { "" })
-    };
     let ordinary = match &parameter.kind {
         Kind::Int {
             low,
             high,
             step,
             log,
-        } => format!(
-            "{low} to {high}{}",
-            by((*step != 1).then(|| step.to_string()), *log)
-        ),
+        } => between(low, high, Some(step).filter(|step| **step != 1), *log),
         Kind::Float {
             low,
             high,
             step,
             log,
-        } => format!(
-            "{low} to {high}{}",
-            by(step.map(|step| step.to_string()), *log)
-        ),
+        } => between(low, high, step.as_ref(), *log),
         Kind::Ordinal { values } | Kind::Categorical { values } => listed(values),
         Kind::Bool => "true, false".to_owned(),
     };
@@ -244,8 +234,14 @@ fn range(parameter: &Parameter) -> String {
     }
 }
 
+fn between<T: std::fmt::Display>(low: T, high: T, step: Option<T>, log: bool) -> String {
+    let step = step.map_or_else(String::new, |step| format!(" by {step}"));
+    let scale = if log { ", log scale" } else { "" };
+    format!("{low} to {high}{step}{scale}")
+}
+
 fn listed(values: &[Value]) -> String {
-    let texts: Vec<String> = values.iter().map(|value| value.to_string()).collect();
+    let texts: Vec<String> = values.iter().map(Value::to_string).collect();
     texts.join(", ")
 }
 

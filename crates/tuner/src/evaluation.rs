@@ -324,10 +324,11 @@ impl Evaluation {
         let metric = &self.rules.objective.metric;
         let control = needed(&block.control, metric, "control")?;
         let experiment = needed(&block.experiment, metric, "experiment")?;
+        let sign = self.rules.objective.goal.sign();
         match self.rules.objective.scale {
-            ObjectiveScale::Absolute => Ok(self.rules.objective.goal.sign() * experiment),
+            ObjectiveScale::Absolute => Ok(sign * experiment),
             ObjectiveScale::Ratio if control > 0.0 && experiment > 0.0 => {
-                Ok(self.rules.objective.goal.sign() * (experiment / control).ln())
+                Ok(sign * (experiment / control).ln())
             }
             ObjectiveScale::Ratio => Err(Fault::Harness(format!(
                 "{metric} has no ratio to control: {experiment} against {control}; use scale = \"absolute\""
@@ -379,9 +380,10 @@ impl Evaluation {
             control,
             experiment,
         } = self.rules.objective.of_blocks(pairs);
+        let sign = self.rules.objective.goal.sign();
         match self.rules.objective.scale {
-            ObjectiveScale::Absolute => self.rules.objective.goal.sign() * experiment,
-            ObjectiveScale::Ratio => self.rules.objective.goal.sign() * (experiment / control).ln(),
+            ObjectiveScale::Absolute => sign * experiment,
+            ObjectiveScale::Ratio => sign * (experiment / control).ln(),
         }
     }
 }

@@ -68,8 +68,9 @@ impl Tell {
             outcome,
             weight: self.weight,
         };
-        let validated = observation.validate(false);
-        validated.map_err(|error| error.to_string())?;
+        observation
+            .validate(false)
+            .map_err(|error| error.to_string())?;
         if let Outcome::Completed { objective, .. } = &mut observation.outcome {
             objective.value *= goal.sign();
         }

@@ -26,6 +26,14 @@ fn at(x: i64) -> Configuration {
     Configuration(BTreeMap::from([("x".to_owned(), Value::Int(x))]))
 }
 
+/// What came of `x`, with the excess over a limit of memory.
+fn best_at_five(x: i64, excess: Measured) -> Outcome {
+    Outcome::Completed {
+        objective: ((x - 5) as f64).abs().into(),
+        constraints: BTreeMap::from([("memory".to_owned(), excess)]),
+    }
+}
+
 fn pair() -> Space {
     Space::new(vec![float("a", 0.0, 1.0), float("b", 0.0, 1.0)], vec![]).unwrap()
 }
@@ -175,10 +183,7 @@ fn constraint_values_of_any_size_are_told_apart() {
         let mut optimizer = Optimizer::new(ten(), Settings::default()).unwrap();
         for x in [1, 2, 3, 5, 8, 9] {
             let excess = if x == 5 { broken } else { held };
-            let outcome = Outcome::Completed {
-                objective: ((x - 5) as f64).abs().into(),
-                constraints: BTreeMap::from([("memory".to_owned(), excess.into())]),
-            };
+            let outcome = best_at_five(x, excess.into());
             optimizer.tell(Observation::now(at(x), outcome)).unwrap();
         }
         let best = optimizer.best().unwrap().configuration;
@@ -196,13 +201,9 @@ fn an_old_violation_counts_as_little_as_its_weight() {
                 value: excess,
                 variance: Some(0.01),
             };
-            let outcome = Outcome::Completed {
-                objective: ((x - 5) as f64).abs().into(),
-                constraints: BTreeMap::from([("memory".to_owned(), excess)]),
-            };
             let told = Observation {
                 weight,
-                ..Observation::now(at(x), outcome)
+                ..Observation::now(at(x), best_at_five(x, excess))
             };
             optimizer.tell(told).unwrap();
         };

@@ -20,6 +20,14 @@ low = 0
 high = 20
 "#;
 
+/// Four configurations.
+const FOUR: &str = r#"[[parameters]]
+name = "n"
+type = "int"
+low = 1
+high = 4
+"#;
+
 struct Session {
     child: Child,
     input: ChildStdin,
@@ -126,8 +134,8 @@ fn several_at_once_crashes_and_constraints_are_taken() {
 #[test]
 fn what_is_maximised_is_told_as_it_is() {
     let toy = Toy::new();
-    let spec = "[objective]\nmetric = \"rps\"\ngoal = \"maximise\"\n[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
-    let mut session = Session::of(&toy, spec);
+    let objective = "[objective]\nmetric = \"rps\"\ngoal = \"maximise\"\n";
+    let mut session = Session::of(&toy, &format!("{objective}{FOUR}"));
     for n in 1..=4 {
         session.say(&json!({"tell": {"config": {"n": n}, "value": 100 + n}}).to_string());
     }
@@ -145,8 +153,7 @@ fn what_is_maximised_is_told_as_it_is() {
 #[test]
 fn of_more_than_there_are_the_rest_is_null() {
     let toy = Toy::new();
-    let spec = "[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
-    let mut session = Session::of(&toy, spec);
+    let mut session = Session::of(&toy, FOUR);
     session.say(r#"{"ask":6}"#);
     let nulls: Vec<bool> = (0..6).map(|_| session.hear()["config"].is_null()).collect();
     assert_eq!(nulls, [false, false, false, false, true, true]);

@@ -32,8 +32,6 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
         .extension()
         .is_some_and(|extension| extension == "jsonl")
     {
-        let goal = spec.objective.as_ref().map(|objective| objective.goal);
-        let goal = goal.unwrap_or_default();
         let lines = text.lines().enumerate();
         return lines
             .filter(|(_, line)| !line.trim().is_empty())
@@ -41,7 +39,7 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
                 let tell: Result<Tell, _> = serde_json::from_str(line);
                 let observation = tell
                     .map_err(|error| error.to_string())
-                    .and_then(|tell| tell.observation(goal));
+                    .and_then(|tell| tell.observation(spec.goal()));
                 observation.map_err(|message| format!("line {}: {message}", index + 1))
             })
             .collect();

@@ -428,6 +428,14 @@ pub enum Goal {
     Maximise,
 }
 
+impl Spec {
+    /// Which way is better, also where there is no objective.
+    pub(crate) fn goal(&self) -> Goal {
+        let objective = self.objective.as_ref();
+        objective.map_or_else(Goal::default, |objective| objective.goal)
+    }
+}
+
 impl Goal {
     /// What values are multiplied by so that less is better; 1 or −1.
     pub fn sign(self) -> f64 {
@@ -651,9 +659,8 @@ pub fn load_space(
 ) -> Result<(bayes_opt::Space, bayes_opt::Settings, Goal), SpecError> {
     let source = locate::Source::read(path)?;
     let spec: Spec = source.parse()?;
-    let goal = spec.objective.as_ref().map(|objective| objective.goal);
     let checked = parameters::check_space(&spec, &source, roots)?;
-    Ok((checked.space, checked.settings, goal.unwrap_or_default()))
+    Ok((checked.space, checked.settings, spec.goal()))
 }
 
 /// The JSON Schema of a specification.
