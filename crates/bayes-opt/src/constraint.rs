@@ -16,6 +16,8 @@ use crate::value::{Configuration, Value};
 const DEPTH_MAX: usize = 32;
 /// How far [`LinearConstraint::pull`] goes, in distances of the border. A choice of this crate.
 const BEYOND: f64 = 1.2;
+/// And how much further where the border is outside, in spans. A choice of this crate.
+const OFF_BORDER: f64 = 0.01;
 
 /// `Σ coefficient·parameter + constant ≤ 0`, or `< 0`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -126,7 +128,14 @@ impl LinearConstraint {
         };
         let terms = self.terms.iter();
         let squares = terms.map(|(name, coefficient)| (coefficient * span(name)).powi(2));
-        let share = BEYOND * excess / squares.sum::<f64>();
+        let squares: f64 = squares.sum();
+        // On the border itself a strict one does not hold yet.
+        let off_border = if self.strict {
+            OFF_BORDER * squares.sqrt()
+        } else {
+            0.0
+        };
+        let share = (BEYOND * excess + off_border) / squares;
         for (name, coefficient) in &self.terms {
             let step = share * coefficient * span(name).powi(2);
             if let Some(value) = configuration.0.get_mut(name)

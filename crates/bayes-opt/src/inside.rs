@@ -96,6 +96,20 @@ mod tests {
     }
 
     #[test]
+    fn equal_defaults_are_pulled_apart_where_they_have_to_differ() {
+        let real = || Kind::Float {
+            low: 0.0,
+            high: 1.0,
+            step: None,
+            log: false,
+        };
+        let chain: Vec<String> = (0..7).map(|k| format!("p{k} < p{}", k + 1)).collect();
+        let chain: Vec<&str> = chain.iter().map(String::as_str).collect();
+        let space = space(real, &chain);
+        assert!(space.allows(&inside(&space).unwrap()));
+    }
+
+    #[test]
     fn nothing_is_inside_what_cannot_be_met() {
         let kind = || Kind::Bool;
         assert!(inside(&space(kind, &["p0 + p1 >= 3"])).is_none());
