@@ -82,7 +82,7 @@ impl Conditional {
         scratch.means.clear();
         scratch
             .means
-            .resize(self.draws, self.mean + self.kernel.bowl.mean(x));
+            .resize(self.draws, self.mean + self.kernel.expected(x));
         for (covariance, weights) in scratch
             .row
             .iter()
@@ -109,7 +109,7 @@ impl Conditional {
         let mut means = vec![0.0; self.draws];
         for i in 0..points.len() {
             let explained: f64 = (0..n).map(|j| products[(i, j)] * rows[i * n + j]).sum();
-            let prior = self.mean + self.kernel.bowl.mean(&points[i]);
+            let prior = self.mean + self.kernel.expected(&points[i]);
             for (draw, mean) in means.iter_mut().enumerate() {
                 *mean = prior + shifts[(i, draw)];
             }
@@ -140,8 +140,8 @@ impl Conditional {
         self.kernel
             .gradient(x, points, features, slopes, &factors, gradient);
         self.kernel.variance_gradient(x, by_variance, gradient);
-        let bowl = &self.kernel.bowl;
-        bowl.mean_gradient(x, by_means.iter().sum(), gradient);
+        self.kernel
+            .expected_gradient(x, by_means.iter().sum(), gradient);
     }
 }
 
@@ -612,6 +612,7 @@ mod tests {
     use crate::design::sobol;
     use crate::gp::{Data, Hyper};
     use crate::kernel::Coordinate;
+    use crate::trend::Trends;
 
     const COORDINATES: [Coordinate; 2] = [Coordinate::Place, Coordinate::Real];
 
@@ -635,7 +636,11 @@ mod tests {
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale: 0.0,
                 wave,
-                bowl: wave > 0.0,
+                trends: if wave > 0.0 {
+                    Trends::SlopeAndBowl
+                } else {
+                    Trends::None
+                },
             };
             Gp::condition(&data, &COORDINATES, hyper).unwrap()
         };

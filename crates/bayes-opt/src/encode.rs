@@ -8,6 +8,7 @@
 
 use crate::kernel::{Coordinate, MIDDLE};
 use crate::space::{Kind, Parameter, PriorGuess};
+use crate::trend::Trends;
 use crate::value::{Configuration, Value, cell, round_to_i64};
 
 /// Where the ordered coordinate stands while a special value is set.
@@ -34,8 +35,8 @@ pub(crate) struct Column {
 pub(crate) struct Encoding {
     columns: Vec<Column>,
     coordinates: Vec<Coordinate>,
-    /// Whether a bowl is expected along real numbers.
-    pub(crate) bowl: bool,
+    /// Those that coordinates may have in common.
+    pub(crate) trends: Trends,
 }
 
 impl Encoding {
@@ -57,8 +58,8 @@ impl Encoding {
                     Kind::Float { .. } => Coordinate::Real,
                 });
                 let special_axis = (!parameter.special.is_empty()).then(|| {
-                    // The first is for what is not special.
-                    coordinates.push(Coordinate::of_levels(1 + parameter.special.len()));
+                    // The first is for what is not special. Never a switch, which shares a slope with others.
+                    coordinates.push(Coordinate::Level);
                     axis + 1
                 });
                 Column {
@@ -74,7 +75,7 @@ impl Encoding {
         Encoding {
             columns,
             coordinates,
-            bowl: true,
+            trends: Trends::SlopeAndBowl,
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The constant mean `m` has a
 //! normal prior and is solved for exactly, the others are found by [`crate::descent`] with analytic gradients, or drawn from
-//! their posterior by [`crate::slice`]. Where they are drawn, a [`Bowl`] is added to the mean, and its uncertainty to the
-//! covariance.
+//! their posterior by [`crate::slice`]. Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to
+//! the mean, and its uncertainty to the covariance.
 //!
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
@@ -12,11 +12,11 @@
 //! those after it). Draws go with half waves: where the data say no more than which way is better, the process says
 //! that too.
 
-use crate::bowl::Bowl;
 use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::slice::Chain;
+use crate::trend::{Trends, trends};
 
 const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
@@ -65,14 +65,14 @@ impl Basis {
 }
 
 /// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn part and of half waves, and
-/// whether a bowl is expected along real numbers. All but the last two in logarithms.
+/// which trends coordinates may have in common. All but the last two in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
     pub(crate) ln_noise: f64,
     pub(crate) ln_scale: f64,
     pub(crate) wave: f64,
-    pub(crate) bowl: bool,
+    pub(crate) trends: Trends,
 }
 
 impl Hyper {
@@ -84,16 +84,14 @@ impl Hyper {
             ln_noise: NOISE_PRIOR.0 - basis.slope() * NOISE_PRIOR.1.powi(2),
             ln_scale: 0.0,
             wave: basis.wave(),
-            bowl: false,
+            trends: Trends::None,
         }
     }
 
     pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
         let scale = self.ln_scale.exp();
         let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.wave);
-        if self.bowl {
-            kernel.bowl = Bowl::new(coordinates, &self.ln_lengths);
-        }
+        kernel.trends = trends(self.trends, coordinates, &self.ln_lengths);
         kernel
     }
 
@@ -110,7 +108,7 @@ impl Hyper {
             ln_noise: vector[dimension],
             ln_scale: 0.0,
             wave: basis.wave(),
-            bowl: false,
+            trends: Trends::None,
         }
     }
 }
@@ -164,10 +162,10 @@ impl Data {
             .chunks_exact((self.points.len() / self.n().max(1)).max(1))
     }
 
-    /// The values without the bowl that is expected, and the mean of the prior of what is then constant: over the
-    /// observations it is the bowl and the constant that have the mean of [`Data::mean_prior`].
-    fn above(&self, bowl: &Bowl) -> (Vec<f64>, f64) {
-        let expected: Vec<f64> = self.points().map(|x| bowl.mean(x)).collect();
+    /// The values without the trends that are expected, and the mean of the prior of what is then constant: over the
+    /// observations it is these and the constant that have the mean of [`Data::mean_prior`].
+    fn above(&self, kernel: &Kernel) -> (Vec<f64>, f64) {
+        let expected: Vec<f64> = self.points().map(|x| kernel.expected(x)).collect();
         let values = self.values.iter().zip(&expected);
         let values = values.map(|(value, expected)| value - expected).collect();
         let average = expected.iter().sum::<f64>() / self.n().max(1) as f64;
@@ -214,7 +212,7 @@ impl Gp {
         let (mut matrix, _) = kernel.matrix(&data.points, &waves);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::with_jitter(&mut matrix, n)?;
-        let (above, prior) = data.above(&kernel.bowl);
+        let (above, prior) = data.above(&kernel);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let variances = data
             .variances
@@ -249,7 +247,7 @@ impl Gp {
     }
 
     /// `count` draws of the hyper-parameters from their posterior under [`drawn_prior`], each `steps` steps of a chain from
-    /// `start` on, with a bowl where that has one.
+    /// `start` on, with the trends that it has.
     pub(crate) fn draw(
         data: &Data,
         coordinates: &[Coordinate],
@@ -267,7 +265,7 @@ impl Gp {
                 .map(|k| (means[k] + deviations[k] * standard[k]).clamp(bounds[k].0, bounds[k].1))
                 .collect();
             Hyper {
-                bowl: start.bowl,
+                trends: start.trends,
                 ..Hyper::from_slice(&vector, basis)
             }
         };
@@ -326,7 +324,7 @@ impl Gp {
 
     /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
     pub(crate) fn mean_at(&self, x: &[f64], row: &[f64]) -> f64 {
-        self.mean + self.kernel.bowl.mean(x) + dot(row, &self.alpha[..row.len()])
+        self.mean + self.kernel.expected(x) + dot(row, &self.alpha[..row.len()])
     }
 
     /// Mean and variance of `f` at `x`.
@@ -420,7 +418,7 @@ impl Likelihood {
         let noise = data.noise(hyper);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::new(&matrix, n)?;
-        let (above, prior) = data.above(&kernel.bowl);
+        let (above, prior) = data.above(&kernel);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let fit: f64 = above
             .iter()
@@ -586,7 +584,7 @@ mod tests {
     fn the_posterior_at_an_observation_is_the_posterior() {
         let data = data(20, 0.3);
         let hyper = Hyper {
-            bowl: true,
+            trends: Trends::SlopeAndBowl,
             ..Hyper::prior_mode(3, Basis::Logarithm)
         };
         let coordinates = [Coordinate::Place, Coordinate::Real, Coordinate::Level];
@@ -652,9 +650,40 @@ mod tests {
     }
 
     #[test]
+    fn what_some_switches_do_others_are_expected_to_do() {
+        // Five of six switches were turned, what is thought of the sixth.
+        let sixth = |trends: Trends, each: [f64; 5]| {
+            let mut points = vec![0.0; 6 * 6];
+            (0..5).for_each(|k| points[(k + 1) * 6 + k] = 1.0);
+            let data = Data {
+                values: [&[0.0], &each[..]].concat(),
+                variances: vec![1e-3; 6],
+                weights: vec![1.0; 6],
+                points: points.clone(),
+                mean_prior: (0.0, 1.0),
+            };
+            let hyper = Hyper {
+                trends,
+                ..Hyper::prior_mode(6, Basis::Logarithm)
+            };
+            let gp = Gp::condition(&data, &[Coordinate::Switch; 6], hyper).unwrap();
+            let turned = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+            gp.posterior(&turned).0 - gp.posterior(&[0.0; 6]).0
+        };
+        for up in [1.0, -1.0] {
+            let alike = [0.4, 0.5, 0.6, 0.3, 0.5].map(|by| up * by);
+            let (with, without) = (sixth(Trends::Slope, alike), sixth(Trends::None, alike));
+            assert!(up * with > up * without + 0.1, "{with} {without}");
+        }
+        let mixed = [0.5, -0.5, 0.5, -0.5, 0.0];
+        let (with, without) = (sixth(Trends::Slope, mixed), sixth(Trends::None, mixed));
+        assert!((with - without).abs() < 0.05, "{with} {without}");
+    }
+
+    #[test]
     fn a_bowl_is_expected_until_data_say_otherwise() {
         let hyper = Hyper {
-            bowl: true,
+            trends: Trends::SlopeAndBowl,
             ..Hyper::prior_mode(2, Basis::Logarithm)
         };
         // How much lower the middle is than the corners, given a process that is flat, or a hill.

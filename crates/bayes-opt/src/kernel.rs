@@ -1,10 +1,10 @@
 //! The Matérn-5/2 kernel with one length scale per coordinate, where categorical coordinates differ or do not, and beside
-//! it, where wanted, half a wave along those that are counted or ordered, and a bowl over real numbers.
+//! it, where wanted, half a wave along those that are counted or ordered, and what coordinates have in common.
 
 use std::f64::consts::PI;
 
-use crate::bowl::Bowl;
 use crate::linalg::{add_scaled, distances, dot, in_place, multiply, weighted_squares};
+use crate::trend::Trend;
 
 const SQRT5: f64 = 2.236_067_977_499_79;
 
@@ -13,7 +13,7 @@ const SQRT5: f64 = 2.236_067_977_499_79;
 pub(crate) enum Coordinate {
     /// Levels, which are the same or not.
     Level,
-    /// One of two, 0 and 1: their squared difference says whether they are the same.
+    /// One of two values, 0 and 1: their squared difference says whether they are the same.
     Switch,
     /// Places in an order: of a list's values, or of a range whose ratios matter.
     Place,
@@ -49,7 +49,7 @@ pub(crate) struct Kernel {
     pub(crate) scale: f64,
     /// The coordinates that half a wave goes along, and its deviation.
     waves: Vec<(usize, f64)>,
-    pub(crate) bowl: Bowl,
+    pub(crate) trends: Vec<Trend>,
 }
 
 /// The middle of every coordinate.
@@ -75,7 +75,7 @@ impl Kernel {
             lists,
             scale,
             waves: waves(coordinates, wave),
-            bowl: Bowl::default(),
+            trends: Vec::new(),
         }
     }
 
@@ -96,26 +96,38 @@ impl Kernel {
             .iter()
             .map(|(_, deviation)| deviation.powi(2))
             .sum();
-        self.scale + waves + Bowl::deviation(self.bowl.height(x)).powi(2)
+        let trends = self.trends.iter().map(|trend| trend.feature(x).powi(2));
+        self.scale + waves + trends.sum::<f64>()
     }
 
-    /// Adds `factor` times the gradient of [`Kernel::variance`]: of the bowl's, as that of waves is the same everywhere.
+    /// Adds `factor` times the gradient of [`Kernel::variance`]: of the trends', as that of waves is the same everywhere.
     pub(crate) fn variance_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
-        let by_height = 2.0 * Bowl::deviation(1.0).powi(2) * self.bowl.height(x) * factor;
-        self.bowl.height_gradient(x, by_height, gradient);
+        for trend in &self.trends {
+            trend.variance_gradient(x, factor, gradient);
+        }
     }
 
-    /// What half waves and the bowl are at `x`: the products of two points' features, summed, are the covariance that they add.
+    /// What is expected at `x` of the trends.
+    pub(crate) fn expected(&self, x: &[f64]) -> f64 {
+        self.trends.iter().map(|trend| trend.mean(x)).sum()
+    }
+
+    /// Adds `factor` times the gradient of [`Kernel::expected`].
+    pub(crate) fn expected_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
+        for trend in &self.trends {
+            trend.mean_gradient(x, factor, gradient);
+        }
+    }
+
+    /// What half waves and trends are at `x`: the products of two points' features, summed, are the covariance that they add.
     /// `cos(π(a − b)) = sin πa sin πb + cos πa cos πb`.
     fn features_of(&self, x: &[f64]) -> Vec<f64> {
-        let mut features = Vec::with_capacity(2 * self.waves.len() + 1);
+        let mut features = Vec::with_capacity(2 * self.waves.len() + self.trends.len());
         for (k, deviation) in &self.waves {
             let (sine, cosine) = (PI * x[*k]).sin_cos();
             features.extend([deviation * sine, deviation * cosine]);
         }
-        if !self.bowl.is_flat() {
-            features.push(Bowl::deviation(self.bowl.height(x)));
-        }
+        features.extend(self.trends.iter().map(|trend| trend.feature(x)));
         features
     }
 
@@ -157,9 +169,11 @@ impl Kernel {
     pub(crate) fn matrix(&self, points: &[f64], waves: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let d = self.dimension().max(1);
         let n = points.len() / d;
-        let heights: Vec<f64> = points
-            .chunks_exact(d)
-            .map(|x| self.bowl.height(x))
+        let heights = |trend: &Trend| points.chunks_exact(d).map(|x| trend.height(x)).collect();
+        let trends: Vec<(f64, Vec<f64>)> = self
+            .trends
+            .iter()
+            .map(|trend| (trend.variance(), heights(trend)))
             .collect();
         let mut matrix = vec![0.0; n * n];
         let mut all_slopes = Vec::with_capacity(n * (n + 1) / 2);
@@ -167,11 +181,9 @@ impl Kernel {
             let after = (i + 1) * d;
             let x = &points[i * d..after];
             let (mut row, slopes) = self.matern_row(x, &points[..after]);
-            add_scaled(
-                &mut row,
-                Bowl::deviation(1.0).powi(2) * heights[i],
-                &heights[..=i],
-            );
+            for (variance, heights) in &trends {
+                add_scaled(&mut row, variance * heights[i], &heights[..=i]);
+            }
             if !waves.is_empty() {
                 add_scaled(&mut row, 1.0, &waves[all_slopes.len()..][..=i]);
             }
@@ -245,9 +257,8 @@ impl Kernel {
             let (sine, cosine) = (PI * x[*k]).sin_cos();
             gradient[*k] += deviation * PI * (by[0] * cosine - by[1] * sine);
         }
-        if let Some(by_bowl) = by_features.get(2 * self.waves.len()) {
-            let by_height = Bowl::deviation(*by_bowl);
-            self.bowl.height_gradient(x, by_height, gradient);
+        for (trend, by) in self.trends.iter().zip(&by_features[2 * self.waves.len()..]) {
+            trend.feature_gradient(x, *by, gradient);
         }
     }
 

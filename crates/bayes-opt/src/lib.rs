@@ -25,7 +25,6 @@
 #![forbid(unsafe_code)]
 
 mod acquisition;
-mod bowl;
 mod constraint;
 mod descent;
 mod design;
@@ -48,6 +47,7 @@ mod settings;
 mod slice;
 mod space;
 mod transform;
+mod trend;
 mod value;
 mod viability;
 mod warm;

@@ -11,6 +11,7 @@ use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
+use crate::trend::Trends;
 use crate::value::cell;
 use crate::viability;
 use crate::warm::Earlier;
@@ -109,7 +110,7 @@ impl Model {
         }
         let mut fitter = Fitter {
             coordinates: encoding.coordinates(),
-            bowl: encoding.bowl,
+            trends: encoding.trends,
             memory,
             seed,
             hypers: Memory::new(),
@@ -291,8 +292,8 @@ fn evaluation_work(n: usize, dimension: usize) -> f64 {
 
 struct Fitter<'a> {
     coordinates: &'a [Coordinate],
-    /// Whether the objective may have a bowl.
-    bowl: bool,
+    /// Those that the objective may have.
+    trends: Trends,
     memory: &'a Memory,
     seed: u64,
     hypers: Memory,
@@ -348,7 +349,7 @@ impl Fitter<'_> {
         let kept: Option<Vec<Hyper>> = names.iter().map(|name| self.kept(name, n)).collect();
         let drawn = kept.unwrap_or_else(|| {
             let likeliest = Hyper {
-                bowl: self.bowl,
+                trends: self.trends,
                 ..self.hyper(name, Basis::Logarithm, data)
             };
             let work = evaluation_work(n, self.coordinates.len()) * count as f64;
@@ -535,7 +536,7 @@ fn standard(labels: &Data) -> Data {
 pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
         coordinates: encoding.coordinates(),
-        bowl: encoding.bowl,
+        trends: encoding.trends,
         memory: &Memory::new(),
         seed: 0,
         hypers: Memory::new(),
@@ -566,7 +567,7 @@ mod tests {
     fn fitter(memory: &Memory) -> Fitter<'_> {
         Fitter {
             coordinates: &[Coordinate::Place; 5],
-            bowl: true,
+            trends: Trends::SlopeAndBowl,
             memory,
             seed: 1,
             hypers: Memory::new(),

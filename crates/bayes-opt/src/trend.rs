@@ -1,0 +1,237 @@
+//! What coordinates have in common: each alone would take evaluations of its own to learn, together they take a few. How much of
+//! it there is is normal, so that data soon say if there is none, and it goes along each coordinate by how much that matters.
+//!
+//! - A bowl over real numbers, lowest in the middle of the cube. Without it a process knows least at the border, where nothing
+//!   was measured beyond, and a search asks there too often (Siivola, Vehtari, Vanhatalo, González, Andersen 2018, "Correcting
+//!   boundary over-exploration deficiencies in Bayesian optimization with virtual derivative sign observations"). Who gives a
+//!   range of real numbers expects the best inside. Knobs that are counted or ordered have half a wave in its place
+//!   ([`Coordinate::has_wave`]).
+//! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on.
+
+use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
+use crate::linalg::{dot, weighted_squares};
+
+/// Mean and deviation of how much lower the middle is than the average over the cube, in deviations of the objective, where
+/// all coordinates are real numbers. Choices of this crate, as the next (`docs/results/tuners-tried.md`).
+const BOWL: (f64, f64) = (0.7, 0.7);
+/// The deviation of the slope over all settings, where all coordinates are switches.
+const SLOPE: f64 = 0.7;
+/// One over the variance of a switch.
+const SWITCH_PRECISION: f64 = 4.0;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Trend {
+    shape: Shape,
+    /// Of each coordinate.
+    weights: Vec<f64>,
+    /// The middle of the cube.
+    middle: Vec<f64>,
+    /// Of how much of it there is.
+    mean: f64,
+    deviation: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    /// The squared distance from the middle, less its average over the cube.
+    Bowl { average: f64 },
+    /// The signed distance from the middle.
+    Slope,
+}
+
+/// Which trends there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trends {
+    None,
+    Slope,
+    SlopeAndBowl,
+}
+
+/// Those of a space whose length scales have these logarithms.
+pub(crate) fn trends(which: Trends, coordinates: &[Coordinate], ln_lengths: &[f64]) -> Vec<Trend> {
+    let along = |kind: Coordinate| -> Vec<bool> {
+        let those = coordinates.iter().map(|coordinate| *coordinate == kind);
+        those.collect()
+    };
+    let (reals, switches) = (along(Coordinate::Real), along(Coordinate::Switch));
+    let may_have_bowl = which == Trends::SlopeAndBowl && count(&reals) > 0;
+    // One switch alone has nothing in common with others.
+    let may_have_slope = which != Trends::None && count(&switches) > 1;
+    let bowl = may_have_bowl.then(|| Trend::bowl(&reals, ln_lengths));
+    let slope = may_have_slope.then(|| Trend::slope(&switches, ln_lengths));
+    bowl.into_iter().chain(slope).collect()
+}
+
+fn count(along: &[bool]) -> usize {
+    along.iter().filter(|along| **along).count()
+}
+
+fn share(along: &[bool]) -> f64 {
+    count(along) as f64 / along.len().max(1) as f64
+}
+
+/// How much each of `along` matters, `ℓ^-power`, and 0 of the others.
+fn weights(along: &[bool], ln_lengths: &[f64], power: f64) -> Vec<f64> {
+    let matters = |(along, ln): (&bool, &f64)| if *along { (-power * ln).exp() } else { 0.0 };
+    along.iter().zip(ln_lengths).map(matters).collect()
+}
+
+fn times(factor: f64, weights: Vec<f64>) -> Vec<f64> {
+    weights.into_iter().map(|weight| factor * weight).collect()
+}
+
+impl Trend {
+    /// Less deep by the share of other coordinates, and by how much these matter.
+    fn bowl(along: &[bool], ln_lengths: &[f64]) -> Self {
+        let all: f64 = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).sum();
+        let each = UNIFORM_PRECISION * share(along) / all;
+        let weights = times(each, weights(along, ln_lengths, 2.0));
+        let average = weights.iter().sum::<f64>() / UNIFORM_PRECISION;
+        Self::new(Shape::Bowl { average }, weights, BOWL)
+    }
+
+    /// Of less variance by the share of other coordinates.
+    fn slope(along: &[bool], ln_lengths: &[f64]) -> Self {
+        let weights = weights(along, ln_lengths, 1.0);
+        let each = (SWITCH_PRECISION / dot(&weights, &weights)).sqrt();
+        let deviation = SLOPE * share(along).sqrt();
+        Self::new(Shape::Slope, times(each, weights), (0.0, deviation))
+    }
+
+    fn new(shape: Shape, weights: Vec<f64>, (mean, deviation): (f64, f64)) -> Self {
+        Trend {
+            shape,
+            middle: vec![MIDDLE; weights.len()],
+            weights,
+            mean,
+            deviation,
+        }
+    }
+
+    /// How high `x` lies: 0 on average over the cube. The value there has this as often as there is of the trend.
+    pub(crate) fn height(&self, x: &[f64]) -> f64 {
+        match self.shape {
+            Shape::Bowl { average } => weighted_squares(x, &self.middle, &self.weights) - average,
+            Shape::Slope => dot(x, &self.weights) - dot(&self.middle, &self.weights),
+        }
+    }
+
+    /// Adds `factor` times the gradient of [`Trend::height`].
+    fn height_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
+        for ((gradient, weight), x) in gradient.iter_mut().zip(&self.weights).zip(x) {
+            let slope = match self.shape {
+                Shape::Bowl { .. } => 2.0 * (x - MIDDLE),
+                Shape::Slope => 1.0,
+            };
+            *gradient += factor * weight * slope;
+        }
+    }
+
+    /// What is expected of it at `x`.
+    pub(crate) fn mean(&self, x: &[f64]) -> f64 {
+        self.mean * self.height(x)
+    }
+
+    /// Adds `factor` times the gradient of [`Trend::mean`].
+    pub(crate) fn mean_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
+        self.height_gradient(x, self.mean * factor, gradient);
+    }
+
+    /// The product of two points' features is the covariance that it adds.
+    pub(crate) fn feature(&self, x: &[f64]) -> f64 {
+        self.deviation * self.height(x)
+    }
+
+    /// Adds `factor` times the gradient of [`Trend::feature`].
+    pub(crate) fn feature_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
+        self.height_gradient(x, self.deviation * factor, gradient);
+    }
+
+    /// The variance that it adds to points of height 1.
+    pub(crate) fn variance(&self) -> f64 {
+        self.deviation.powi(2)
+    }
+
+    /// Adds `factor` times the gradient of the variance that it adds.
+    pub(crate) fn variance_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
+        let by_height = 2.0 * self.variance() * self.height(x) * factor;
+        self.height_gradient(x, by_height, gradient);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTHS: [f64; 3] = [0.0, 1.0, -0.5];
+
+    #[test]
+    fn coordinates_have_in_common_what_their_kinds_have() {
+        use Coordinate::{Level, Place, Real, Switch, Whole};
+        let heights = |coordinates: &[Coordinate], at: &[f64]| -> Vec<f64> {
+            let lengths = vec![0.0; coordinates.len()];
+            let trends = trends(Trends::SlopeAndBowl, coordinates, &lengths);
+            let heights = trends.iter().map(|trend| trend.height(at));
+            heights.map(|height| (1e9 * height).round() / 1e9).collect()
+        };
+        // In the middle.
+        assert_eq!(heights(&[Real; 2], &[0.5; 2]), [-1.0]);
+        assert_eq!(heights(&[Real, Whole], &[0.5; 2]), [-0.25]);
+        // All on, half of them.
+        assert_eq!(heights(&[Switch; 4], &[1.0; 4]), [2.0]);
+        assert_eq!(heights(&[Switch; 4], &[1.0, 1.0, 0.0, 0.0]), [0.0]);
+        assert_eq!(
+            heights(&[Real, Switch, Switch], &[0.5, 0.0, 0.0]),
+            [-0.111111111, (-1e9 * 2.0_f64.sqrt()).round() / 1e9]
+        );
+        for nothing in [Whole, Place, Switch, Level] {
+            assert!(heights(&[nothing, Level], &[1.0; 2]).is_empty());
+        }
+    }
+
+    #[test]
+    fn heights_are_0_on_average_and_slopes_as_steep_as_they_are_to_be() {
+        let bowl = Trend::bowl(&[true; 3], &LENGTHS);
+        let middle = bowl.height(&[MIDDLE; 3]);
+        let at = |k: usize, x: f64| {
+            let mut at = [MIDDLE; 3];
+            at[k] = x;
+            bowl.height(&at) - middle
+        };
+        // Coordinates add up; Simpson's rule is exact along each.
+        let average = |k: usize| (at(k, 0.0) + 4.0 * at(k, MIDDLE) + at(k, 1.0)) / 6.0;
+        let averages: f64 = (0..3).map(average).sum();
+        assert!((middle + 1.0).abs() < 1e-12 && (averages - 1.0).abs() < 1e-12);
+
+        let slope = Trend::slope(&[true; 3], &LENGTHS);
+        let settings = (0..8).map(|bits| [0, 1, 2].map(|k| f64::from(bits >> k & 1)));
+        let squares: f64 = settings.map(|x| slope.feature(&x).powi(2)).sum();
+        assert!((squares / 8.0 - SLOPE * SLOPE).abs() < 1e-12);
+    }
+
+    #[test]
+    fn gradients_are_difference_quotients() {
+        let at = [0.2, 0.9, 0.4];
+        for trend in [
+            Trend::bowl(&[true, false, true], &LENGTHS),
+            Trend::slope(&[true, true, false], &LENGTHS),
+        ] {
+            let variance = |x: &[f64]| trend.feature(x).powi(2);
+            let function =
+                |x: &[f64]| 0.3 * trend.mean(x) - 2.0 * trend.feature(x) + 0.7 * variance(x);
+            let mut gradient = [0.0; 3];
+            trend.mean_gradient(&at, 0.3, &mut gradient);
+            trend.feature_gradient(&at, -2.0, &mut gradient);
+            trend.variance_gradient(&at, 0.7, &mut gradient);
+            for k in 0..3 {
+                let moved = |step: f64| {
+                    let mut x = at;
+                    x[k] += step;
+                    function(&x)
+                };
+                let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                assert!((quotient - gradient[k]).abs() < 1e-8, "{trend:?} {k}");
+            }
+        }
+    }
+}
