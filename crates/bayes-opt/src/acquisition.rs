@@ -636,10 +636,9 @@ mod tests {
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale: 0.0,
                 wave,
-                trends: if wave > 0.0 {
-                    Trends::SlopeAndBowl
-                } else {
-                    Trends::None
+                trends: Trends {
+                    bowl: wave > 0.0,
+                    slope: false,
                 },
             };
             Gp::condition(&data, &COORDINATES, hyper).unwrap()

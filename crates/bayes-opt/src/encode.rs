@@ -8,7 +8,6 @@
 
 use crate::kernel::{Coordinate, MIDDLE};
 use crate::space::{Kind, Parameter, PriorGuess};
-use crate::trend::Trends;
 use crate::value::{Configuration, Value, cell, round_to_i64};
 
 /// Where the ordered coordinate stands while a special value is set.
@@ -35,8 +34,8 @@ pub(crate) struct Column {
 pub(crate) struct Encoding {
     columns: Vec<Column>,
     coordinates: Vec<Coordinate>,
-    /// Those that coordinates may have in common.
-    pub(crate) trends: Trends,
+    /// Whether a bowl is expected along real numbers.
+    pub(crate) bowl: bool,
 }
 
 impl Encoding {
@@ -75,7 +74,7 @@ impl Encoding {
         Encoding {
             columns,
             coordinates,
-            trends: Trends::SlopeAndBowl,
+            bowl: true,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::slice::Chain;
-use crate::trend::{Trends, trends};
+use crate::trend::Trends;
 
 const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
@@ -84,14 +84,14 @@ impl Hyper {
             ln_noise: NOISE_PRIOR.0 - basis.slope() * NOISE_PRIOR.1.powi(2),
             ln_scale: 0.0,
             wave: basis.wave(),
-            trends: Trends::None,
+            trends: Trends::NONE,
         }
     }
 
     pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
         let scale = self.ln_scale.exp();
         let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.wave);
-        kernel.trends = trends(self.trends, coordinates, &self.ln_lengths);
+        kernel.trends = self.trends.along(coordinates, &self.ln_lengths);
         kernel
     }
 
@@ -108,7 +108,7 @@ impl Hyper {
             ln_noise: vector[dimension],
             ln_scale: 0.0,
             wave: basis.wave(),
-            trends: Trends::None,
+            trends: Trends::NONE,
         }
     }
 }
@@ -532,6 +532,14 @@ mod tests {
         }
     }
 
+    const BOWL: Trends = Trends {
+        bowl: true,
+        ..Trends::NONE
+    };
+    const SLOPE: Trends = Trends {
+        slope: true,
+        ..Trends::NONE
+    };
     const COORDINATES: [Coordinate; 3] = [Coordinate::Place, Coordinate::Place, Coordinate::Level];
 
     #[test]
@@ -584,7 +592,7 @@ mod tests {
     fn the_posterior_at_an_observation_is_the_posterior() {
         let data = data(20, 0.3);
         let hyper = Hyper {
-            trends: Trends::SlopeAndBowl,
+            trends: BOWL,
             ..Hyper::prior_mode(3, Basis::Logarithm)
         };
         let coordinates = [Coordinate::Place, Coordinate::Real, Coordinate::Level];
@@ -672,18 +680,18 @@ mod tests {
         };
         for up in [1.0, -1.0] {
             let alike = [0.4, 0.5, 0.6, 0.3, 0.5].map(|by| up * by);
-            let (with, without) = (sixth(Trends::Slope, alike), sixth(Trends::None, alike));
+            let (with, without) = (sixth(SLOPE, alike), sixth(Trends::NONE, alike));
             assert!(up * with > up * without + 0.1, "{with} {without}");
         }
         let mixed = [0.5, -0.5, 0.5, -0.5, 0.0];
-        let (with, without) = (sixth(Trends::Slope, mixed), sixth(Trends::None, mixed));
+        let (with, without) = (sixth(SLOPE, mixed), sixth(Trends::NONE, mixed));
         assert!((with - without).abs() < 0.05, "{with} {without}");
     }
 
     #[test]
     fn a_bowl_is_expected_until_data_say_otherwise() {
         let hyper = Hyper {
-            trends: Trends::SlopeAndBowl,
+            trends: BOWL,
             ..Hyper::prior_mode(2, Basis::Logarithm)
         };
         // How much lower the middle is than the corners, given a process that is flat, or a hill.

@@ -11,7 +11,7 @@ use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
-use crate::trend::Trends;
+use crate::trend::{Trends, may_slope};
 use crate::value::cell;
 use crate::viability;
 use crate::warm::Earlier;
@@ -110,7 +110,7 @@ impl Model {
         }
         let mut fitter = Fitter {
             coordinates: encoding.coordinates(),
-            trends: encoding.trends,
+            bowl: encoding.bowl,
             memory,
             seed,
             hypers: Memory::new(),
@@ -292,8 +292,8 @@ fn evaluation_work(n: usize, dimension: usize) -> f64 {
 
 struct Fitter<'a> {
     coordinates: &'a [Coordinate],
-    /// Those that the objective may have.
-    trends: Trends,
+    /// Whether the objective may have a bowl.
+    bowl: bool,
     memory: &'a Memory,
     seed: u64,
     hypers: Memory,
@@ -349,14 +349,18 @@ impl Fitter<'_> {
         let kept: Option<Vec<Hyper>> = names.iter().map(|name| self.kept(name, n)).collect();
         let drawn = kept.unwrap_or_else(|| {
             let likeliest = Hyper {
-                trends: self.trends,
+                trends: Trends {
+                    bowl: self.bowl,
+                    slope: false,
+                },
                 ..self.hyper(name, Basis::Logarithm, data)
             };
             let work = evaluation_work(n, self.coordinates.len()) * count as f64;
             let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
             // Luck of its own for every number of observations.
             let seed = self.seed.wrapping_add(n as u64);
-            let drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
+            let mut drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
+            self.slope(data, &mut drawn);
             let fitted = drawn.iter().map(|hyper| (hyper.clone(), n));
             self.hypers.extend(names.into_iter().zip(fitted));
             drawn
@@ -367,6 +371,25 @@ impl Fitter<'_> {
                 .filter_map(|hyper| Gp::condition(data, self.coordinates, hyper))
                 .collect(),
         )
+    }
+
+    /// Gives draws a slope that switches have in common, where the data are the more probable with it, on average over the draws.
+    fn slope(&self, data: &Data, drawn: &mut [Hyper]) {
+        if !may_slope(self.coordinates) {
+            return;
+        }
+        let mut sloped = drawn.to_vec();
+        sloped
+            .iter_mut()
+            .for_each(|hyper| hyper.trends.slope = true);
+        let evidence = |hypers: &[Hyper]| -> f64 {
+            let each = hypers.iter();
+            each.map(|hyper| log_posterior(data, self.coordinates, Basis::Logarithm, hyper))
+                .sum()
+        };
+        if evidence(&sloped) > evidence(drawn) {
+            drawn.clone_from_slice(&sloped);
+        }
     }
 
     /// The hyper-parameters that a process had, while there are few new data.
@@ -536,7 +559,7 @@ fn standard(labels: &Data) -> Data {
 pub(crate) fn survival(told: &[Told], encoding: &Encoding) -> Option<Feasibility> {
     let mut fitter = Fitter {
         coordinates: encoding.coordinates(),
-        trends: encoding.trends,
+        bowl: encoding.bowl,
         memory: &Memory::new(),
         seed: 0,
         hypers: Memory::new(),
@@ -567,11 +590,42 @@ mod tests {
     fn fitter(memory: &Memory) -> Fitter<'_> {
         Fitter {
             coordinates: &[Coordinate::Place; 5],
-            trends: Trends::SlopeAndBowl,
+            bowl: true,
             memory,
             seed: 1,
             hypers: Memory::new(),
         }
+    }
+
+    #[test]
+    fn switches_have_a_slope_where_they_act_alike() {
+        let sloped = |effects: [f64; 8]| {
+            let points: Vec<Vec<f64>> = (0..16)
+                .map(|i| sobol(i, 8, 4).iter().map(|x| x.round()).collect())
+                .collect();
+            let value = |x: &Vec<f64>| x.iter().zip(effects).map(|(x, by)| (x - 0.5) * by).sum();
+            let data = Data {
+                values: points.iter().map(value).collect(),
+                points: points.into_iter().flatten().collect(),
+                ..data(16, 1)
+            };
+            let memory = Memory::new();
+            let mut fitter = Fitter {
+                coordinates: &[Coordinate::Switch; 8],
+                ..fitter(&memory)
+            };
+            fitter.draws(PLAIN, &data);
+            let slopes: Vec<bool> = fitter
+                .hypers
+                .iter()
+                .filter(|(name, _)| name.as_str() != PLAIN)
+                .map(|(_, (hyper, _))| hyper.trends.slope)
+                .collect();
+            assert!(!slopes.is_empty() && slopes.iter().all(|slope| *slope == slopes[0]));
+            slopes[0]
+        };
+        assert!(sloped([0.6; 8]) && sloped([-0.6; 8]));
+        assert!(!sloped([1.0, -1.0, 1.0, -1.0, 0.5, -0.5, 0.1, -0.1]));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use crate::constraint::LinearConstraint;
 use crate::encode::Encoding;
 use crate::error::SpaceError;
-use crate::trend::Trends;
 use crate::value::{Configuration, Value};
 
 /// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells apart. Choices of this crate.
@@ -404,9 +403,7 @@ impl Space {
             });
         }
         // Where constraints leave the middle out, it is no place to expect the best at.
-        if !space.allows(&space.encoding.middle()) {
-            space.encoding.trends = Trends::Slope;
-        }
+        space.encoding.bowl = space.allows(&space.encoding.middle());
         Ok(space)
     }
 
@@ -575,7 +572,7 @@ mod tests {
         let bowl = |constraint: &str| {
             let constraint = LinearConstraint::parse(constraint).unwrap();
             let space = Space::new(vec![float("a"), float("b")], vec![constraint]).unwrap();
-            space.encoding.trends == Trends::SlopeAndBowl
+            space.encoding.bowl
         };
         assert!(bowl("a + b <= 1.0") && !bowl("a + b <= 0.9"));
     }

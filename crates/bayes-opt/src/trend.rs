@@ -6,7 +6,8 @@
 //!   boundary over-exploration deficiencies in Bayesian optimization with virtual derivative sign observations"). Who gives a
 //!   range of real numbers expects the best inside. Knobs that are counted or ordered have half a wave in its place
 //!   ([`Coordinate::has_wave`]).
-//! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on.
+//! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on. Only where the data are the more
+//!   probable with it.
 
 use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
 use crate::linalg::{dot, weighted_squares};
@@ -41,25 +42,36 @@ enum Shape {
 
 /// Which trends there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trends {
-    None,
-    Slope,
-    SlopeAndBowl,
+pub(crate) struct Trends {
+    pub(crate) bowl: bool,
+    pub(crate) slope: bool,
 }
 
-/// Those of a space whose length scales have these logarithms.
-pub(crate) fn trends(which: Trends, coordinates: &[Coordinate], ln_lengths: &[f64]) -> Vec<Trend> {
-    let along = |kind: Coordinate| -> Vec<bool> {
-        let those = coordinates.iter().map(|coordinate| *coordinate == kind);
-        those.collect()
+impl Trends {
+    pub(crate) const NONE: Self = Trends {
+        bowl: false,
+        slope: false,
     };
-    let (reals, switches) = (along(Coordinate::Real), along(Coordinate::Switch));
-    let may_have_bowl = which == Trends::SlopeAndBowl && count(&reals) > 0;
-    // One switch alone has nothing in common with others.
-    let may_have_slope = which != Trends::None && count(&switches) > 1;
-    let bowl = may_have_bowl.then(|| Trend::bowl(&reals, ln_lengths));
-    let slope = may_have_slope.then(|| Trend::slope(&switches, ln_lengths));
-    bowl.into_iter().chain(slope).collect()
+
+    /// Those of a space whose length scales have these logarithms.
+    pub(crate) fn along(self, coordinates: &[Coordinate], ln_lengths: &[f64]) -> Vec<Trend> {
+        let bowl = self.bowl && coordinates.contains(&Coordinate::Real);
+        let bowl = bowl.then(|| Trend::bowl(&of_kind(coordinates, Coordinate::Real), ln_lengths));
+        let slope = self.slope && may_slope(coordinates);
+        let slope =
+            slope.then(|| Trend::slope(&of_kind(coordinates, Coordinate::Switch), ln_lengths));
+        bowl.into_iter().chain(slope).collect()
+    }
+}
+
+/// Whether there are switches that may have a slope in common: one alone has nothing in common with others.
+pub(crate) fn may_slope(coordinates: &[Coordinate]) -> bool {
+    count(&of_kind(coordinates, Coordinate::Switch)) > 1
+}
+
+fn of_kind(coordinates: &[Coordinate], kind: Coordinate) -> Vec<bool> {
+    let those = coordinates.iter().map(|coordinate| *coordinate == kind);
+    those.collect()
 }
 
 fn count(along: &[bool]) -> usize {
@@ -170,7 +182,11 @@ mod tests {
         use Coordinate::{Level, Place, Real, Switch, Whole};
         let heights = |coordinates: &[Coordinate], at: &[f64]| -> Vec<f64> {
             let lengths = vec![0.0; coordinates.len()];
-            let trends = trends(Trends::SlopeAndBowl, coordinates, &lengths);
+            let all = Trends {
+                bowl: true,
+                slope: true,
+            };
+            let trends = all.along(coordinates, &lengths);
             let heights = trends.iter().map(|trend| trend.height(at));
             heights.map(|height| (1e9 * height).round() / 1e9).collect()
         };

@@ -45,7 +45,7 @@ pub(crate) fn choose(data: &Data, coordinates: &[Coordinate], start: &Hyper) -> 
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale,
                 wave: WAVE * ln_scale.exp(),
-                trends: Trends::None,
+                trends: Trends::NONE,
             };
             let Some(mode) = mode(data, coordinates, &hyper) else {
                 continue;
@@ -220,7 +220,7 @@ mod tests {
             ln_noise: f64::NEG_INFINITY,
             ln_scale: 1.0,
             wave: 0.0,
-            trends: Trends::None,
+            trends: Trends::NONE,
         };
         let mode = mode(&data, &[Coordinate::Place], &hyper).unwrap();
         let gp = condition(&data, &[Coordinate::Place], &hyper).unwrap();
