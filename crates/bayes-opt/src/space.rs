@@ -44,7 +44,8 @@ pub enum Kind {
         /// The values, in their order.
         values: Vec<Value>,
     },
-    /// Values without an order.
+    /// Values without an order. Of two, as of [`Kind::Bool`], the first is what is off: what others cost, or bring, when they are on is
+    /// expected of it too, once measurements bear that out.
     Categorical {
         /// The values.
         values: Vec<Value>,

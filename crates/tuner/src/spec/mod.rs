@@ -169,7 +169,7 @@ pub struct ParameterSpec {
     /// `linear` or `log`.
     #[serde(default)]
     pub scale: Scale,
-    /// The values of an `ordinal` or `categorical` parameter.
+    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one; of two, what is off comes first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Scalar>>,
     /// Values outside the range that mean something else, such as 0 = off.
