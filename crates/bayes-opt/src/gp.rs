@@ -667,7 +667,7 @@ mod tests {
                 values: [&[0.0], &each[..]].concat(),
                 variances: vec![1e-3; 6],
                 weights: vec![1.0; 6],
-                points: points.clone(),
+                points,
                 mean_prior: (0.0, 1.0),
             };
             let hyper = Hyper {

@@ -25,8 +25,9 @@ pub(crate) struct Trend {
     shape: Shape,
     /// Of each coordinate.
     weights: Vec<f64>,
-    /// The middle of the cube.
+    /// The middle of the cube, and the average over it.
     middle: Vec<f64>,
+    average: f64,
     /// Of how much of it there is.
     mean: f64,
     deviation: f64,
@@ -34,9 +35,9 @@ pub(crate) struct Trend {
 
 #[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// The squared distance from the middle, less its average over the cube.
-    Bowl { average: f64 },
-    /// The signed distance from the middle.
+    /// The squared distance from the middle.
+    Bowl,
+    /// The coordinates themselves.
     Slope,
 }
 
@@ -55,66 +56,70 @@ impl Trends {
 
     /// Those of a space whose length scales have these logarithms.
     pub(crate) fn along(self, coordinates: &[Coordinate], ln_lengths: &[f64]) -> Vec<Trend> {
-        let bowl = self.bowl && coordinates.contains(&Coordinate::Real);
-        let bowl = bowl.then(|| Trend::bowl(&of_kind(coordinates, Coordinate::Real), ln_lengths));
+        let bowl = self.bowl && count(coordinates, Coordinate::Real) > 0;
+        let bowl = bowl.then(|| Trend::bowl(coordinates, ln_lengths));
         let slope = self.slope && may_slope(coordinates);
-        let slope =
-            slope.then(|| Trend::slope(&of_kind(coordinates, Coordinate::Switch), ln_lengths));
+        let slope = slope.then(|| Trend::slope(coordinates, ln_lengths));
         bowl.into_iter().chain(slope).collect()
     }
 }
 
 /// Whether there are switches that may have a slope in common: one alone has nothing in common with others.
 pub(crate) fn may_slope(coordinates: &[Coordinate]) -> bool {
-    count(&of_kind(coordinates, Coordinate::Switch)) > 1
+    count(coordinates, Coordinate::Switch) > 1
 }
 
-fn of_kind(coordinates: &[Coordinate], kind: Coordinate) -> Vec<bool> {
-    let those = coordinates.iter().map(|coordinate| *coordinate == kind);
-    those.collect()
+fn count(coordinates: &[Coordinate], kind: Coordinate) -> usize {
+    coordinates.iter().filter(|other| **other == kind).count()
 }
 
-fn count(along: &[bool]) -> usize {
-    along.iter().filter(|along| **along).count()
+fn share(coordinates: &[Coordinate], kind: Coordinate) -> f64 {
+    count(coordinates, kind) as f64 / coordinates.len() as f64
 }
 
-fn share(along: &[bool]) -> f64 {
-    count(along) as f64 / along.len().max(1) as f64
-}
-
-/// How much each of `along` matters, `ℓ^-power`, and 0 of the others.
-fn weights(along: &[bool], ln_lengths: &[f64], power: f64) -> Vec<f64> {
-    let matters = |(along, ln): (&bool, &f64)| if *along { (-power * ln).exp() } else { 0.0 };
-    along.iter().zip(ln_lengths).map(matters).collect()
-}
-
-fn times(factor: f64, weights: Vec<f64>) -> Vec<f64> {
-    weights.into_iter().map(|weight| factor * weight).collect()
+/// `each` times how much coordinates of this kind matter, `ℓ^-power`, and 0 of the others.
+fn weights(
+    each: f64,
+    coordinates: &[Coordinate],
+    kind: Coordinate,
+    ln_lengths: &[f64],
+    power: f64,
+) -> Vec<f64> {
+    let weight = |(other, ln): (&Coordinate, &f64)| match *other == kind {
+        true => each * (-power * ln).exp(),
+        false => 0.0,
+    };
+    coordinates.iter().zip(ln_lengths).map(weight).collect()
 }
 
 impl Trend {
-    /// Less deep by the share of other coordinates, and by how much these matter.
-    fn bowl(along: &[bool], ln_lengths: &[f64]) -> Self {
+    /// Less deep by the share of coordinates that are no real numbers, and by how much these matter.
+    fn bowl(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
+        let kind = Coordinate::Real;
         let all: f64 = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).sum();
-        let each = UNIFORM_PRECISION * share(along) / all;
-        let weights = times(each, weights(along, ln_lengths, 2.0));
+        let each = UNIFORM_PRECISION * share(coordinates, kind) / all;
+        let weights = weights(each, coordinates, kind, ln_lengths, 2.0);
         let average = weights.iter().sum::<f64>() / UNIFORM_PRECISION;
-        Self::new(Shape::Bowl { average }, weights, BOWL)
+        Self::new(Shape::Bowl, weights, average, BOWL)
     }
 
-    /// Of less variance by the share of other coordinates.
-    fn slope(along: &[bool], ln_lengths: &[f64]) -> Self {
-        let weights = weights(along, ln_lengths, 1.0);
-        let each = (SWITCH_PRECISION / dot(&weights, &weights)).sqrt();
-        let deviation = SLOPE * share(along).sqrt();
-        Self::new(Shape::Slope, times(each, weights), (0.0, deviation))
+    /// Of less variance by the share of coordinates that are no switches.
+    fn slope(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
+        let kind = Coordinate::Switch;
+        let weights = |each: f64| weights(each, coordinates, kind, ln_lengths, 1.0);
+        let matter = weights(1.0);
+        let weights = weights((SWITCH_PRECISION / dot(&matter, &matter)).sqrt());
+        let average = dot(&vec![MIDDLE; weights.len()], &weights);
+        let deviation = SLOPE * share(coordinates, kind).sqrt();
+        Self::new(Shape::Slope, weights, average, (0.0, deviation))
     }
 
-    fn new(shape: Shape, weights: Vec<f64>, (mean, deviation): (f64, f64)) -> Self {
+    fn new(shape: Shape, weights: Vec<f64>, average: f64, (mean, deviation): (f64, f64)) -> Self {
         Trend {
             shape,
             middle: vec![MIDDLE; weights.len()],
             weights,
+            average,
             mean,
             deviation,
         }
@@ -122,17 +127,18 @@ impl Trend {
 
     /// How high `x` lies: 0 on average over the cube. The value there has this as often as there is of the trend.
     pub(crate) fn height(&self, x: &[f64]) -> f64 {
-        match self.shape {
-            Shape::Bowl { average } => weighted_squares(x, &self.middle, &self.weights) - average,
-            Shape::Slope => dot(x, &self.weights) - dot(&self.middle, &self.weights),
-        }
+        let height = match self.shape {
+            Shape::Bowl => weighted_squares(x, &self.middle, &self.weights),
+            Shape::Slope => dot(x, &self.weights),
+        };
+        height - self.average
     }
 
     /// Adds `factor` times the gradient of [`Trend::height`].
     fn height_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
         for ((gradient, weight), x) in gradient.iter_mut().zip(&self.weights).zip(x) {
             let slope = match self.shape {
-                Shape::Bowl { .. } => 2.0 * (x - MIDDLE),
+                Shape::Bowl => 2.0 * (x - MIDDLE),
                 Shape::Slope => 1.0,
             };
             *gradient += factor * weight * slope;
@@ -207,7 +213,7 @@ mod tests {
 
     #[test]
     fn heights_are_0_on_average_and_slopes_as_steep_as_they_are_to_be() {
-        let bowl = Trend::bowl(&[true; 3], &LENGTHS);
+        let bowl = Trend::bowl(&[Coordinate::Real; 3], &LENGTHS);
         let middle = bowl.height(&[MIDDLE; 3]);
         let at = |k: usize, x: f64| {
             let mut at = [MIDDLE; 3];
@@ -218,8 +224,12 @@ mod tests {
         let average = |k: usize| (at(k, 0.0) + 4.0 * at(k, MIDDLE) + at(k, 1.0)) / 6.0;
         let averages: f64 = (0..3).map(average).sum();
         assert!((middle + 1.0).abs() < 1e-12 && (averages - 1.0).abs() < 1e-12);
+        // The shorter the length scale, the steeper.
+        assert!(at(0, 0.0) > at(1, 0.0) && at(2, 0.0) > at(0, 0.0));
+        let half = Trend::bowl(&[Coordinate::Real, Coordinate::Whole], &LENGTHS[..2]);
+        assert!(half.height(&[0.5, 0.0]) == half.height(&[0.5, 1.0]));
 
-        let slope = Trend::slope(&[true; 3], &LENGTHS);
+        let slope = Trend::slope(&[Coordinate::Switch; 3], &LENGTHS);
         let settings = (0..8).map(|bits| [0, 1, 2].map(|k| f64::from(bits >> k & 1)));
         let squares: f64 = settings.map(|x| slope.feature(&x).powi(2)).sum();
         assert!((squares / 8.0 - SLOPE * SLOPE).abs() < 1e-12);
@@ -227,10 +237,11 @@ mod tests {
 
     #[test]
     fn gradients_are_difference_quotients() {
+        use Coordinate::{Level, Real, Switch};
         let at = [0.2, 0.9, 0.4];
         for trend in [
-            Trend::bowl(&[true, false, true], &LENGTHS),
-            Trend::slope(&[true, true, false], &LENGTHS),
+            Trend::bowl(&[Real, Level, Real], &LENGTHS),
+            Trend::slope(&[Switch, Switch, Level], &LENGTHS),
         ] {
             let variance = |x: &[f64]| trend.feature(x).powi(2);
             let function =
