@@ -612,16 +612,22 @@ mod tests {
     use crate::design::sobol;
     use crate::gp::{Data, Hyper};
     use crate::kernel::Coordinate;
-    use crate::trend::Trends;
+    use crate::trend::Shared;
 
-    const COORDINATES: [Coordinate; 2] = [Coordinate::Place, Coordinate::Real];
+    const D: usize = 4;
+    const COORDINATES: [Coordinate; D] = [
+        Coordinate::Place,
+        Coordinate::Real,
+        Coordinate::Switch,
+        Coordinate::Switch,
+    ];
 
     /// Two processes of the same observations, and their points.
     fn objective(noise: f64) -> (Mixture, Vec<Vec<f64>>) {
-        let points: Vec<Vec<f64>> = (0..12).map(|index| sobol(index, 2, 3)).collect();
+        let points: Vec<Vec<f64>> = (0..12).map(|index| sobol(index, D, 3)).collect();
         let values: Vec<f64> = points
             .iter()
-            .map(|x| (7.0 * x[0]).sin() + (x[1] - 0.3).powi(2))
+            .map(|x| (7.0 * x[0]).sin() + (x[1] - 0.3).powi(2) + 0.2 * (x[2] + x[3]))
             .collect();
         let data = Data {
             points: points.concat(),
@@ -632,13 +638,13 @@ mod tests {
         };
         let with = |wave: f64, ln_length: f64| {
             let hyper = Hyper {
-                ln_lengths: vec![ln_length; 2],
+                ln_lengths: vec![ln_length; D],
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale: 0.0,
                 wave,
-                trends: Trends {
+                shared: Shared {
                     bowl: wave > 0.0,
-                    slope: false,
+                    slope: wave > 0.0,
                 },
             };
             Gp::condition(&data, &COORDINATES, hyper).unwrap()
@@ -682,7 +688,7 @@ mod tests {
         let plain = surface(Acquisition::LogEi, 0.0, &[]);
         let mut scratch = Scratch::default();
         for index in 100..200 {
-            let x = sobol(index, 2, 4);
+            let x = sobol(index, D, 4);
             let (a, b) = (
                 noisy.evaluate(&x, &mut scratch, None),
                 plain.evaluate(&x, &mut scratch, None),
@@ -701,10 +707,10 @@ mod tests {
             Acquisition::Ucb { beta: 2.0 },
         ];
         for acquisition in all {
-            let surface = surface(acquisition, 0.01, &[vec![0.3, 0.6]]);
+            let surface = surface(acquisition, 0.01, &[vec![0.3, 0.6, 0.0, 1.0]]);
             let mut scratch = Scratch::default();
             // More points than are evaluated at once.
-            let points: Vec<Vec<f64>> = (0..300).map(|index| sobol(index, 2, 5)).collect();
+            let points: Vec<Vec<f64>> = (0..300).map(|index| sobol(index, D, 5)).collect();
             for (x, at_most) in points.iter().zip(surface.at_most(&points)) {
                 let value = surface.evaluate(x, &mut scratch, None);
                 let gap = at_most - value;
@@ -719,10 +725,10 @@ mod tests {
                 );
             }
             for index in 50..60 {
-                let x = sobol(index, 2, 4);
-                let mut gradient = vec![0.0; 2];
+                let x = sobol(index, D, 4);
+                let mut gradient = vec![0.0; D];
                 surface.evaluate(&x, &mut scratch, Some(&mut gradient));
-                for k in 0..2 {
+                for k in 0..D {
                     let mut moved = |step: f64| {
                         let mut x = x.clone();
                         x[k] += step;
@@ -742,7 +748,7 @@ mod tests {
     #[test]
     fn a_pending_point_is_not_worth_asking_again() {
         let mut scratch = Scratch::default();
-        let x = vec![0.68, 0.3];
+        let x = vec![0.68, 0.3, 0.0, 0.0];
         let free = surface(Acquisition::LogNoisyEi, 0.01, &[]).evaluate(&x, &mut scratch, None);
         let taken = surface(Acquisition::LogNoisyEi, 0.01, std::slice::from_ref(&x)).evaluate(
             &x,

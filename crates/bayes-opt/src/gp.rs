@@ -16,7 +16,7 @@ use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::slice::Chain;
-use crate::trend::Trends;
+use crate::trend::Shared;
 
 const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
@@ -56,7 +56,7 @@ impl Basis {
         }
     }
 
-    fn wave(self) -> f64 {
+    pub(crate) fn wave(self) -> f64 {
         match self {
             Self::Variable => 0.0,
             Self::Logarithm => WAVE,
@@ -65,14 +65,14 @@ impl Basis {
 }
 
 /// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn part and of half waves, and
-/// which trends coordinates may have in common. All but the last two in logarithms.
+/// what coordinates have in common. All but the last two in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
     pub(crate) ln_noise: f64,
     pub(crate) ln_scale: f64,
     pub(crate) wave: f64,
-    pub(crate) trends: Trends,
+    pub(crate) shared: Shared,
 }
 
 impl Hyper {
@@ -84,14 +84,14 @@ impl Hyper {
             ln_noise: NOISE_PRIOR.0 - basis.slope() * NOISE_PRIOR.1.powi(2),
             ln_scale: 0.0,
             wave: basis.wave(),
-            trends: Trends::NONE,
+            shared: Shared::NOTHING,
         }
     }
 
     pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
         let scale = self.ln_scale.exp();
         let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.wave);
-        kernel.trends = self.trends.along(coordinates, &self.ln_lengths);
+        kernel.trends = self.shared.trends(coordinates, &self.ln_lengths);
         kernel
     }
 
@@ -108,7 +108,7 @@ impl Hyper {
             ln_noise: vector[dimension],
             ln_scale: 0.0,
             wave: basis.wave(),
-            trends: Trends::NONE,
+            shared: Shared::NOTHING,
         }
     }
 }
@@ -265,18 +265,15 @@ impl Gp {
                 .map(|k| (means[k] + deviations[k] * standard[k]).clamp(bounds[k].0, bounds[k].1))
                 .collect();
             Hyper {
-                trends: start.trends,
+                shared: start.shared,
                 ..Hyper::from_slice(&vector, basis)
             }
         };
         let standard = (0..=d).zip(start.to_vec());
         let standard = standard.map(|(k, value)| (value - means[k]) / deviations[k]);
         let waves = waves_between(coordinates, start.wave, &data.points);
-        let log_likelihood = |standard: &[f64]| {
-            Likelihood::of(data, coordinates, &waves, &hyper(standard))
-                .map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
-        };
-        let mut chain = Chain::new(standard.collect(), seed, log_likelihood);
+        let log = |standard: &[f64]| log_likelihood(data, coordinates, &waves, &hyper(standard));
+        let mut chain = Chain::new(standard.collect(), seed, log);
         (0..count)
             .map(|_| {
                 (0..steps).for_each(|_| chain.step());
@@ -365,6 +362,18 @@ pub(crate) fn likeliest(
     best.map_or_else(fallback, |minimum| Hyper::from_slice(&minimum.point, basis))
 }
 
+/// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves are as [`waves_between`] has them;
+/// up to a constant.
+pub(crate) fn log_likelihood(
+    data: &Data,
+    coordinates: &[Coordinate],
+    waves: &[f64],
+    hyper: &Hyper,
+) -> f64 {
+    let likelihood = Likelihood::of(data, coordinates, waves, hyper);
+    likelihood.map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
+}
+
 /// The logarithm of likelihood × priors at given hyper-parameters, up to a constant.
 pub(crate) fn log_posterior(
     data: &Data,
@@ -374,9 +383,7 @@ pub(crate) fn log_posterior(
 ) -> f64 {
     let mut gradient = vec![0.0; hyper.ln_lengths.len() + 1];
     let waves = waves_between(coordinates, hyper.wave, &data.points);
-    Likelihood::of(data, coordinates, &waves, hyper).map_or(f64::NEG_INFINITY, |likelihood| {
-        -likelihood.negative_log - prior_penalty(hyper, basis, &mut gradient)
-    })
+    log_likelihood(data, coordinates, &waves, hyper) - prior_penalty(hyper, basis, &mut gradient)
 }
 
 /// The least posterior variance: below it rounding decides.
@@ -532,13 +539,13 @@ mod tests {
         }
     }
 
-    const BOWL: Trends = Trends {
+    const BOWL: Shared = Shared {
         bowl: true,
-        ..Trends::NONE
+        ..Shared::NOTHING
     };
-    const SLOPE: Trends = Trends {
+    const SLOPE: Shared = Shared {
         slope: true,
-        ..Trends::NONE
+        ..Shared::NOTHING
     };
     const COORDINATES: [Coordinate; 3] = [Coordinate::Place, Coordinate::Place, Coordinate::Level];
 
@@ -590,17 +597,22 @@ mod tests {
 
     #[test]
     fn the_posterior_at_an_observation_is_the_posterior() {
+        use Coordinate::{Level, Place, Real, Switch};
         let data = data(20, 0.3);
-        let hyper = Hyper {
-            trends: BOWL,
-            ..Hyper::prior_mode(3, Basis::Logarithm)
-        };
-        let coordinates = [Coordinate::Place, Coordinate::Real, Coordinate::Level];
-        let gp = Gp::condition(&data, &coordinates, hyper).unwrap();
-        for i in 0..20 {
-            let (mean, variance) = gp.posterior(&data.points[i * 3..(i + 1) * 3]);
-            let (fast_mean, fast_variance) = gp.posterior_at(i);
-            assert!((mean - fast_mean).abs() < 1e-9 && (variance - fast_variance).abs() < 1e-9);
+        for coordinates in [[Place, Real, Level], [Switch, Real, Switch]] {
+            let hyper = Hyper {
+                shared: Shared {
+                    bowl: true,
+                    slope: true,
+                },
+                ..Hyper::prior_mode(3, Basis::Logarithm)
+            };
+            let gp = Gp::condition(&data, &coordinates, hyper).unwrap();
+            for i in 0..20 {
+                let (mean, variance) = gp.posterior(&data.points[i * 3..(i + 1) * 3]);
+                let (fast_mean, fast_variance) = gp.posterior_at(i);
+                assert!((mean - fast_mean).abs() < 1e-9 && (variance - fast_variance).abs() < 1e-9);
+            }
         }
     }
 
@@ -660,7 +672,7 @@ mod tests {
     #[test]
     fn what_some_switches_do_others_are_expected_to_do() {
         // Five of six switches were turned, what is thought of the sixth.
-        let sixth = |trends: Trends, each: [f64; 5]| {
+        let sixth = |shared: Shared, each: [f64; 5]| {
             let mut points = vec![0.0; 6 * 6];
             (0..5).for_each(|k| points[(k + 1) * 6 + k] = 1.0);
             let data = Data {
@@ -671,7 +683,7 @@ mod tests {
                 mean_prior: (0.0, 1.0),
             };
             let hyper = Hyper {
-                trends,
+                shared,
                 ..Hyper::prior_mode(6, Basis::Logarithm)
             };
             let gp = Gp::condition(&data, &[Coordinate::Switch; 6], hyper).unwrap();
@@ -680,18 +692,18 @@ mod tests {
         };
         for up in [1.0, -1.0] {
             let alike = [0.4, 0.5, 0.6, 0.3, 0.5].map(|by| up * by);
-            let (with, without) = (sixth(SLOPE, alike), sixth(Trends::NONE, alike));
+            let (with, without) = (sixth(SLOPE, alike), sixth(Shared::NOTHING, alike));
             assert!(up * with > up * without + 0.1, "{with} {without}");
         }
         let mixed = [0.5, -0.5, 0.5, -0.5, 0.0];
-        let (with, without) = (sixth(SLOPE, mixed), sixth(Trends::NONE, mixed));
+        let (with, without) = (sixth(SLOPE, mixed), sixth(Shared::NOTHING, mixed));
         assert!((with - without).abs() < 0.05, "{with} {without}");
     }
 
     #[test]
     fn a_bowl_is_expected_until_data_say_otherwise() {
         let hyper = Hyper {
-            trends: BOWL,
+            shared: BOWL,
             ..Hyper::prior_mode(2, Basis::Logarithm)
         };
         // How much lower the middle is than the corners, given a process that is flat, or a hill.

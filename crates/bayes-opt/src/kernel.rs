@@ -169,20 +169,16 @@ impl Kernel {
     pub(crate) fn matrix(&self, points: &[f64], waves: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let d = self.dimension().max(1);
         let n = points.len() / d;
-        let heights = |trend: &Trend| points.chunks_exact(d).map(|x| trend.height(x)).collect();
-        let trends: Vec<(f64, Vec<f64>)> = self
-            .trends
-            .iter()
-            .map(|trend| (trend.variance(), heights(trend)))
-            .collect();
+        let of_points = |trend: &Trend| points.chunks_exact(d).map(|x| trend.feature(x)).collect();
+        let trends: Vec<Vec<f64>> = self.trends.iter().map(of_points).collect();
         let mut matrix = vec![0.0; n * n];
         let mut all_slopes = Vec::with_capacity(n * (n + 1) / 2);
         for i in 0..n {
             let after = (i + 1) * d;
             let x = &points[i * d..after];
             let (mut row, slopes) = self.matern_row(x, &points[..after]);
-            for (variance, heights) in &trends {
-                add_scaled(&mut row, variance * heights[i], &heights[..=i]);
+            for features in &trends {
+                add_scaled(&mut row, features[i], &features[..=i]);
             }
             if !waves.is_empty() {
                 add_scaled(&mut row, 1.0, &waves[all_slopes.len()..][..=i]);

@@ -1,4 +1,4 @@
-//! What the objective may be: processes under draws of their hyper-parameters, all as probable.
+//! What the objective may be: processes under draws of their hyper-parameters, of equal shares.
 //!
 //! Few observations seldom say which parameters matter, or whether length scales are short or long, and a choice, where it is
 //! wrong, is wrong for many questions. Under draws the search looks where any expects an improvement, and what is recommended is

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use crate::acquisition::Evaluated;
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
-use crate::gp::{Basis, Data, Gp, Hyper, likeliest, log_posterior};
-use crate::kernel::Coordinate;
+use crate::gp::{Basis, Data, Gp, Hyper, likeliest, log_likelihood, log_posterior};
+use crate::kernel::{Coordinate, waves_between};
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
-use crate::trend::{Trends, may_slope};
+use crate::trend::{Shared, may_slope};
 use crate::value::cell;
 use crate::viability;
 use crate::warm::Earlier;
@@ -349,7 +349,7 @@ impl Fitter<'_> {
         let kept: Option<Vec<Hyper>> = names.iter().map(|name| self.kept(name, n)).collect();
         let drawn = kept.unwrap_or_else(|| {
             let likeliest = Hyper {
-                trends: Trends {
+                shared: Shared {
                     bowl: self.bowl,
                     slope: false,
                 },
@@ -359,8 +359,8 @@ impl Fitter<'_> {
             let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
             // Luck of its own for every number of observations.
             let seed = self.seed.wrapping_add(n as u64);
-            let mut drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
-            self.slope(data, &mut drawn);
+            let drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
+            let drawn = self.with_slope(data, drawn);
             let fitted = drawn.iter().map(|hyper| (hyper.clone(), n));
             self.hypers.extend(names.into_iter().zip(fitted));
             drawn
@@ -373,22 +373,25 @@ impl Fitter<'_> {
         )
     }
 
-    /// Gives draws a slope that switches have in common, where the data are the more probable with it, on average over the draws.
-    fn slope(&self, data: &Data, drawn: &mut [Hyper]) {
+    /// These draws with a slope that switches have in common, where the logarithm of the likelihood is the higher with it on average
+    /// over them. They are drawn without it, so that this asks for somewhat more than even evidence.
+    fn with_slope(&self, data: &Data, drawn: Vec<Hyper>) -> Vec<Hyper> {
         if !may_slope(self.coordinates) {
-            return;
+            return drawn;
         }
-        let mut sloped = drawn.to_vec();
-        sloped
-            .iter_mut()
-            .for_each(|hyper| hyper.trends.slope = true);
-        let evidence = |hypers: &[Hyper]| -> f64 {
-            let each = hypers.iter();
-            each.map(|hyper| log_posterior(data, self.coordinates, Basis::Logarithm, hyper))
-                .sum()
+        let slope = |hyper: &Hyper| {
+            let mut hyper = hyper.clone();
+            hyper.shared.slope = true;
+            hyper
         };
-        if evidence(&sloped) > evidence(drawn) {
-            drawn.clone_from_slice(&sloped);
+        let sloped: Vec<Hyper> = drawn.iter().map(slope).collect();
+        let waves = waves_between(self.coordinates, Basis::Logarithm.wave(), &data.points);
+        let log = |hyper: &Hyper| log_likelihood(data, self.coordinates, &waves, hyper);
+        let sum = |hypers: &[Hyper]| hypers.iter().map(log).sum::<f64>();
+        if sum(&sloped) > sum(&drawn) {
+            sloped
+        } else {
+            drawn
         }
     }
 
@@ -619,7 +622,7 @@ mod tests {
                 .hypers
                 .iter()
                 .filter(|(name, _)| name.as_str() != PLAIN)
-                .map(|(_, (hyper, _))| hyper.trends.slope)
+                .map(|(_, (hyper, _))| hyper.shared.slope)
                 .collect();
             assert!(!slopes.is_empty() && slopes.iter().all(|slope| *slope == slopes[0]));
             slopes[0]

@@ -8,9 +8,12 @@
 //!   ([`Coordinate::has_wave`]).
 //! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on. Only where the data are the more
 //!   probable with it.
+//!
+//! Both are of the objective alone; neither of constraints nor survival, nor of the joint process with an earlier experiment, whose
+//! hyper-parameters are not drawn.
 
 use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
-use crate::linalg::{dot, weighted_squares};
+use crate::linalg::dot;
 
 /// Mean and deviation of how much lower the middle is than the average over the cube, in deviations of the objective, where
 /// all coordinates are real numbers. Choices of this crate, as the next (`docs/results/tuners-tried.md`).
@@ -25,8 +28,7 @@ pub(crate) struct Trend {
     shape: Shape,
     /// Of each coordinate.
     weights: Vec<f64>,
-    /// The middle of the cube, and the average over it.
-    middle: Vec<f64>,
+    /// Over the cube, without which it would not be 0 there on average.
     average: f64,
     /// Of how much of it there is.
     mean: f64,
@@ -37,25 +39,25 @@ pub(crate) struct Trend {
 enum Shape {
     /// The squared distance from the middle.
     Bowl,
-    /// The coordinates themselves.
+    /// The distance from the middle.
     Slope,
 }
 
-/// Which trends there may be.
+/// Which trends coordinates have in common, where there are such coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Trends {
+pub(crate) struct Shared {
     pub(crate) bowl: bool,
     pub(crate) slope: bool,
 }
 
-impl Trends {
-    pub(crate) const NONE: Self = Trends {
+impl Shared {
+    pub(crate) const NOTHING: Self = Shared {
         bowl: false,
         slope: false,
     };
 
-    /// Those of a space whose length scales have these logarithms.
-    pub(crate) fn along(self, coordinates: &[Coordinate], ln_lengths: &[f64]) -> Vec<Trend> {
+    /// The trends of a space whose length scales have these logarithms.
+    pub(crate) fn trends(self, coordinates: &[Coordinate], ln_lengths: &[f64]) -> Vec<Trend> {
         let bowl = self.bowl && count(coordinates, Coordinate::Real) > 0;
         let bowl = bowl.then(|| Trend::bowl(coordinates, ln_lengths));
         let slope = self.slope && may_slope(coordinates);
@@ -77,19 +79,22 @@ fn share(coordinates: &[Coordinate], kind: Coordinate) -> f64 {
     count(coordinates, kind) as f64 / coordinates.len() as f64
 }
 
-/// `each` times how much coordinates of this kind matter, `ℓ^-power`, and 0 of the others.
-fn weights(
-    each: f64,
+/// How much coordinates of this kind matter, `ℓ^-power`, and 0 of the others.
+fn matter(
     coordinates: &[Coordinate],
     kind: Coordinate,
     ln_lengths: &[f64],
     power: f64,
 ) -> Vec<f64> {
-    let weight = |(other, ln): (&Coordinate, &f64)| match *other == kind {
-        true => each * (-power * ln).exp(),
+    let matters = |(other, ln): (&Coordinate, &f64)| match *other == kind {
+        true => (-power * ln).exp(),
         false => 0.0,
     };
-    coordinates.iter().zip(ln_lengths).map(weight).collect()
+    coordinates.iter().zip(ln_lengths).map(matters).collect()
+}
+
+fn scaled(each: f64, values: &[f64]) -> Vec<f64> {
+    values.iter().map(|value| each * value).collect()
 }
 
 impl Trend {
@@ -98,40 +103,41 @@ impl Trend {
         let kind = Coordinate::Real;
         let all: f64 = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).sum();
         let each = UNIFORM_PRECISION * share(coordinates, kind) / all;
-        let weights = weights(each, coordinates, kind, ln_lengths, 2.0);
-        let average = weights.iter().sum::<f64>() / UNIFORM_PRECISION;
-        Self::new(Shape::Bowl, weights, average, BOWL)
+        let weights = scaled(each, &matter(coordinates, kind, ln_lengths, 2.0));
+        Trend {
+            shape: Shape::Bowl,
+            average: weights.iter().sum::<f64>() / UNIFORM_PRECISION,
+            weights,
+            mean: BOWL.0,
+            deviation: BOWL.1,
+        }
     }
 
     /// Of less variance by the share of coordinates that are no switches.
     fn slope(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
         let kind = Coordinate::Switch;
-        let weights = |each: f64| weights(each, coordinates, kind, ln_lengths, 1.0);
-        let matter = weights(1.0);
-        let weights = weights((SWITCH_PRECISION / dot(&matter, &matter)).sqrt());
-        let average = dot(&vec![MIDDLE; weights.len()], &weights);
-        let deviation = SLOPE * share(coordinates, kind).sqrt();
-        Self::new(Shape::Slope, weights, average, (0.0, deviation))
-    }
-
-    fn new(shape: Shape, weights: Vec<f64>, average: f64, (mean, deviation): (f64, f64)) -> Self {
+        let matter = matter(coordinates, kind, ln_lengths, 1.0);
+        let each = (SWITCH_PRECISION / dot(&matter, &matter)).sqrt();
         Trend {
-            shape,
-            middle: vec![MIDDLE; weights.len()],
-            weights,
-            average,
-            mean,
-            deviation,
+            shape: Shape::Slope,
+            weights: scaled(each, &matter),
+            average: 0.0,
+            mean: 0.0,
+            deviation: SLOPE * share(coordinates, kind).sqrt(),
         }
     }
 
-    /// How high `x` lies: 0 on average over the cube. The value there has this as often as there is of the trend.
-    pub(crate) fn height(&self, x: &[f64]) -> f64 {
-        let height = match self.shape {
-            Shape::Bowl => weighted_squares(x, &self.middle, &self.weights),
-            Shape::Slope => dot(x, &self.weights),
+    /// What one unit of it adds to the value at `x`: 0 on average over the cube.
+    fn height(&self, x: &[f64]) -> f64 {
+        let along = |(x, weight): (&f64, &f64)| {
+            let from_middle = x - MIDDLE;
+            weight
+                * match self.shape {
+                    Shape::Bowl => from_middle * from_middle,
+                    Shape::Slope => from_middle,
+                }
         };
-        height - self.average
+        x.iter().zip(&self.weights).map(along).sum::<f64>() - self.average
     }
 
     /// Adds `factor` times the gradient of [`Trend::height`].
@@ -165,15 +171,9 @@ impl Trend {
         self.height_gradient(x, self.deviation * factor, gradient);
     }
 
-    /// The variance that it adds to points of height 1.
-    pub(crate) fn variance(&self) -> f64 {
-        self.deviation.powi(2)
-    }
-
     /// Adds `factor` times the gradient of the variance that it adds.
     pub(crate) fn variance_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
-        let by_height = 2.0 * self.variance() * self.height(x) * factor;
-        self.height_gradient(x, by_height, gradient);
+        self.feature_gradient(x, 2.0 * self.feature(x) * factor, gradient);
     }
 }
 
@@ -188,11 +188,11 @@ mod tests {
         use Coordinate::{Level, Place, Real, Switch, Whole};
         let heights = |coordinates: &[Coordinate], at: &[f64]| -> Vec<f64> {
             let lengths = vec![0.0; coordinates.len()];
-            let all = Trends {
+            let all = Shared {
                 bowl: true,
                 slope: true,
             };
-            let trends = all.along(coordinates, &lengths);
+            let trends = all.trends(coordinates, &lengths);
             let heights = trends.iter().map(|trend| trend.height(at));
             heights.map(|height| (1e9 * height).round() / 1e9).collect()
         };
@@ -229,10 +229,17 @@ mod tests {
         let half = Trend::bowl(&[Coordinate::Real, Coordinate::Whole], &LENGTHS[..2]);
         assert!(half.height(&[0.5, 0.0]) == half.height(&[0.5, 1.0]));
 
-        let slope = Trend::slope(&[Coordinate::Switch; 3], &LENGTHS);
-        let settings = (0..8).map(|bits| [0, 1, 2].map(|k| f64::from(bits >> k & 1)));
-        let squares: f64 = settings.map(|x| slope.feature(&x).powi(2)).sum();
-        assert!((squares / 8.0 - SLOPE * SLOPE).abs() < 1e-12);
+        use Coordinate::{Real, Switch};
+        for (coordinates, share) in [([Switch; 3], 1.0), ([Real, Switch, Switch], 2.0 / 3.0)] {
+            let slope = Trend::slope(&coordinates, &LENGTHS);
+            let settings = (0..8).map(|bits| [0, 1, 2].map(|k| f64::from(bits >> k & 1)));
+            let squares: f64 = settings.map(|x| slope.feature(&x).powi(2)).sum();
+            assert!((squares / 8.0 - SLOPE * SLOPE * share).abs() < 1e-12);
+            // As steep as they matter.
+            let step = |k: usize| slope.height(&[0, 1, 2].map(|l| f64::from(u8::from(l == k))));
+            let steps = [0, 1, 2].map(|k| step(k) - slope.height(&[0.0; 3]));
+            assert!((steps[1] / steps[2] - (LENGTHS[2] - LENGTHS[1]).exp()).abs() < 1e-12);
+        }
     }
 
     #[test]

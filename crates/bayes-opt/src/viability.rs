@@ -10,7 +10,7 @@ use crate::gp::{Data, Gp, Hyper, WAVE, length_penalty};
 use crate::kernel::{Coordinate, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;
-use crate::trend::Trends;
+use crate::trend::Shared;
 
 /// Prior mean and deviation of the latent constant: three configurations in four survive before anything is known. A
 /// choice of this crate.
@@ -45,7 +45,7 @@ pub(crate) fn choose(data: &Data, coordinates: &[Coordinate], start: &Hyper) -> 
                 ln_noise: f64::NEG_INFINITY,
                 ln_scale,
                 wave: WAVE * ln_scale.exp(),
-                trends: Trends::NONE,
+                shared: Shared::NOTHING,
             };
             let Some(mode) = mode(data, coordinates, &hyper) else {
                 continue;
@@ -220,7 +220,7 @@ mod tests {
             ln_noise: f64::NEG_INFINITY,
             ln_scale: 1.0,
             wave: 0.0,
-            trends: Trends::NONE,
+            shared: Shared::NOTHING,
         };
         let mode = mode(&data, &[Coordinate::Place], &hyper).unwrap();
         let gp = condition(&data, &[Coordinate::Place], &hyper).unwrap();
