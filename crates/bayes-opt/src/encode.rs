@@ -48,8 +48,10 @@ impl Encoding {
             .map(|parameter| {
                 let axis = coordinates.len();
                 coordinates.push(match &parameter.kind {
-                    Kind::Categorical { values } => Coordinate::of_levels(values.len()),
-                    Kind::Bool => Coordinate::Switch,
+                    // However they are written. With special values there are more than two.
+                    kind if kind.is_pair() && parameter.special.is_empty() => Coordinate::Switch,
+                    kind if kind.is_pair() => Coordinate::Level,
+                    Kind::Categorical { .. } | Kind::Bool => Coordinate::Level,
                     Kind::Ordinal { .. }
                     | Kind::Int { log: true, .. }
                     | Kind::Float { log: true, .. } => Coordinate::Place,
@@ -57,7 +59,7 @@ impl Encoding {
                     Kind::Float { .. } => Coordinate::Real,
                 });
                 let special_axis = (!parameter.special.is_empty()).then(|| {
-                    // The first is for what is not special. Never a switch, which shares a slope with others.
+                    // The first is for what is not special.
                     coordinates.push(Coordinate::Level);
                     axis + 1
                 });
@@ -600,6 +602,50 @@ mod tests {
         texts.sort();
         texts.dedup();
         assert_eq!(texts.len(), points.len());
+    }
+
+    #[test]
+    fn coordinates_are_what_is_expected_along_parameters() {
+        use Coordinate::{Level, Place, Real, Switch, Whole};
+        let list = |count: i64| (0..count).map(Value::Int).collect::<Vec<Value>>();
+        let int = |high, log| Kind::Int {
+            low: 1,
+            high,
+            step: 1,
+            log,
+        };
+        let float = |log| Kind::Float {
+            low: 1.0,
+            high: 2.0,
+            step: None,
+            log,
+        };
+        let of = |kind: Kind, special: usize| {
+            let mut parameter = Parameter::new("p", kind);
+            parameter.special = vec![Value::Int(0); special];
+            Encoding::new(&[parameter]).coordinates().to_vec()
+        };
+        for (kind, coordinate) in [
+            (Kind::Bool, Switch),
+            (Kind::Categorical { values: list(2) }, Switch),
+            (Kind::Categorical { values: list(3) }, Level),
+            (Kind::Ordinal { values: list(2) }, Switch),
+            (Kind::Ordinal { values: list(3) }, Place),
+            (int(2, false), Switch),
+            (int(2, true), Switch),
+            (int(9, false), Whole),
+            (int(9, true), Place),
+            (float(false), Real),
+            (float(true), Place),
+        ] {
+            assert_eq!(of(kind.clone(), 0), [coordinate], "{kind:?}");
+            let beside = if coordinate == Switch {
+                Level
+            } else {
+                coordinate
+            };
+            assert_eq!(of(kind.clone(), 1), [beside, Level], "{kind:?}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ const SQRT5: f64 = 2.236_067_977_499_79;
 pub(crate) enum Coordinate {
     /// Levels, which are the same or not.
     Level,
-    /// One of two values, 0 and 1: their squared difference says whether they are the same.
+    /// Two values, 0 and 1: their squared difference says whether they are the same.
     Switch,
     /// Places in an order: of a list's values, or of a range whose ratios matter.
     Place,
@@ -24,10 +24,6 @@ pub(crate) enum Coordinate {
 }
 
 impl Coordinate {
-    pub(crate) fn of_levels(count: usize) -> Self {
-        if count > 2 { Self::Level } else { Self::Switch }
-    }
-
     pub(crate) fn is_categorical(self) -> bool {
         matches!(self, Self::Level | Self::Switch)
     }

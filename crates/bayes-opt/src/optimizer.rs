@@ -298,13 +298,13 @@ impl Optimizer {
             .or_else(|| self.draw(true))
     }
 
-    /// Every range at its middle, as ranges are drawn around what is thought likely, and lists as the sequence draws them:
-    /// once. `None` where most parameters are lists: a point of the sequence says more of those.
+    /// Every range at its middle, as ranges are drawn around what is thought likely, and lists as the sequence draws them, as are
+    /// ranges of two values: once. `None` where most parameters are lists: a point of the sequence says more of those.
     fn middle(&mut self) -> Option<Vec<f64>> {
         let parameters = self.space.parameters();
         let (ranges, lists): (Vec<&Parameter>, Vec<&Parameter>) = parameters
             .iter()
-            .partition(|parameter| parameter.is_range());
+            .partition(|parameter| parameter.kind.is_range() && !parameter.kind.is_pair());
         if lists.len() > ranges.len() {
             return None;
         }

@@ -14,6 +14,10 @@ const END_MAX: f64 = 1e300;
 const STEPS_MAX: f64 = 1e15;
 
 /// What values a parameter has.
+///
+/// Two values are a switch, however they are written: [`Kind::Bool`], a list of two, a range from one step to the next. What other
+/// switches cost the objective, or bring, when they are on is expected of it too, once measurements bear that out. It helps if the
+/// first value is what is off; in another order nothing else is lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Kind {
@@ -44,8 +48,7 @@ pub enum Kind {
         /// The values, in their order.
         values: Vec<Value>,
     },
-    /// Values without an order. Of two, as of [`Kind::Bool`], the first is what is off: what others cost, or bring, when they are on is
-    /// expected of it too, once measurements bear that out.
+    /// Values without an order.
     Categorical {
         /// The values.
         values: Vec<Value>,
@@ -57,6 +60,20 @@ pub enum Kind {
 impl Kind {
     pub(crate) fn is_range(&self) -> bool {
         matches!(self, Kind::Int { .. } | Kind::Float { .. })
+    }
+
+    /// Whether it has two values, its ends if it is a range.
+    pub(crate) fn is_pair(&self) -> bool {
+        match self {
+            Kind::Int {
+                low, high, step, ..
+            } => high.abs_diff(*low) == step.unsigned_abs(),
+            Kind::Float {
+                low, high, step, ..
+            } => *step == Some(high - low),
+            Kind::Ordinal { values } | Kind::Categorical { values } => values.len() == 2,
+            Kind::Bool => true,
+        }
     }
 }
 

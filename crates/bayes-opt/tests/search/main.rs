@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 
 mod edges;
+mod pairs;
 mod start;
 
 use std::collections::BTreeMap;

@@ -169,7 +169,8 @@ pub struct ParameterSpec {
     /// `linear` or `log`.
     #[serde(default)]
     pub scale: Scale,
-    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one; of two, what is off comes first.
+    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one. Of two it helps the search if the one that is
+    /// off comes first: of switches it learns what they have in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Scalar>>,
     /// Values outside the range that mean something else, such as 0 = off.
