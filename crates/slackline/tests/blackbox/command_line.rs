@@ -69,15 +69,21 @@ fn check_names_programs_that_are_missing_and_all_ranges() {
     let file = toy.path("good.toml");
     let text = GOOD
         .replace("command = [\"true\"]", "command = [\"no-such-load\"]")
-        .replace("high = 100", "high = 100\nstep = 5\nspecial = [-1]");
+        .replace("high = 100", "high = 100\nstep = 5\nspecial = [-1]")
+        + "\n[metrics.queue]\ncommand = [\"no-such-meter\"]\n[metrics.other]\ncommand = [\"true\"]\n\
+        [target.ready]\ncommand = [\"no-such-knock\"]\n[[target.apply]]\ncommand = [\"no-such-push\"]\n";
     std::fs::write(&file, text).unwrap();
     let ended = Ended::of(toy.slackline(&["check", file.to_str().unwrap()])).with_code(0);
     for line in [
         "x = 50  of 0 to 100 by 5, or -1",
         "missing here: workload.command is \"no-such-load\", and there is no such program on the PATH",
+        "missing here: metrics.queue.command is \"no-such-meter\", and",
+        "missing here: target.ready.command is \"no-such-knock\", and",
+        "missing here: target.apply[0].command is \"no-such-push\", and",
     ] {
         assert!(ended.stdout.contains(line), "{}", ended.stdout);
     }
+    assert_eq!(ended.stdout.matches("missing here").count(), 4);
 }
 
 /// A specification in which each test breaks one line.

@@ -75,29 +75,43 @@ pub struct Pins {
 }
 
 impl CheckedSpec {
-    /// Programs that prepare and start the target, apply a configuration to it and put it under load, and are not on `path`, as
-    /// (key, program). Those with a PATH of their own are not looked at.
+    /// Programs that prepare and start the target, apply a configuration to it, put it under load and measure it, and are not on
+    /// `path`, as (key, program). Those with a PATH of their own are not looked at.
     #[must_use]
-    pub fn missing_programs(&self, path: &OsStr) -> Vec<(&'static str, &str)> {
+    pub fn missing_programs(&self, path: &OsStr) -> Vec<(String, &str)> {
         let is_missing = |program: &str| {
             // A path may begin in the specification's folder or in one that is made later.
             let is_name = !program.contains(['/', '{']);
             is_name && !std::env::split_paths(path).any(|dir| dir.join(program).is_file())
         };
         let (target, workload) = (&self.target, &self.workload);
-        let apply = target.apply.iter();
-        let of_target = [
-            ("target.prepare", target.prepare.as_deref()),
-            ("target.start", target.start.as_deref()),
-        ]
-        .into_iter()
-        .chain(apply.map(|step| ("target.apply", step.command.as_deref())))
-        .filter(|_| !target.env.contains_key("PATH"));
-        let of_workload = [("workload.command", Some(workload.command.as_slice()))]
+        let ready = target.ready.as_ref();
+        let mut commands = Vec::new();
+        if !target.env.contains_key("PATH") {
+            commands.extend([
+                ("target.prepare".to_owned(), target.prepare.as_ref()),
+                ("target.start".to_owned(), target.start.as_ref()),
+                (
+                    "target.ready.command".to_owned(),
+                    ready.and_then(|ready| ready.command.as_ref()),
+                ),
+            ]);
+            commands.extend(target.apply.iter().enumerate().map(|(index, step)| {
+                (
+                    format!("target.apply[{index}].command"),
+                    step.command.as_ref(),
+                )
+            }));
+            let metrics = self.spec.metrics.iter();
+            commands.extend(metrics.map(|(name, metric)| {
+                (format!("metrics.{name}.command"), metric.command.as_ref())
+            }));
+        }
+        if !workload.env.contains_key("PATH") {
+            commands.push(("workload.command".to_owned(), Some(&workload.command)));
+        }
+        commands
             .into_iter()
-            .filter(|_| !workload.env.contains_key("PATH"));
-        of_target
-            .chain(of_workload)
             .filter_map(|(key, command)| Some((key, command?.first()?.as_str())))
             .filter(|(_, program)| is_missing(program))
             .collect()
