@@ -69,7 +69,7 @@ impl Belief {
                 .is_some_and(|axis| x[axis] != guess[axis])
             {
                 total += doubt;
-            } else if column.is_ordered() {
+            } else if !encoding.coordinates()[column.axis].is_categorical() {
                 // Confidence ½ is a normal density with a quarter of the range for its deviation, 0.9 one of 7 %.
                 let sd = 0.02 + 0.5 * (1.0 - prior.confidence);
                 let z = (x[column.axis] - guess[column.axis]) / sd;

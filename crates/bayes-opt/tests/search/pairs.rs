@@ -1,12 +1,21 @@
 //! Parameters of two values.
 
-use bayes_opt::{Kind, Optimizer, Parameter, Settings, Space, Value};
+use bayes_opt::{Kind, Optimizer, Parameter, PriorGuess, Settings, Space, Value};
 
 use crate::tell;
 
-/// Which of the two values each of 14 parameters, more than are listed, has in 24 questions about what they cost and bring.
-fn asked(kind: &Kind) -> Vec<Vec<bool>> {
-    let parameters = (0..14).map(|k| Parameter::new(format!("p{k:02}"), kind.clone()));
+/// Which of the two values each of 14 parameters, more than are listed, has in 24 questions about what they cost and bring, where some
+/// are believed to be best on.
+fn asked(kind: &Kind, [off, on]: [Value; 2]) -> Vec<Vec<bool>> {
+    let parameters = (0..14).map(|k| {
+        let mut parameter = Parameter::new(format!("p{k:02}"), kind.clone());
+        parameter.default = Some(off.clone());
+        parameter.prior = (k < 3).then(|| PriorGuess {
+            best_guess: on.clone(),
+            confidence: 0.5,
+        });
+        parameter
+    });
     let space = Space::new(parameters.collect(), vec![]).unwrap();
     let settings = Settings {
         seed: 3,
@@ -31,8 +40,9 @@ fn asked(kind: &Kind) -> Vec<Vec<bool>> {
 
 #[test]
 fn two_values_are_a_switch_however_they_are_written() {
-    let switch = asked(&Kind::Bool);
-    let values = || vec![Value::Int(2), Value::Int(3)];
+    let switch = asked(&Kind::Bool, [Value::Bool(false), Value::Bool(true)]);
+    let whole = |high| [2, high].map(Value::Int);
+    let values = || whole(3).to_vec();
     let int = |high, step| Kind::Int {
         low: 2,
         high,
@@ -45,16 +55,19 @@ fn two_values_are_a_switch_however_they_are_written() {
         step,
         log: false,
     };
-    for kind in [
-        Kind::Categorical { values: values() },
-        Kind::Ordinal { values: values() },
-        int(3, 1),
-        int(12, 10),
-        real(Some(0.5)),
+    for (kind, ends) in [
+        (Kind::Categorical { values: values() }, whole(3)),
+        (Kind::Ordinal { values: values() }, whole(3)),
+        (int(3, 1), whole(3)),
+        (int(12, 10), whole(12)),
+        (real(Some(0.5)), [2.0, 2.5].map(Value::Float)),
     ] {
-        assert_eq!(asked(&kind), switch, "{kind:?}");
+        assert_eq!(asked(&kind, ends), switch, "{kind:?}");
     }
-    for kind in [int(4, 1), real(None)] {
-        assert_ne!(asked(&kind), switch, "{kind:?}");
+    for (kind, ends) in [
+        (int(4, 1), whole(4)),
+        (real(None), [2.0, 2.5].map(Value::Float)),
+    ] {
+        assert_ne!(asked(&kind, ends), switch, "{kind:?}");
     }
 }
