@@ -14,3 +14,10 @@ pub fn client(timeout: Duration) -> ConfigBuilder<AgentScope> {
         .timeout_global(Some(timeout))
         .tls_config(tls.build())
 }
+
+/// Whether `text` is an address of HTTP, with or without TLS.
+#[must_use]
+pub fn is_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
+    ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str())
+}

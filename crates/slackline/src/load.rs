@@ -47,8 +47,7 @@ pub(crate) struct Source {
 }
 
 fn url(text: &str) -> Result<String, String> {
-    let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
-    if ["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) {
+    if load::is_url(text) {
         Ok(text.to_owned())
     } else {
         Err("it has to begin with http:// or https://".to_owned())

@@ -200,6 +200,9 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
     for skipped in &spec.skipped {
         let _ = writeln!(text, "  skipped {skipped}");
     }
+    for name in &spec.unused {
+        let _ = writeln!(text, "  {}", of_no_effect(name));
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     for (key, program) in spec.missing_programs(&path) {
         let _ = writeln!(
@@ -208,6 +211,11 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
         );
     }
     text
+}
+
+/// What is said of a parameter that is in [`CheckedSpec::unused`].
+pub(crate) fn of_no_effect(name: &str) -> String {
+    format!("of no effect: {name:?} is no knob, and no command, file or environment has {{{name}}}")
 }
 
 /// What a parameter may be.

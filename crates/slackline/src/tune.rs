@@ -48,6 +48,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     for skipped in &spec.skipped {
         message(&format!("skipped {skipped}"));
     }
+    for name in &spec.unused {
+        message(&table::of_no_effect(name));
+    }
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut live = Live::new(&spec, state_dir, interrupt.clone())?;
     let left_over = live.left_over();

@@ -406,8 +406,45 @@ fn a_warm_start_needs_a_report() {
         "spec.toml:16: search.warm_start[0]: ",
         &["line 3", "give a finite \"value\""],
     );
+    expect_named(
+        metric,
+        &file("other.jsonl", "{\"config\":{\"treads\":1},\"value\":1}\n"),
+        "spec.toml:16: search.warm_start[0]: ",
+        &["other.jsonl", "has none of this experiment's parameters"],
+    );
     let good = "{\"config\":{\"threads\":1},\"value\":1}\n{\"config\":{},\"crashed\":true}\n";
     assert_eq!(error_with(metric, &file("good.jsonl", good)), "no error");
+}
+
+#[test]
+fn addresses_begin_with_http() {
+    let metric = "metric = \"cpu_s_per_request\"";
+    for (more, key) in [
+        ("[target.ready]\nurl = \"127.0.0.1:80\"", "target.ready.url"),
+        (
+            "[[target.apply]]\nurl = \"localhost/reload\"",
+            "target.apply[0].url",
+        ),
+        (
+            "[metrics.m]\nprometheus = \"prometheus:9090\"\nquery = \"up\"",
+            "metrics.m.prometheus",
+        ),
+    ] {
+        let error = error_with(metric, &format!("{metric}\n{more}"));
+        let found = format!("{key}: must be a URL that begins with http:// or https://");
+        assert!(
+            error.starts_with("spec.toml:") && error.ends_with(&found),
+            "{error}"
+        );
+        let sound = more
+            .replace("= \"127.0.0.1", "= \"{side}")
+            .replace("localhost", "HTTP://localhost");
+        let sound = sound.replace("prometheus:9090", "http://prometheus:9090");
+        assert_eq!(
+            error_with(metric, &format!("{metric}\n{sound}")),
+            "no error"
+        );
+    }
 }
 
 #[test]

@@ -341,11 +341,15 @@ fn job_p99_ms(collected: &Collected, pool: &mut Option<String>) -> anyhow::Resul
     };
     let (chosen, latencies_us) = chosen.with_context(|| {
         let names: Vec<&str> = pools.map(|(pool, _)| pool.name.as_str()).collect();
-        format!(
-            "no thread named {} did a job; there are {}",
-            pool.as_deref().unwrap_or("anything"),
-            names.join(", ")
-        )
+        match pool {
+            Some(name) if !names.is_empty() => {
+                format!(
+                    "no thread named {name} did a job; there are {}",
+                    names.join(", ")
+                )
+            }
+            _ => "no thread of the group did a job within a block: is there load on it?".to_owned(),
+        }
     })?;
     *pool = Some(chosen.name.clone());
     let p99_us = latency_stats::quantile(latencies_us, throttle::advice::QUANTILE)

@@ -59,7 +59,9 @@ fn check_of_a_good_specification_changes_nothing() {
         "{}",
         ended.stdout
     );
-    assert!(!ended.stdout.contains("missing here"), "{}", ended.stdout);
+    for warning in ["missing here", "of no effect"] {
+        assert!(!ended.stdout.contains(warning), "{}", ended.stdout);
+    }
     assert!(!toy.path("state").exists());
 }
 
@@ -77,6 +79,7 @@ fn check_names_programs_that_are_missing_and_all_ranges() {
     for line in [
         "x = 50  of 0 to 100 by 5, or -1",
         "missing here: workload.command is \"no-such-load\", and there is no such program on the PATH",
+        "of no effect: \"x\" is no knob, and no command, file or environment has {x}",
         "missing here: metrics.queue.command is \"no-such-meter\", and",
         "missing here: target.ready.command is \"no-such-knock\", and",
         "missing here: target.apply[0].command is \"no-such-push\", and",

@@ -11,7 +11,7 @@ use host::Roots;
 use super::continuous::check_continuous;
 use super::locate::Source;
 use super::parameters::{KnobBinding, RESERVED, arm_configuration, check_space, is_word};
-use super::templates::check_templates;
+use super::templates::{check_templates, unused};
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Scalar, Spec, TargetSpec, WorkloadSpec};
 use crate::continuous::Rules;
 use crate::error::SpecError;
@@ -36,6 +36,8 @@ pub struct CheckedSpec {
     pub knobs: BTreeMap<String, KnobBinding>,
     /// Optional parameters that this host does not have, with the reason.
     pub skipped: Vec<String>,
+    /// Parameters that are no knob and that nothing names: whatever value they have, it changes nothing.
+    pub unused: Vec<String>,
     /// The target.
     pub target: TargetSpec,
     /// CPUs of control, experiment and workload.
@@ -133,6 +135,17 @@ impl CheckedSpec {
     }
 }
 
+/// What an address of HTTP has to be.
+pub(super) const NO_URL: &str = "must be a URL that begins with http:// or https://";
+
+/// Where it begins with a name in braces, that may be all of it.
+fn check_url(key: &str, url: Option<&String>, source: &Source) -> Result<(), SpecError> {
+    match url {
+        Some(url) if !load::is_url(url) && !url.starts_with('{') => Err(source.error(key, NO_URL)),
+        _ => Ok(()),
+    }
+}
+
 /// Where relative paths count from: beside the file, or where one that does not exist would be.
 fn folder(file: &Path) -> PathBuf {
     let of = |path: &Path| path.parent().map(Path::to_owned);
@@ -215,6 +228,13 @@ pub(super) fn check_experiment(
         if metric.prometheus.is_some() == metric.command.is_some() {
             return Err(source.error(&key, "give either prometheus and query, or command"));
         }
+        if metric
+            .prometheus
+            .as_ref()
+            .is_some_and(|url| !load::is_url(url))
+        {
+            return Err(source.error(&format!("{key}.prometheus"), NO_URL));
+        }
         if metric.prometheus.is_some() != metric.query.is_some() {
             return Err(source.error(&key, "prometheus and query belong together"));
         }
@@ -241,7 +261,7 @@ pub(super) fn check_experiment(
             ));
         }
     }
-    check_templates(&CheckedParts {
+    let parts = CheckedParts {
         spec: &spec,
         source,
         dir: &dir,
@@ -260,7 +280,9 @@ pub(super) fn check_experiment(
                     .all(|kept| kept.name != *name)
             })
             .collect(),
-    })?;
+    };
+    check_templates(&parts)?;
+    let unused = unused(&parts, &space.knobs);
     let name = spec.name.clone().unwrap_or_else(|| {
         source.path().file_stem().map_or_else(
             || "experiment".into(),
@@ -274,6 +296,7 @@ pub(super) fn check_experiment(
         settings: space.settings,
         knobs: space.knobs,
         skipped: space.skipped,
+        unused,
         target,
         pins,
         workload,
@@ -338,6 +361,11 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
                 "give either command or url",
             ));
         }
+        check_url(
+            &format!("target.apply[{index}].url"),
+            step.url.as_ref(),
+            source,
+        )?;
     }
     if let Some(ready) = &target.ready {
         let given = usize::from(ready.url.is_some())
@@ -346,6 +374,7 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
         if given != 1 {
             return Err(source.error("target.ready", "give exactly one of url, port, command"));
         }
+        check_url("target.ready.url", ready.url.as_ref(), source)?;
         if !(ready.timeout_s > 0.0 && ready.timeout_s.is_finite()) {
             return Err(source.error("target.ready.timeout_s", "must be above 0"));
         }

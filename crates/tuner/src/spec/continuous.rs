@@ -4,6 +4,7 @@ use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::check::NO_URL;
 use super::locate::Source;
 use super::{ObjectiveScale, ObjectiveSpec, Spec, TargetSpec};
 use crate::continuous::{Hours, Rules};
@@ -188,13 +189,8 @@ pub(super) fn check_continuous(
         source.error("continuous.time_zone", format!("{name:?}: {error}"))
     })?;
     if let Some(alert) = &given.alert {
-        let is_url =
-            alert.prometheus.starts_with("http://") || alert.prometheus.starts_with("https://");
-        if !is_url {
-            return error(
-                "alert.prometheus",
-                "must be a URL that begins with http:// or https://",
-            );
+        if !load::is_url(&alert.prometheus) {
+            return error("alert.prometheus", NO_URL);
         }
         if alert.query.trim().is_empty() {
             return error("alert.query", "is empty");

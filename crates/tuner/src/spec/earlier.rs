@@ -16,7 +16,14 @@ pub(super) fn read_all(spec: &Spec, source: &Source) -> Result<Vec<Vec<Observati
     files
         .map(|(index, file)| {
             let path = dir.join(file);
-            read(spec, &path).map_err(|message| {
+            let observations = read(spec, &path).and_then(|observations| {
+                let of_use = observations.iter().any(|it| is_of_use(spec, it));
+                match of_use || observations.is_empty() {
+                    true => Ok(observations),
+                    false => Err("has none of this experiment's parameters".to_owned()),
+                }
+            });
+            observations.map_err(|message| {
                 source.error(
                     &format!("search.warm_start[{index}]"),
                     format!("{}: {message}", path.display()),
@@ -63,4 +70,10 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
         ))
     });
     Ok(measured.collect())
+}
+
+/// Experiments may overlap in part, but not in nothing.
+fn is_of_use(spec: &Spec, observation: &Observation) -> bool {
+    let mut names = spec.parameters.iter().map(|parameter| &parameter.name);
+    names.any(|name| observation.configuration.get(name).is_some())
 }

@@ -173,7 +173,7 @@ pub struct ParameterSpec {
     /// off comes first: of switches it learns what they have in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Scalar>>,
-    /// Values outside the range that mean something else, such as 0 = off.
+    /// Values that mean something else than a place in the range, such as 0 = off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Scalar>,
     /// The control's value. A kernel knob's is read from the live system if it is not given.

@@ -1,8 +1,10 @@
 //! Every `{name}` of a specification, and of the template files it names, is known before anything is started.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::check::CheckedParts;
+use super::parameters::KnobBinding;
 use crate::error::SpecError;
 use crate::quota::QuotaSpec;
 use crate::template::{self, Variables};
@@ -11,6 +13,23 @@ use crate::template::{self, Variables};
 const OF_INSTANCE: [&str; 4] = ["port", "dir", "side", "spec_dir"];
 
 pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError> {
+    check_without(parts, None)
+}
+
+/// Parameters that are no knob and that nothing names: whatever value they have, it changes nothing.
+pub(super) fn unused(
+    parts: &CheckedParts<'_>,
+    knobs: &BTreeMap<String, KnobBinding>,
+) -> Vec<String> {
+    let names = parts.space.parameters().iter().map(|it| &it.name);
+    names
+        .filter(|name| !knobs.contains_key(*name) && check_without(parts, Some(name)).is_ok())
+        .cloned()
+        .collect()
+}
+
+/// As if one parameter were not there.
+fn check_without(parts: &CheckedParts<'_>, absent: Option<&str>) -> Result<(), SpecError> {
     let CheckedParts {
         spec,
         source,
@@ -26,6 +45,7 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError>
         space
             .parameters()
             .iter()
+            .filter(|parameter| absent != Some(parameter.name.as_str()))
             .map(|parameter| named(&parameter.name)),
     );
     let check = |key: &str, text: &str, known: &Variables| {

@@ -70,7 +70,7 @@ impl Prometheus {
     /// `at`: as of then instead of now.
     pub(super) fn new(url: &str, at: Option<&str>) -> anyhow::Result<Self> {
         anyhow::ensure!(
-            url.starts_with("http://") || url.starts_with("https://"),
+            load::is_url(url),
             "--prometheus {url}: it must begin with http:// or https://"
         );
         let config = load::client(ANSWER_MAX).http_status_as_error(false);
