@@ -11,6 +11,8 @@ use crate::schedule::{ByName, Observed};
 const QUOTA_IS_SMALL: f64 = 0.9;
 /// The same where nearly every period is throttled.
 const QUOTA_IS_SMALL_AND_ALWAYS: f64 = 0.75;
+/// Throttled in a smaller share of the periods than this is throttled seldom. A choice of this crate.
+const SELDOM: f64 = 0.05;
 /// A wait for a CPU that a user notices beside a request of a millisecond.
 const NOTICEABLE_WAIT_US: f64 = 1000.0;
 /// All CPUs count as busy from this share on.
@@ -137,6 +139,9 @@ pub fn judge(
             ),
         };
     }
+    let seldom = counters.is_some_and(|counters| {
+        (counters.throttled_periods as f64) < SELDOM * counters.periods as f64
+    });
     let runnable = by_name.runnable_max;
     let quota_text = format!("{quota:.2} cores of quota, {burst}");
     let (cause, who) = match RuntimePool::of(&name) {
@@ -164,8 +169,13 @@ pub fn judge(
     Verdict {
         cause,
         sentence: format!(
-            "Throttled at {:.0} % of the quota in use: {who}, against {quota_text} ({evidence}; the group wants {:.1} threads \
+            "{} at {:.0} % of the quota in use: {who}, against {quota_text} ({evidence}; the group wants {:.1} threads \
              on average, {} at most).",
+            if seldom {
+                "Seldom throttled,"
+            } else {
+                "Throttled"
+            },
             100.0 * used / quota,
             observed.runnable_mean,
             observed.runnable_max
@@ -294,6 +304,18 @@ mod tests {
             "Throttled at 40 % of the quota in use: a pool of 40 threads named http-worker has 32 that want to run at once, \
              against 2.00 cores of quota, no burst (throttled in 30 of 100 periods of 100 ms, 1.50 s in all; the group wants \
              2.0 threads on average, 32 at most)."
+        );
+        let once = Counters {
+            throttled_periods: 1,
+            ..THROTTLED
+        };
+        let seldom = judge(&burst, Some(&Limit::cores(2.0)), Some(&once), 8);
+        assert!(
+            seldom
+                .sentence
+                .starts_with("Seldom throttled, at 40 % of the quota in use: a pool of"),
+            "{}",
+            seldom.sentence
         );
         let gc = observed(8, 0.1, "GC Thread#3", pool(13, 5000.0));
         assert!(matches!(
