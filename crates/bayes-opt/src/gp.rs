@@ -16,7 +16,7 @@ use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::slice::Chain;
-use crate::trend::Shared;
+use crate::trend::{Shared, may_slope};
 
 const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
@@ -56,7 +56,7 @@ impl Basis {
         }
     }
 
-    pub(crate) fn wave(self) -> f64 {
+    fn wave(self) -> f64 {
         match self {
             Self::Variable => 0.0,
             Self::Logarithm => WAVE,
@@ -247,7 +247,8 @@ impl Gp {
     }
 
     /// `count` draws of the hyper-parameters from their posterior under [`drawn_prior`], each `steps` steps of a chain from
-    /// `start` on, with the trends that it has.
+    /// `start` on, with the trends that it has; and with a slope that switches have in common, where the logarithm of the likelihood is
+    /// the higher with it on average over them. They are drawn without it, so that this asks for somewhat more than even evidence.
     pub(crate) fn draw(
         data: &Data,
         coordinates: &[Coordinate],
@@ -272,14 +273,25 @@ impl Gp {
         let standard = (0..=d).zip(start.to_vec());
         let standard = standard.map(|(k, value)| (value - means[k]) / deviations[k]);
         let waves = waves_between(coordinates, start.wave, &data.points);
-        let log = |standard: &[f64]| log_likelihood(data, coordinates, &waves, &hyper(standard));
-        let mut chain = Chain::new(standard.collect(), seed, log);
-        (0..count)
-            .map(|_| {
-                (0..steps).for_each(|_| chain.step());
-                hyper(chain.state())
-            })
-            .collect()
+        let log = |hyper: &Hyper| log_likelihood(data, coordinates, &waves, hyper);
+        let mut chain = Chain::new(standard.collect(), seed, |state| log(&hyper(state)));
+        let draws = (0..count).map(|_| {
+            (0..steps).for_each(|_| chain.step());
+            (hyper(chain.state()), chain.now())
+        });
+        let (drawn, without): (Vec<Hyper>, Vec<f64>) = draws.unzip();
+        if !may_slope(coordinates) {
+            return drawn;
+        }
+        let mut sloped = drawn.clone();
+        for hyper in &mut sloped {
+            hyper.shared.slope = true;
+        }
+        if sloped.iter().map(log).sum::<f64>() > without.iter().sum() {
+            sloped
+        } else {
+            drawn
+        }
     }
 
     pub(crate) fn n(&self) -> usize {
@@ -364,12 +376,7 @@ pub(crate) fn likeliest(
 
 /// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves are as [`waves_between`] has them;
 /// up to a constant.
-pub(crate) fn log_likelihood(
-    data: &Data,
-    coordinates: &[Coordinate],
-    waves: &[f64],
-    hyper: &Hyper,
-) -> f64 {
+fn log_likelihood(data: &Data, coordinates: &[Coordinate], waves: &[f64], hyper: &Hyper) -> f64 {
     let likelihood = Likelihood::of(data, coordinates, waves, hyper);
     likelihood.map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use crate::acquisition::Evaluated;
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
-use crate::gp::{Basis, Data, Gp, Hyper, likeliest, log_likelihood, log_posterior};
-use crate::kernel::{Coordinate, waves_between};
+use crate::gp::{Basis, Data, Gp, Hyper, likeliest, log_posterior};
+use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
 use crate::transform::Transform;
-use crate::trend::{Shared, may_slope};
+use crate::trend::Shared;
 use crate::value::cell;
 use crate::viability;
 use crate::warm::Earlier;
@@ -360,7 +360,6 @@ impl Fitter<'_> {
             // Luck of its own for every number of observations.
             let seed = self.seed.wrapping_add(n as u64);
             let drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
-            let drawn = self.with_slope(data, drawn);
             let fitted = drawn.iter().map(|hyper| (hyper.clone(), n));
             self.hypers.extend(names.into_iter().zip(fitted));
             drawn
@@ -371,28 +370,6 @@ impl Fitter<'_> {
                 .filter_map(|hyper| Gp::condition(data, self.coordinates, hyper))
                 .collect(),
         )
-    }
-
-    /// These draws with a slope that switches have in common, where the logarithm of the likelihood is the higher with it on average
-    /// over them. They are drawn without it, so that this asks for somewhat more than even evidence.
-    fn with_slope(&self, data: &Data, drawn: Vec<Hyper>) -> Vec<Hyper> {
-        if !may_slope(self.coordinates) {
-            return drawn;
-        }
-        let slope = |hyper: &Hyper| {
-            let mut hyper = hyper.clone();
-            hyper.shared.slope = true;
-            hyper
-        };
-        let sloped: Vec<Hyper> = drawn.iter().map(slope).collect();
-        let waves = waves_between(self.coordinates, Basis::Logarithm.wave(), &data.points);
-        let log = |hyper: &Hyper| log_likelihood(data, self.coordinates, &waves, hyper);
-        let sum = |hypers: &[Hyper]| hypers.iter().map(log).sum::<f64>();
-        if sum(&sloped) > sum(&drawn) {
-            sloped
-        } else {
-            drawn
-        }
     }
 
     /// The hyper-parameters that a process had, while there are few new data.

@@ -33,6 +33,11 @@ impl<F: FnMut(&[f64]) -> f64> Chain<F> {
         &self.state
     }
 
+    /// The logarithm of the present state's likelihood.
+    pub(crate) fn now(&self) -> f64 {
+        self.now
+    }
+
     /// To some state on the ellipse through the present one and a draw of the prior, no less likely than a random share of
     /// what the present one is.
     pub(crate) fn step(&mut self) {

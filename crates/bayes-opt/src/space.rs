@@ -58,6 +58,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether it is a range of numbers, not a list.
     pub(crate) fn is_range(&self) -> bool {
         matches!(self, Kind::Int { .. } | Kind::Float { .. })
     }
@@ -239,7 +240,7 @@ impl Parameter {
             {
                 return Err(self.invalid("special", format!("has {special} twice")));
             }
-            if !self.is_range() && self.kind_holds(special).is_ok() {
+            if !self.kind.is_range() && self.kind_holds(special).is_ok() {
                 return Err(self.invalid(
                     "special",
                     format!("has {special}, which is an ordinary value already"),
@@ -306,11 +307,6 @@ impl Parameter {
             }
             Kind::Bool => "it has to be true or false".to_owned(),
         })
-    }
-
-    /// Whether it is a range of numbers, not a list.
-    pub(crate) fn is_range(&self) -> bool {
-        self.kind.is_range()
     }
 
     /// The middle of its range on its scale; of a list one of its values.

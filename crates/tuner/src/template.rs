@@ -39,6 +39,16 @@ pub(crate) fn variables<'a>(
         .collect()
 }
 
+/// `{{name}}`, or `{name}`.
+static SHAPE: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}").ok());
+
+/// Every `{name}` that [`fill`] replaces.
+pub(crate) fn names(template: &str) -> impl Iterator<Item = String> {
+    let found = SHAPE.iter().flat_map(|shape| shape.captures_iter(template));
+    found.filter_map(|groups| Some(groups.get(2)?.as_str().to_owned()))
+}
+
 /// Replaces every `{name}` by its value. `{{name}}` stands for the text `{name}`; a brace that does
 /// not enclose a plain word is left alone, so that most configuration files are templates as they are.
 ///
@@ -51,8 +61,6 @@ pub(crate) fn variables<'a>(
 /// # Errors
 /// The first name that is not among the values.
 pub fn fill(template: &str, values: &Variables) -> Result<String, UnknownName> {
-    static SHAPE: LazyLock<Option<Regex>> =
-        LazyLock::new(|| Regex::new(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}").ok());
     let Some(shape) = SHAPE.as_ref() else {
         return Ok(template.to_owned());
     };

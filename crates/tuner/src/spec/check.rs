@@ -11,7 +11,7 @@ use host::Roots;
 use super::continuous::check_continuous;
 use super::locate::Source;
 use super::parameters::{KnobBinding, RESERVED, arm_configuration, check_space, is_word};
-use super::templates::{check_templates, unused};
+use super::templates::check_templates;
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Scalar, Spec, TargetSpec, WorkloadSpec};
 use crate::continuous::Rules;
 use crate::error::SpecError;
@@ -281,8 +281,11 @@ pub(super) fn check_experiment(
             })
             .collect(),
     };
-    check_templates(&parts)?;
-    let unused = unused(&parts, &space.knobs);
+    let used = check_templates(&parts)?;
+    let parameters = space.space.parameters().iter().map(|it| it.name.clone());
+    let unused = parameters
+        .filter(|name| !space.knobs.contains_key(name) && !used.contains(name))
+        .collect();
     let name = spec.name.clone().unwrap_or_else(|| {
         source.path().file_stem().map_or_else(
             || "experiment".into(),

@@ -1,10 +1,10 @@
 //! Every `{name}` of a specification, and of the template files it names, is known before anything is started.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::check::CheckedParts;
-use super::parameters::KnobBinding;
 use crate::error::SpecError;
 use crate::quota::QuotaSpec;
 use crate::template::{self, Variables};
@@ -12,24 +12,8 @@ use crate::template::{self, Variables};
 /// What an instance knows, beside parameters and `[variables]`.
 const OF_INSTANCE: [&str; 4] = ["port", "dir", "side", "spec_dir"];
 
-pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<(), SpecError> {
-    check_without(parts, None)
-}
-
-/// Parameters that are no knob and that nothing names: whatever value they have, it changes nothing.
-pub(super) fn unused(
-    parts: &CheckedParts<'_>,
-    knobs: &BTreeMap<String, KnobBinding>,
-) -> Vec<String> {
-    let names = parts.space.parameters().iter().map(|it| &it.name);
-    names
-        .filter(|name| !knobs.contains_key(*name) && check_without(parts, Some(name)).is_ok())
-        .cloned()
-        .collect()
-}
-
-/// As if one parameter were not there.
-fn check_without(parts: &CheckedParts<'_>, absent: Option<&str>) -> Result<(), SpecError> {
+/// All names that are used.
+pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<String>, SpecError> {
     let CheckedParts {
         spec,
         source,
@@ -45,10 +29,11 @@ fn check_without(parts: &CheckedParts<'_>, absent: Option<&str>) -> Result<(), S
         space
             .parameters()
             .iter()
-            .filter(|parameter| absent != Some(parameter.name.as_str()))
             .map(|parameter| named(&parameter.name)),
     );
+    let used = RefCell::new(BTreeSet::new());
     let check = |key: &str, text: &str, known: &Variables| {
+        used.borrow_mut().extend(template::names(text));
         template::fill(text, known).map(drop).map_err(|error| {
             let absent = skipped.iter().any(|name| *name == error.name);
             let why = if absent {
@@ -109,14 +94,16 @@ fn check_without(parts: &CheckedParts<'_>, absent: Option<&str>) -> Result<(), S
     for (index, file) in target.files.iter().enumerate() {
         let key = format!("target.files[{index}]");
         check(&format!("{key}.path"), &file.path, &known)?;
-        check_file(&dir.join(&file.template), &known)
+        let text = check_file(&dir.join(&file.template), &known)
             .map_err(|message| source.error(&format!("{key}.template"), message))?;
+        used.borrow_mut().extend(template::names(&text));
     }
     known.extend([named("duration_s")]);
     for (name, text) in &workload.env {
         check(&format!("workload.env.{name}"), text, &known)?;
     }
-    check_list("workload.command", Some(&workload.command), &known)
+    check_list("workload.command", Some(&workload.command), &known)?;
+    Ok(used.take())
 }
 
 /// Names are known, and the control's limit is one that the kernel takes.
@@ -134,12 +121,12 @@ fn check_quota(
         .map_err(|(key, message)| parts.source.error(&format!("target.quota.{key}"), message))
 }
 
-fn check_file(path: &Path, known: &Variables) -> Result<(), String> {
+/// The file's text.
+fn check_file(path: &Path, known: &Variables) -> Result<String, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    template::fill(&text, known)
-        .map(drop)
-        .map_err(|error| format!("{}: {error}", path.display()))
+    template::fill(&text, known).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(text)
 }
 
 fn named(name: &str) -> (String, String) {
