@@ -126,6 +126,10 @@ impl Coordinator {
     /// [`Error::NotFound`], [`Error::Conflict`].
     pub fn verify(&self, id: i64) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
+        if row.state != State::Running && !self.store.has_measured(id)? {
+            let why = "it has measured nothing that could be verified";
+            return Err(refused(id, row.state, why));
+        }
         if !matches!(row.state, State::Queued | State::Running) {
             self.store.new_verification(id)?;
         }

@@ -204,7 +204,7 @@ function importance(model) {
   const body = document.querySelector("#importance tbody");
   body.textContent = "";
   if (!model.importance.length) {
-    note.textContent = "Nothing has completed yet, so there is no model.";
+    note.textContent = "Nothing has been measured yet, so there is no model.";
     return;
   }
   const some = model.used < model.of ? ` They are ${model.used} of ${model.of}, chosen evenly over their scores.` : "";
@@ -243,7 +243,7 @@ async function map(id, points, unit) {
   if (x === y) { caption.textContent = "Choose two parameters."; return; }
   const pair = await read(`/api/v1/experiments/${id}/model/pair?x=${encodeURIComponent(x)}&y=${encodeURIComponent(y)}`);
   const scores = pair.mean.flat();
-  if (!scores.length) { caption.textContent = "Nothing has completed yet, so there is no model."; return; }
+  if (!scores.length) { caption.textContent = "Nothing has been measured yet, so there is no model."; return; }
   const [low, high] = [Math.min(...scores), Math.max(...scores)];
   const [left, bottom] = [86, 46];
   const [width, height] = [(canvas.width - left - 10) / pair.x.length, (canvas.height - bottom - 10) / pair.y.length];
@@ -326,6 +326,8 @@ async function experiment(id) {
       if (points.number.length !== known) {
         known = points.number.length;
         unit = reader(points);
+        const nothing = points.score.every((score) => score === null);
+        for (const section of document.querySelectorAll("#charts > section")) section.hidden = nothing && !section.querySelector("#model-note");
         convergence(points, unit);
         parallel(points);
         if (!document.getElementById("scatters").childElementCount) scatters(points, unit, null);

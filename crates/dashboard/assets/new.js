@@ -43,8 +43,9 @@ async function check() {
   if (!answer || mine !== asked) return;
   if (answer.ok) {
     const size = answer.configurations === null ? "a continuum of" : answer.configurations;
-    const skipped = answer.skipped.length ? ` Left out on this host: ${answer.skipped.join("; ")}.` : "";
-    say(`${answer.name}: ${answer.parameters} parameters, ${size} configurations. Nothing is wrong with it.${skipped}`, "right", 0);
+    const parameters = answer.parameters === 1 ? "1 parameter" : `${answer.parameters} parameters`;
+    const verdict = answer.remarks.length ? `To know: ${answer.remarks.join("; ")}.` : "Nothing is wrong with it.";
+    say(`${answer.name}: ${parameters}, ${size} configurations. ${verdict}`, "right", 0);
   } else {
     const where = [answer.line && `Line ${answer.line}`, answer.key].filter(Boolean).join(", ");
     say(`${where}${where ? ": " : ""}${answer.error}`, "wrong", answer.line);

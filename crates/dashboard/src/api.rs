@@ -250,7 +250,7 @@ pub(crate) async fn check(State(app): Here, bytes: Bytes) -> Reply<Value> {
                 "parameters": spec.space.parameters().len(),
                 "configurations": spec.space.cardinality(),
                 "control": spec.space.default_configuration(),
-                "skipped": spec.skipped,
+                "remarks": spec.remarks(&std::env::var_os("PATH").unwrap_or_default()),
             })),
             Err(Error::Spec(error)) => Ok(json!({
                 "ok": false,

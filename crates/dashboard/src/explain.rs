@@ -64,6 +64,8 @@ pub(crate) struct Pair {
 /// An experiment's model and how much it knows.
 struct Fitted {
     evaluations: usize,
+    /// Nothing was measured yet: the model knows the control at the most, and says nothing.
+    is_empty: bool,
     optimizer: Optimizer,
     explanation: Option<Arc<Explanation>>,
     of: usize,
@@ -115,6 +117,7 @@ impl Models {
             });
             let known: Vec<EvaluationRecord> = taught.collect();
             let of = known.len();
+            let is_empty = known.iter().all(|record| record.measurement.is_none());
             let optimizer = coordinator.surrogate(&row, &choice(known))?;
             while models.len() >= KEPT_MAX {
                 models.pop_first();
@@ -123,6 +126,7 @@ impl Models {
                 id,
                 Fitted {
                     evaluations: ended,
+                    is_empty,
                     optimizer,
                     explanation: None,
                     of,
@@ -144,12 +148,12 @@ impl Models {
                 return Arc::clone(explanation);
             }
             let optimizer = &mut fitted.optimizer;
-            let names: Vec<String> = optimizer
+            let of_space = optimizer
                 .space()
                 .parameters()
                 .iter()
-                .map(|parameter| parameter.name.clone())
-                .collect();
+                .map(|parameter| parameter.name.clone());
+            let names: Vec<String> = of_space.filter(|_| !fitted.is_empty).collect();
             let importance = optimizer.importance().into_iter();
             let explanation = Arc::new(Explanation {
                 used: fitted.of.min(EVALUATIONS_MAX),
@@ -210,6 +214,9 @@ impl Models {
                 mean: Vec::new(),
                 sd: Vec::new(),
             };
+            if fitted.is_empty {
+                return Ok(pair);
+            }
             for ([x, y], mean, sd) in fitted.optimizer.partial_dependence_pair([x, y], MAP_POINTS) {
                 if pair.x.last() != Some(&x) {
                     pair.x.push(x);

@@ -158,7 +158,7 @@ struct Verbs {
 }
 
 impl Verbs {
-    fn of(row: &ExperimentRow, role: Role) -> Self {
+    fn of(row: &ExperimentRow, role: Role, has_measured: bool) -> Self {
         if role < Role::Write {
             return Self::default();
         }
@@ -169,7 +169,8 @@ impl Verbs {
             pause: is_active && row.wish != Some(Wish::Pause),
             resume: !is_active || row.wish == Some(Wish::Pause),
             stop: is_active || state == ExperimentState::Paused,
-            verify: row.wish != Some(Wish::Verify),
+            verify: row.wish != Some(Wish::Verify)
+                && (has_measured || state == ExperimentState::Running),
             promote: row.report.finding == tuner::report::Finding::Improvement
                 && state == ExperimentState::Done
                 && !is_promoted,
@@ -321,7 +322,7 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
             .iter()
             .flat_map(|it| it.changed.clone())
             .collect(),
-        verbs: Verbs::of(&row, visitor.role),
+        verbs: Verbs::of(&row, visitor.role, coordinator.store().has_measured(id)?),
         may_write: visitor.role == Role::Write,
         wall_time_min: row
             .budget()

@@ -203,7 +203,12 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             print(&if *json { pretty(&shown)? } else { show(&shown) })?;
         }
         Verb::Create { spec } => {
-            let made_of = client.json("POST", "/experiments", Some(&given(spec)?));
+            let body = given(spec)?;
+            let checked = client.json("POST", "/specs/check", Some(&body))?;
+            for remark in checked["remarks"].as_array().into_iter().flatten() {
+                message(&text(remark));
+            }
+            let made_of = client.json("POST", "/experiments", Some(&body));
             made(&made_of.with_context(|| spec.display().to_string())?)?;
         }
         Verb::Pause { id } => act(id, "pause")?,
@@ -228,6 +233,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let body = json!({ "configuration": configuration });
             let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
             message(&format!("to be tried next: {enqueued}"));
+            let now = client.json("GET", &format!("/experiments/{id}"), None)?;
+            if let Some(hint) = until_tried(&now) {
+                message(&format!("experiment {id} {hint}"));
+            }
         }
         Verb::Budget {
             id,
@@ -285,6 +294,18 @@ fn state(experiment: &Value) -> String {
         Some(wish) => format!("{now}, to {wish}"),
         None => now,
     }
+}
+
+/// What has to happen before a configuration from the queue is tried, where that does not come by itself.
+fn until_tried(experiment: &Value) -> Option<String> {
+    let used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
+    let now = match experiment["state"].as_str()? {
+        "queued" | "running" if used_up => "has used up its budget: raise it".to_owned(),
+        "queued" | "running" => return None,
+        state if used_up => format!("is {state}, and has used up its budget: raise it, and resume it"),
+        state => format!("is {state}: resume it"),
+    };
+    (!experiment["continuous"].is_object()).then_some(now)
 }
 
 fn list(experiments: &Value) -> String {

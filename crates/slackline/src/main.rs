@@ -189,6 +189,23 @@ fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
+/// Files that a command writes at its end can be written: minutes or hours later is too late to find out. What is in them stays
+/// until then, and those that are not there yet are not made.
+fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
+    for file in files.iter().flatten().filter(|file| file.as_os_str() != "-") {
+        let is_new = std::fs::symlink_metadata(file).is_err();
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file)
+            .with_context(|| format!("{}", file.display()))?;
+        if is_new {
+            std::fs::remove_file(file).with_context(|| format!("{}", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
 /// Prints a report as text; `--json FILE` writes it too and says that `what` is there, and `--json -` prints it instead.
 fn publish(
     json: Option<&Path>,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
+use tuner::evaluation::Measurement;
 use tuner::ledger::Event;
 use tuner::report::{difference, score_text};
 use tuner::spec::{CheckedSpec, ObjectiveSpec};
@@ -73,12 +74,15 @@ impl Progress {
                 let result = score.map_or_else(String::new, |score| {
                     format!(" {}", score_text(score, &self.objective))
                 });
-                let reason = record
-                    .reason
-                    .as_deref()
-                    .map_or_else(String::new, |reason| format!(": {reason}"));
+                let broken = record.measurement.iter().flat_map(Measurement::broken);
+                let broken = broken.map(|constraint| format!("not {constraint}"));
+                let why: Vec<String> = record.reason.iter().cloned().chain(broken).collect();
+                let why = match why.is_empty() {
+                    true => String::new(),
+                    false => format!(": {}", why.join(", ")),
+                };
                 self.line(&format!(
-                    "{:>4} {}{result} {}{reason}",
+                    "{:>4} {}{result} {}{why}",
                     record.number,
                     record.outcome,
                     difference(&record.configuration, &self.control)

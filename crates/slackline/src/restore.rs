@@ -18,8 +18,12 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let undone = tuner::undo::undo(state_dir, &Roots::default(), arguments.dry_run)?;
-    let store = ::relayout::Store::open(state_dir)?;
-    let relaid_out = crate::relayout::undo_all(&store, arguments.dry_run)?;
+    let relaid_out = if state_dir.exists() {
+        let store = ::relayout::Store::open(state_dir)?;
+        crate::relayout::undo_all(&store, arguments.dry_run)?
+    } else {
+        Vec::new()
+    };
     if arguments.json {
         let printed = Printed {
             undone: &undone,

@@ -107,34 +107,32 @@ pub(crate) fn results(report: &Report) -> String {
             "arm",
             "metric",
             "change [interval]",
-            "control",
-            "arm's",
+            "control's mean",
+            "arm's mean",
             "runs",
         ]);
         for arm in &report.verification {
-            for (metric, interval) in &arm.ratios {
+            let means = |metric: &str| {
                 let (control, experiment) = arm
                     .means
                     .get(metric)
                     .copied()
                     .unwrap_or((f64::NAN, f64::NAN));
+                [number(control), number(experiment)]
+            };
+            let ratios = arm.ratios.iter();
+            let ratios = ratios.map(|(metric, interval)| (metric, change(interval)));
+            let others = arm.without_interval.iter();
+            let others = others.map(|(metric, why)| (metric, format!("no interval: {why}")));
+            for (metric, said) in ratios.chain(others) {
+                let [control, experiment] = means(metric);
                 arms.add_row([
                     arm.name.clone(),
                     metric.clone(),
-                    change(interval),
-                    number(control),
-                    number(experiment),
+                    said,
+                    control,
+                    experiment,
                     arm.runs.to_string(),
-                ]);
-            }
-            for (metric, why) in &arm.without_interval {
-                arms.add_row([
-                    &arm.name,
-                    metric,
-                    &format!("no interval: {why}"),
-                    "",
-                    "",
-                    "",
                 ]);
             }
             for fault in &arm.faults {
@@ -146,6 +144,10 @@ pub(crate) fn results(report: &Report) -> String {
         }
         if !arms.is_empty() {
             let _ = writeln!(text, "{arms}");
+            let _ = writeln!(
+                text,
+                "A change is of geometric means, block by block against the control; the means beside it are plain."
+            );
         }
     }
     for skipped in &report.skipped {
@@ -178,11 +180,11 @@ fn number(value: f64) -> String {
 
 /// What `slackline check` says of a good specification.
 pub(crate) fn check(spec: &CheckedSpec) -> String {
-    let mut text = format!(
-        "{}: {} parameters",
-        spec.name,
-        spec.space.parameters().len()
-    );
+    let parameters = match spec.space.parameters().len() {
+        1 => "1 parameter".to_owned(),
+        count => format!("{count} parameters"),
+    };
+    let mut text = format!("{}: {parameters}", spec.name);
     if let Some(count) = spec.space.cardinality() {
         let _ = write!(text, ", {count} configurations");
     }
@@ -197,25 +199,15 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
             .map_or_else(String::new, |binding| format!("  ({})", binding.knob));
         let _ = writeln!(text, "  {name} = {value}  of {range}{of}");
     }
-    for skipped in &spec.skipped {
-        let _ = writeln!(text, "  skipped {skipped}");
-    }
-    for name in &spec.unused {
-        let _ = writeln!(text, "  {}", of_no_effect(name));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    for (key, program) in spec.missing_programs(&path) {
-        let _ = writeln!(
-            text,
-            "  missing here: {key} is {program:?}, and there is no such program on the PATH"
-        );
+    for remark in remarks(spec) {
+        let _ = writeln!(text, "  {remark}");
     }
     text
 }
 
-/// What is said of a parameter that is in [`CheckedSpec::unused`].
-pub(crate) fn of_no_effect(name: &str) -> String {
-    format!("of no effect: {name:?} is no knob, and no command, file or environment has {{{name}}}")
+/// What [`CheckedSpec::remarks`] says with this process's PATH.
+pub(crate) fn remarks(spec: &CheckedSpec) -> Vec<String> {
+    spec.remarks(&std::env::var_os("PATH").unwrap_or_default())
 }
 
 /// What a parameter may be.

@@ -45,11 +45,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         anyhow::ensure!(evaluations > 0, "--evaluations must be above 0");
         spec.spec.budget.evaluations = evaluations;
     }
-    for skipped in &spec.skipped {
-        message(&format!("skipped {skipped}"));
-    }
-    for name in &spec.unused {
-        message(&table::of_no_effect(name));
+    for remark in table::remarks(&spec) {
+        message(&remark);
     }
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut live = Live::new(&spec, state_dir, interrupt.clone())?;
@@ -60,18 +57,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             left_over.join(", ")
         );
     }
-    if let Some(file) = arguments
-        .json
-        .as_deref()
-        .filter(|file| file.as_os_str() != "-")
-    {
-        // Hours later is too late to find out; what is in it stays until then.
-        std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(file)
-            .with_context(|| format!("{}", file.display()))?;
-    }
+    crate::ensure_writable(&[arguments.json.as_deref()])?;
     let mut progress = Progress::new(&spec);
     let (mut report, failed) =
         experiment::run_to_end(&spec, &mut live, &mut |event: &Event<'_>| {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::bandwidth::Limit;
 use crate::capacity::Search;
 use crate::histogram::Cores;
+use crate::runtime::RuntimePool;
 use crate::simulation::{Host, Job, Outcome, Pool, Service, Work, simulate};
 
 /// The quantile that is predicted and compared.
@@ -142,8 +143,12 @@ impl Setting {
                 .pools
                 .iter()
                 .find(|pool| pool.name == *name);
+            let by = now
+                .and_then(|pool| pool.set_by.as_deref())
+                .or_else(|| RuntimePool::of(name).map(|runtimes| runtimes.flag));
+            let by = by.map_or(String::new(), |by| format!(" by {by}"));
             let now = now.map_or(0, |pool| pool.threads);
-            parts.push(format!("{threads} {name} threads (now {now})"));
+            parts.push(format!("{threads} {name} threads{by} (now {now})"));
         }
         let (limit, now) = (&self.limit, &question.limit);
         if let (Some(cores), Some(before)) = (limit.in_cores(), now.in_cores())
@@ -191,8 +196,8 @@ impl Setting {
 /// let flushes = Work::Batches { every_us: 1e6, jobs: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } };
 /// let service = Service {
 ///     pools: vec![
-///         Pool { name: "worker".into(), threads: 8, work: requests },
-///         Pool { name: "flusher".into(), threads: 8, work: flushes },
+///         Pool { name: "worker".into(), threads: 8, set_by: None, work: requests },
+///         Pool { name: "flusher".into(), threads: 8, set_by: None, work: flushes },
 ///     ],
 /// };
 /// let question = advice::Question {

@@ -451,6 +451,7 @@ impl Schedule {
             let pool = Pool {
                 name,
                 threads: of_name.sums.threads,
+                set_by: None,
                 work: Work::Recorded(jobs),
             };
             let latencies_us = std::mem::take(&mut of_name.latencies_us);
@@ -493,7 +494,8 @@ impl Schedule {
 }
 
 /// What numbered threads of one pool have in common: `GC Thread#3` and `GC Thread#12` are both `GC Thread#*`.
-fn pool_name(name: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn pool_name(name: &str) -> Cow<'_, str> {
     let stem = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
     if stem.is_empty() || stem == name {
         Cow::Borrowed(name)

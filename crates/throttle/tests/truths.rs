@@ -27,6 +27,7 @@ fn single_class(threads: usize) -> Service {
     let pool = Pool {
         name: "worker".into(),
         threads,
+        set_by: None,
         work,
     };
     Service { pools: vec![pool] }
@@ -46,6 +47,7 @@ fn collected(threads: usize) -> Service {
     let pool = |name: &str, threads, work| Pool {
         name: name.into(),
         threads,
+        set_by: None,
         work,
     };
     Service {

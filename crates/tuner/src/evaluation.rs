@@ -112,7 +112,13 @@ impl Measurement {
     /// error. (What always measures the same, such as a count of errors, has no noise.) A tail latency that is the same
     /// as the control's otherwise breaks "no worse than the control" in every second evaluation.
     pub fn violates(&self) -> bool {
-        self.excess.keys().any(|name| self.breaks(name))
+        self.broken().next().is_some()
+    }
+
+    /// The constraints that are, as the specification has them.
+    pub fn broken(&self) -> impl Iterator<Item = &str> {
+        let names = self.excess.keys().filter(|name| self.breaks(name));
+        names.map(String::as_str)
     }
 
     /// As [`violates`](Self::violates), of one constraint.

@@ -55,6 +55,15 @@ impl Undone {
 /// # Errors
 /// Another Slackline runs, or the journal cannot be used.
 pub fn undo(state_dir: &Path, roots: &Roots, dry_run: bool) -> Result<Undone, HostError> {
+    if dry_run && !state_dir.exists() {
+        // Nothing was ever done: not even a directory is made to say so.
+        return Ok(Undone {
+            report: RestoreReport::default(),
+            orphans: Vec::new(),
+            reapply: None,
+            is_told: true,
+        });
+    }
     let mut journal = Journal::open(state_dir)?;
     let scratch_root = scratch_root(state_dir);
     let named = journal.describe();

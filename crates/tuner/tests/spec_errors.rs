@@ -65,7 +65,20 @@ fn a_sound_one_has_none() {
 }
 
 #[test]
+fn an_empty_file_is_said_to_be_empty() {
+    for (file, text) in [("spec.toml", ""), ("spec.json", "\n"), ("spec.toml", " \n\n")] {
+        let error = error_in(file, text, &Roots::default());
+        assert_eq!(error, format!("{file}: the file is empty"));
+    }
+}
+
+#[test]
 fn keys_and_types() {
+    expect(
+        "high = 32",
+        "high = 32\nvalues = [1, 2]",
+        "spec.toml:7: parameters[0].values: means nothing here: an int has low, high, step and scale",
+    );
     expect_named(
         "high = 32",
         "hihg = 32",
@@ -212,7 +225,7 @@ fn targets() {
     expect(
         "json = {",
         "parse = \"wrk\"\njson = {",
-        "spec.toml:10: workload: give exactly one of parse, json, regex",
+        "spec.toml:10: workload: give exactly one of parse, json, regex: how its output is read",
     );
 }
 

@@ -202,6 +202,20 @@ impl Store {
         Ok((rows, count.first().map_or(0, |row| usize_of(&row[0]))))
     }
 
+    /// Whether some evaluation was measured to its end, or until it was stopped early.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn has_measured(&self, id: i64) -> Result<bool, Error> {
+        let some = self.read(|database| {
+            database.query(
+                "SELECT number FROM evaluations WHERE experiment = $1 AND measurement IS NOT NULL LIMIT 1",
+                &[id.into()],
+            )
+        })?;
+        Ok(!some.is_empty())
+    }
+
     /// One evaluation with its blocks.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use tuner::process::Interrupt;
 
 use super::collect::{Collected, Jobs};
 use super::watch::{self, Watched};
-use super::{experiment, page};
+use super::{experiment, page, runtimes};
 use crate::table::table;
 use crate::{Done, message};
 
@@ -84,6 +84,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
             .is_none_or(|ms| ms > 0.0 && ms.is_finite()),
         "--slo-p99-ms must be above 0"
     );
+    ensure!(arguments.shards != Some(0), "--shards must be above 0");
+    crate::ensure_writable(&[
+        arguments.save.as_deref(),
+        arguments.experiment.as_deref(),
+        arguments.json.as_deref(),
+        arguments.html.as_deref(),
+    ])?;
     let (known, group) = match (&arguments.service, &arguments.watched) {
         (Some(path), _) => (read(path)?, None),
         (None, Some(watched)) => {
@@ -95,7 +102,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         }
         (None, None) => anyhow::bail!("give one of --pid, --cgroup, --unit and --service"),
     };
-    ensure!(arguments.shards != Some(0), "--shards must be above 0");
     if let Some(path) = &arguments.save {
         let json = serde_json::to_string(&known)? + "\n";
         std::fs::write(path, json).with_context(|| format!("{}", path.display()))?;
@@ -168,7 +174,7 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
         return Ok(Err(Done::Signal(signal)));
     }
     message(&report.verdict.sentence);
-    let recording = collected.schedule.recording(collected.end_ns);
+    let mut recording = collected.schedule.recording(collected.end_ns);
     let switches: u64 = report.observed.names.values().map(|by| by.waits).sum();
     let missed = report.observed.gaps + report.lost_events;
     if missed as f64 > MISSED_SHARE * switches as f64 {
@@ -182,6 +188,13 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
             watch::named(group)
         )
     })?;
+    runtimes::size_go_pools(
+        &Roots::default(),
+        group,
+        &mut recording.service.pools,
+        limit.in_cores().unwrap_or(f64::INFINITY),
+        report.cpus,
+    );
     Ok(Ok(Known {
         host: Host::new(report.cpus),
         limit,
@@ -282,7 +295,10 @@ fn text(advice: &Advice, question: &Question<'_>) -> String {
     for row in rows_of(advice, question) {
         rows.add_row(row);
     }
-    let mut text = format!("{}\n\n{rows}\n", findings(advice, question).join("\n"));
+    let mut text = format!(
+        "{}\n\n{rows}\n{OF_TODAYS}\n",
+        findings(advice, question).join("\n")
+    );
     if !advice.sharding.is_empty() {
         let mut rows = table(&SHARDING_HEAD);
         for row in sharding_rows(advice, question) {
@@ -307,6 +323,7 @@ fn html(advice: &Advice, question: &Question<'_>) -> String {
     html.push_str(&page::predictions(&sides));
     html.push_str("<h2>What was tried</h2>\n");
     html.push_str(&page::table(&HEAD, rows_of(advice, question)));
+    html.push_str(&page::paragraphs(&[OF_TODAYS.to_owned()]));
     if !advice.sharding.is_empty() {
         html.push_str(&format!("<h2>{SHARDING}</h2>\n"));
         html.push_str(&page::table(
@@ -321,9 +338,22 @@ fn html(advice: &Advice, question: &Question<'_>) -> String {
 fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &advice.pool;
+    let error = advice.model_error.as_ref();
+    let is_off = error
+        .is_some_and(|error| !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate));
+    let off = error.map_or_else(
+        || "Nothing was recorded to hold the model against.".to_owned(),
+        |error| format!("The model is off by {} today.", tuner::report::change(error)),
+    );
+    if is_off {
+        lines.push(format!(
+            "{off} It does not describe this service: what follows says what to try first under load, and no more."
+        ));
+    }
+    let verb = if is_off { "To try" } else { "Recommended" };
     match &advice.recommended {
         Some(best) => lines.push(format!(
-            "Recommended: {}; 99 % of all jobs of {name} end within {} then, {} now: {} (simulated).",
+            "{verb}: {}; 99 % of all jobs of {name} end within {} then, {} now: {} (simulated).",
             best.setting.changes(question),
             time(best.p99_us),
             time(advice.today.p99_us),
@@ -348,20 +378,8 @@ fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
             change(lower),
         ));
     }
-    match advice.model_error {
-        Some(error) => {
-            let is_off = !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate);
-            lines.push(format!(
-                "The model is off by {} today{}.",
-                tuner::report::change(&error),
-                if is_off {
-                    ": it does not describe this service, so believe nothing of it before a test under load"
-                } else {
-                    ""
-                }
-            ));
-        }
-        None => lines.push("Nothing was recorded to hold the model against.".to_owned()),
+    if !is_off {
+        lines.push(off);
     }
     lines
 }
@@ -386,6 +404,9 @@ const HEAD: [&str; 5] = [
     "periods throttled",
     "load within the objective",
 ];
+
+/// Said below [`rows_of`]: the two columns do not divide to each other.
+const OF_TODAYS: &str = "p99 is of all jobs together; \"of today's\" is the geometric mean over five parts, with its 95 % interval.";
 
 fn rows_of(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec<String>> {
     let first = std::iter::once(&advice.today)

@@ -98,6 +98,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         arguments.below > 0.0 && arguments.below.is_finite(),
         "--below must be above 0"
     );
+    crate::ensure_writable(&[arguments.json.as_deref()])?;
     let roots = Roots::default();
     let group = watch::group_of(&roots, &arguments.watched)?;
     let tightest = host::tightest_quota(&roots, &group)?;

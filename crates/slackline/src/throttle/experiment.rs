@@ -96,8 +96,16 @@ fn busiest(roots: &Roots, group: &str) -> anyhow::Result<u32> {
         .with_context(|| format!("no process is left in {group}"))
 }
 
-/// Puts the parameter where the command says the pool's size: a runtime's flag, or a word that is that number or sets it.
+/// Puts the parameter where the command says the pool's size: a variable, a runtime's flag, or a word that is that number or sets it.
 fn put(command: &mut Vec<String>, pool: &Pool, parameter: &str) -> bool {
+    if let Some(variable) = &pool.set_by {
+        let set = [
+            "env".to_owned(),
+            format!("{variable}={{{parameter}}}"),
+        ];
+        command.splice(0..0, set);
+        return true;
+    }
     if let Some(runtime) = RuntimePool::of(&pool.name) {
         let set = format!("{}={{{parameter}}}", runtime.flag);
         let is_flag = |word: &&mut String| word.starts_with(&format!("{}=", runtime.flag));

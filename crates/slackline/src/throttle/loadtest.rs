@@ -125,6 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         arguments.runs >= 2,
         "--runs must be at least 2: one search has no interval"
     );
+    crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let report = measure(arguments, &interrupt);
     // Also after an error or a signal: the service is left as it was found.

@@ -11,6 +11,8 @@ const GO_SECTION: &str = ".go.buildinfo";
 const GO_VERSION_AT: usize = 32;
 /// The first version that goes by the quota.
 const GO_WITH_QUOTA: u32 = 25;
+/// The variable that says how many threads it runs at once.
+const GO_SIZE: &str = "GOMAXPROCS";
 /// Flags by which a JVM's view of the CPUs, or its collector's threads, are set by hand.
 const JVM_FLAGS: [&str; 4] = [
     "-XX:ParallelGCThreads=",
@@ -55,11 +57,47 @@ fn jvm(roots: &Roots, pid: u32, observed: &Observed, cores: f64) -> Option<Strin
 }
 
 fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
+    let (threads, told) = go_threads(roots, pid, cores, cpus)?;
+    let flags: Vec<String> = told.into_iter().collect();
+    ignores_quota(Sizing::Go, threads, cores, &flags)
+}
+
+/// Says of pools that are Go programs what sets their size, and takes that for it: a Go program has more threads than it runs
+/// at once.
+pub(super) fn size_go_pools(
+    roots: &Roots,
+    group: &str,
+    pools: &mut [throttle::Pool],
+    cores: f64,
+    cpus: usize,
+) {
+    let pids = host::processes_below(roots, group).unwrap_or_default();
+    let programs: Vec<(String, usize)> = pids
+        .into_iter()
+        .filter_map(|pid| {
+            let (threads, _) = go_threads(roots, pid, cores, cpus)?;
+            let comm = read(roots, pid, "comm")?;
+            let comm = String::from_utf8_lossy(&comm);
+            Some((throttle::pool_name(comm.trim_end()).into_owned(), threads))
+        })
+        .collect();
+    for pool in pools {
+        let mut of_pool = programs.iter().filter(|(name, _)| *name == pool.name);
+        // Of several processes each has a size of its own.
+        if let (Some((_, threads)), None) = (of_pool.next(), of_pool.next()) {
+            pool.threads = *threads;
+            pool.set_by = Some(GO_SIZE.to_owned());
+        }
+    }
+}
+
+/// How many threads a Go program runs at once, and the variable that says so, where one does.
+fn go_threads(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<(usize, Option<String>)> {
     let minor = go_minor_version(roots, pid)?;
     let environment = words(&read(roots, pid, "environ").unwrap_or_default());
     let told = environment
         .into_iter()
-        .find(|word| word.starts_with("GOMAXPROCS="));
+        .find(|word| word.split_once('=').is_some_and(|(name, _)| name == GO_SIZE));
     let number = |word: &String| word.split_once('=')?.1.parse::<usize>().ok();
     let threads = told.as_ref().and_then(number).unwrap_or_else(|| {
         if minor < GO_WITH_QUOTA {
@@ -71,8 +109,7 @@ fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
             .unwrap_or(cpus);
         whole.max(2).min(cpus)
     });
-    let flags: Vec<String> = told.into_iter().collect();
-    ignores_quota(Sizing::Go, threads, cores, &flags)
+    Some((threads, told))
 }
 
 /// The 26 of `go1.26.8`, from the program's own build information. Of a program only its headers and that are read.

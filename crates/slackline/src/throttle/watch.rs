@@ -78,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         (0.1..=LONGEST_S).contains(&duration_s),
         "--duration-s must be between 0.1 and 86400"
     );
+    crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let report = if arguments.live {
         let group = group_of(&Roots::default(), &arguments.watched)?;

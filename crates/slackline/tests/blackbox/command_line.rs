@@ -52,7 +52,7 @@ fn check_of_a_good_specification_changes_nothing() {
     assert!(
         ended
             .stdout
-            .contains("toy: 1 parameters, 101 configurations")
+            .contains("toy: 1 parameter, 101 configurations")
     );
     assert!(
         ended.stdout.contains("x = 50  of 0 to 100"),

@@ -232,6 +232,15 @@ fn a_report_that_cannot_be_written_is_known_at_once() {
     let ended = Ended::of(toy.tune(&["--json", &file.display().to_string()]));
     ended.with_code(2).saying(&["none/report.json"]);
     assert!(!toy.path("blocks").exists());
+    let page = toy.path("page.html");
+    let watch = |more: &[&str]| {
+        let mut arguments = vec!["throttle", "watch", "--pid", "1", "--duration-s", "1000", "--html"];
+        arguments.push(page.to_str().unwrap());
+        arguments.extend(more);
+        Ended::of(toy.slackline(&arguments)).with_code(2)
+    };
+    watch(&["--json", &file.display().to_string()]).saying(&["none/report.json"]);
+    assert!(!page.exists(), "nothing is left of the attempt");
     toy.assert_as_before("before anything");
 }
 

@@ -54,6 +54,20 @@ fn torture(seed: u64) {
 }
 
 #[test]
+fn restore_dry_run_makes_no_directory() {
+    let toy = Toy::new();
+    let state = toy.path("state");
+    assert!(!state.exists());
+    Ended::of(toy.slackline(&["restore", "--dry-run"]))
+        .with_code(0)
+        .saying(&["Nothing to restore"]);
+    Ended::of(toy.slackline(&["restore", "--dry-run", "--json"])).with_code(0);
+    assert!(!state.exists());
+    Ended::of(toy.slackline(&["restore"])).with_code(0);
+    assert!(state.exists());
+}
+
+#[test]
 fn restore_dry_run_says_and_changes_nothing() {
     let (toy, changed) = killed();
     let journal = std::fs::read(toy.path("state/journal.jsonl")).unwrap();

@@ -352,8 +352,38 @@ fn a_service_that_never_comes_up_ends_its_experiment() {
     let failed = server.wait_for(id, &["failed"]);
     let message = failed["message"].as_str().unwrap();
     assert!(message.contains("3 times in a row"), "{message}");
+    let text = id.to_string();
+    server
+        .does(&["verify", &text])
+        .with_code(2)
+        .saying(&["measured nothing that could be verified"]);
+    server
+        .does(&["enqueue", &text, "x=20"])
+        .with_code(0)
+        .saying(&["is failed: resume it"]);
+    let model = server.get(&format!("/experiments/{id}/model"));
+    assert_eq!(
+        (&model["importance"], &model["dependence"]),
+        (&json!([]), &json!([])),
+        "nothing is said of what was not measured"
+    );
     server.end();
     toy.assert_as_before("after three failures");
+}
+
+/// What `check` says of it, `create` says as well.
+#[test]
+fn making_an_experiment_says_which_programs_are_missing() {
+    let mut toy = toy();
+    toy.spec["target"]["start"] = json!(["no-such-program"]);
+    let server = Server::start(&toy);
+    let file = toy.path("experiment.json");
+    std::fs::write(&file, toy.spec.to_string()).unwrap();
+    server
+        .does(&["create", file.to_str().unwrap()])
+        .with_code(0)
+        .saying(&["missing here: target.start is \"no-such-program\""]);
+    server.end();
 }
 
 #[test]

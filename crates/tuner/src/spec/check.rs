@@ -77,10 +77,27 @@ pub struct Pins {
 }
 
 impl CheckedSpec {
+    /// What is right, and still better known before anything is measured, a sentence each: parameters that are left out on this
+    /// host, parameters of no effect, and, where all is measured here, programs that are not on `path`.
+    #[must_use]
+    pub fn remarks(&self, path: &OsStr) -> Vec<String> {
+        let skipped = self.skipped.iter().map(|it| format!("skipped {it}"));
+        let unused = self.unused.iter().map(|name| {
+            format!("of no effect: {name:?} is no knob, and no command, file or environment has {{{name}}}")
+        });
+        let missing = match self.spec.workers {
+            Some(_) => Vec::new(),
+            None => self.missing_programs(path),
+        };
+        let missing = missing.into_iter().map(|(key, program)| {
+            format!("missing here: {key} is {program:?}, and there is no such program on the PATH")
+        });
+        skipped.chain(unused).chain(missing).collect()
+    }
+
     /// Programs that prepare and start the target, apply a configuration to it, put it under load and measure it, and are not on
     /// `path`, as (key, program). Those with a PATH of their own are not looked at.
-    #[must_use]
-    pub fn missing_programs(&self, path: &OsStr) -> Vec<(String, &str)> {
+    fn missing_programs(&self, path: &OsStr) -> Vec<(String, &str)> {
         let is_missing = |program: &str| {
             // A path may begin in the specification's folder or in one that is made later.
             let is_name = !program.contains(['/', '{']);
@@ -423,7 +440,7 @@ fn check_workload(workload: &WorkloadSpec, source: &Source) -> Result<(), SpecEr
         + usize::from(!workload.json.is_empty())
         + usize::from(!workload.regex.is_empty());
     if readers != 1 {
-        return Err(source.error("workload", "give exactly one of parse, json, regex"));
+        return Err(source.error("workload", "give exactly one of parse, json, regex: how its output is read"));
     }
     for (name, path) in &workload.json {
         parse::check_json_path(path)

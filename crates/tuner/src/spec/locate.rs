@@ -57,6 +57,14 @@ impl Source {
     }
 
     pub(super) fn parse(&self) -> Result<Spec, SpecError> {
+        if self.text.trim().is_empty() {
+            return Err(SpecError {
+                file: self.path.clone(),
+                line: None,
+                key: String::new(),
+                message: "the file is empty".into(),
+            });
+        }
         if self.json {
             serde_json::from_str(&self.text).map_err(|error| SpecError {
                 file: self.path.clone(),

@@ -343,9 +343,16 @@ fn include_live(kind: &mut Kind, default: &Value) {
 }
 
 fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
+    let takes = match parameter.kind {
+        ParameterType::Int => "an int has low, high, step and scale",
+        ParameterType::Float => "a float has low, high, step and scale",
+        ParameterType::Ordinal => "an ordinal has values",
+        ParameterType::Categorical => "a categorical has values",
+        ParameterType::Bool => "a bool is true or false",
+    };
     let unused = |present: bool, field: &'static str| {
         if present {
-            Err((field, "means nothing for this type".to_owned()))
+            Err((field, format!("means nothing here: {takes}")))
         } else {
             Ok(())
         }

@@ -76,6 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         (1..=2_592_000).contains(&arguments.window_s),
         "--window-s must be between 1 and 2592000 (30 days)"
     );
+    crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let mut server = Prometheus::new(&arguments.prometheus, arguments.at.as_deref())?;
     let report = report(arguments, &mut server)?;
     for warning in &server.warnings {
