@@ -302,7 +302,9 @@ fn until_tried(experiment: &Value) -> Option<String> {
     let now = match experiment["state"].as_str()? {
         "queued" | "running" if used_up => "has used up its budget: raise it".to_owned(),
         "queued" | "running" => return None,
-        state if used_up => format!("is {state}, and has used up its budget: raise it, and resume it"),
+        state if used_up => {
+            format!("is {state}, and has used up its budget: raise it, and resume it")
+        }
         state => format!("is {state}: resume it"),
     };
     (!experiment["continuous"].is_object()).then_some(now)

@@ -66,7 +66,11 @@ fn a_sound_one_has_none() {
 
 #[test]
 fn an_empty_file_is_said_to_be_empty() {
-    for (file, text) in [("spec.toml", ""), ("spec.json", "\n"), ("spec.toml", " \n\n")] {
+    for (file, text) in [
+        ("spec.toml", ""),
+        ("spec.json", "\n"),
+        ("spec.toml", " \n\n"),
+    ] {
         let error = error_in(file, text, &Roots::default());
         assert_eq!(error, format!("{file}: the file is empty"));
     }

@@ -99,10 +99,7 @@ fn busiest(roots: &Roots, group: &str) -> anyhow::Result<u32> {
 /// Puts the parameter where the command says the pool's size: a variable, a runtime's flag, or a word that is that number or sets it.
 fn put(command: &mut Vec<String>, pool: &Pool, parameter: &str) -> bool {
     if let Some(variable) = &pool.set_by {
-        let set = [
-            "env".to_owned(),
-            format!("{variable}={{{parameter}}}"),
-        ];
+        let set = ["env".to_owned(), format!("{variable}={{{parameter}}}")];
         command.splice(0..0, set);
         return true;
     }

@@ -95,9 +95,10 @@ pub(super) fn size_go_pools(
 fn go_threads(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<(usize, Option<String>)> {
     let minor = go_minor_version(roots, pid)?;
     let environment = words(&read(roots, pid, "environ").unwrap_or_default());
-    let told = environment
-        .into_iter()
-        .find(|word| word.split_once('=').is_some_and(|(name, _)| name == GO_SIZE));
+    let told = environment.into_iter().find(|word| {
+        word.split_once('=')
+            .is_some_and(|(name, _)| name == GO_SIZE)
+    });
     let number = |word: &String| word.split_once('=')?.1.parse::<usize>().ok();
     let threads = told.as_ref().and_then(number).unwrap_or_else(|| {
         if minor < GO_WITH_QUOTA {

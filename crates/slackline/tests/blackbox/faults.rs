@@ -234,7 +234,15 @@ fn a_report_that_cannot_be_written_is_known_at_once() {
     assert!(!toy.path("blocks").exists());
     let page = toy.path("page.html");
     let watch = |more: &[&str]| {
-        let mut arguments = vec!["throttle", "watch", "--pid", "1", "--duration-s", "1000", "--html"];
+        let mut arguments = vec![
+            "throttle",
+            "watch",
+            "--pid",
+            "1",
+            "--duration-s",
+            "1000",
+            "--html",
+        ];
         arguments.push(page.to_str().unwrap());
         arguments.extend(more);
         Ended::of(toy.slackline(&arguments)).with_code(2)

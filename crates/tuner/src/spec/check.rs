@@ -440,7 +440,10 @@ fn check_workload(workload: &WorkloadSpec, source: &Source) -> Result<(), SpecEr
         + usize::from(!workload.json.is_empty())
         + usize::from(!workload.regex.is_empty());
     if readers != 1 {
-        return Err(source.error("workload", "give exactly one of parse, json, regex: how its output is read"));
+        return Err(source.error(
+            "workload",
+            "give exactly one of parse, json, regex: how its output is read",
+        ));
     }
     for (name, path) in &workload.json {
         parse::check_json_path(path)
