@@ -42,15 +42,24 @@ pub(super) struct Watched {
     /// The control group that this process is in.
     #[arg(long)]
     pid: Option<u32>,
-    /// A control group: its path below the hierarchy's root, or the whole path.
-    #[arg(long, value_name = "PATH")]
+    /// A control group: its path below the hierarchy's root, or the whole path; `/` is the whole host.
+    #[arg(long, value_name = "PATH", value_parser = not_empty)]
     cgroup: Option<String>,
     /// A systemd unit, e.g. `nginx.service`.
-    #[arg(long)]
+    #[arg(long, value_parser = not_empty)]
     unit: Option<String>,
     /// A container's id, whole or its beginning as `docker ps` prints it.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = not_empty)]
     container: Option<String>,
+}
+
+/// A variable of a script that is not set names nobody: it must not stand for the root group, which is the whole host.
+fn not_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        Err("it names nobody: is a variable not set?".to_owned())
+    } else {
+        Ok(text.to_owned())
+    }
 }
 
 /// Everything that a watch saw.
@@ -241,7 +250,6 @@ pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String
 }
 
 fn group_of_container(roots: &Roots, id: &str) -> anyhow::Result<String> {
-    anyhow::ensure!(!id.is_empty(), "--container: the id is empty");
     let is_it = |short: &&str| short.starts_with(id) || id.starts_with(short);
     let name_of = |group: &str| {
         let short = container(group.rsplit('/').next()?).filter(is_it)?;

@@ -162,6 +162,12 @@ fn a_group_or_process_that_is_not_there_is_named() {
         .saying(&["container 0123456789ab", "does it run on this host?"]);
     let ended = Ended::of(toy.slackline(&["throttle", "watch"]));
     ended.with_code(2).saying(&["--pid", "--cgroup"]);
+    for option in ["--cgroup", "--unit", "--container"] {
+        let ended = Ended::of(toy.slackline(&["throttle", "watch", option, ""]));
+        ended
+            .with_code(2)
+            .saying(&[option, "is a variable not set?"]);
+    }
 }
 
 #[test]
