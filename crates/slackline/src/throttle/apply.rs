@@ -101,6 +101,12 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     crate::ensure_writable(&[arguments.json.as_deref()])?;
     let roots = Roots::default();
     let group = watch::group_of(&roots, &arguments.watched)?;
+    // Before any limit is read: what a killed run left in force is not the present limit.
+    let mut journal = Journal::open(state_dir)?;
+    ensure!(
+        journal.is_empty(),
+        "an earlier run left something to undo: slackline restore first"
+    );
     let tightest = host::tightest_quota(&roots, &group)?;
     if let Some(tightest) = tightest.filter(|tightest| tightest.group != group) {
         bail!(
@@ -118,11 +124,6 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         "that is the present limit: give another --quota, --period-ms or --burst-ms"
     );
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
-    let mut journal = Journal::open(state_dir)?;
-    ensure!(
-        journal.is_empty(),
-        "an earlier run left something to undo: slackline restore first"
-    );
     let mut trial = Trial {
         roots,
         group,

@@ -1,12 +1,14 @@
 //! `slackline throttle advise` and `apply` from outside.
 
 use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
 
 use host::{CpuQuota, Roots};
 use serde_json::{Value, json};
 
 use crate::throttle::Group;
-use crate::toy::{Ended, Toy};
+use crate::toy::{Ended, Toy, kill};
 
 /// Requests of 5 ms beside a table that eight threads rebuild at once, in one core.
 fn described() -> Value {
@@ -151,6 +153,36 @@ fn a_limit_is_kept_only_where_it_is_shown_to_be_better() {
         CpuQuota::read(&roots, &group.name).unwrap().quota_us,
         Some(200_000)
     );
+}
+
+#[test]
+fn after_a_kill_under_the_new_limit_another_apply_asks_for_a_restore() {
+    let Some(group) = Group::new() else {
+        return;
+    };
+    let toy = Toy::new();
+    let before = CpuQuota::read(&Roots::default(), &group.name).unwrap();
+    let is_new = || CpuQuota::read(&Roots::default(), &group.name).unwrap() != before;
+    // The second block begins under the new limit.
+    let seen = toy.path("seen");
+    let metric = format!("echo >> {}; echo 1", seen.display());
+    let apply = || {
+        let mut command = toy.slackline(&["throttle", "apply", "--cgroup", &group.name]);
+        command.args(["--quota", "0.1", "--block-s", "1", "--metric", &metric]);
+        command
+    };
+    let mut child = apply().stderr(Stdio::null()).spawn().unwrap();
+    let asked = || fs::read_to_string(&seen).map_or(0, |text| text.lines().count());
+    while asked() < 3 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill([&mut child]);
+    assert!(is_new());
+    Ended::of(apply())
+        .with_code(2)
+        .saying(&["slackline restore first"]);
+    toy.restore().with_code(0);
+    assert!(!is_new());
 }
 
 /// The specification that is written for a pool whose size only its service's command knows is one that `check` takes.
