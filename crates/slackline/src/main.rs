@@ -192,7 +192,11 @@ fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
 /// Files that a command writes at its end can be written: minutes or hours later is too late to find out. What is in them stays
 /// until then, and those that are not there yet are not made.
 fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
-    for file in files.iter().flatten().filter(|file| file.as_os_str() != "-") {
+    for file in files
+        .iter()
+        .flatten()
+        .filter(|file| file.as_os_str() != "-")
+    {
         let is_new = std::fs::symlink_metadata(file).is_err();
         std::fs::OpenOptions::new()
             .append(true)

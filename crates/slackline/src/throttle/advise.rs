@@ -343,7 +343,12 @@ fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
         .is_some_and(|error| !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate));
     let off = error.map_or_else(
         || "Nothing was recorded to hold the model against.".to_owned(),
-        |error| format!("The model is off by {} today.", tuner::report::change(error)),
+        |error| {
+            format!(
+                "The model is off by {} today.",
+                tuner::report::change(error)
+            )
+        },
     );
     if is_off {
         lines.push(format!(

@@ -122,6 +122,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     positive("--step-s", arguments.step_s)?;
     positive("--tolerance", arguments.tolerance)?;
     ensure!(
+        (0.0..1.0).contains(&arguments.errors_max),
+        "--errors-max must be at least 0 and below 1, not {}",
+        arguments.errors_max
+    );
+    let command = arguments.load.command.as_ref();
+    ensure!(
+        command.is_none_or(|command| command.contains("{rate}")),
+        "--command has to say where its rate goes: write {{rate}} there"
+    );
+    ensure!(
         arguments.runs >= 2,
         "--runs must be at least 2: one search has no interval"
     );

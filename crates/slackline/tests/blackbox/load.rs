@@ -232,12 +232,16 @@ fn another_generator_finds_the_same_capacity_in_every_search() {
         "ended with exit status: 1: FATAL: the queue is full",
         "fails (the generator gave up)",
     ]);
-    loadtest("exit 3")
+    loadtest("exit 3 # {rate}")
         .with_code(2)
-        .saying(&["--command: \"exit 3\" ended with exit status: 3: it said nothing"]);
-    loadtest("echo nothing")
+        .saying(&["--command: \"exit 3 # 100.000\" ended with exit status: 3: it said nothing"]);
+    loadtest("echo nothing at {rate}")
         .with_code(2)
         .saying(&["--command: "]);
+    // What has no rate holds at every one.
+    loadtest(&generator.replace("{rate}", "1"))
+        .with_code(2)
+        .saying(&["write {rate} there"]);
 }
 
 #[test]
@@ -324,4 +328,11 @@ fn what_cannot_be_loaded_is_an_error() {
     Ended::of(command)
         .with_code(2)
         .saying(&["--runs must be at least 2"]);
+    for share in ["nan", "-1", "1"] {
+        let mut command = toy.slackline(&["throttle", "loadtest", "--url", "http://127.0.0.1:1"]);
+        command.args(["--slo-p99-ms", "10", &format!("--errors-max={share}")]);
+        Ended::of(command)
+            .with_code(2)
+            .saying(&["--errors-max must be at least 0"]);
+    }
 }
