@@ -139,21 +139,34 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let report = measure(arguments, &interrupt);
     // Also after an error or a signal: the service is left as it was found.
-    if let Some(before) = &arguments.before {
-        shell(before).context("--before, at the end")?;
-    }
-    let report = match (report, interrupt.signal()) {
-        (_, Some(signal)) => return Ok(Done::Signal(signal)),
-        (report, None) => report?,
+    let put_back = put(arguments, 0);
+    let done = match (report, interrupt.signal()) {
+        (_, Some(signal)) => Ok(Done::Signal(signal)),
+        (report, None) => report.and_then(|report| tell(arguments, &report)),
     };
+    let Err(error) = put_back else {
+        return done;
+    };
+    if let Err(earlier) = done {
+        message(&format!("slackline: {}", whole(&earlier)));
+    }
+    message(&format!(
+        "The service could not be put back: {}",
+        whole(&error)
+    ));
+    Ok(Done::RestoreFailed)
+}
+
+/// Prints and writes what was found.
+fn tell(arguments: &Arguments, report: &Report) -> anyhow::Result<Done> {
     crate::publish(
         arguments.json.as_deref(),
-        &report,
-        &text(&report),
+        report,
+        &text(report),
         "Everything",
     )?;
     if let Some(file) = &arguments.html {
-        page::write(file, "Load within the objective", &html(&report))?;
+        page::write(file, "Load within the objective", &html(report))?;
     }
     let is_worse = report
         .ratio

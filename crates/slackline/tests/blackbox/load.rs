@@ -192,14 +192,61 @@ fn the_capacity_before_and_after_a_change() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "8000\n");
 }
 
+/// As oha would report a service that takes 300 a second, without disturbance.
+const GENERATOR: &str = r#"awk -v rate={rate} 'BEGIN { p = rate < 300 ? 0.005 : 0.5;
+    printf "{\"summary\":{\"successRate\":1.0,\"total\":{duration_s},\"requestsPerSec\":%f,\"sizePerSec\":1.0},", rate;
+    printf "\"latencyPercentiles\":{\"p50\":0.001,\"p99\":%f},", p;
+    print "\"statusCodeDistribution\":{\"200\":1000},\"errorDistribution\":{}}" }'"#;
+
+/// A loadtest by that generator, whose `before` counts how often it is run in a file.
+fn loadtest_of_a_change(toy: &Toy, before: &str, after: &str, more: &[&str]) -> (Ended, usize) {
+    let count = toy.path("count");
+    let before = format!("echo >> {}; {before}", count.display());
+    let mut command = toy.slackline(&["throttle", "loadtest", "--command", GENERATOR]);
+    command.args(["--parse", "oha", "--slo-p99-ms", "50", "--runs", "2"]);
+    command
+        .args(["--before", &before, "--after", after])
+        .args(more);
+    let ended = Ended::of(command);
+    let times = std::fs::read_to_string(count).unwrap().lines().count();
+    (ended, times)
+}
+
+#[test]
+fn a_service_that_cannot_be_put_back_takes_no_result_with_it() {
+    let toy = Toy::new();
+    let fails_at = |time: usize| {
+        let count = toy.path("count");
+        format!(
+            "test $(wc -l < {}) -ne {time} || {{ echo broken; exit 1; }}",
+            count.display()
+        )
+    };
+    let report = toy.path("report.json");
+    let json = ["--json", report.to_str().unwrap()];
+    let said = "The service could not be put back: --before: ";
+    // A search of each side, one more of each, and the end.
+    let (ended, times) = loadtest_of_a_change(&toy, &fails_at(3), "true", &json);
+    assert_eq!(times, 3);
+    let ended = ended.with_code(4).saying(&[said, "broken"]);
+    assert!(
+        ended.stdout.contains("after against before"),
+        "{}",
+        ended.stdout
+    );
+    let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    assert!(report["ratio"].is_object(), "{report}");
+    // What went wrong before that is said as well.
+    std::fs::remove_file(toy.path("count")).unwrap();
+    let (ended, _) = loadtest_of_a_change(&toy, &fails_at(2), "echo worse; exit 1", &[]);
+    let earlier = "slackline: --after: \"echo worse; exit 1\" ended with exit status: 1: worse";
+    ended.with_code(4).saying(&[said, earlier]);
+}
+
 #[test]
 fn another_generator_finds_the_same_capacity_in_every_search() {
     let toy = Toy::new();
-    // A service that takes 300 a second, without disturbance, as oha would report it.
-    let generator = r#"awk -v rate={rate} 'BEGIN { p = rate < 300 ? 0.005 : 0.5;
-        printf "{\"summary\":{\"successRate\":1.0,\"total\":{duration_s},\"requestsPerSec\":%f,\"sizePerSec\":1.0},", rate;
-        printf "\"latencyPercentiles\":{\"p50\":0.001,\"p99\":%f},", p;
-        print "\"statusCodeDistribution\":{\"200\":1000},\"errorDistribution\":{}}" }'"#;
+    let generator = GENERATOR;
     let loadtest = |command: &str| {
         let mut loadtest = toy.slackline(&["throttle", "loadtest", "--command", command]);
         loadtest.args([
