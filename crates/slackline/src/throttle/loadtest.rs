@@ -137,7 +137,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     );
     crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
-    let report = measure(arguments, &interrupt);
+    let begun = put(arguments, 0);
+    if let (Ok(()), Some(watched)) = (&begun, &arguments.watched) {
+        // Not earlier: where --before starts the service, there is no group until now. Not later: searches take hours.
+        watch::group_of(&Roots::default(), watched)?;
+    }
+    let report = begun.and_then(|()| measure(arguments, &interrupt));
     // Also after an error or a signal: the service is left as it was found.
     let put_back = put(arguments, 0);
     let done = match (report, interrupt.signal()) {
@@ -192,7 +197,10 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Repor
             order.reverse();
         }
         for index in order {
-            put(arguments, index)?;
+            // The first search finds the service as it was put before all of them.
+            if run > 0 || index > 0 {
+                put(arguments, index)?;
+            }
             let side = &mut sides[index];
             // Each search has a grid of rates of its own, so that what the grid rounds off varies like any other error.
             let offset = 2_f64.powf(run as f64 / arguments.runs as f64);

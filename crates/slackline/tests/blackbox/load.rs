@@ -244,6 +244,15 @@ fn a_service_that_cannot_be_put_back_takes_no_result_with_it() {
 }
 
 #[test]
+fn a_group_that_is_not_there_is_known_before_any_load() {
+    let toy = Toy::new();
+    let (ended, times) = loadtest_of_a_change(&toy, "true", "true", &["--cgroup", "no/such-group"]);
+    let ended = ended.with_code(2).saying(&["no control group"]);
+    assert!(!ended.stderr.contains("search 1"), "{}", ended.stderr);
+    assert_eq!(times, 1);
+}
+
+#[test]
 fn another_generator_finds_the_same_capacity_in_every_search() {
     let toy = Toy::new();
     let generator = GENERATOR;
