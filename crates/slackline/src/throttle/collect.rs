@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use host::{HostError, Roots};
-use throttle::Schedule;
+use host::{CgroupReader, CgroupSample, HostError, Roots};
+use throttle::{Counters, Schedule};
 
 use super::tracepoints::{Tracepoints, monotonic_ns};
 
@@ -21,6 +21,8 @@ pub(crate) struct Collected {
     pub(crate) end_ns: u64,
     /// Events that the kernel had no room for.
     pub(crate) lost: u64,
+    /// What the limited group's counters advanced by meanwhile, where they can be read.
+    pub(crate) counters: Option<Counters>,
 }
 
 /// What is kept of each job.
@@ -30,15 +32,21 @@ pub(crate) enum Jobs {
     Recorded,
 }
 
-/// Watches the group for `duration`, or until `goes_on`, which sees everything so far every [`DRAIN_EVERY`], says no.
+/// Watches the group, and the counters of the one that limits it, for `duration`, or until `goes_on`, which sees everything so
+/// far every [`DRAIN_EVERY`], says no.
 pub(crate) fn collect(
     group: &str,
+    limited_by: &str,
     duration: Duration,
     jobs: Jobs,
     goes_on: &mut dyn FnMut(&Collected) -> anyhow::Result<bool>,
 ) -> anyhow::Result<Collected> {
     let roots = Roots::default();
     let mut tracepoints = Tracepoints::open(&roots, PAGES_LOG2)?;
+    let mut reader = CgroupReader::open(&roots, limited_by).ok();
+    let mut sample = || reader.as_mut().and_then(|reader| reader.sample().ok());
+    // At the moments between which the schedule is: the tracepoints take a tenth of a second to open, and again to close.
+    let before = sample();
     let start_ns = monotonic_ns();
     let mut seen = Collected {
         schedule: match jobs {
@@ -47,6 +55,7 @@ pub(crate) fn collect(
         },
         end_ns: start_ns,
         lost: 0,
+        counters: before.map(|_| Counters::default()),
     };
     look(&roots, group, &mut seen.schedule)?;
     let (start, mut looked) = (Instant::now(), Instant::now());
@@ -66,6 +75,9 @@ pub(crate) fn collect(
             }
             looked = Instant::now();
         }
+        seen.counters = before
+            .zip(sample())
+            .map(|(before, now)| difference(&before, &now));
         seen.end_ns = tracepoints.drain(|time_ns, event| seen.schedule.take(time_ns, event));
         seen.lost = tracepoints.lost();
     }
@@ -81,4 +93,38 @@ fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<(), HostE
         }
     }
     Ok(())
+}
+
+/// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.
+fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
+    Counters {
+        cpu_s: (after.cpu.total_s() - before.cpu.total_s()).max(0.0),
+        periods: after.periods.saturating_sub(before.periods),
+        throttled_periods: after
+            .throttled_periods
+            .saturating_sub(before.throttled_periods),
+        throttled_s: (after.throttled_s - before.throttled_s).max(0.0),
+        burst_s: (after.burst_s - before.burst_s).max(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_went_backwards_count_as_not_having_moved() {
+        let sample = |periods, throttled_s| CgroupSample {
+            periods,
+            throttled_periods: periods / 2,
+            throttled_s,
+            ..CgroupSample::default()
+        };
+        let found = difference(&sample(10, 1.0), &sample(30, 1.5));
+        assert_eq!((found.periods, found.throttled_periods), (20, 10));
+        assert_eq!(
+            difference(&sample(30, 1.5), &sample(10, 1.0)),
+            Counters::default()
+        );
+    }
 }

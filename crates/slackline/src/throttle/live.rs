@@ -44,7 +44,8 @@ fn watch(
         let mut pressed = None;
         let mut drawn: Option<Instant> = None;
         let left = end.saturating_duration_since(Instant::now());
-        let collected = collect::collect(group, left, Jobs::Summed, &mut |seen| {
+        let limited_by = watch.limited_by().to_owned();
+        let collected = collect::collect(group, &limited_by, left, Jobs::Summed, &mut |seen| {
             pressed = key()?;
             if drawn.is_none_or(|drawn| drawn.elapsed() >= DRAW_EVERY) {
                 drawn = Some(Instant::now());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use host::{CgroupReader, CgroupSample, Hierarchies, Roots, TightestQuota};
+use host::{Hierarchies, Roots, TightestQuota};
 use serde::Serialize;
 use throttle::{Counters, Limit, Observed, Verdict};
 use tuner::process::Interrupt;
@@ -138,7 +138,7 @@ pub(super) fn observe_group(
 ) -> anyhow::Result<(Report, Collected)> {
     let mut watch = Watch::begin(group)?;
     let duration = Duration::from_secs_f64(duration_s);
-    let collected = collect::collect(&watch.group, duration, jobs, goes_on)?;
+    let collected = collect::collect(&watch.group, watch.limited_by(), duration, jobs, goes_on)?;
     Ok((watch.report(&collected), collected))
 }
 
@@ -147,8 +147,6 @@ pub(super) struct Watch {
     roots: Roots,
     pub(super) group: String,
     tightest: Option<TightestQuota>,
-    counters: Option<CgroupReader>,
-    before: Option<CgroupSample>,
     own_before_s: f64,
     cpus: usize,
     /// Found once: it means reading whole programs.
@@ -158,34 +156,26 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn begin(group: String) -> anyhow::Result<Self> {
         let roots = Roots::default();
-        let tightest = host::tightest_quota(&roots, &group)?;
-        let limited_by = tightest
-            .as_ref()
-            .map_or(group.as_str(), |tightest| tightest.group.as_str());
-        let mut counters = CgroupReader::open(&roots, limited_by).ok();
         Ok(Self {
-            before: counters.as_mut().and_then(|reader| reader.sample().ok()),
+            tightest: host::tightest_quota(&roots, &group)?,
             own_before_s: host::own_cpu_s(),
             cpus: host::online_cpus(&roots)?.len(),
             roots,
             group,
-            tightest,
-            counters,
             runtimes: None,
         })
     }
 
+    /// The group whose counters tell of throttling.
+    pub(super) fn limited_by(&self) -> &str {
+        self.tightest
+            .as_ref()
+            .map_or(&self.group, |tightest| &tightest.group)
+    }
+
     /// What is to be said by now.
     pub(super) fn report(&mut self, collected: &Collected) -> Report {
-        let after = self
-            .counters
-            .as_mut()
-            .and_then(|reader| reader.sample().ok());
-        let counters = self
-            .before
-            .as_ref()
-            .zip(after)
-            .map(|(before, after)| difference(before, &after));
+        let counters = collected.counters;
         let observed = collected.schedule.clone().finish(collected.end_ns);
         let limit = self.tightest.as_ref().map(limit_of);
         let quota = limit.and_then(|limit| limit.in_cores());
@@ -274,39 +264,5 @@ fn limit_of(tightest: &TightestQuota) -> Limit {
         quota_us: tightest.quota.quota_us,
         period_us: tightest.quota.period_us,
         burst_us: tightest.quota.burst_us.unwrap_or(0),
-    }
-}
-
-/// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.
-fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
-    Counters {
-        cpu_s: (after.cpu.total_s() - before.cpu.total_s()).max(0.0),
-        periods: after.periods.saturating_sub(before.periods),
-        throttled_periods: after
-            .throttled_periods
-            .saturating_sub(before.throttled_periods),
-        throttled_s: (after.throttled_s - before.throttled_s).max(0.0),
-        burst_s: (after.burst_s - before.burst_s).max(0.0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counters_that_went_backwards_count_as_not_having_moved() {
-        let sample = |periods, throttled_s| CgroupSample {
-            periods,
-            throttled_periods: periods / 2,
-            throttled_s,
-            ..CgroupSample::default()
-        };
-        let found = difference(&sample(10, 1.0), &sample(30, 1.5));
-        assert_eq!((found.periods, found.throttled_periods), (20, 10));
-        assert_eq!(
-            difference(&sample(30, 1.5), &sample(10, 1.0)),
-            Counters::default()
-        );
     }
 }

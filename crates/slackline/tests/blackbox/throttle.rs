@@ -139,6 +139,29 @@ fn two_spinners_in_a_fifth_of_a_core_are_throttled() {
 }
 
 #[test]
+fn the_counters_are_of_the_time_of_the_watch() {
+    let Some(mut group) = Group::new() else {
+        return;
+    };
+    group.spin();
+    let toy = Toy::new();
+    for duration_s in ["0.1", "0.3", "1"] {
+        let mut command = toy.slackline(&["throttle", "watch", "--cgroup", &group.name]);
+        command.args(["--duration-s", duration_s, "--json", "-"]);
+        let ended = Ended::of(command).with_code(0);
+        let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+        // What the tracepoints saw in the same time, whatever the machine had to do besides; the kernel counts a thread that
+        // runs at a tick, or when it is switched.
+        let counted_s = report["counters"]["cpu_s"].as_f64().unwrap();
+        let seen_s = report["observed"]["cpu_us"].as_f64().unwrap() / 1e6;
+        assert!(
+            (counted_s - seen_s).abs() < 0.03,
+            "{duration_s} s: {counted_s} of {seen_s}"
+        );
+    }
+}
+
+#[test]
 fn a_group_or_process_that_is_not_there_is_named() {
     let toy = Toy::new();
     let ended = Ended::of(toy.slackline(&["throttle", "watch", "--cgroup", "no/such-group"]));
