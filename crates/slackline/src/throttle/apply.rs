@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use host::{CpuQuota, Journal, Knob, Roots};
+use anyhow::{Context as _, anyhow, bail, ensure};
+use host::{CpuQuota, HostError, Journal, Knob, Roots};
 use latency_stats::{Interval, Pair, ratio_interval};
+use rustix::io::Errno;
 use serde::Serialize;
 use tuner::process::Interrupt;
 
 use super::collect::{Collected, Jobs};
 use super::watch::{self, Watched};
-use crate::{Done, message};
+use crate::{Done, message, whole};
 
 const CONFIDENCE: f64 = 0.95;
 /// After a change of the limit, so long is not counted: what queued up under the other one drains.
@@ -101,6 +102,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     crate::ensure_writable(&[arguments.json.as_deref()])?;
     let roots = Roots::default();
     let group = watch::group_of(&roots, &arguments.watched)?;
+    ensure!(
+        !group.is_empty(),
+        "the root group has no limit: name a group below it"
+    );
     // Before any limit is read: what a killed run left in force is not the present limit.
     let mut journal = Journal::open(state_dir)?;
     ensure!(
@@ -148,8 +153,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         report.is_kept = report.can_help(arguments.below) && report.ratio.high < arguments.below;
         report
     });
+    // Asked once: a signal that comes after a limit was kept changes nothing any more.
+    let stopped = interrupt.signal();
     let report = report.and_then(|report| {
-        if report.is_kept && interrupt.signal().is_none() {
+        if report.is_kept && stopped.is_none() {
             set(&mut journal, &roots, &report.group, &tried)?;
             let writes = tried.writes(&roots, &report.group)?.into_iter();
             let knobs: Vec<Knob> = writes.map(|write| write.0).collect();
@@ -159,10 +166,17 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     });
     // Also after an error: whatever was not promoted goes back.
     if !journal.restore(&roots, false)?.is_complete() {
+        if let Err(error) = report {
+            message(&format!("slackline: {}", whole(&error)));
+        }
         message("The limit could not be put back: slackline restore says what is left.");
         return Ok(Done::RestoreFailed);
     }
-    if let Some(signal) = interrupt.signal() {
+    if let Some(signal) = stopped {
+        message(&format!(
+            "Stopped; the present limit is back: {}.",
+            quota_text(&before)
+        ));
         return Ok(Done::Signal(signal));
     }
     let report = report?;
@@ -229,14 +243,21 @@ fn tried(arguments: &Arguments, before: &CpuQuota) -> anyhow::Result<CpuQuota> {
 }
 
 /// Writes a limit through the journal.
-fn set(
-    journal: &mut Journal,
-    roots: &Roots,
-    group: &str,
-    quota: &CpuQuota,
-) -> Result<(), host::HostError> {
+fn set(journal: &mut Journal, roots: &Roots, group: &str, quota: &CpuQuota) -> anyhow::Result<()> {
     for (knob, value) in quota.writes(roots, group)? {
-        journal.write(roots, &knob, &value)?;
+        journal
+            .write(roots, &knob, &value)
+            .map_err(|error| match error {
+                // kernel/sched/core.c, tg_cfs_schedulable_down; the numbers themselves are checked in `tried`.
+                HostError::Write { path, value, errno } if errno == Errno::INVAL.raw_os_error() => {
+                    anyhow!(
+                        "the kernel takes no \"{value}\" in {}: the limit of a group above or below contradicts it; a group may \
+                         not have more than the one above it, nor less than one below it (cgroup v1)",
+                        path.display()
+                    )
+                }
+                error => error.into(),
+            })?;
     }
     Ok(())
 }
@@ -257,6 +278,10 @@ impl Trial<'_> {
         let mut blocks = Vec::new();
         let mut pairs = Vec::new();
         let mut pool = self.arguments.pool.clone();
+        // What the kernel refuses is known before a block has been measured.
+        for quota in [self.tried, self.before] {
+            set(self.journal, &self.roots, &self.group, &quota)?;
+        }
         for pair in 0..self.arguments.pairs {
             let order = if pair % 2 == 0 {
                 [false, true]
@@ -323,6 +348,10 @@ impl Trial<'_> {
             }
             None => job_p99_ms(&collected, pool)?,
         };
+        ensure!(
+            value > 0.0 && f64::is_finite(value),
+            "the metric is {value}: only numbers above 0 have a ratio"
+        );
         let counters = report.counters.unwrap_or_default();
         Ok(Block {
             is_new,

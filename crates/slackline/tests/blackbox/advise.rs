@@ -4,7 +4,8 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use host::{CpuQuota, Roots};
+use host::{CgroupVersion, CpuQuota, Hierarchies, Roots};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::throttle::Group;
@@ -153,6 +154,54 @@ fn a_limit_is_kept_only_where_it_is_shown_to_be_better() {
         CpuQuota::read(&roots, &group.name).unwrap().quota_us,
         Some(200_000)
     );
+}
+
+#[test]
+fn what_cannot_be_applied_is_known_before_the_second_block() {
+    let Some(group) = Group::new() else {
+        return;
+    };
+    let toy = Toy::new();
+    let apply = |group: &str, more: &[&str]| {
+        let mut command = toy.slackline(&["throttle", "apply", "--cgroup", group]);
+        command
+            .args(["--quota", "0.1", "--block-s", "1"])
+            .args(more);
+        command
+    };
+    Ended::of(apply("/", &[]))
+        .with_code(2)
+        .saying(&["the root group has no limit"]);
+    for number in ["0", "-1", "nan"] {
+        let metric = format!("echo {number}");
+        let ended = Ended::of(apply(&group.name, &["--metric", &metric])).with_code(2);
+        let ended = ended.saying(&["only numbers above 0 have a ratio"]);
+        assert!(!ended.stderr.contains("pair"), "{}", ended.stderr);
+    }
+    // Ended by hand, it says where the limit is.
+    let begun = toy.path("begun");
+    let metric = format!("touch {}; echo 1", begun.display());
+    let mut command = apply(&group.name, &["--metric", &metric]);
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    toy.wait_for("begun");
+    let pid = Pid::from_child(&child);
+    kill_process(pid, Signal::INT).unwrap();
+    Ended::from(child.wait_with_output().unwrap())
+        .with_code(130)
+        .saying(&["Stopped; the present limit is back: 0.20 cores"]);
+    // Only v1 has the kernel compare a group with those below it.
+    let Some(_below) = group.below() else {
+        return;
+    };
+    let roots = Roots::default();
+    if Hierarchies::of(&roots).require("cpu").unwrap().0 == CgroupVersion::V2 {
+        return;
+    }
+    let before = CpuQuota::read(&roots, &group.name).unwrap();
+    let ended = Ended::of(apply(&group.name, &[])).with_code(2);
+    let ended = ended.saying(&["the limit of a group above or below contradicts it"]);
+    assert!(!ended.stderr.contains("pair"), "{}", ended.stderr);
+    assert_eq!(CpuQuota::read(&roots, &group.name).unwrap(), before);
 }
 
 #[test]

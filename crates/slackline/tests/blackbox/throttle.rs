@@ -19,12 +19,20 @@ pub(crate) struct Group {
 impl Group {
     /// `None`, with the reason printed, where this process may not make one.
     pub(crate) fn new() -> Option<Self> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self::named(format!("slackline-test-{}-{number}", std::process::id()))
+    }
+
+    /// The same below this one.
+    pub(crate) fn below(&self) -> Option<Self> {
+        Self::named(format!("{}/below", self.name))
+    }
+
+    fn named(name: String) -> Option<Self> {
         let roots = Roots::default();
         let state = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(state.path()).unwrap();
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("slackline-test-{}-{number}", std::process::id());
         let quota = CpuQuota {
             period_us: 100_000,
             quota_us: Some(20_000),
