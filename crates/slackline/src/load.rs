@@ -10,6 +10,9 @@ use crate::{Done, message, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the paths of the list.
+    #[arg(long, value_parser = url)]
+    url: String,
     #[command(flatten)]
     pub(crate) source: Source,
     /// Requests a second.
@@ -23,12 +26,9 @@ pub(crate) struct Arguments {
     duration_s: f64,
 }
 
-/// What is sent, and how.
-#[derive(clap::Args, Clone)]
+/// What is sent to a URL, and how.
+#[derive(clap::Args)]
 pub(crate) struct Source {
-    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the paths of the list.
-    #[arg(long, value_parser = url)]
-    url: String,
     /// A list of requests, one a line: `METHOD /PATH BODY`, where the body may be missing. They are sent in order, again and again.
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
@@ -46,7 +46,7 @@ pub(crate) struct Source {
     timeout_s: f64,
 }
 
-fn url(text: &str) -> Result<String, String> {
+pub(crate) fn url(text: &str) -> Result<String, String> {
     if load::is_url(text) {
         Ok(text.to_owned())
     } else {
@@ -56,24 +56,30 @@ fn url(text: &str) -> Result<String, String> {
 
 impl Source {
     /// The plan of the `number`-th run at a rate.
-    pub(crate) fn at_rate(&self, per_s: f64, duration_s: f64, number: u64) -> anyhow::Result<Plan> {
+    pub(crate) fn at_rate(
+        &self,
+        url: &str,
+        per_s: f64,
+        duration_s: f64,
+        number: u64,
+    ) -> anyhow::Result<Plan> {
         let seed = self.seed.wrapping_add(number);
         let arrivals = if self.constant {
             Arrivals::Constant { per_s }
         } else {
             Arrivals::Random { per_s, seed }
         };
-        self.plan(arrivals, duration_s)
+        self.plan(url, arrivals, duration_s)
     }
 
-    fn plan(&self, arrivals: Arrivals, duration_s: f64) -> anyhow::Result<Plan> {
+    fn plan(&self, url: &str, arrivals: Arrivals, duration_s: f64) -> anyhow::Result<Plan> {
         let seconds = |name: &str, value: f64| {
             Duration::try_from_secs_f64(value).with_context(|| format!("{name} {value}"))
         };
         Ok(Plan {
             requests: match &self.requests {
-                Some(path) => Request::read_list(path, &self.url)?,
-                None => vec![Request::get(&self.url)],
+                Some(path) => Request::read_list(path, url)?,
+                None => vec![Request::get(url)],
             },
             arrivals,
             duration: seconds("--duration-s", duration_s)?,
@@ -85,14 +91,15 @@ impl Source {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    let (source, url) = (&arguments.source, &arguments.url);
     let plan = match (&arguments.schedule, arguments.rate) {
         (Some(path), _) => {
             let arrivals = Arrivals::read(path)?;
-            arguments.source.plan(arrivals, arguments.duration_s)?
+            source.plan(url, arrivals, arguments.duration_s)?
         }
         (None, rate) => {
             let rate = rate.context("--rate is missing")?;
-            arguments.source.at_rate(rate, arguments.duration_s, 0)?
+            source.at_rate(url, rate, arguments.duration_s, 0)?
         }
     };
     let interrupt = tuner::process::Interrupt::on_signals().context("signals cannot be caught")?;

@@ -25,12 +25,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     watched: Option<Watched>,
     /// A service that was recorded by --save, or is described in the same form, in place of a running one.
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "Watched",
-        required_unless_present = "Watched"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with = "Watched")]
     service: Option<PathBuf>,
     /// How long to record, in seconds, under the load that matters.
     #[arg(long, default_value_t = 30.0, value_name = "S")]
@@ -100,7 +95,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
                 Err(done) => return Ok(done),
             }
         }
-        (None, None) => anyhow::bail!("give one of --pid, --cgroup, --unit and --service"),
+        (None, None) => {
+            anyhow::bail!("give one of --pid, --cgroup, --unit, --container and --service")
+        }
     };
     if let Some(path) = &arguments.save {
         let json = serde_json::to_string(&known)? + "\n";

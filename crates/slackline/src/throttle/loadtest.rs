@@ -26,8 +26,11 @@ const WATCH_AT: f64 = 0.9;
 pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
+    /// How the command's output is read: sysbench, pgbench, memtier, oha, hey, wrk, …
+    #[arg(long, value_name = "FORMAT", value_parser = format_of, requires = "command")]
+    parse: Option<Format>,
     #[command(flatten)]
-    source: Option<load::Source>,
+    source: load::Source,
     /// The objective: the 99th percentile of latency, in milliseconds.
     #[arg(long, value_name = "MS")]
     slo_p99_ms: f64,
@@ -63,19 +66,19 @@ pub(crate) struct Arguments {
 }
 
 #[derive(clap::Args)]
+#[group(required = true, multiple = false)]
 struct Load {
+    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the paths of the list.
+    #[arg(long, value_parser = load::url)]
+    url: Option<String>,
     /// A load generator of another kind: a shell command in which {rate} and {duration_s} are filled in.
     #[arg(
         long,
         value_name = "COMMAND",
         requires = "parse",
-        conflicts_with = "url",
-        required_unless_present = "url"
+        conflicts_with = "Source"
     )]
     command: Option<String>,
-    /// How its output is read: sysbench, pgbench, memtier, oha, hey, wrk, …
-    #[arg(long, value_name = "FORMAT", value_parser = format_of)]
-    parse: Option<Format>,
 }
 
 fn format_of(text: &str) -> Result<Format, String> {
@@ -343,14 +346,16 @@ fn trial(
         Some(signal) => bail!("stopped by signal {signal}"),
         None => Ok(()),
     };
-    if let Some(source) = &arguments.source {
+    if let Some(url) = &arguments.load.url {
         let plan = Plan {
             service_group: arguments
                 .watched
                 .as_ref()
                 .map(|watched| watch::group_of(&Roots::default(), watched))
                 .transpose()?,
-            ..source.at_rate(per_s, arguments.step_s, number as u64)?
+            ..arguments
+                .source
+                .at_rate(url, per_s, arguments.step_s, number as u64)?
         };
         let report = ::load::run(&plan, &|| interrupt.signal().is_some())?;
         stopped()?;
@@ -364,7 +369,7 @@ fn trial(
             complaint: report.complaint(),
         });
     }
-    let (Some(command), Some(format)) = (&arguments.load.command, &arguments.load.parse) else {
+    let (Some(command), Some(format)) = (&arguments.load.command, &arguments.parse) else {
         bail!("give either --url, or --command and --parse");
     };
     // sysbench takes no fractions.

@@ -89,6 +89,41 @@ fn check_names_programs_that_are_missing_and_all_ranges() {
     assert_eq!(ended.stdout.matches("missing here").count(), 4);
 }
 
+#[test]
+fn what_is_missing_is_what_can_be_given() {
+    let toy = Toy::new();
+    let complaint = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let ended = Ended::of(toy.slackline(&arguments)).with_code(2);
+        let complaint = ended.stderr.split("Usage:").next().unwrap();
+        complaint.to_owned()
+    };
+    let advise = complaint("throttle advise");
+    assert!(
+        advise.contains("--pid") && advise.contains("--service"),
+        "{advise}"
+    );
+    let loadtest = "throttle loadtest --slo-p99-ms 10";
+    let of_either = complaint(loadtest);
+    assert!(
+        of_either.contains("<--url <URL>|--command <COMMAND>>"),
+        "{of_either}"
+    );
+    let unread = complaint(&format!("{loadtest} --command true={{rate}}"));
+    assert!(
+        unread.contains("--parse") && !unread.contains("--url"),
+        "{unread}"
+    );
+    // It says by itself how it loads.
+    let both = format!("{loadtest} --command true={{rate}} --parse oha --connections 5");
+    let both = complaint(&both);
+    assert!(
+        both.contains("'--command <COMMAND>' cannot be used with")
+            && both.contains("--connections"),
+        "{both}"
+    );
+}
+
 /// A specification in which each test breaks one line.
 const GOOD: &str = r#"constraints = ["latency_p99_us <= 1.05 * control"]
 

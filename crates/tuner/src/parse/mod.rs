@@ -80,7 +80,7 @@ impl Format {
 pub enum ParseError {
     /// The report lacks something every complete report has.
     #[error(
-        "this is not a complete report of {tool}: no {looked_for} in it (was it stopped early, or is `format` another tool's?); it begins:\n{got}"
+        "this is not a complete report of {tool}: no {looked_for} in it (was it stopped early, or is `parse` another tool's?); it begins:\n{got}"
     )]
     Missing {
         /// The tool whose report was expected.
