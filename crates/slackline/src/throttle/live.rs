@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -25,7 +26,7 @@ enum Key {
 
 /// Watches until q, a signal or the end of `duration_s`; the report is what was seen since the last r.
 pub(super) fn run(group: &str, duration_s: f64, interrupt: &Interrupt) -> anyhow::Result<Report> {
-    let mut terminal = ratatui::try_init()?;
+    let mut terminal = ratatui::try_init().context("--live needs a terminal")?;
     let seen = watch(&mut terminal, group, duration_s, interrupt);
     // Also after an error: nobody wants its message on a screen that goes away.
     ratatui::try_restore()?;

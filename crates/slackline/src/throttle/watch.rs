@@ -1,6 +1,7 @@
 //! `slackline throttle watch`.
 
-use std::path::PathBuf;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -86,6 +87,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     anyhow::ensure!(
         (0.1..=LONGEST_S).contains(&duration_s),
         "--duration-s must be between 0.1 and 86400"
+    );
+    anyhow::ensure!(
+        !arguments.live || std::io::stdout().is_terminal(),
+        "--live needs a terminal, and standard output is none"
     );
     crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
@@ -231,6 +236,15 @@ pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String
         .as_deref()
         .context("give one of --pid, --cgroup, --unit and --container")?;
     host::group_of_path(roots, path).map_err(|error| match error {
+        // Its path in another controller's hierarchy, most likely.
+        host::HostError::Absent { path: at, .. }
+            if Path::new(path).starts_with(roots.sys("fs/cgroup")) && at != Path::new(path) =>
+        {
+            anyhow::anyhow!(
+                "{path} is not in the hierarchy of the cpu controller: name the group from the root of that on, such as \
+                 --cgroup system.slice/nginx.service"
+            )
+        }
         host::HostError::Absent { path, .. } => anyhow::anyhow!(
             "there is no control group {}: is the service running, and in this hierarchy?",
             path.display()

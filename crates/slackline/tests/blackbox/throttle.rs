@@ -176,6 +176,12 @@ fn a_group_or_process_that_is_not_there_is_named() {
     ended
         .with_code(2)
         .saying(&["no control group", "no/such-group"]);
+    // As another controller has it.
+    let path = "/sys/fs/cgroup/memory/no-such-group";
+    let ended = Ended::of(toy.slackline(&["throttle", "watch", "--cgroup", path]));
+    ended
+        .with_code(2)
+        .saying(&[path, "name the group from the root of that on"]);
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let pid = gone.id().to_string();
@@ -193,6 +199,8 @@ fn a_group_or_process_that_is_not_there_is_named() {
         .saying(&["container 0123456789ab", "does it run on this host?"]);
     let ended = Ended::of(toy.slackline(&["throttle", "watch"]));
     ended.with_code(2).saying(&["--pid", "--cgroup"]);
+    let ended = Ended::of(toy.slackline(&["throttle", "watch", "--live", "--pid", "1"]));
+    ended.with_code(2).saying(&["--live needs a terminal"]);
     for option in ["--cgroup", "--unit", "--container"] {
         let ended = Ended::of(toy.slackline(&["throttle", "watch", option, ""]));
         ended
