@@ -235,7 +235,7 @@ fn publish(
 fn whole(error: &anyhow::Error) -> String {
     let causes = error.chain().map(ToString::to_string);
     causes
-        .reduce(|text, cause| match text.ends_with(&cause) {
+        .reduce(|text, cause| match text.contains(&cause) {
             true => text,
             false => format!("{text}: {cause}"),
         })
@@ -265,5 +265,10 @@ mod tests {
             whole(&error.context("the service")),
             "the service: process 7 may not mmap: no memory"
         );
+        // Also where more is said after it.
+        let error = anyhow::Error::from(perf_events::Error::Tracefs {
+            source: std::io::Error::other("no permission"),
+        });
+        assert_eq!(whole(&error).matches("no permission").count(), 1);
     }
 }
