@@ -55,8 +55,8 @@ pub(crate) struct Column {
     pub(crate) is_over: bool,
 }
 
-/// Upright columns, with a dashed line before the one of number `limit_at`, which `title` explains below them.
-pub(crate) fn columns(columns: &[Column], limit_at: Option<usize>, title: &str) -> String {
+/// Upright columns, with a dashed line so many columns from the left, which `title` explains below them.
+pub(crate) fn columns(columns: &[Column], limit_at: Option<f64>, title: &str) -> String {
     let (height, base) = (130.0, 108.0);
     let step = WIDTH / columns.len().max(1) as f64;
     let values = || columns.iter().map(|column| column.value);
@@ -92,7 +92,7 @@ pub(crate) fn columns(columns: &[Column], limit_at: Option<usize>, title: &str) 
         }
     }
     if let Some(limit_at) = limit_at {
-        let x = limit_at as f64 * step;
+        let x = limit_at * step;
         let _ = writeln!(
             svg,
             "<line class=\"limit\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{base}\"/>"

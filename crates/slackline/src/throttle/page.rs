@@ -80,8 +80,14 @@ fn cores(cores: &Cores, bins: usize, quota: Option<f64>) -> String {
     let mut cores = cores.clone();
     cores.bins.resize(cores.bins.len().max(bins), 0);
     let rows = super::text::rows(&cores);
-    let is_over = |row: &Row| quota.is_some_and(|quota| row.low > quota + BIN_CORES / 2.0);
-    let limit_at = quota.map(|_| rows.iter().take_while(|row| !is_over(row)).count());
+    // A bin reaches half a bin to either side of its cores; a row that the quota divides belongs to the side of its middle.
+    let is_over = |row: &Row| {
+        quota.is_some_and(|quota| row.low + (row.width - BIN_CORES) / 2.0 > quota + 1e-9)
+    };
+    let width = rows.first().map_or(BIN_CORES, |row| row.width);
+    let limit_at = quota
+        .map(|quota| (quota + BIN_CORES / 2.0) / width)
+        .filter(|limit_at| *limit_at <= rows.len() as f64);
     let bars: Vec<Column> = rows
         .iter()
         .map(|row| Column {
@@ -90,11 +96,41 @@ fn cores(cores: &Cores, bins: usize, quota: Option<f64>) -> String {
             is_over: is_over(row),
         })
         .collect();
+    let windows = "Windows of 10 ms by cores in use";
     let title = match quota {
-        Some(quota) => {
-            format!("Windows of 10 ms by cores in use; the dashed line is the quota, {quota:.2}")
+        Some(quota) if limit_at.is_some() => {
+            format!("{windows}; the dashed line is the quota, {quota:.2}")
         }
-        None => "Windows of 10 ms by cores in use".to_owned(),
+        Some(quota) => format!("{windows}; all are below the quota, {quota:.2}"),
+        None => windows.to_owned(),
     };
     columns(&bars, limit_at, &title)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dashed_line_is_at_the_quota() {
+        let drawn = |bins: usize, quota: f64| {
+            let mut all = Cores::default();
+            all.bins.resize(bins, 1);
+            cores(&all, 0, Some(quota))
+        };
+        // Rows of a whole core: the first from -0.05 to 0.95, each 17 wide; ten of twenty lie above 10.
+        let svg = drawn(200, 10.0);
+        assert!(svg.contains("class=\"limit\" x1=\"170.9\""), "{svg}");
+        assert_eq!(svg.matches("class=\"over\"").count(), 10);
+        // 10.7 divides a row, most of which is below it.
+        let svg = drawn(200, 10.7);
+        assert!(svg.contains("class=\"limit\" x1=\"182.8\""), "{svg}");
+        assert_eq!(svg.matches("class=\"over\"").count(), 9);
+        // Rows of a tenth: 0.3 and 0.4 are above.
+        let svg = drawn(5, 0.2);
+        assert!(svg.contains("class=\"limit\" x1=\"170.0\""), "{svg}");
+        assert_eq!(svg.matches("class=\"over\"").count(), 2);
+        let svg = drawn(5, 20.0);
+        assert!(!svg.contains("class=\"limit\"") && svg.contains("below the quota, 20.00"));
+    }
 }

@@ -132,7 +132,7 @@ pub(super) fn side_by_side(columns: &[String]) -> String {
 pub(super) struct Row {
     /// Cores in use at the lowest of them, and how many cores they span.
     pub(super) low: f64,
-    width: f64,
+    pub(super) width: f64,
     /// Of all windows.
     pub(super) share: f64,
 }

@@ -78,7 +78,7 @@ fn per_core(report: &Report) -> String {
         .collect();
     columns(
         &bars,
-        Some(4),
+        Some(4.0),
         "Services by threads that want to run per reserved core, up to …; the dashed line is one thread per core",
     )
 }
@@ -87,10 +87,10 @@ fn per_core(report: &Report) -> String {
 fn histogram(finding: &Finding) -> String {
     let mut below = 0.0;
     let mut bars = Vec::new();
-    let mut limit_at = 0;
+    let mut limit_at = 0.0;
     for (bound, cumulative) in &finding.service.shares {
         let is_over = *bound > 1.0 + 1e-9;
-        limit_at += usize::from(!is_over);
+        limit_at += f64::from(u8::from(!is_over));
         bars.push(Column {
             label: if bound.is_finite() {
                 format!("{bound}")
