@@ -50,7 +50,7 @@ type Found = Result<String, String>;
 /// Probes everything.
 #[must_use]
 pub fn probe(roots: &Roots) -> Vec<Probe> {
-    let probes: [(&str, &str, Found); 14] = [
+    let probes: [(&str, &str, Found); 15] = [
         ("privilege", "writing any knob", privilege(roots)),
         (
             "cgroup cpu controller",
@@ -109,6 +109,11 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
             ),
         ),
         ("perf events", "relayout: profiles", perf_events(roots)),
+        (
+            "scheduler tracepoints",
+            "throttle: watch, advise, apply; agent; relayout: what a unit of work is",
+            tracepoints(roots),
+        ),
         ("io_uring", "serve-block, which is to come", io_uring(roots)),
         (
             "JVM performance data",
@@ -175,16 +180,23 @@ const CAPABILITIES: [(u32, &str); 4] = [
     (5, "CAP_KILL"),
     (12, "CAP_NET_ADMIN"),
     (19, "CAP_SYS_PTRACE"),
-    (21, "CAP_SYS_ADMIN"),
+    (CAP_SYS_ADMIN, "CAP_SYS_ADMIN"),
 ];
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
 
-fn privilege(roots: &Roots) -> Found {
+/// A bit for each capability that this process has.
+fn capabilities(roots: &Roots) -> Result<u64, String> {
     let status =
         text(&roots.proc("self/status")).ok_or("/proc/self/status cannot be read: mount /proc")?;
     let mask = status
         .lines()
-        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
-        .ok_or("/proc/self/status has no CapEff line")?;
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    Ok(mask.ok_or("/proc/self/status has no CapEff line")?)
+}
+
+fn privilege(roots: &Roots) -> Found {
+    let mask = capabilities(roots)?;
     let missing: Vec<&str> = CAPABILITIES
         .iter()
         .filter(|(bit, _)| mask & (1 << bit) == 0)
@@ -275,10 +287,24 @@ fn resctrl(roots: &Roots) -> Found {
     })
 }
 
-fn perf_events(roots: &Roots) -> Found {
+/// `kernel.perf_event_paranoid`, where it is at most `most` or this process need not mind it (perf_event_open(2)).
+fn paranoid(roots: &Roots, most: i64) -> Found {
     let Some(paranoid) = text(&roots.proc("sys/kernel/perf_event_paranoid")) else {
         return Err("the kernel lacks CONFIG_PERF_EVENTS".to_owned());
     };
+    let may = capabilities(roots)? & (1 << CAP_PERFMON | 1 << CAP_SYS_ADMIN) != 0;
+    if may || paranoid.parse().is_ok_and(|paranoid: i64| paranoid <= most) {
+        Ok(paranoid)
+    } else {
+        Err(format!(
+            "perf_event_paranoid = {paranoid}: run as root or with CAP_PERFMON, or set it to {most}"
+        ))
+    }
+}
+
+fn perf_events(roots: &Roots) -> Found {
+    // Whole CPUs, all processes.
+    let paranoid = paranoid(roots, 0)?;
     let hardware = roots.sys("bus/event_source/devices/cpu").exists();
     let counters = if hardware {
         "hardware counters"
@@ -286,6 +312,34 @@ fn perf_events(roots: &Roots) -> Found {
         "software clocks only, no hardware counters"
     };
     Ok(format!("{counters}, perf_event_paranoid = {paranoid}"))
+}
+
+/// As `perf-events` gets at them: through tracefs where it is mounted, else through a mount of its own.
+fn tracepoints(roots: &Roots) -> Found {
+    paranoid(roots, -1)?;
+    // Documentation/admin-guide/LSM, lockdown: the mode in force is in brackets.
+    if text(&roots.sys("kernel/security/lockdown"))
+        .is_some_and(|modes| modes.contains("[confidentiality]"))
+    {
+        return Err("lockdown=confidentiality forbids tracefs".to_owned());
+    }
+    let mounted = ["kernel/tracing", "kernel/debug/tracing"].map(|path| roots.sys(path));
+    let format = "events/sched/sched_switch/format";
+    if let Some(mounted) = mounted
+        .iter()
+        .find(|path| text(&path.join(format)).is_some())
+    {
+        return Ok(format!("at {}", mounted.display()));
+    }
+    let has_file_system =
+        text(&roots.proc("filesystems")).is_some_and(|text| text.contains("tracefs"));
+    if !has_file_system {
+        return Err("the kernel lacks tracefs (CONFIG_FTRACE)".to_owned());
+    }
+    if capabilities(roots)? & 1 << CAP_SYS_ADMIN == 0 {
+        return Err("tracefs cannot be read: run as root, or with CAP_SYS_ADMIN".to_owned());
+    }
+    Ok("tracefs is mounted for each command alone".to_owned())
 }
 
 fn io_uring(roots: &Roots) -> Found {
@@ -371,6 +425,10 @@ mod tests {
             ("sys/class/powercap/intel-rapl/x", ""),
             ("sys/devices/system/cpu/cpu0/cpufreq/x", ""),
             ("proc/sys/kernel/perf_event_paranoid", "2\n"),
+            (
+                "sys/kernel/tracing/events/sched/sched_switch/format",
+                "name: sched_switch\n",
+            ),
             ("proc/sys/kernel/io_uring_disabled", "0\n"),
             ("tmp/hsperfdata_app/42", ""),
         ]);
@@ -379,6 +437,36 @@ mod tests {
         }
         assert_eq!(state(&roots, "block queues").unwrap(), "vda");
         assert_eq!(state(&roots, "JVM performance data").unwrap(), "1 JVMs now");
+    }
+
+    #[test]
+    fn tracepoints_need_tracefs_and_the_right_to_use_it() {
+        let found = |capabilities: &str, paranoid: &str, filesystems: &str| {
+            let (_dir, roots) = fake(&[
+                ("proc/self/status", &format!("CapEff:\t{capabilities}\n")),
+                ("proc/sys/kernel/perf_event_paranoid", paranoid),
+                ("proc/filesystems", filesystems),
+            ]);
+            (
+                state(&roots, "perf events"),
+                state(&roots, "scheduler tracepoints"),
+            )
+        };
+        // Nobody.
+        let (profiles, tracepoints) = found("0000000000000000", "2\n", "nodev\ttracefs\n");
+        assert!(profiles.unwrap_err().contains("perf_event_paranoid = 2"));
+        assert!(tracepoints.unwrap_err().contains("set it to -1"));
+        let (profiles, tracepoints) = found("0000000000000000", "0\n", "nodev\ttracefs\n");
+        assert!(profiles.is_ok());
+        assert!(tracepoints.unwrap_err().contains("perf_event_paranoid = 0"));
+        // CAP_PERFMON alone mounts nothing.
+        let (profiles, tracepoints) = found("0000004000000000", "2\n", "nodev\ttracefs\n");
+        assert!(profiles.is_ok());
+        assert!(tracepoints.unwrap_err().contains("CAP_SYS_ADMIN"));
+        let (_, tracepoints) = found("0000004000200000", "2\n", "nodev\ttracefs\n");
+        assert!(tracepoints.is_ok());
+        let (_, tracepoints) = found("0000004000200000", "2\n", "nodev\tproc\n");
+        assert!(tracepoints.unwrap_err().contains("CONFIG_FTRACE"));
     }
 
     #[test]
