@@ -11,6 +11,7 @@ pub const SLACK_NS: u64 = 5_000_000;
 
 /// A group's limit: `cpu.max` and `cpu.max.burst` (v2), `cpu.cfs_quota_us`, `cpu.cfs_period_us` and `cpu.cfs_burst_us` (v1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limit {
     /// CPU time a period; `None`: no limit.
     pub quota_us: Option<u64>,

@@ -17,6 +17,7 @@ use crate::histogram::Cores;
 
 /// The host under the group.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Host {
     /// CPUs that the group may use.
     pub cpus: usize,
@@ -50,7 +51,7 @@ fn turn_us() -> u64 {
 
 /// CPU time that a piece of work takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Demand {
     /// Always the same.
     Fixed {
@@ -152,6 +153,7 @@ pub struct Job {
 
 /// A service: what runs in the group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Service {
     /// Pools of threads and their jobs.
     pub pools: Vec<Pool>,

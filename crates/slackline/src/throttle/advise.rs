@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use host::Roots;
 use serde::{Deserialize, Serialize};
 use throttle::advice::{self, Advice, Prediction, Question};
-use throttle::{Host, Limit, Recording};
+use throttle::{Host, Limit, Service};
 use tuner::process::Interrupt;
 
 use super::collect::{Collected, Jobs};
@@ -59,13 +59,27 @@ pub(crate) struct Arguments {
     html: Option<PathBuf>,
 }
 
+/// The most CPU time a period, in µs (kernel/sched/sched.h, MAX_BW: 44 bits).
+const QUOTA_MAX_US: u64 = (1 << 44) - 1;
+/// The most threads of a host (include/linux/threads.h, PID_MAX_LIMIT).
+const THREADS_MAX: usize = 4 << 20;
+/// Jobs a second, beyond which the simulator takes hours. A choice of this command.
+const JOBS_PER_S_MAX: f64 = 1e6;
+
 /// A service with its limit and host, recorded or described.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Known {
     pub(super) host: Host,
     pub(super) limit: Limit,
-    #[serde(flatten)]
-    pub(super) recording: Recording,
+    // A `Recording`, field by field: flattened, it would let misspelt keys pass.
+    #[serde(default)]
+    duration_us: f64,
+    service: Service,
+    #[serde(default)]
+    latencies_us: Vec<Vec<f64>>,
+    #[serde(default)]
+    left_out: u64,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
@@ -148,8 +162,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
 
 fn read(path: &Path) -> anyhow::Result<Known> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
-    let known: Known =
-        serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
+    // The path of keys leads to the place; a line does not, where all is in one.
+    let mut json = serde_json::Deserializer::from_str(&text);
+    let known: Known = serde_path_to_error::deserialize(&mut json)
+        .with_context(|| format!("{}", path.display()))?;
+    json.end().with_context(|| format!("{}", path.display()))?;
     known
         .check()
         .with_context(|| format!("{}", path.display()))?;
@@ -195,7 +212,10 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
     Ok(Ok(Known {
         host: Host::new(report.cpus),
         limit,
-        recording,
+        duration_us: recording.duration_us,
+        service: recording.service,
+        latencies_us: recording.latencies_us,
+        left_out: recording.left_out,
     }))
 }
 
@@ -215,15 +235,28 @@ impl Known {
         );
         let quota_us = self.limit.quota_us.unwrap_or(0);
         ensure!(
+            self.limit.quota_us.is_none() || (1000..=QUOTA_MAX_US).contains(&quota_us),
+            "limit.quota_us must be between 1000 and {QUOTA_MAX_US}, as the kernel has it"
+        );
+        ensure!(
             self.limit.burst_us <= quota_us,
             "limit.burst_us may not be above limit.quota_us"
         );
-        for (index, pool) in self.recording.service.pools.iter().enumerate() {
+        for (index, pool) in self.service.pools.iter().enumerate() {
             let at = || format!("service.pools[{index}] ({})", pool.name);
-            ensure!(pool.threads > 0, "{}: threads must be above 0", at());
+            ensure!(
+                (1..=THREADS_MAX).contains(&pool.threads),
+                "{}: threads must be above 0, and at most {THREADS_MAX}",
+                at()
+            );
             if let throttle::Work::Batches { every_us, .. } = &pool.work {
                 ensure!(*every_us > 0.0, "{}: every_us must be above 0", at());
             }
+            ensure!(
+                (0.0..=JOBS_PER_S_MAX).contains(&jobs_per_s(&pool.work)),
+                "{}: there may be 0 to {JOBS_PER_S_MAX} jobs a second",
+                at()
+            );
             if let throttle::Work::Recorded(jobs) = &pool.work {
                 ensure!(
                     jobs.is_sorted_by(|a, b| a.at_us <= b.at_us),
@@ -231,7 +264,7 @@ impl Known {
                     at()
                 );
                 ensure!(
-                    self.recording.duration_us > 0.0,
+                    self.duration_us > 0.0,
                     "{}: recorded jobs need duration_us",
                     at()
                 );
@@ -245,15 +278,14 @@ impl Known {
         pool: Option<&str>,
         objective_ms: Option<f64>,
     ) -> anyhow::Result<Question<'_>> {
-        let pools = &self.recording.service.pools;
+        let pools = &self.service.pools;
         let names = || {
             let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
             names.join(", ")
         };
         let jobs = |index: &usize| match &pools[*index].work {
             throttle::Work::Recorded(jobs) => jobs.len() as f64,
-            throttle::Work::Random { per_s, .. } => *per_s,
-            throttle::Work::Batches { every_us, jobs, .. } => *jobs as f64 * 1e6 / every_us,
+            described => jobs_per_s(described),
         };
         let is_runtimes = |pool: &throttle::Pool| throttle::RuntimePool::of(&pool.name).is_some();
         let index = match pool {
@@ -271,19 +303,24 @@ impl Known {
                 .context("no thread of the group did anything: is it under load?")?,
         };
         Ok(Question {
-            service: &self.recording.service,
-            duration_us: self.recording.duration_us,
-            latencies_us: self
-                .recording
-                .latencies_us
-                .get(index)
-                .map_or(&[], Vec::as_slice),
+            service: &self.service,
+            duration_us: self.duration_us,
+            latencies_us: self.latencies_us.get(index).map_or(&[], Vec::as_slice),
             host: self.host,
             limit: self.limit,
             pool: index,
             objective_us: objective_ms.map(|ms| 1000.0 * ms),
             shards: None,
         })
+    }
+}
+
+/// Of a described pool; a recorded one has what it had.
+fn jobs_per_s(work: &throttle::Work) -> f64 {
+    match work {
+        throttle::Work::Recorded(_) => 0.0,
+        throttle::Work::Random { per_s, .. } => *per_s,
+        throttle::Work::Batches { every_us, jobs, .. } => *jobs as f64 * 1e6 / every_us,
     }
 }
 

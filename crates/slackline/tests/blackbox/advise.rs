@@ -87,6 +87,43 @@ fn what_is_wrong_with_a_described_service_is_named() {
     advise(&toy, &service, &[])
         .with_code(2)
         .saying(&["no CPU quota"]);
+    // What the kernel would not take, or nobody could wait for.
+    for quota_us in [0_u64, 999, 1_000_000_000_000_000] {
+        let mut service = described();
+        service["limit"] = json!({ "quota_us": quota_us, "period_us": 100_000, "burst_us": 0 });
+        advise(&toy, &service, &[])
+            .with_code(2)
+            .saying(&["limit.quota_us must be between 1000 and"]);
+    }
+    let mut service = described();
+    service["service"]["pools"][1]["threads"] = json!(1_000_000_000);
+    advise(&toy, &service, &[])
+        .with_code(2)
+        .saying(&["service.pools[1] (table): threads must be"]);
+    let mut service = described();
+    service["service"]["pools"][0]["work"]["random"]["per_s"] = json!(1e9);
+    advise(&toy, &service, &[])
+        .with_code(2)
+        .saying(&["service.pools[0] (worker): there may be 0 to 1000000 jobs a second"]);
+    // Keys that mean nothing, wherever they are, and where what is wrong is.
+    for path in [
+        "",
+        "/host",
+        "/limit",
+        "/service",
+        "/service/pools/0/work/random",
+    ] {
+        let mut service = described();
+        service.pointer_mut(path).unwrap()["wrong"] = json!(1);
+        advise(&toy, &service, &[])
+            .with_code(2)
+            .saying(&["service.json: ", "unknown field `wrong`"]);
+    }
+    let mut service = described();
+    service["service"]["pools"][1]["work"]["batches"]["jobs"] = json!("many");
+    advise(&toy, &service, &[])
+        .with_code(2)
+        .saying(&["service.json: service.pools[1].work.batches.jobs: invalid type"]);
     advise(&toy, &described(), &["--pool", "wroker"])
         .with_code(2)
         .saying(&["\"wroker\"", "there are worker"]);
