@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use host::Roots;
 use serde::{Deserialize, Serialize};
-use throttle::advice::{self, Advice, Prediction, Question};
+use throttle::advice::{self, Advice, Prediction, Question, Setting};
 use throttle::{Host, Limit, Service};
 use tuner::process::Interrupt;
 
@@ -372,10 +372,8 @@ fn html(advice: &Advice, question: &Question<'_>) -> String {
 fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &advice.pool;
-    let error = advice.model_error.as_ref();
-    let is_off = error
-        .is_some_and(|error| !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate));
-    let off = error.map_or_else(
+    let is_off = is_off(advice);
+    let off = advice.model_error.as_ref().map_or_else(
         || "Nothing was recorded to hold the model against.".to_owned(),
         |error| {
             format!(
@@ -423,6 +421,12 @@ fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
     lines
 }
 
+/// Whether the model does not describe the service.
+fn is_off(advice: &Advice) -> bool {
+    let error = advice.model_error.as_ref();
+    error.is_some_and(|error| !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate))
+}
+
 /// Pools other than the timed one that the recommendation makes slower, then and now.
 fn resized(advice: &Advice) -> impl Iterator<Item = (&String, f64, f64)> {
     let best = advice.recommended.as_ref();
@@ -448,12 +452,29 @@ const HEAD: [&str; 5] = [
 const OF_TODAYS: &str = "p99 is of all jobs together; \"of today's\" is the geometric mean over five parts, with its 95 % interval.";
 
 fn rows_of(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec<String>> {
-    let first = std::iter::once(&advice.today)
-        .chain(&advice.recommended)
-        .chain(&advice.give_back);
-    first.chain(&advice.tried).map(|prediction| {
+    let verb = if is_off(advice) {
+        "to try: "
+    } else {
+        "recommended: "
+    };
+    let named: Vec<(&str, &Prediction)> = std::iter::once(("today: ", &advice.today))
+        .chain(advice.recommended.as_ref().map(|best| (verb, best)))
+        .chain(
+            advice
+                .give_back
+                .as_ref()
+                .map(|lower| ("could be given back: ", lower)),
+        )
+        .collect();
+    let settings: Vec<&Setting> = named.iter().map(|(_, of)| &of.setting).collect();
+    let others = advice
+        .tried
+        .iter()
+        .filter(move |tried| !settings.contains(&&tried.setting))
+        .map(|tried| ("", tried));
+    named.into_iter().chain(others).map(|(name, prediction)| {
         vec![
-            prediction.setting.changes(question),
+            format!("{name}{}", prediction.setting.changes(question)),
             time(prediction.p99_us),
             change(prediction),
             format!("{:.0} %", 100.0 * prediction.throttled_share),

@@ -65,6 +65,20 @@ fn a_described_service_is_advised() {
     }
     let page = fs::read_to_string(page).unwrap();
     assert_eq!(page.matches("<svg").count(), 3, "{page}");
+    // Each setting has one row, and the first ones say what they are.
+    let (_, tried) = page.split_once("What was tried").unwrap();
+    let (tried, _) = tried.split_once("</table>").unwrap();
+    let rows = tried.split("<tr><td>").skip(1);
+    let named: Vec<&str> = rows.map(|row| row.split_once("</td>").unwrap().0).collect();
+    assert_eq!(named[0], "today: as it is");
+    assert!(
+        named[1].starts_with("recommended: 1 table threads (now 8)"),
+        "{named:?}"
+    );
+    assert!(named[2].starts_with("could be given back: "), "{named:?}");
+    let settings = named.iter().map(|row| row.rsplit(": ").next().unwrap());
+    let settings: std::collections::HashSet<&str> = settings.collect();
+    assert_eq!(settings.len(), named.len(), "{named:?}");
 }
 
 #[test]
