@@ -80,8 +80,8 @@ pub enum HostError {
         /// When the holder took the lock.
         started: String,
     },
-    /// The undo journal cannot be written, so nothing else is written either.
-    #[error("the undo journal {} cannot be written: {}{}; nothing was changed, free space there or choose another --state-dir", path.display(), describe(*errno), advice(*errno))]
+    /// The undo journal, or another record that has to be on disk before a change, cannot be written.
+    #[error("{} cannot be written: {}{}; nothing is changed without a record of it", path.display(), describe(*errno), journal_advice(*errno))]
     Journal {
         /// The journal or a file beside it.
         path: PathBuf,
@@ -225,6 +225,13 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
 
 pub(crate) fn describe(errno: i32) -> String {
     io::Error::from_raw_os_error(errno).to_string()
+}
+
+fn journal_advice(errno: i32) -> &'static str {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT => "; free space there, or choose another --state-dir",
+        _ => advice(errno),
+    }
 }
 
 fn advice(errno: i32) -> &'static str {

@@ -616,7 +616,11 @@ impl CodeCache {
                 return Ok(kept);
             }
         }
-        self.save()?;
+        match self.save() {
+            // A full disk is no reason to leave a process as it is: what stays on record is taken back once more by the next.
+            Err(error) if is_rollback => kept.why = Some(error.to_string()),
+            saved => saved?,
+        }
         Ok(kept)
     }
 

@@ -72,7 +72,11 @@ pub fn drive(
                 }
                 Err(error) => Err(error),
             },
-            Action::Count => session.count().map(|()| Observation::Done),
+            Action::Count => {
+                // What was measured was another layout's.
+                (status.gain, status.comparison) = (None, None);
+                session.count().map(|()| Observation::Done)
+            }
             Action::Install { .. } => session.install().map(|layout| {
                 status.lay_out(Some(layout));
                 Observation::Done

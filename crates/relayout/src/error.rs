@@ -115,7 +115,7 @@ pub enum RelayoutError {
         source: io::Error,
     },
     /// The undo manifest cannot be understood.
-    #[error("{}: {why}; it holds what is needed to undo a relayout, so it is left alone", path.display())]
+    #[error("{}: {why}; it holds what is needed to undo a relayout, so it is left alone: undo it by the Slackline that wrote it, or restart the process and remove the file", path.display())]
     Manifest {
         /// The file.
         path: PathBuf,

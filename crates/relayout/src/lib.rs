@@ -45,7 +45,7 @@ pub use comparison::{BlockRecord, Compared, Effort, compare};
 pub use drive::{Drive, drive};
 pub use driver::{Action, Driver, Load, Observation, Settings, State};
 pub use error::{Declined, RelayoutError};
-pub use manifest::{Manifest, Patch, Store};
+pub use manifest::{Manifest, Patch, Recorded, Store};
 pub use memory::Memory;
 pub use process::{Object, Process};
 pub use region::HEADER_BYTES;

@@ -283,8 +283,15 @@ impl Manifest {
     /// [`HostError::Journal`].
     pub fn save_generation(&self) -> Result<(), RelayoutError> {
         let path = self.path.with_extension("generation");
-        fs::write(&path, self.generation.to_string())
-            .map_err(|error| HostError::journal_io(&path, &error).into())
+        // Without the file it is the original one: the way back needs no space on disk.
+        let saved = match self.generation {
+            0 => fs::remove_file(&path).or_else(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            }),
+            generation => fs::write(&path, generation.to_string()),
+        };
+        saved.map_err(|error| HostError::journal_io(&path, &error).into())
     }
 
     /// Reads which layout is in force.
@@ -332,6 +339,9 @@ impl Manifest {
     }
 }
 
+/// A process, and what is on record about it.
+pub type Recorded = (u32, Result<Manifest, RelayoutError>);
+
 /// The directory of all manifests.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -339,14 +349,21 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes the directory below the state directory where it does not exist.
+    /// The directory below the state directory, which need not exist: then nothing was ever re-laid out.
+    #[must_use]
+    pub fn at(state_dir: &Path) -> Self {
+        let state_dir = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
+        Self {
+            directory: state_dir.join("relayout"),
+        }
+    }
+
+    /// As [`Store::at`], and makes the directory where it does not exist.
     ///
     /// # Errors
     /// [`HostError::Journal`].
     pub fn open(state_dir: &Path) -> Result<Self, RelayoutError> {
-        let directory = std::path::absolute(state_dir)
-            .unwrap_or_else(|_| state_dir.to_owned())
-            .join("relayout");
+        let Self { directory } = Self::at(state_dir);
         use std::os::unix::fs::DirBuilderExt as _;
         fs::DirBuilder::new()
             .recursive(true)
@@ -400,26 +417,41 @@ impl Store {
     /// # Errors
     /// As [`Store::load`].
     pub fn all(&self) -> Result<Vec<Manifest>, RelayoutError> {
+        self.each()?
+            .into_iter()
+            .map(|(_, manifest)| manifest)
+            .collect()
+    }
+
+    /// The pids of all manifests with each, or with why it cannot be read.
+    ///
+    /// # Errors
+    /// [`HostError::Read`] for the directory.
+    pub fn each(&self) -> Result<Vec<Recorded>, RelayoutError> {
         let failed = |error: &std::io::Error| HostError::read(&self.directory, error);
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|error| failed(&error))?,
+        };
         let mut manifests = Vec::new();
-        for entry in fs::read_dir(&self.directory).map_err(|error| failed(&error))? {
+        for entry in entries {
             let path = entry.map_err(|error| failed(&error))?.path();
-            if !is_manifest(&path) {
-                continue;
+            if let Some(process) = process_of(&path) {
+                let bytes = fs::read(&path).map_err(|error| HostError::read(&path, &error).into());
+                manifests.push((process, bytes.and_then(|bytes| read(&path, &bytes))));
             }
-            let bytes = fs::read(&path).map_err(|error| HostError::read(&path, &error))?;
-            manifests.push(read(&path, &bytes)?);
         }
-        manifests.sort_by_key(|manifest| (manifest.pid, manifest.start_time));
-        Ok(manifests)
+        manifests.sort_by_key(|(process, _)| *process);
+        let by_pid = manifests.into_iter();
+        Ok(by_pid.map(|((pid, _), read)| (pid, read)).collect())
     }
 }
 
-fn is_manifest(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.and_then(|name| name.strip_suffix(".json"))
-        .and_then(|name| name.split_once('-'))
-        .is_some_and(|(pid, start)| pid.parse::<u32>().is_ok() && start.parse::<u64>().is_ok())
+/// The process (pid, start) of which a file is the manifest; `None` for other files.
+fn process_of(path: &Path) -> Option<(u32, u64)> {
+    let name = path.file_name()?.to_str()?;
+    let (pid, start) = name.strip_suffix(".json")?.split_once('-')?;
+    Some((pid.parse().ok()?, start.parse().ok()?))
 }
 
 fn read(path: &Path, bytes: &[u8]) -> Result<Manifest, RelayoutError> {

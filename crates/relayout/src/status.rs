@@ -1,4 +1,5 @@
-//! What is known of a process, for people: kept beside its manifest, but nothing depends on it.
+//! What is known of a process: kept beside its manifest, for people, and for whoever comes next to see who is at work on it and
+//! what was verified. Where it is lost, that is nobody and nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,6 +70,9 @@ pub struct Status {
     /// Why it was declined or rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The Slackline that drives it, or did: its pid and the clock ticks between boot and its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<(u32, u64)>,
     /// The layout in force; 0 is the original.
     pub generation: u32,
     /// What was shown of it.
@@ -116,6 +120,7 @@ impl Status {
             exe: exe.to_owned(),
             state: State::Monitoring,
             reason: None,
+            by: None,
             generation: 0,
             gain: None,
             pause_us: PauseUs::default(),
@@ -127,6 +132,41 @@ impl Status {
             notes: Vec::new(),
             time: String::new(),
         }
+    }
+
+    /// Puts down that this Slackline drives a process; which other one does, where one is at work on it already.
+    ///
+    /// # Errors
+    /// [`host::HostError::Locked`], [`host::HostError::Journal`].
+    pub fn claim(
+        store: &Store,
+        (pid, start_time): (u32, u64),
+        exe: &str,
+    ) -> Result<Option<u32>, RelayoutError> {
+        let _lock = store.lock()?;
+        let mut status =
+            Self::load(store, pid, start_time).unwrap_or_else(|| Self::new(pid, start_time, exe));
+        let other = status.driven_by();
+        if other.is_none() {
+            let own = std::process::id();
+            status.by = Some((own, host::start_time(&host::Roots::default(), own)?));
+            status.save(store)?;
+        }
+        Ok(other)
+    }
+
+    /// The Slackline that is at work on it now, if it is another one than this.
+    #[must_use]
+    pub fn driven_by(&self) -> Option<u32> {
+        let (pid, start_time) = self.by?;
+        let is_other = pid != std::process::id();
+        (is_other && host::is_running(&host::Roots::default(), pid, start_time)).then_some(pid)
+    }
+
+    /// Nobody is at work on it, and its layout was verified: it stays as it is until its user wishes otherwise.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.state == State::Optimized
     }
 
     /// The executable's name without its directory.

@@ -57,6 +57,19 @@ pub struct Meter {
     tree: ProcessTree,
 }
 
+impl Unit {
+    /// Counts once, to see whether that is possible.
+    ///
+    /// # Errors
+    /// [`RelayoutError::Metric`].
+    pub fn try_once(&self) -> Result<(), RelayoutError> {
+        match self {
+            Self::Sends => Ok(()),
+            Self::Command { command, .. } => run(command).map(drop),
+        }
+    }
+}
+
 impl Meter {
     /// Begins.
     ///
@@ -124,19 +137,21 @@ fn run(command: &str) -> Result<f64, RelayoutError> {
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(failed(format!(
-            "it ended with {}: {}",
-            output.status,
-            said.trim()
-        )));
+        return Err(failed(match said.trim() {
+            "" => format!("it ended with {}", output.status),
+            said => format!("it ended with {}: {said}", output.status),
+        }));
     }
     last_number(&text).ok_or_else(|| failed(format!("it printed no number: {:?}", text.trim())))
 }
 
+/// The last number, also one like `1.5e+09`, as awk prints sums. One with commas in it may be two things, and is none.
 fn last_number(text: &str) -> Option<f64> {
-    text.split(|letter: char| !(letter.is_ascii_digit() || letter == '.'))
-        .filter_map(|word| word.parse().ok())
-        .next_back()
+    let is_part = |letter: char| letter.is_ascii_digit() || ".,+-eE".contains(letter);
+    let words = text.split(|letter: char| !is_part(letter));
+    let mut words = words.map(|word| word.trim_end_matches(['.', ',', '+', '-', 'e', 'E']));
+    let last = words.rfind(|word| word.contains(|letter: char| letter.is_ascii_digit()))?;
+    last.trim_start_matches(['e', 'E']).parse().ok()
 }
 
 #[cfg(test)]
@@ -148,8 +163,20 @@ mod tests {
         assert_eq!(last_number("Uptime: 3\nQuestions 1234\n"), Some(1234.0));
         assert_eq!(last_number("0.5 x 17.25"), Some(17.25));
         assert_eq!(last_number("nothing"), None);
+        assert_eq!(last_number("1.23e+09\n"), Some(1.23e9));
+        assert_eq!(last_number("queries: 17, slow."), Some(17.0));
+        assert_eq!(last_number("-5"), Some(-5.0));
+        assert_eq!(last_number("rate=7 done"), Some(7.0));
+        for two_things in ["1,234", "1-2", "3e"] {
+            assert_ne!(last_number(two_things), Some(234.0), "{two_things}");
+        }
+        assert_eq!(last_number("1,234"), None);
         assert_eq!(run("echo a 5 b 6").unwrap(), 6.0);
-        for (command, said) in [("exit 3", "exit status: 3"), ("echo", "no number")] {
+        for (command, said) in [
+            ("exit 3", "exit status: 3"),
+            ("echo", "no number"),
+            ("echo 1,5", "no number"),
+        ] {
             let error = run(command).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
         }

@@ -72,7 +72,7 @@ enum Command {
         /// objective's `goal` count as well.
         spec: PathBuf,
     },
-    /// Put back everything that a killed Slackline left changed.
+    /// Put back everything that a killed Slackline left changed; what was verified and kept stays.
     Restore(restore::Arguments),
     /// What this host can do, and what it lacks.
     Doctor {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use host::{RestoreOutcome, RestoreReport, Roots};
 
-use crate::{Done, message, print};
+use crate::{Done, message, print, whole};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -18,20 +18,29 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
     let undone = tuner::undo::undo(state_dir, &Roots::default(), arguments.dry_run)?;
-    let relaid_out = if state_dir.exists() {
-        let store = ::relayout::Store::open(state_dir)?;
-        crate::relayout::undo_all(&store, arguments.dry_run)?
-    } else {
-        Vec::new()
+    let store = ::relayout::Store::at(state_dir);
+    // What was undone so far is told, whatever comes of this.
+    let (relaid_out, error) = match crate::relayout::undo_left(&store, arguments.dry_run) {
+        Ok(relaid_out) => (relaid_out, None),
+        Err(error) => (Vec::new(), Some(whole(&error))),
     };
     if arguments.json {
         let printed = Printed {
+            dry_run: arguments.dry_run,
             undone: &undone,
             relaid_out: &relaid_out,
+            error: error.as_deref(),
         };
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
-    } else if undone.is_empty() && relaid_out.is_empty() {
-        message("Nothing to restore: every knob has its first value.");
+    } else if undone.is_empty() && relaid_out.is_empty() && error.is_none() {
+        let why = match state_dir.try_exists() {
+            Ok(false) => format!(
+                "{} does not exist, so nothing was changed with it",
+                state_dir.display()
+            ),
+            _ => "every knob has its first value".to_owned(),
+        };
+        message(&format!("Nothing to restore: {why}."));
     } else {
         let ended = if arguments.dry_run {
             "would be ended"
@@ -47,23 +56,38 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         );
         lines.extend(undone.reapply.clone());
         lines.extend(relaid_out.iter().map(crate::relayout::Undone::line));
-        print(&(lines.join("\n") + "\n"))?;
+        print(
+            &lines
+                .iter()
+                .map(|line| format!("{line}\n"))
+                .collect::<String>(),
+        )?;
+        if let Some(error) = &error {
+            message(&format!("slackline: {error}"));
+        }
     }
     let are_all_as_they_were = relaid_out.iter().all(|undone| undone.is_restored);
-    Ok(if undone.is_complete() && are_all_as_they_were {
-        Done::Positive
-    } else {
-        Done::RestoreFailed
-    })
+    Ok(
+        if undone.is_complete() && are_all_as_they_were && error.is_none() {
+            Done::Positive
+        } else {
+            Done::RestoreFailed
+        },
+    )
 }
 
 #[derive(serde::Serialize)]
 struct Printed<'a> {
+    /// Nothing was done: it is what would be.
+    dry_run: bool,
     #[serde(flatten)]
     undone: &'a tuner::undo::Undone,
     /// Processes whose code was laid out again.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     relaid_out: &'a [crate::relayout::Undone],
+    /// Why nothing is known of such processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
 }
 
 /// One line for each thing that was to be undone.

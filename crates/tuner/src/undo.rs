@@ -55,8 +55,8 @@ impl Undone {
 /// # Errors
 /// Another Slackline runs, or the journal cannot be used.
 pub fn undo(state_dir: &Path, roots: &Roots, dry_run: bool) -> Result<Undone, HostError> {
-    if dry_run && !state_dir.exists() {
-        // Nothing was ever done: not even a directory is made to say so.
+    if matches!(state_dir.try_exists(), Ok(false)) {
+        // Nothing was ever done with it: no directory is made to say so.
         return Ok(Undone {
             report: RestoreReport::default(),
             orphans: Vec::new(),

@@ -13,7 +13,7 @@ use ::relayout::Store;
 
 use crate::Done;
 
-pub(crate) use undo::{Undone, undo_all};
+pub(crate) use undo::{Undone, undo_left};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -50,9 +50,9 @@ pub(crate) enum Command {
 }
 
 pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
-    let store = Store::open(state_dir)?;
+    let store = Store::at(state_dir);
     match command {
-        Command::Start(arguments) => start::run(arguments, &store),
+        Command::Start(arguments) => start::run(arguments, &Store::open(state_dir)?),
         Command::Status { json } => status::run(&store, *json),
         Command::Switch { pid, generation } => undo::switch(&store, *pid, *generation),
         Command::Rollback(arguments) => undo::run(arguments, &store),

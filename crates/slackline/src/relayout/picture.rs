@@ -20,7 +20,8 @@ pub(super) fn svg(title: &str, layout: &Layout) -> String {
     let after = cells(&layout.after);
     let rows =
         |cells: &BTreeMap<u64, u64>| cells.keys().last().map_or(1, |last| last / COLUMNS + 1);
-    let width = COLUMNS * CELL + 40;
+    // The line over each panel is longer than it.
+    let width = COLUMNS * CELL + 120;
     let second = 90 + rows(&before) * CELL;
     let height = second + 50 + rows(&after) * CELL;
     let mut text = format!(

@@ -98,6 +98,25 @@ impl Watched {
     }
 }
 
+impl Watched {
+    /// Only processes by their numbers, of which none runs any more.
+    fn has_ended(&self) -> bool {
+        let roots = host::Roots::default();
+        self.exe.is_empty()
+            && !self
+                .pids
+                .iter()
+                .any(|pid| host::start_time(&roots, *pid).is_ok())
+    }
+
+    fn sentence(&self, every_s: f64) -> String {
+        let pids = self.pids.iter().map(|pid| format!("process {pid}"));
+        let exe = self.exe.iter().map(|watch| format!("every {}", watch.exe));
+        let whom: Vec<String> = pids.chain(exe).collect();
+        format!("Watching {}, every {every_s} s.", whom.join(", "))
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Watcher {
     pid: u32,
@@ -116,7 +135,9 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let of_file = config.as_ref().and_then(|config| config.every_s);
     let every_s = arguments.every_s.or(of_file).unwrap_or(EVERY_S);
     let whom = Watched::new(&arguments.whom, config.as_ref());
-    let log = Log::new(config.and_then(|config| config.log));
+    let log_file = config.and_then(|config| config.log);
+    crate::ensure_writable(&[log_file.as_ref().map(|(file, _)| file.as_path())])?;
+    let log = Log::new(log_file);
     anyhow::ensure!(
         (1.0..=86_400.0).contains(&every_s),
         "--every-s must be between 1 and 86400"
@@ -137,12 +158,19 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
             ..Effort::default()
         },
     };
+    // Before a process is touched.
+    match with.unit.try_once() {
+        Err(error) if is_once => return Err(error.into()),
+        Err(error) => log.say(&format!("slackline: {error}")),
+        Ok(()) => {}
+    }
     if !is_once {
         let pid = std::process::id();
         let start_time = host::start_time(&host::Roots::default(), pid)?;
-        let path = store.directory().join("watcher.json");
+        let path = store.directory().join(format!("watcher-{pid}.json"));
         fs::write(&path, serde_json::to_vec(&Watcher { pid, start_time })?)
             .with_context(|| path.display().to_string())?;
+        log.say(&whom.sentence(every_s));
     }
     if arguments.unverified {
         for pid in find(&whom)? {
@@ -169,6 +197,8 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     }
     let mut watched: BTreeMap<(u32, u64), (Session, Driver)> = BTreeMap::new();
     let mut seen: BTreeMap<(u32, u64), Status> = BTreeMap::new();
+    // What was said of a process last: the same every half a minute is not worth a line.
+    let mut said: BTreeMap<u32, String> = BTreeMap::new();
     loop {
         let pids = find(&whom)?;
         if pids.is_empty() && is_once {
@@ -184,7 +214,12 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
                 Ok(status) => {
                     seen.insert((status.pid, status.start_time), status);
                 }
-                Err(error) if !is_once => log.say(&format!("slackline: {}", whole(&error))),
+                Err(error) if !is_once => {
+                    let text = format!("slackline: {}", whole(&error));
+                    if said.insert(pid, text.clone()).as_ref() != Some(&text) {
+                        log.say(&text);
+                    }
+                }
                 Err(error) => return Err(error),
             }
             if let Some(signal) = interrupt.signal() {
@@ -192,6 +227,10 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
             }
         }
         if is_once {
+            break;
+        }
+        if whom.has_ended() {
+            log.say("None of these processes runs any more: nothing is left to watch.");
             break;
         }
         let _ = interrupt.sleep(Duration::from_secs_f64(every_s));
@@ -227,6 +266,9 @@ fn one(
 ) -> anyhow::Result<Status> {
     let start_time = host::start_time(&host::Roots::default(), pid)?;
     let key = (pid, start_time);
+    if let Some(other) = Status::claim(store, key, &executable(pid))? {
+        bail!("slackline {other} is at work on process {pid}: wait for it, or end it");
+    }
     // An execve: another program, of which nothing is known.
     let is_current = |(session, _): &(Session, Driver)| session.cache.process.is_current();
     if watched.get(&key).is_some_and(|known| !is_current(known)) {
@@ -251,7 +293,20 @@ fn one(
         }
     };
     let mut status = match drive(store, session, driver, with, &mut is_interrupted, &mut show) {
-        Err(error) => return declined(store, key, error, log),
+        Err(error) => {
+            // A process is not left in what is not on record as verified, whatever went wrong: a full disk, say.
+            let known = Status::load(store, pid, start_time);
+            if !known.is_some_and(|status| status.is_kept()) {
+                match session.roll_back() {
+                    Ok(()) => log.say(&format!("process {pid} runs its original code")),
+                    Err(RelayoutError::Gone { .. }) => {}
+                    Err(error) => log.say(&format!(
+                        "process {pid} could NOT be rolled back: {error}; slackline restore tries again"
+                    )),
+                }
+            }
+            return declined(store, key, error, log);
+        }
         Ok(status) => status,
     };
     if is_once && status.state == State::Verifying {
@@ -280,8 +335,7 @@ fn declined(
         }
         _ => return Err(error.into()),
     };
-    let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    let mut status = Status::new(pid, start_time, &exe.to_string_lossy());
+    let mut status = Status::new(pid, start_time, &executable(pid));
     status.state = State::Declined;
     status.reason = Some(reason);
     status.save(store)?;
@@ -290,6 +344,17 @@ fn declined(
     }
     log.say(&line(&status));
     Ok(status)
+}
+
+/// Its file; the name of one that has none, or whose file may not be known.
+fn executable(pid: u32) -> String {
+    match fs::read_link(format!("/proc/{pid}/exe")) {
+        Ok(exe) => exe.to_string_lossy().into_owned(),
+        Err(_) => fs::read_to_string(format!("/proc/{pid}/comm"))
+            .unwrap_or_default()
+            .trim_end()
+            .to_owned(),
+    }
 }
 
 fn method(arguments: &Arguments) -> Method {
@@ -347,30 +412,42 @@ fn find(whom: &Watched) -> anyhow::Result<Vec<u32>> {
     Ok(pids)
 }
 
+/// The file of each `start` that watches, and who that is, where one runs.
+fn watchers(store: &Store) -> Vec<(PathBuf, Watcher)> {
+    let roots = host::Roots::default();
+    let entries = fs::read_dir(store.directory()).into_iter().flatten();
+    let paths = entries.flatten().map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("watcher") && name.ends_with(".json")
+    });
+    paths
+        .filter_map(|path| {
+            let watcher: Watcher = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            if host::is_running(&roots, watcher.pid, watcher.start_time) {
+                return Some((path, watcher));
+            }
+            let _ = fs::remove_file(path);
+            None
+        })
+        .collect()
+}
+
 /// `slackline relayout stop`.
 pub(super) fn stop(store: &Store) -> anyhow::Result<Done> {
-    let path = store.directory().join("watcher.json");
-    let known = fs::read(&path).ok();
-    let watcher = known.and_then(|bytes| serde_json::from_slice::<Watcher>(&bytes).ok());
-    let roots = host::Roots::default();
-    let Some(watcher) =
-        watcher.filter(|known| host::is_running(&roots, known.pid, known.start_time))
-    else {
+    let watchers = watchers(store);
+    if watchers.is_empty() {
         message("Nobody watches.");
         return Ok(Done::Positive);
-    };
-    match host::end_process(watcher.pid, watcher.start_time, Duration::from_secs(60)) {
-        Ok(_) => {
-            let _ = fs::remove_file(&path);
-            message(
-                "Stopped. Optimised processes stay so: slackline relayout rollback --all undoes them.",
-            );
-            Ok(Done::Positive)
-        }
-        Err(errno) => bail!(
-            "process {} cannot be ended: {}",
-            watcher.pid,
-            std::io::Error::from_raw_os_error(errno)
-        ),
     }
+    for (path, watcher) in watchers {
+        host::end_process(watcher.pid, watcher.start_time, Duration::from_secs(60)).map_err(
+            |errno| {
+                let why = std::io::Error::from_raw_os_error(errno);
+                anyhow::anyhow!("process {} cannot be ended: {why}", watcher.pid)
+            },
+        )?;
+        let _ = fs::remove_file(&path);
+    }
+    message("Stopped. Optimised processes stay so: slackline relayout rollback --all undoes them.");
+    Ok(Done::Positive)
 }

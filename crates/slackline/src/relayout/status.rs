@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use ::relayout::{Footprint, Layout, Status, Store};
+use ::relayout::{Footprint, Layout, State, Status, Store};
 use anyhow::Context as _;
 use serde::Serialize;
 use tuner::report::percent;
@@ -32,9 +32,7 @@ pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
                 status.pid.to_string(),
                 status.state.to_string(),
                 status.generation.to_string(),
-                gain(status)
-                    .or_else(|| status.reason.clone())
-                    .unwrap_or_default(),
+                outcome(status),
                 memory(status),
             ]);
         }
@@ -53,8 +51,24 @@ pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
     Ok(all)
 }
 
+/// What came of it; else why it runs its original code, or that nobody drives it any more.
+fn outcome(status: &Status) -> String {
+    let is_half_done = matches!(
+        status.state,
+        State::Profiling | State::Optimizing | State::Verifying | State::Reoptimizing
+    );
+    let is_left = is_half_done && status.by.is_some() && status.driven_by().is_none();
+    match gain(status) {
+        _ if is_left => "whoever drove it was killed: slackline restore".to_owned(),
+        Some(gain) => gain,
+        None => status.reason.clone().unwrap_or_default(),
+    }
+}
+
+/// Of the layout in force, where that was shown to be better.
 fn gain(status: &Status) -> Option<String> {
-    let gain = status.gain.as_ref()?;
+    let is_in_force = status.state == State::Optimized && status.generation != 0;
+    let gain = status.gain.as_ref().filter(|_| is_in_force)?;
     Some(format!(
         "{} % [{}, {}] {}",
         percent(gain.ratio),
@@ -73,7 +87,7 @@ pub(super) fn line(status: &Status) -> String {
     let mut line = format!("{} {}  {}", status.name(), status.pid, status.state);
     if let Some(reason) = &status.reason {
         let _ = write!(line, ": {reason}");
-    } else if status.state == ::relayout::State::Optimized {
+    } else if status.state == State::Optimized {
         if let Some(gain) = gain(status) {
             let _ = write!(line, "  {gain}");
         }

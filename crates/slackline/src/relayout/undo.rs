@@ -28,20 +28,32 @@ pub(crate) struct Undone {
 }
 
 impl Undone {
+    fn of(manifest: &Manifest, outcome: String, is_restored: bool) -> Self {
+        Self {
+            pid: manifest.pid,
+            exe: manifest.exe.clone(),
+            outcome,
+            is_restored,
+        }
+    }
+
     pub(crate) fn line(&self) -> String {
-        format!(
-            "code of process {} ({}): {}",
-            self.pid, self.exe, self.outcome
-        )
+        let Self {
+            pid, exe, outcome, ..
+        } = self;
+        match exe.as_str() {
+            "" => format!("code of process {pid}: {outcome}"),
+            exe => format!("code of process {pid} ({exe}): {outcome}"),
+        }
     }
 }
 
 pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> {
     let undone = match arguments.pid {
-        None => undo_all(store, false)?,
+        None => each(store, |manifest| undo(store, manifest, BY_USER, false))?,
         Some(pid) => {
             let manifest = of_process(store, pid)?;
-            vec![undo(store, &manifest, false)]
+            vec![undo(store, &manifest, BY_USER, false)]
         }
     };
     if undone.is_empty() {
@@ -84,25 +96,57 @@ fn of_process(store: &Store, pid: u32) -> anyhow::Result<Manifest> {
     .into())
 }
 
-/// Rolls back every process that is re-laid out; in a dry run only says so.
-pub(crate) fn undo_all(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undone>> {
-    let manifests = store.all()?;
-    Ok(manifests
-        .iter()
-        .map(|manifest| undo(store, manifest, dry_run))
+/// Why a process runs its original code again, where nothing else is known.
+const BY_USER: &str = "as its user wished";
+const BY_RESTORE: &str = "by slackline restore, as whoever drove it was killed";
+
+/// Rolls back what a killed Slackline left half done; in a dry run only says so. What was verified stays, and so does what
+/// another Slackline is at work on.
+pub(crate) fn undo_left(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undone>> {
+    each(store, |manifest| {
+        let status = Status::load(store, manifest.pid, manifest.start_time);
+        let status = status.filter(|_| manifest.is_of_this_boot());
+        let left = |why: String| Undone::of(manifest, why, true);
+        match status
+            .as_ref()
+            .map(|status| (status.driven_by(), status.is_kept()))
+        {
+            Some((Some(by), _)) => left(format!("left alone: slackline {by} is at work on it")),
+            Some((None, true)) => left(format!(
+                "left alone, as it was shown to be better; undone by: slackline relayout rollback {}",
+                manifest.pid
+            )),
+            _ => undo(store, manifest, BY_RESTORE, dry_run),
+        }
+    })
+}
+
+/// What becomes of every process on record; a record that cannot be read keeps no other from it.
+fn each(store: &Store, become_of: impl Fn(&Manifest) -> Undone) -> anyhow::Result<Vec<Undone>> {
+    let all = store.each()?.into_iter();
+    Ok(all
+        .map(|(pid, manifest)| match manifest {
+            Ok(manifest) => become_of(&manifest),
+            Err(error) => Undone {
+                pid,
+                exe: String::new(),
+                outcome: format!("COULD NOT BE RESTORED: {error}"),
+                is_restored: false,
+            },
+        })
         .collect())
 }
 
 /// Of a process that has ended, or runs another program: rolls back what it forked, and forgets it.
 pub(super) fn forget_gone(store: &Store, pid: u32, start_time: u64) -> anyhow::Result<()> {
     if let Some(manifest) = store.load(pid, start_time)? {
-        try_undo(store, &manifest, false)?;
+        try_undo(store, &manifest, BY_USER, false)?;
     }
     Ok(())
 }
 
-fn undo(store: &Store, manifest: &Manifest, dry_run: bool) -> Undone {
-    let (outcome, is_restored) = match try_undo(store, manifest, dry_run) {
+fn undo(store: &Store, manifest: &Manifest, why: &str, dry_run: bool) -> Undone {
+    let (outcome, is_restored) = match try_undo(store, manifest, why, dry_run) {
         Ok(outcome) => outcome,
         Err(error) => (
             format!(
@@ -112,15 +156,15 @@ fn undo(store: &Store, manifest: &Manifest, dry_run: bool) -> Undone {
             false,
         ),
     };
-    Undone {
-        pid: manifest.pid,
-        exe: manifest.exe.clone(),
-        outcome,
-        is_restored,
-    }
+    Undone::of(manifest, outcome, is_restored)
 }
 
-fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result<(String, bool)> {
+fn try_undo(
+    store: &Store,
+    manifest: &Manifest,
+    why: &str,
+    dry_run: bool,
+) -> anyhow::Result<(String, bool)> {
     let gone = || Ok(("gone, nothing to do".to_owned(), true));
     if !manifest.is_of_this_boot() {
         if !dry_run {
@@ -150,9 +194,10 @@ fn try_undo(store: &Store, manifest: &Manifest, dry_run: bool) -> anyhow::Result
     };
     if let Some(mut status) = Status::load(store, manifest.pid, manifest.start_time) {
         status.state = State::RolledBack;
-        status.reason = Some("as its user wished".into());
+        status.reason = Some(why.into());
         status.read(Some(&cache.manifest));
-        status.save(store)?;
+        // It is for people: that the disk is full changes nothing of what was undone.
+        let _ = status.save(store);
     }
     let mut outcome = match switched.processes {
         1 => String::from("restored to the original bytes"),

@@ -54,17 +54,45 @@ fn torture(seed: u64) {
 }
 
 #[test]
-fn restore_dry_run_makes_no_directory() {
+fn a_restore_where_nothing_was_ever_done_says_so_and_makes_no_directory() {
     let toy = Toy::new();
     let state = toy.path("state");
     assert!(!state.exists());
-    Ended::of(toy.slackline(&["restore", "--dry-run"]))
-        .with_code(0)
-        .saying(&["Nothing to restore"]);
-    Ended::of(toy.slackline(&["restore", "--dry-run", "--json"])).with_code(0);
-    assert!(!state.exists());
-    Ended::of(toy.slackline(&["restore"])).with_code(0);
-    assert!(state.exists());
+    for more in [&["--dry-run"][..], &[]] {
+        Ended::of(toy.slackline(&[&["restore"], more].concat()))
+            .with_code(0)
+            .saying(&["does not exist, so nothing was changed with it"]);
+        assert!(!state.exists());
+    }
+}
+
+/// A record of a relayout that cannot be read does not hide what was done, nor keep the rest from being done.
+#[test]
+fn a_damaged_record_of_a_relayout_is_one_failure_among_the_rest() {
+    let (toy, _) = killed();
+    let relayouts = toy.path("state/relayout");
+    std::fs::create_dir_all(&relayouts).unwrap();
+    std::fs::write(relayouts.join("4711-99.json"), r#"{"version":2}"#).unwrap();
+    let restored = Ended::of(toy.slackline(&["restore"])).with_code(4);
+    for part in [
+        &format!("restored to {FIRST}"),
+        "code of process 4711: COULD NOT BE RESTORED",
+        "4711-99.json",
+    ] {
+        assert!(
+            restored.stdout.contains(part),
+            "{part}: {}",
+            restored.stdout
+        );
+    }
+    assert_eq!(toy.knob(), FIRST);
+    std::fs::remove_dir_all(&relayouts).unwrap();
+    std::fs::write(&relayouts, "no directory").unwrap();
+    Ended::of(toy.slackline(&["restore"]))
+        .with_code(4)
+        .saying(&["relayout"]);
+    std::fs::remove_file(&relayouts).unwrap();
+    toy.restore().with_code(0);
 }
 
 #[test]

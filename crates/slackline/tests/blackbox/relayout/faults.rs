@@ -57,7 +57,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    fn start(mode: &[&str]) -> Self {
+    pub(super) fn start(mode: &[&str]) -> Self {
         let mut command = Command::new(executable());
         Self::run(command.args(mode))
     }
@@ -99,14 +99,14 @@ impl Program {
         state.unwrap().trim().chars().next().unwrap()
     }
 
-    fn start_arguments(&self) -> Vec<String> {
+    pub(super) fn start_arguments(&self) -> Vec<String> {
         let pid = self.pid.to_string();
         let words = ["relayout", "start", "--pid", &pid, "--once", "--json"];
         words.map(str::to_owned).to_vec()
     }
 
     /// It works, and nothing of it was changed.
-    fn assert_as_before(&mut self) {
+    pub(super) fn assert_as_before(&mut self) {
         let before = self.rounds();
         let give_up = Instant::now() + Duration::from_secs(10);
         while self.rounds() == before {
@@ -148,7 +148,7 @@ impl Program {
         }
     }
 
-    fn quit(mut self) {
+    pub(super) fn quit(mut self) {
         self.stdin.write_all(b"q\n").unwrap();
         assert!(self.child.wait().unwrap().success());
     }
@@ -161,7 +161,7 @@ impl Drop for Program {
     }
 }
 
-fn as_str(words: &[String]) -> Vec<&str> {
+pub(super) fn as_str(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 

@@ -2,6 +2,7 @@
 
 mod debugger;
 mod faults;
+mod turns;
 
 use serde_json::Value;
 
@@ -60,6 +61,14 @@ fn a_bad_configuration_file_is_named_with_line_and_key() {
     Ended::of(toy.slackline(&["relayout", "start", "--config", &file]))
         .with_code(2)
         .saying(&["relayout.toml:3: user"]);
+    std::fs::write(
+        &path,
+        "[[watch]]\nexe = \"x\"\n[log]\nfile = \"/nonexistent/log\"\n",
+    )
+    .unwrap();
+    Ended::of(toy.slackline(&["relayout", "start", "--config", &file]))
+        .with_code(2)
+        .saying(&["/nonexistent/log"]);
     Ended::of(toy.slackline(&["relayout", "start", "--config", "/nonexistent.toml"]))
         .with_code(2)
         .saying(&["/nonexistent.toml"]);
