@@ -137,5 +137,43 @@ pub enum Skip {
     PatchSite,
 }
 
+impl std::fmt::Display for Skip {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::UnwindInfo => {
+                "unwind information that overlaps another function's, or is not understood"
+            }
+            Self::SignalFrame => "a signal trampoline, which unwinders know by its bytes",
+            Self::PltStub => "a stub of the procedure linkage table",
+            Self::EntryPoint => "the process's entry point, which runs once",
+            Self::Undecodable => "bytes that are not in the file, or no instructions",
+            Self::OverlappingCode => "instructions that overlap",
+            Self::RestartableSequence => {
+                "a restartable sequence, which the kernel knows by its address"
+            }
+            Self::ExceptionTable => "an exception table that cannot be written again",
+            Self::NothingToEmit => "nothing of it can be moved",
+            Self::TooLong => "far longer than any compiler's output",
+            Self::EntryTooShort => "an entry of fewer than 5 bytes",
+            Self::EntryBranchTarget => "an entry that a branch or a return leads into",
+            Self::EntryUnknownTarget => {
+                "an entry that a jump which is not understood could lead into"
+            }
+            Self::IndirectJump => {
+                "a jump through a register without a known table, which goes on in old code"
+            }
+            Self::Transaction => "a hardware transaction's begin",
+            Self::ShortBranch => "a loop or jrcxz, which reaches 127 bytes only",
+            Self::CallerSensitive => {
+                "a call that remembers its caller's address (setjmp, dlopen, vfork and their kind)"
+            }
+            Self::CallsItself => "a call of its own middle, to learn its address",
+            Self::PatchSite => {
+                "a vtable slot or call site that is out of reach, or not as expected"
+            }
+        })
+    }
+}
+
 /// How many were skipped, by reason.
 pub type Skipped = BTreeMap<Skip, u64>;

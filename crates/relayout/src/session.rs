@@ -79,7 +79,7 @@ pub struct Layout {
     /// Patches left out: they cross a page or overlap, or the process does not hold what the file does.
     pub patches_left_out: usize,
     /// Functions and places left as they are, by reason.
-    pub skipped: BTreeMap<String, u64>,
+    pub skipped: Skipped,
     /// Where the code that ran lay.
     pub before: Footprint,
     /// Where it lies now.
@@ -600,7 +600,7 @@ impl Session {
             layout.code_bytes += emitted.code.len() as u64;
             layout.mapped_bytes += region.bytes;
             for (skip, count) in loaded.skipped.iter().chain(&emitted.skipped) {
-                *layout.skipped.entry(skip_name(*skip)).or_default() += count;
+                *layout.skipped.entry(*skip).or_default() += count;
             }
             moved.push(Moved::new(
                 &loaded.image,
@@ -694,13 +694,6 @@ impl Session {
     fn time(&mut self, step: &'static str, start: Instant) {
         *self.seconds.entry(step).or_default() += start.elapsed().as_secs_f64();
     }
-}
-
-fn skip_name(skip: code_layout::Skip) -> String {
-    serde_json::to_value(skip)
-        .ok()
-        .and_then(|value| value.as_str().map(str::to_owned))
-        .unwrap_or_else(|| format!("{skip:?}"))
 }
 
 /// Patches at runtime addresses.

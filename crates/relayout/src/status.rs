@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
+use code_layout::Skipped;
 use latency_stats::Interval;
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +81,7 @@ pub struct Status {
     /// How long it stood still.
     pub pause_us: PauseUs,
     /// Functions and places left as they are, by reason.
-    pub skipped: BTreeMap<String, u64>,
+    pub skipped: Skipped,
     /// What the layout consists of.
     pub layout: Option<Layout>,
     /// The comparison with all its blocks.
@@ -124,7 +125,7 @@ impl Status {
             generation: 0,
             gain: None,
             pause_us: PauseUs::default(),
-            skipped: BTreeMap::new(),
+            skipped: Skipped::new(),
             layout: None,
             comparison: None,
             seconds: BTreeMap::new(),

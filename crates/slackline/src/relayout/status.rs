@@ -167,7 +167,7 @@ pub(super) fn explain(
         if !layout.skipped.is_empty() {
             let mut rows = table(&["left as it is, because", "how many"]);
             for (reason, count) in &layout.skipped {
-                rows.add_row([reason.clone(), count.to_string()]);
+                rows.add_row([reason.to_string(), count.to_string()]);
             }
             let _ = writeln!(text, "{rows}");
         }
