@@ -230,6 +230,10 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
             break;
         }
         if whom.has_ended() {
+            anyhow::ensure!(
+                !seen.is_empty(),
+                "no such process runs: nothing is to be watched"
+            );
             log.say("None of these processes runs any more: nothing is left to watch.");
             break;
         }

@@ -153,18 +153,20 @@ fn the_counters_are_of_the_time_of_the_watch() {
     };
     group.spin();
     let toy = Toy::new();
-    for duration_s in ["0.1", "0.3", "1"] {
+    for duration_s in [0.1, 0.3, 1.0] {
         let mut command = toy.slackline(&["throttle", "watch", "--cgroup", &group.name]);
-        command.args(["--duration-s", duration_s, "--json", "-"]);
+        command.args(["--duration-s", &duration_s.to_string(), "--json", "-"]);
         let ended = Ended::of(command).with_code(0);
         let report: Value = serde_json::from_str(&ended.stdout).unwrap();
-        // What the tracepoints saw in the same time, whatever the machine had to do besides; the kernel counts a thread that
-        // runs at a tick, or when it is switched.
+        // As many quotas of 20 ms as periods of 100 ms began in it, and what a CPU still had in hand. (The tracepoints of some
+        // kernels miss switches, and tell less.)
         let counted_s = report["counters"]["cpu_s"].as_f64().unwrap();
-        let seen_s = report["observed"]["cpu_us"].as_f64().unwrap() / 1e6;
+        let watched_s = report["observed"]["duration_us"].as_f64().unwrap() / 1e6;
+        assert!(watched_s < duration_s + 0.05, "{watched_s}");
+        let most_s = 0.02 * (watched_s / 0.1 + 1.0) + 0.01;
         assert!(
-            (counted_s - seen_s).abs() < 0.03,
-            "{duration_s} s: {counted_s} of {seen_s}"
+            (0.5 * duration_s * 0.2..most_s).contains(&counted_s),
+            "{duration_s} s: {counted_s}, {most_s}"
         );
     }
 }
