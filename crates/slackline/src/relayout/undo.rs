@@ -105,7 +105,8 @@ const BY_RESTORE: &str = "by slackline restore, as whoever drove it was killed";
 pub(crate) fn undo_left(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undone>> {
     each(store, |manifest| {
         let status = Status::load(store, manifest.pid, manifest.start_time);
-        let status = status.filter(|_| manifest.is_of_this_boot());
+        // Of one that has ended nothing is kept.
+        let status = status.filter(|_| manifest.is_alive());
         let left = |why: String| Undone::of(manifest, why, true);
         match status
             .as_ref()

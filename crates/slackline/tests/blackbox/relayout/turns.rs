@@ -72,7 +72,12 @@ fn a_restore_undoes_what_was_left_half_done_and_keeps_what_was_verified() {
         }
     }
     program.assert_as_before();
+    lay_out(&toy, &program);
+    put_down(&toy, &program, State::Optimized, None);
     program.quit();
+    let restored = toy.restore().with_code(0);
+    assert!(restored.stdout.contains("gone"), "{}", restored.stdout);
+    toy.restore().with_code(0).saying(&["Nothing to restore"]);
 }
 
 #[test]
