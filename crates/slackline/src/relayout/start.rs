@@ -96,9 +96,7 @@ impl Watched {
             exe,
         }
     }
-}
 
-impl Watched {
     /// Only processes by their numbers, of which none runs any more.
     fn has_ended(&self) -> bool {
         let roots = host::Roots::default();

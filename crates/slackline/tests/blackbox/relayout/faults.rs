@@ -129,6 +129,21 @@ impl Program {
         assert_reason(&status(toy, self.pid), said);
     }
 
+    /// Puts a layout in force that nobody verifies.
+    pub(super) fn lay_out(&self, toy: &Toy) -> Ended {
+        let pid = self.pid.to_string();
+        let start = [
+            "relayout",
+            "start",
+            "--pid",
+            &pid,
+            "--once",
+            "--unverified",
+            "--hurry",
+        ];
+        Ended::of(toy.slackline(&start)).with_code(0)
+    }
+
     /// Until nothing of ours is left: where a thread waits for a CPU inside moved code its memory stays for now.
     pub(super) fn roll_back(&self, toy: &Toy) {
         let process = Process::open(self.pid).unwrap();
@@ -478,19 +493,7 @@ fn a_process_in_a_container_is_laid_out_from_outside_and_back() {
         .trim()
         .parse()
         .unwrap();
-    let pid = program.pid.to_string();
-    let start = [
-        "relayout",
-        "start",
-        "--pid",
-        &pid,
-        "--once",
-        "--unverified",
-        "--hurry",
-    ];
-    Ended::of(toy.slackline(&start))
-        .with_code(0)
-        .saying(&["runs in generation"]);
+    program.lay_out(&toy).saying(&["runs in generation"]);
     let process = Process::open(program.pid).unwrap();
     assert!(has_code_cache(&process));
     let map = process.outside("/tmp/perf-1.map");
@@ -523,17 +526,7 @@ fn a_process_with_a_root_of_its_own_is_laid_out_and_back() {
     }
     let mut chroot = Command::new("chroot");
     let mut program = Program::run(chroot.args([root.as_os_str(), OsStr::new("/program")]));
-    let pid = program.pid.to_string();
-    let start = [
-        "relayout",
-        "start",
-        "--pid",
-        &pid,
-        "--once",
-        "--unverified",
-        "--hurry",
-    ];
-    Ended::of(toy.slackline(&start)).with_code(0);
+    program.lay_out(&toy);
     program.roll_back(&toy);
     program.assert_as_before();
     program.quit();

@@ -13,17 +13,7 @@ use super::faults::{Program, as_str, is_root};
 use crate::toy::{Ended, Toy};
 
 fn lay_out(toy: &Toy, program: &Program) {
-    let pid = program.pid.to_string();
-    let start = [
-        "relayout",
-        "start",
-        "--pid",
-        &pid,
-        "--once",
-        "--unverified",
-        "--hurry",
-    ];
-    Ended::of(toy.slackline(&start)).with_code(0);
+    program.lay_out(toy);
     assert!(is_laid_out(program));
 }
 
