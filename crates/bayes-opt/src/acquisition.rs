@@ -98,23 +98,29 @@ impl Conditional {
     /// Calls `take` with the number of each point, its mean in every draw and its variance.
     fn evaluate_all(&self, points: &[Vec<f64>], mut take: impl FnMut(usize, &[f64], f64)) {
         let n = self.points.len() / self.kernel.dimension().max(1);
-        let mut rows = Vec::with_capacity(points.len() * n);
-        for point in points {
-            let (row, _) = self.kernel.row(point, &self.points, &self.features);
-            rows.extend(row);
-        }
-        let covariances = MatRef::from_row_major_slice(&rows, points.len(), n);
-        let products = covariances * MatRef::from_row_major_slice(&self.quadratic, n, n);
-        let shifts = covariances * MatRef::from_row_major_slice(&self.weights, n, self.draws);
+        let mut rows = self.kernel.rows(&self.points, &self.features);
+        let quadratic = MatRef::from_row_major_slice(&self.quadratic, n, n);
+        let weights = MatRef::from_column_major_slice(&self.weights, self.draws, n);
+        let mut covariances = Vec::with_capacity(BATCH * n);
         let mut means = vec![0.0; self.draws];
-        for i in 0..points.len() {
-            let explained: f64 = (0..n).map(|j| products[(i, j)] * rows[i * n + j]).sum();
-            let prior = self.mean + self.kernel.expected(&points[i]);
-            for (draw, mean) in means.iter_mut().enumerate() {
-                *mean = prior + shifts[(i, draw)];
+        for (batch, first) in points.chunks(BATCH).zip((0..).step_by(BATCH)) {
+            covariances.clear();
+            for point in batch {
+                rows.append(point, &mut covariances);
             }
-            let variance = (self.kernel.variance(&points[i]) - explained).max(VARIANCE_MIN);
-            take(i, &means, variance);
+            // A point a column.
+            let columns = MatRef::from_column_major_slice(&covariances, n, batch.len());
+            let (products, shifts) = (quadratic * columns, weights * columns);
+            for (i, point) in batch.iter().enumerate() {
+                let row = &covariances[i * n..(i + 1) * n];
+                let explained = dot(row, products.col_as_slice(i));
+                let prior = self.mean + self.kernel.expected(point);
+                for (mean, shift) in means.iter_mut().zip(shifts.col_as_slice(i)) {
+                    *mean = prior + shift;
+                }
+                let variance = (self.kernel.variance(point) - explained).max(VARIANCE_MIN);
+                take(first + i, &means, variance);
+            }
         }
     }
 
@@ -291,26 +297,21 @@ impl Surface {
     /// For each of `points` what the acquisition is at the most: as it would be if all draws were the luckiest one. Takes far less
     /// time than the acquisition itself, point by point.
     pub(crate) fn at_most(&self, points: &[Vec<f64>]) -> Vec<f64> {
-        let mut totals = Vec::with_capacity(points.len());
-        for batch in points.chunks(BATCH) {
-            let first = totals.len();
-            totals.resize(first + batch.len(), 0.0);
-            let totals = &mut totals[first..];
-            let mut of_parts = vec![0.0; batch.len() * self.parts.len()];
-            for (index, part) in self.parts.iter().enumerate() {
-                part.conditional.evaluate_all(batch, |i, means, variance| {
-                    of_parts[i * self.parts.len() + index] = part.worth.at_most(means, variance);
-                });
-            }
-            let of_parts = of_parts.chunks_exact_mut(self.parts.len().max(1));
-            for (total, of_point) in totals.iter_mut().zip(of_parts) {
-                *total += self.mixed(of_point);
-            }
-            for (feasibility, conditional) in &self.feasibilities {
-                conditional.evaluate_all(batch, |i, means, variance| {
-                    totals[i] += feasibility.log_odds(means[0], variance).0;
-                });
-            }
+        let mut of_parts = vec![0.0; points.len() * self.parts.len()];
+        for (index, part) in self.parts.iter().enumerate() {
+            part.conditional.evaluate_all(points, |i, means, variance| {
+                of_parts[i * self.parts.len() + index] = part.worth.at_most(means, variance);
+            });
+        }
+        let mut totals = vec![0.0; points.len()];
+        let of_parts = of_parts.chunks_exact_mut(self.parts.len().max(1));
+        for (total, of_point) in totals.iter_mut().zip(of_parts) {
+            *total = self.mixed(of_point);
+        }
+        for (feasibility, conditional) in &self.feasibilities {
+            conditional.evaluate_all(points, |i, means, variance| {
+                totals[i] += feasibility.log_odds(means[0], variance).0;
+            });
         }
         totals
     }

@@ -292,7 +292,26 @@ impl Column {
             .and_then(|state| self.special.get(state))
         {
             Some(special) => self.write(special, point),
-            None => self.write(&self.level_value(state - self.special.len() as u64), point),
+            None => self.write_level(state - self.special.len() as u64, point),
+        }
+    }
+
+    /// Writes the `level`-th grid point; that of a list is not looked for in the list, which may be long.
+    fn write_level(&self, level: u64, point: &mut [f64]) {
+        let (Kind::Ordinal { values } | Kind::Categorical { values }) = &self.kind else {
+            return self.write(&self.level_value(level), point);
+        };
+        if let Some(axis) = self.special_axis {
+            point[axis] = 0.0;
+        }
+        point[self.axis] = self.place_in(values, level as f64);
+    }
+
+    /// The coordinate of the `level`-th of a list's values.
+    fn place_in(&self, values: &[Value], level: f64) -> f64 {
+        match self.kind {
+            Kind::Ordinal { .. } => level / (values.len() - 1) as f64,
+            _ => level,
         }
     }
 
@@ -326,12 +345,6 @@ impl Column {
             }
             point[axis] = 0.0;
         }
-        let position_in = |values: &[Value]| {
-            values
-                .iter()
-                .position(|level| level.means(value))
-                .unwrap_or(0) as f64
-        };
         point[self.axis] = match &self.kind {
             Kind::Int { low, high, log, .. } => scale(
                 value.as_f64().unwrap_or(0.0),
@@ -342,8 +355,10 @@ impl Column {
             Kind::Float { low, high, log, .. } => {
                 scale(value.as_f64().unwrap_or(0.0), *low, *high, *log)
             }
-            Kind::Ordinal { values } => position_in(values) / (values.len() - 1) as f64,
-            Kind::Categorical { values } => position_in(values),
+            Kind::Ordinal { values } | Kind::Categorical { values } => {
+                let level = values.iter().position(|level| level.means(value));
+                self.place_in(values, level.unwrap_or(0) as f64)
+            }
             Kind::Bool => f64::from(u8::from(*value == Value::Bool(true))),
         };
     }
@@ -410,10 +425,10 @@ impl Column {
                 .and_then(|levels| usize::try_from(levels).ok()),
         ) {
             (Kind::Int { log: false, .. } | Kind::Float { log: false, .. }, Some(levels)) => {
-                self.write(&self.level_value(cell(unit, levels) as u64), point);
+                self.write_level(cell(unit, levels) as u64, point);
             }
             (Kind::Ordinal { .. } | Kind::Categorical { .. } | Kind::Bool, Some(levels)) => {
-                self.write(&self.level_value(cell(unit, levels) as u64), point);
+                self.write_level(cell(unit, levels) as u64, point);
             }
             _ => {
                 point[self.axis] = unit;
@@ -457,7 +472,7 @@ impl Column {
             .checked_add_signed(steps)
             .filter(|moved| self.levels().is_some_and(|levels| *moved < levels));
         if let Some(moved) = moved {
-            self.write(&self.level_value(moved), point);
+            self.write_level(moved, point);
         }
         moved.is_some()
     }

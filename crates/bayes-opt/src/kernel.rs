@@ -254,6 +254,26 @@ impl Kernel {
         }
     }
 
+    /// For the covariances of many points with `points` (rows) of these [`Kernel::features`], as [`Kernel::row`] has them.
+    pub(crate) fn rows<'a>(&'a self, points: &[f64], features: &[f64]) -> Rows<'a> {
+        let n = points.len() / self.dimension().max(1);
+        let mut coordinates: Vec<(bool, f64)> =
+            self.ordered.iter().map(|weight| (false, *weight)).collect();
+        for (k, weight) in &self.lists {
+            coordinates[*k] = (true, *weight);
+        }
+        Rows {
+            kernel: self,
+            n,
+            points: transposed(points, n),
+            features: transposed(features, n),
+            distances: vec![0.0; (coordinates.len() + 1) * n],
+            waves: vec![0.0; (self.waves.len() + 1) * n],
+            coordinates,
+            last: Vec::new(),
+        }
+    }
+
     fn distance_square(&self, a: &[f64], b: &[f64]) -> f64 {
         weighted_squares(a, b, &self.ordered) + self.list_distance_square(a, b)
     }
@@ -264,6 +284,106 @@ impl Kernel {
             |(k, inverse_square): &(usize, f64)| list_difference(a[*k], b[*k]) * inverse_square;
         self.lists.iter().map(of_list).sum()
     }
+}
+
+/// The covariances of one point after another with the same points. What a point has in common with the one before it, from the
+/// first coordinate on, is not summed again: where a space is listed, that is most of it.
+pub(crate) struct Rows<'a> {
+    kernel: &'a Kernel,
+    n: usize,
+    /// Coordinate by coordinate.
+    points: Vec<f64>,
+    /// Feature by feature.
+    features: Vec<f64>,
+    /// Whether it has levels, and its 1/ℓ².
+    coordinates: Vec<(bool, f64)>,
+    /// The point before; empty before the first.
+    last: Vec<f64>,
+    /// Squared distances over no coordinate, over the first one, the first two, …
+    distances: Vec<f64>,
+    /// What half waves add, likewise.
+    waves: Vec<f64>,
+}
+
+impl Rows<'_> {
+    /// Adds the covariances of `x` with each of the points to `to`.
+    pub(crate) fn append(&mut self, x: &[f64], to: &mut Vec<f64>) {
+        pulp::Arch::new().dispatch(Append { rows: self, x, to });
+    }
+
+    #[inline(always)]
+    fn append_with_simd(&mut self, x: &[f64], to: &mut Vec<f64>) {
+        let (n, scale) = (self.n, self.kernel.scale);
+        let same = self.last.iter().zip(x).take_while(|(a, b)| a == b).count();
+        self.last.clear();
+        self.last.extend_from_slice(x);
+        for k in same..x.len() {
+            let (before, after) = self.distances.split_at_mut((k + 1) * n);
+            let sums = after.iter_mut().zip(&before[k * n..]);
+            let sums = sums.zip(&self.points[k * n..][..n]);
+            let (x, weight) = (x[k], self.coordinates[k].1);
+            if self.coordinates[k].0 {
+                for ((sum, before), point) in sums {
+                    *sum = before + weight * list_difference(x, *point);
+                }
+            } else {
+                for ((sum, before), point) in sums {
+                    *sum = before + weight * (x - point) * (x - point);
+                }
+            }
+        }
+        for (wave, (k, deviation)) in self.kernel.waves.iter().enumerate() {
+            if *k < same {
+                continue;
+            }
+            let (sine, cosine) = (PI * x[*k]).sin_cos();
+            let (sine, cosine) = (deviation * sine, deviation * cosine);
+            let (before, after) = self.waves.split_at_mut((wave + 1) * n);
+            let sums = after.iter_mut().zip(&before[wave * n..]);
+            let (sines, cosines) = self.features[2 * wave * n..][..2 * n].split_at(n);
+            for ((sum, before), (a, b)) in sums.zip(sines.iter().zip(cosines)) {
+                *sum = before + sine * a + cosine * b;
+            }
+        }
+        let first = to.len();
+        let waves = self.kernel.waves.len();
+        to.extend_from_slice(&self.waves[waves * n..]);
+        let covariances = &mut to[first..];
+        for (trend, features) in self
+            .kernel
+            .trends
+            .iter()
+            .zip(self.features[2 * waves * n..].chunks_exact(n.max(1)))
+        {
+            add_scaled(covariances, trend.feature(x), features);
+        }
+        let distances = &self.distances[x.len() * n..];
+        for (covariance, distance_square) in covariances.iter_mut().zip(distances) {
+            *covariance += scale * matern(*distance_square).0;
+        }
+    }
+}
+
+struct Append<'r, 'k, 'a> {
+    rows: &'r mut Rows<'k>,
+    x: &'a [f64],
+    to: &'a mut Vec<f64>,
+}
+
+impl pulp::WithSimd for Append<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        self.rows.append_with_simd(self.x, self.to);
+    }
+}
+
+/// The columns of a matrix of `n` rows, one after the other.
+fn transposed(rows: &[f64], n: usize) -> Vec<f64> {
+    let width = rows.len() / n.max(1);
+    let column = |k: usize| rows.iter().skip(k).step_by(width).copied();
+    (0..width).flat_map(column).collect()
 }
 
 /// The coordinates that half a wave goes along, and its deviation.
@@ -340,6 +460,8 @@ fn decay(t: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::design::sobol;
+    use crate::trend::Shared;
 
     #[test]
     fn decay_is_the_exponential() {
@@ -351,6 +473,34 @@ mod tests {
         assert_eq!(decay(0.0), 1.0);
         assert!(decay(1e9) < 1e-300 && matern(1e12).0 < 1e-280);
         assert!(matern(f64::NAN).0.is_nan());
+    }
+
+    #[test]
+    fn rows_of_points_one_after_another_are_rows() {
+        use Coordinate::{Level, Place, Real, Switch, Whole};
+        let coordinates = [Switch, Level, Whole, Switch, Place, Level, Real];
+        let ln_lengths = [0.1, -0.3, 0.8, 0.0, -1.0, 1.2, -0.7];
+        let mut kernel = Kernel::new(&coordinates, &ln_lengths, 1.3, 0.5);
+        let shared = Shared {
+            bowl: true,
+            slope: true,
+        };
+        kernel.trends = shared.trends(&coordinates, &ln_lengths);
+        let points: Vec<f64> = (0..9).flat_map(|i| sobol(i, 7, 3)).collect();
+        let features = kernel.features(&points);
+        let mut rows = kernel.rows(&points, &features);
+        // Each differs from the one before it from another coordinate on, or not at all.
+        let mut x = vec![0.0; 7];
+        for (step, from) in [0, 6, 3, 3, 5, 1, 7, 0, 2].into_iter().enumerate() {
+            x[from..].copy_from_slice(&points[step * 7 + from..][..7 - from]);
+            let (expected, _) = kernel.row(&x, &points, &features);
+            let mut appended = vec![-1.0];
+            rows.append(&x, &mut appended);
+            assert_eq!(appended.len(), 10);
+            for (a, b) in appended[1..].iter().zip(&expected) {
+                assert!((a - b).abs() < 1e-12, "{step} {appended:?} {expected:?}");
+            }
+        }
     }
 
     #[test]

@@ -25,12 +25,21 @@ pub(crate) fn draw(rng: &mut impl RngCore) -> f64 {
 /// Below this the continued fraction of Mills' ratio takes over: 24 terms give ten digits there.
 const TAIL: f64 = -4.0;
 
-/// `t` and the rest `c` of Mills' ratio `Φ(−t)/φ(t) = 1/(t + c)`, by its continued fraction (Abramowitz & Stegun 26.2.14).
+/// Beyond this the first term of the fraction is all of it, and powers of `t` are too large.
+const FAR: f64 = 1e9;
+
+/// The rest `c` of Mills' ratio `Φ(−t)/φ(t) = 1/(t + c)`, by its continued fraction (Abramowitz & Stegun 26.2.14), which is carried
+/// on as numerator and denominator: one division takes as long as the other steps together.
 fn mills_rest(t: f64) -> f64 {
-    let rest = (2..=24)
+    if t > FAR {
+        return 1.0 / t;
+    }
+    let (numerator, denominator) = (1..=24)
         .rev()
-        .fold(0.0, |rest, k| f64::from(k) / (t + rest));
-    1.0 / (t + rest)
+        .fold((0.0, 1.0), |(numerator, denominator), k| {
+            (f64::from(k) * denominator, t * denominator + numerator)
+        });
+    numerator / denominator
 }
 
 /// log Φ(z) and its derivative.
@@ -71,6 +80,16 @@ mod tests {
         for function in [|z| log_cdf(z).0, |z| log_improvement(z).0] {
             let (a, b): (f64, f64) = (function(TAIL + 1e-9), function(TAIL - 1e-9));
             assert!((a - b).abs() < 1e-7, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_mills_ratio_is_right_near_and_far() {
+        // Φ(−4)/φ(4) = 0.236 652 382 9, by Φ(−4) = 3.167 124 183 · 10⁻⁵ and φ(4) = 1.338 302 258 · 10⁻⁴ (A & S, table 26.2).
+        assert!((4.0 + mills_rest(4.0) - 1.0 / 0.236_652_382_9).abs() < 1e-8);
+        // 1/t − 2/t³ + …, on either side of where the fraction ends.
+        for t in [1e4, 1e8, 0.999 * FAR, 1.001 * FAR, 1e150, 1e300] {
+            assert!((t * mills_rest(t) - 1.0).abs() < 3.0 / t / t + 1e-15, "{t}");
         }
     }
 
