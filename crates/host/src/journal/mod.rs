@@ -53,8 +53,8 @@ pub struct Journal {
     file: File,
     length_bytes: u64,
     pendings: Pendings,
-    /// An earlier append failed half-way and could not be taken back.
-    is_broken: bool,
+    /// It may end in half a line, of a run that was killed or an append that failed.
+    is_torn: bool,
     _lock: Lock,
 }
 
@@ -83,16 +83,13 @@ impl Journal {
         file.read_to_end(&mut bytes)
             .map_err(|error| failed(&error))?;
         let (pendings, length_bytes) = record::load(&path, &bytes)?;
-        if length_bytes < bytes.len() as u64 {
-            file.set_len(length_bytes).map_err(|error| failed(&error))?;
-        }
         Ok(Self {
             state_dir,
             path,
             file,
             length_bytes,
             pendings,
-            is_broken: false,
+            is_torn: length_bytes < bytes.len() as u64,
             _lock: lock,
         })
     }
@@ -327,11 +324,11 @@ impl Journal {
     /// Appends a line. One that announces an act is synced; one that follows an act need not be: after a `kill -9` the
     /// kernel still has it, and after a power cut the act counts as under way.
     fn append(&mut self, record: Record) -> Result<u64, HostError> {
-        if self.is_broken {
-            return Err(HostError::Journal {
-                path: self.path.clone(),
-                errno: libc::EIO,
-            });
+        if self.is_torn {
+            self.file
+                .set_len(self.length_bytes)
+                .map_err(|error| HostError::journal_io(&self.path, &error))?;
+            self.is_torn = false;
         }
         let is_announcement = matches!(record, Record::Will { .. });
         let seq = self.pendings.last_seq + 1;
@@ -344,7 +341,7 @@ impl Journal {
             .map_err(|error| HostError::journal_io(&self.path, &error.into()))?;
         text.push('\n');
         if let Err(error) = self.append_text(&text, is_announcement) {
-            self.is_broken = self.file.set_len(self.length_bytes).is_err();
+            self.is_torn = self.file.set_len(self.length_bytes).is_err();
             return Err(HostError::journal_io(&self.path, &error));
         }
         self.length_bytes += text.len() as u64;
@@ -397,7 +394,7 @@ impl Journal {
             self.file = open_append(&self.path).map_err(|error| failed(&error))?;
         }
         self.length_bytes = text.len() as u64;
-        self.is_broken = false;
+        self.is_torn = false;
         self.pendings = pendings;
         Ok(())
     }

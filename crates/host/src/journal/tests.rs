@@ -444,6 +444,27 @@ fn a_full_disk_at_the_journal_stops_before_the_knob() {
 }
 
 #[test]
+fn a_torn_line_stays_until_there_is_something_to_write() {
+    let (_dir, roots, state) = host();
+    let mut journal = Journal::open(&state).unwrap();
+    journal.write(&roots, &sysctl("a"), "10").unwrap();
+    drop(journal);
+    let path = state.join("journal.jsonl");
+    let mut torn = fs::read(&path).unwrap();
+    torn.extend(br#"{"seq":9,"wi"#);
+    fs::write(&path, &torn).unwrap();
+    let mut journal = Journal::open(&state).unwrap();
+    journal.restore(&roots, true).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), torn);
+    journal.write(&roots, &sysctl("b"), "5 6").unwrap();
+    drop(journal);
+    let mut journal = Journal::open(&state).unwrap();
+    assert_eq!(journal.describe(), ["vm.a", "vm.b"]);
+    assert!(journal.restore(&roots, false).unwrap().is_complete());
+    assert_eq!(fs::read(&path).unwrap(), b"");
+}
+
+#[test]
 fn what_somebody_else_wrote_is_not_overwritten() {
     let (_dir, roots, state) = host();
     let mut journal = Journal::open(&state).unwrap();
