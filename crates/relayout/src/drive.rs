@@ -21,8 +21,8 @@ pub struct Drive {
 /// Drives one process until there is nothing to do for now, and tells `show` of every change of state.
 ///
 /// # Errors
-/// [`RelayoutError::Gone`], missing privileges, a manifest that cannot be written. What speaks against the process itself
-/// is a state, not an error.
+/// [`RelayoutError::Gone`], missing privileges, a manifest that cannot be written: what is in force then is for the caller to roll
+/// back, unless it was verified. What speaks against the process itself is a state, not an error.
 pub fn drive(
     store: &Store,
     session: &mut Session,
@@ -127,10 +127,7 @@ pub fn drive(
         let observation = match observed {
             Ok(observation) => observation,
             Err(error @ RelayoutError::Gone { .. }) => return Err(error),
-            Err(error) if error.is_missing_privilege() => {
-                let _ = session.roll_back();
-                return Err(error);
-            }
+            Err(error) if error.is_missing_privilege() => return Err(error),
             Err(RelayoutError::Declined { reason, .. }) => Observation::Failed(reason.to_string()),
             // Another Slackline rolled it back meanwhile.
             Err(RelayoutError::NoGeneration { .. }) => Observation::RolledBack,
