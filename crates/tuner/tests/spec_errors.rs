@@ -501,6 +501,57 @@ fn what_would_not_be_measured_is_an_error() {
 }
 
 #[test]
+fn times_have_a_limit_that_clocks_can_take() {
+    let limit = "must be at most 2592000, which is 30 days";
+    for (from, to, key) in [
+        (
+            "",
+            "evaluation = { block_s = 1e300 }",
+            "1: evaluation.block_s",
+        ),
+        (
+            "",
+            "evaluation = { warm_up_s = 1e20 }",
+            "1: evaluation.warm_up_s",
+        ),
+        (
+            "",
+            "evaluation = { settle_s = 1e20 }",
+            "1: evaluation.settle_s",
+        ),
+        (
+            "[target]",
+            "[target]\nstop = { grace_s = 1e20 }",
+            "9: target.stop.grace_s",
+        ),
+        (
+            "[target]",
+            "[target]\nready = { url = \"http://a\", timeout_s = 1e20 }",
+            "9: target.ready.timeout_s",
+        ),
+        (
+            "[workload]",
+            "[workload]\ngrace_s = 1e20",
+            "11: workload.grace_s",
+        ),
+        (
+            "command = [\"true\"]\njson = { requests = \"requests\", latency_p99_us = \"p99\" }",
+            "http = { url = \"http://a/\", rate = 1, timeout_s = 1e20 }",
+            "11: workload.http.timeout_s",
+        ),
+    ] {
+        let error = match from {
+            "" => error_in("spec.toml", &format!("{to}\n{SOUND}"), &Roots::default()),
+            from => error_with(from, to),
+        };
+        assert!(
+            error.starts_with(&format!("spec.toml:{key}: ")) && error.ends_with(limit),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn kernel_knobs_cannot_differ_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();

@@ -55,6 +55,9 @@ pub struct CheckedSpec {
 /// The most evaluations at once: what is asked while so many are unknown is hardly better than chance.
 const AT_ONCE_MAX: usize = 1000;
 
+/// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration` do not take every number.)
+const TIME_MAX_S: f64 = 30.0 * 86_400.0;
+
 /// What [`check_templates`] looks at.
 pub(super) struct CheckedParts<'a> {
     pub(super) spec: &'a Spec,
@@ -471,9 +474,19 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
             ))
         }
     };
-    positive("evaluation.warm_up_s", evaluation.warm_up_s, true)?;
-    positive("evaluation.settle_s", evaluation.settle_s, true)?;
-    positive("evaluation.block_s", evaluation.block_s, false)?;
+    let time = |key: &str, value: f64, zero: bool| {
+        positive(key, value, zero)?;
+        if value > TIME_MAX_S {
+            return Err(source.error(
+                key,
+                format!("must be at most {TIME_MAX_S}, which is 30 days"),
+            ));
+        }
+        Ok(())
+    };
+    time("evaluation.warm_up_s", evaluation.warm_up_s, true)?;
+    time("evaluation.settle_s", evaluation.settle_s, true)?;
+    time("evaluation.block_s", evaluation.block_s, false)?;
     if evaluation.blocks < 2 {
         return Err(source.error("evaluation.blocks", "at least 2: one block has no interval"));
     }
@@ -519,20 +532,27 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     if let Some(objective) = &spec.objective {
         positive("objective.std_weight", objective.std_weight, true)?;
     }
-    positive(
-        "target.stop.grace_s",
-        spec.target
-            .as_ref()
-            .map_or(0.0, |target| target.stop.grace_s),
-        true,
-    )?;
-    positive(
-        "workload.grace_s",
-        spec.workload
-            .as_ref()
-            .map_or(0.0, |workload| workload.grace_s),
-        true,
-    )
+    if let Some(target) = &spec.target {
+        time("target.stop.grace_s", target.stop.grace_s, true)?;
+        if let Some(ready) = &target.ready {
+            time("target.ready.timeout_s", ready.timeout_s, false)?;
+        }
+    }
+    if let Some(workload) = &spec.workload {
+        time("workload.grace_s", workload.grace_s, true)?;
+        if let Some(http) = &workload.http {
+            time("workload.http.timeout_s", http.timeout_s, false)?;
+        }
+        for (metric, least) in &workload.minimum {
+            if !least.is_finite() {
+                return Err(source.error(
+                    &format!("workload.minimum.{metric}"),
+                    format!("{least} is not a finite number"),
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_cpus(
