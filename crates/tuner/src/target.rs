@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -297,6 +297,9 @@ impl Instance {
             let path = template::fill(&file.path, &self.variables)
                 .map_err(|error| harness(error.to_string()))?;
             let path = PathBuf::from(path);
+            if path.components().any(|part| part == Component::ParentDir) {
+                return Err(harness(format!("{} has .. in it", path.display())));
+            }
             if path.starts_with(&self.dir) {
                 std::fs::write(&path, filled)
                     .map_err(|error| harness(format!("{}: {error}", path.display())))?;

@@ -552,6 +552,99 @@ fn times_have_a_limit_that_clocks_can_take() {
 }
 
 #[test]
+fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
+    for (from, to, error) in [
+        (
+            "command = [\"true\"]",
+            "command = [\"\"]",
+            "spec.toml:11: workload.command: the command is empty",
+        ),
+        (
+            "[objective]",
+            "[metrics.x]\ncommand = []\n[objective]",
+            "spec.toml:14: metrics.x.command: the command is empty",
+        ),
+        (
+            "[workload]",
+            "ready = { command = [] }\n[workload]",
+            "spec.toml:10: target.ready.command: the command is empty",
+        ),
+        (
+            "[workload]",
+            "apply = [{ command = [] }]\n[workload]",
+            "spec.toml:10: target.apply[0].command: the command is empty",
+        ),
+        (
+            "[workload]",
+            "ready = { port = \"http\" }\n[workload]",
+            "spec.toml:10: target.ready.port: \"http\" is not a port: write \"{port}\", or a number from 1 to 65535",
+        ),
+        (
+            "[objective]",
+            "minimum = { requests = nan }\n[objective]",
+            "spec.toml:13: workload.minimum.requests: NaN is not a finite number",
+        ),
+        (
+            "name = \"sound\"",
+            "name = \"\"",
+            "spec.toml:1: name: \"\" must be a line of text that is not empty",
+        ),
+        (
+            "name = \"sound\"",
+            "name = \"a\\u001b[31m\"",
+            r#"spec.toml:1: name: "a\u{1b}[31m" must be a line of text that is not empty"#,
+        ),
+        (
+            "[objective]",
+            "[verification]\narms = [{ name = \"a\" }, { name = \"a\" }]\n[objective]",
+            "spec.toml:14: verification.arms[1].name: \"a\" is another arm's name",
+        ),
+        (
+            "[objective]",
+            "[verification]\narms = [{ name = \"candidate 1\" }]\n[objective]",
+            "spec.toml:14: verification.arms[0].name: \"candidate 1\" is another arm's name",
+        ),
+    ] {
+        expect(from, to, error);
+    }
+    let file = |path: &str, rest: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("template"), "x").unwrap();
+        let path = format!("{rest}files = [{{ template = \"template\", path = \"{path}\" }}]");
+        let text = SOUND.replacen("start = [\"sleep\", \"9\"]", &path, 1);
+        let spec = dir.path().join("spec.toml");
+        std::fs::write(&spec, text).unwrap();
+        match load(&spec, &Roots::default()) {
+            Ok(_) => "no error".to_owned(),
+            Err(error) => format!("{}: {}", error.key, error.message),
+        }
+    };
+    let started = "start = [\"sleep\", \"9\"]\n";
+    let attached = "observe = { pid = 1 }\n";
+    for (path, rest, error) in [
+        ("{dir}/conf", started, "no error"),
+        ("/etc/conf", attached, "no error"),
+        (
+            "/etc/conf",
+            started,
+            "target.files[0].path: \"/etc/conf\" must begin with {dir}, as each of the two instances has its own",
+        ),
+        (
+            "{dir}/../../conf",
+            started,
+            "target.files[0].path: \"{dir}/../../conf\" must not have .. in it",
+        ),
+        (
+            "conf",
+            attached,
+            "target.files[0].path: \"conf\" must be absolute",
+        ),
+    ] {
+        assert_eq!(file(path, rest), error);
+    }
+}
+
+#[test]
 fn kernel_knobs_cannot_differ_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();

@@ -280,3 +280,13 @@ fn a_knob_that_may_not_be_written_ends_with_3() {
         .saying(&["sealed/knob", "Read-only file system"]);
     toy.assert_as_before("without the right to write");
 }
+
+#[test]
+fn no_file_is_written_out_of_its_directory_without_a_record() {
+    let mut toy = Toy::new();
+    std::fs::write(toy.path("template"), "x").unwrap();
+    // What the name stands for is not known when the specification is checked.
+    toy.spec["variables"] = json!({ "place": "/tmp/../escaped" });
+    toy.spec["target"]["files"] = json!([{ "template": "template", "path": "{dir}{place}" }]);
+    gives_up(&toy, &["has .. in it"]);
+}

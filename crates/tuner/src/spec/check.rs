@@ -158,6 +158,29 @@ impl CheckedSpec {
 /// What an address of HTTP has to be.
 pub(super) const NO_URL: &str = "must be a URL that begins with http:// or https://";
 
+/// A name stands in tables, pages and messages: it is one line, which says something.
+fn check_name(key: &str, name: &str, source: &Source) -> Result<(), SpecError> {
+    if name.trim().is_empty() || name.chars().any(char::is_control) {
+        return Err(source.error(
+            key,
+            format!("{name:?} must be a line of text that is not empty"),
+        ));
+    }
+    Ok(())
+}
+
+/// A command begins with its program.
+fn check_command(
+    key: &str,
+    command: Option<&Vec<String>>,
+    source: &Source,
+) -> Result<(), SpecError> {
+    match command.map(|words| words.first().map(String::as_str)) {
+        Some(None | Some("")) => Err(source.error(key, "the command is empty")),
+        _ => Ok(()),
+    }
+}
+
 /// Where it begins with a name in braces, that may be all of it.
 fn check_url(key: &str, url: Option<&String>, source: &Source) -> Result<(), SpecError> {
     match url {
@@ -258,9 +281,18 @@ pub(super) fn check_experiment(
         if metric.prometheus.is_some() != metric.query.is_some() {
             return Err(source.error(&key, "prometheus and query belong together"));
         }
+        check_command(&format!("{key}.command"), metric.command.as_ref(), source)?;
     }
     for (index, arm) in spec.verification.arms.iter().enumerate() {
         let key = format!("verification.arms[{index}]");
+        check_name(&format!("{key}.name"), &arm.name, source)?;
+        let earlier = &spec.verification.arms[..index];
+        if arm.name.starts_with("candidate ") || earlier.iter().any(|it| it.name == arm.name) {
+            return Err(source.error(
+                &format!("{key}.name"),
+                format!("{:?} is another arm's name", arm.name),
+            ));
+        }
         for name in arm.variables.keys() {
             if !spec.variables.contains_key(name) {
                 return Err(
@@ -312,6 +344,7 @@ pub(super) fn check_experiment(
             |stem| stem.to_string_lossy().into_owned(),
         )
     });
+    check_name("name", &name, source)?;
     Ok(CheckedSpec {
         name,
         dir,
@@ -337,14 +370,8 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
             "parallel needs target.start: two instances",
         ));
     }
-    for (command, key) in [
-        (&target.start, "target.start"),
-        (&target.prepare, "target.prepare"),
-    ] {
-        if command.as_ref().is_some_and(Vec::is_empty) {
-            return Err(source.error(key, "the command is empty"));
-        }
-    }
+    check_command("target.start", target.start.as_ref(), source)?;
+    check_command("target.prepare", target.prepare.as_ref(), source)?;
     if target.start.is_some() && target.observe.is_some() {
         return Err(source.error(
             "target.observe",
@@ -376,6 +403,8 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
                 format!("{} is not a file", template.display()),
             ));
         }
+        let key = format!("target.files[{index}].path");
+        check_path(&key, &file.path, target, source)?;
     }
     for (index, step) in target.apply.iter().enumerate() {
         if step.command.is_some() == step.url.is_some() {
@@ -384,11 +413,9 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
                 "give either command or url",
             ));
         }
-        check_url(
-            &format!("target.apply[{index}].url"),
-            step.url.as_ref(),
-            source,
-        )?;
+        let key = |field: &str| format!("target.apply[{index}].{field}");
+        check_command(&key("command"), step.command.as_ref(), source)?;
+        check_url(&key("url"), step.url.as_ref(), source)?;
     }
     if let Some(ready) = &target.ready {
         let given = usize::from(ready.url.is_some())
@@ -398,9 +425,16 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
             return Err(source.error("target.ready", "give exactly one of url, port, command"));
         }
         check_url("target.ready.url", ready.url.as_ref(), source)?;
-        if !(ready.timeout_s > 0.0 && ready.timeout_s.is_finite()) {
-            return Err(source.error("target.ready.timeout_s", "must be above 0"));
+        if let Some(port) = &ready.port
+            && !port.contains('{')
+            && !port.parse::<u16>().is_ok_and(|port| port > 0)
+        {
+            return Err(source.error(
+                "target.ready.port",
+                format!("{port:?} is not a port: write \"{{port}}\", or a number from 1 to 65535"),
+            ));
         }
+        check_command("target.ready.command", ready.command.as_ref(), source)?;
     }
     if crate::process::signal_of(&target.stop.signal).is_none() {
         return Err(source.error("target.stop.signal", "must be TERM, INT, QUIT or KILL"));
@@ -411,6 +445,25 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
         return Err(source.error("target.ports", "must be two different ports above 0"));
     }
     Ok(())
+}
+
+/// Where a file is put. It may begin with a name, whose value is not known yet: then whoever writes it looks.
+fn check_path(
+    key: &str,
+    path: &str,
+    target: &TargetSpec,
+    source: &Source,
+) -> Result<(), SpecError> {
+    let message = if path.split('/').any(|part| part == "..") {
+        "must not have .. in it"
+    } else if target.start.is_some() && !path.starts_with('{') {
+        "must begin with {dir}, as each of the two instances has its own"
+    } else if !path.starts_with(['/', '{']) {
+        "must be absolute"
+    } else {
+        return Ok(());
+    };
+    Err(source.error(key, format!("{path:?} {message}")))
 }
 
 /// Slackline's own load generator is a command like any other.
@@ -436,9 +489,7 @@ fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), Spec
 }
 
 fn check_workload(workload: &WorkloadSpec, source: &Source) -> Result<(), SpecError> {
-    if workload.command.is_empty() {
-        return Err(source.error("workload.command", "the command is empty"));
-    }
+    check_command("workload.command", Some(&workload.command), source)?;
     let readers = usize::from(workload.parse.is_some())
         + usize::from(!workload.json.is_empty())
         + usize::from(!workload.regex.is_empty());
