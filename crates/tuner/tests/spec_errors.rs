@@ -645,6 +645,58 @@ fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
 }
 
 #[test]
+fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
+    let hint = "unknown variant `json`, expected one of `wrk`, `ab`, `hey`, `oha`, `fio`, `sysbench`, `pgbench`, `redis-benchmark`, \
+                `memtier`; what any other command prints is read by json = { requests = \"path.in.it\" } or regex = \
+                { requests = 'with a (group)' } in place of parse";
+    expect(
+        "json = { requests = \"requests\", latency_p99_us = \"p99\" }",
+        "parse = \"json\"",
+        &format!("spec.toml:12: workload.parse: {hint}"),
+    );
+    expect(
+        "[workload]",
+        "ready = { port = 80, timeout_s = 5 }\n[workload]",
+        "spec.toml:10: target.ready.port: invalid type: integer `80`, expected a text",
+    );
+    expect(
+        "[workload]",
+        "ports = [70000, 1]\n[workload]",
+        "spec.toml:10: target.ports[0]: invalid value: integer `70000`, expected a whole number from 0 to 65535",
+    );
+    expect(
+        "default = 16",
+        "default = [16]",
+        "spec.toml:7: parameters[0].default: expected true, false, a number or a text",
+    );
+    let json = |text: &str| error_in("spec.json", text, &Roots::default());
+    assert_eq!(
+        json(r#"{"parameters": [{"name": "x", "type": "int", "low": "one", "high": 2}]}"#),
+        "spec.json:1: parameters[0].low: invalid type: string \"one\", expected a number"
+    );
+    assert!(
+        json("{\"parameters\": [],\n\"sede\": 1}")
+            .starts_with("spec.json:2: sede: unknown field `sede`"),
+    );
+    assert_eq!(
+        json("{\"parameters\": [],\n\"workload\": {\"command\": [\"a\"], \"parse\": \"json\"}}"),
+        format!("spec.json:2: workload.parse: {hint}")
+    );
+    assert_eq!(
+        json("{\"parameters\": [{\"name\": \"x\"}]}"),
+        "spec.json:1: missing field `type`"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(&path, b"seed = 1\nname = \"b\xe4se\"\n").unwrap();
+    let error = load(&path, &Roots::default()).unwrap_err();
+    assert_eq!(
+        (error.line, error.message.as_str()),
+        (Some(2), "is not UTF-8 text")
+    );
+}
+
+#[test]
 fn kernel_knobs_cannot_differ_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();

@@ -20,11 +20,18 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn read(path: &Path) -> Result<Self, SpecError> {
-        let text = std::fs::read_to_string(path).map_err(|error| SpecError {
+        let error = |line, message| SpecError {
             file: path.to_owned(),
-            line: None,
+            line,
             key: String::new(),
-            message: format!("cannot be read: {error}"),
+            message,
+        };
+        let bytes = std::fs::read(path)
+            .map_err(|source| error(None, format!("cannot be read: {source}")))?;
+        let text = String::from_utf8(bytes).map_err(|source| {
+            let good = &source.as_bytes()[..source.utf8_error().valid_up_to()];
+            let line = 1 + good.iter().filter(|byte| **byte == b'\n').count();
+            error(Some(line), "is not UTF-8 text".to_owned())
         })?;
         Ok(Self::new(path, text))
     }
@@ -66,24 +73,45 @@ impl Source {
             });
         }
         if self.json {
-            serde_json::from_str(&self.text).map_err(|error| SpecError {
-                file: self.path.clone(),
-                line: Some(error.line()),
-                key: String::new(),
-                message: plain(&error.to_string()),
+            serde_json::from_str(&self.text).map_err(|error| {
+                let at = self.offset_of(error.line(), error.column());
+                let text = error.to_string();
+                // The line is said before it, as of all errors.
+                let said = format!(" at line {} column {}", error.line(), error.column());
+                // What is missing is found at the end of its table, whose last key is not to blame.
+                let is_of_key = error.is_data() && !text.starts_with("missing");
+                let key = is_of_key.then(|| self.key_at(at)).flatten();
+                self.wrong(
+                    Some(error.line()),
+                    key,
+                    text.strip_suffix(&said).unwrap_or(&text),
+                )
             })
         } else {
-            toml::from_str(&self.text).map_err(|error: toml::de::Error| SpecError {
-                file: self.path.clone(),
-                line: error.span().map(|span| self.line_of(span.start)),
+            toml::from_str(&self.text).map_err(|error: toml::de::Error| {
                 // What is missing from the whole file belongs to none of its keys.
-                key: error
+                let key = error
                     .span()
                     .filter(|span| span.start > 0 || !error.message().starts_with("missing"))
-                    .and_then(|span| self.key_at(span.start))
-                    .unwrap_or_default(),
-                message: plain(error.message()),
+                    .and_then(|span| self.key_at(span.start));
+                let line = error.span().map(|span| self.line_of(span.start));
+                self.wrong(line, key, error.message())
             })
+        }
+    }
+
+    /// What the readers of JSON and TOML have found.
+    fn wrong(&self, line: Option<usize>, key: Option<String>, message: &str) -> SpecError {
+        let key = key.unwrap_or_default();
+        let mut message = plain(message);
+        if key.starts_with("workload.parse") {
+            message += PARSE_HINT;
+        }
+        SpecError {
+            file: self.path.clone(),
+            line,
+            key,
+            message,
         }
     }
 
@@ -115,16 +143,35 @@ impl Source {
             .count()
     }
 
-    /// The longest key that starts on the line of `offset`.
+    /// The byte at a line and column, both from 1.
+    fn offset_of(&self, line: usize, column: usize) -> usize {
+        let before: usize = self
+            .text
+            .split_inclusive('\n')
+            .take(line.saturating_sub(1))
+            .map(str::len)
+            .sum();
+        before + column.saturating_sub(1)
+    }
+
+    /// The last key that starts on the line of `offset` and not after it; where all do (the head of a table), the longest.
     fn key_at(&self, offset: usize) -> Option<String> {
         let line = self.line_of(offset);
-        self.offsets
-            .iter()
-            .filter(|(_, start)| self.line_of(**start) == line)
+        let on_line = || {
+            self.offsets
+                .iter()
+                .filter(|(_, start)| self.line_of(**start) == line)
+        };
+        let before = on_line().filter(|(_, start)| **start <= offset);
+        before
+            .max_by_key(|(key, start)| (**start, key.len()))
+            .or_else(|| on_line().max_by_key(|(key, _)| key.len()))
             .map(|(key, _)| key.clone())
-            .max_by_key(String::len)
     }
 }
+
+/// What to write in place of a `parse` that there is not.
+const PARSE_HINT: &str = "; what any other command prints is read by json = { requests = \"path.in.it\" } or regex = { requests = 'with a (group)' } in place of parse";
 
 fn joined(prefix: &str, key: &str) -> String {
     if prefix.is_empty() {
@@ -159,14 +206,16 @@ fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut HashMap<St
 /// What the readers of JSON and TOML say, without the names of types.
 fn plain(message: &str) -> String {
     let names = [
-        ("expected usize", "expected a whole number"),
-        ("expected u64", "expected a whole number"),
-        ("expected u32", "expected a whole number"),
-        ("expected u16", "expected a whole number"),
+        (" as i128", " (beyond 64 bits)"),
+        ("expected usize", "expected a whole number from 0 on"),
+        ("expected u64", "expected a whole number from 0 on"),
+        ("expected u32", "expected a whole number from 0 on"),
+        ("expected u16", "expected a whole number from 0 to 65535"),
         ("expected f64", "expected a number"),
         ("expected i64", "expected a whole number"),
         ("expected a boolean", "expected true or false"),
         ("expected a sequence", "expected a list"),
+        ("expected a map", "expected a table of keys"),
         ("expected a string", "expected a text"),
     ];
     let mut plain = names

@@ -109,7 +109,7 @@ impl Default for WorkersSpec {
 
 /// A value in a specification.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected true, false, a number or a text")]
 pub enum Scalar {
     /// `true`, `false`.
     Bool(bool),
