@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let left_over = live.left_over();
     if !left_over.is_empty() {
         anyhow::bail!(
-            "an earlier run was killed and left {} changed: run `slackline restore` first",
+            "an earlier run was killed and left this to undo: {}; run `slackline restore` first",
             left_over.join(", ")
         );
     }

@@ -253,6 +253,8 @@ impl<'a> Live<'a> {
             side.instance
                 .stop(self.spec, &self.roots, &mut self.journal)?;
         }
+        // What its commands, or those of the workload, started and did not wait for.
+        crate::process::end_orphans(&self.scratch);
         Ok(())
     }
 

@@ -387,8 +387,8 @@ pub(crate) fn family(first: u32) -> Vec<u32> {
     found
 }
 
-/// The processes that a run with its directories below `scratch_root` started and did not end. The caller holds the host's
-/// lock, so no run is alive; a process that has overwritten its environment is not seen.
+/// The processes that runs with their directories below `scratch_root` started and did not end. The caller holds the host's
+/// lock, so no other run is alive; a process that has overwritten its environment is not seen.
 #[must_use]
 pub fn orphans(scratch_root: &Path) -> Vec<u32> {
     let mark = format!("{INSTANCE}={}/", scratch_root.display()).into_bytes();
@@ -431,6 +431,23 @@ pub fn kill_all(pids: &[u32]) {
     }
 }
 
+/// Kills what commands of the run with its directories below `scratch` left running, and waits for its end: whoever went into
+/// the background or made a session of its own.
+pub(crate) fn end_orphans(scratch: &Path) {
+    let end = Instant::now() + KILL_WAIT;
+    loop {
+        let left: Vec<u32> = orphans(scratch)
+            .into_iter()
+            .filter(|pid| runs(*pid))
+            .collect();
+        if left.is_empty() || Instant::now() > end {
+            return;
+        }
+        kill_all(&left);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Kills what is in a group of ours, until it is empty: also processes that left the process group.
 pub(crate) fn end_members(roots: &Roots, group: &str) {
     let end = Instant::now() + KILL_WAIT;
@@ -451,4 +468,37 @@ fn last_lines(path: &Path) -> Option<String> {
         .collect();
     let tail = &lines[lines.len().saturating_sub(5)..];
     (!tail.is_empty()).then(|| tail.join(" | "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shell script of an instance in `dir`.
+    fn script(dir: &Path, text: &str) -> Launch {
+        std::fs::create_dir_all(dir.join("control")).unwrap();
+        Launch {
+            argv: ["sh", "-c", text].map(str::to_owned).to_vec(),
+            dir: dir.to_owned(),
+            log: dir.join("control/log"),
+            ..Launch::default()
+        }
+    }
+
+    #[test]
+    fn what_a_command_left_in_the_background_is_found_and_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let leaves = script(
+            dir.path(),
+            "sleep 1000 >/dev/null 2>&1 & setsid sleep 1000 >/dev/null 2>&1 & exit 0",
+        );
+        leaves
+            .run(KILL_WAIT * 60, &Interrupt::default(), || Ok(()))
+            .unwrap();
+        end_orphans(&dir.path().join("another"));
+        assert!(!orphans(dir.path()).is_empty());
+        end_orphans(dir.path());
+        let left = orphans(dir.path()).into_iter();
+        assert_eq!(left.filter(|pid| runs(*pid)).count(), 0);
+    }
 }

@@ -282,6 +282,17 @@ fn a_knob_that_may_not_be_written_ends_with_3() {
 }
 
 #[test]
+fn what_commands_left_in_the_background_ends_with_its_evaluation() {
+    let mut toy = Toy::new();
+    toy.load_after("setsid sleep 1000 >/dev/null 2>&1 &\nsleep 1000 >/dev/null 2>&1 &");
+    Ended::of(toy.tune(&[])).with_code(0);
+    toy.assert_as_before("after background processes");
+    // Nothing of it is in the way of the next one.
+    Ended::of(toy.tune(&["--evaluations", "1"]));
+    toy.assert_as_before("after the next one");
+}
+
+#[test]
 fn no_file_is_written_out_of_its_directory_without_a_record() {
     let mut toy = Toy::new();
     std::fs::write(toy.path("template"), "x").unwrap();
