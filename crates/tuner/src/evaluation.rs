@@ -427,6 +427,17 @@ fn needed(metrics: &SideMetrics, name: &str, side: &str) -> Result<f64, Fault> {
     lookup(metrics, name)
         .filter(|value| value.is_finite())
         .ok_or_else(|| {
+            let divisor = match name {
+                name if name.ends_with("_per_request") => "requests",
+                _ => "duration_s",
+            };
+            if let Some(counted) = metrics.get(divisor).filter(|it| **it <= 0.0)
+                && !metrics.contains_key(name)
+            {
+                return fault(format!(
+                    "the {side} has no metric {name}, as its {divisor} are {counted}"
+                ));
+            }
             fault(format!(
                 "the {side} has no metric {name}; the block gave {}",
                 metrics.keys().cloned().collect::<Vec<_>>().join(", ")

@@ -394,7 +394,8 @@ impl<'a> Live<'a> {
         let started = Instant::now();
         let mut running = Vec::new();
         for (launch, side) in launches.iter().zip(order) {
-            running.push(Running::start(launch).map_err(|error| workload_fault(&error, *side))?);
+            let started = Running::start(launch);
+            running.push(started.map_err(|error| fault_of("workload", &error, *side))?);
         }
         let timeout = Duration::from_secs_f64(duration_s + self.spec.workload.grace_s);
         let mut outputs = Vec::new();
@@ -424,7 +425,7 @@ impl<'a> Live<'a> {
                 (Err(error), _) => {
                     // A load generator that fails because its server has just died is not to blame.
                     self.check_alive()?;
-                    return Err(workload_fault(&error, *of));
+                    return Err(fault_of("workload", &error, *of));
                 }
                 (Ok(output), _) => outputs.push(output),
             }
@@ -493,7 +494,7 @@ impl<'a> Live<'a> {
                     instance
                         .launch(self.spec, command, "metric")?
                         .run(Duration::from_secs(30), &self.interrupt, || Ok(()))
-                        .map_err(|error| workload_fault(&error, side))
+                        .map_err(|error| fault_of(&format!("metrics.{name}"), &error, side))
                 })?;
                 Ok((name.clone(), value))
             })
@@ -527,12 +528,13 @@ pub fn scratch_root(state_dir: &Path) -> PathBuf {
     state_dir.with_file_name(name)
 }
 
-fn workload_fault(error: &RunError, side: Side) -> Fault {
+/// Whose fault it is that a command of the harness's own gave nothing; `what` it is in the specification.
+fn fault_of(what: &str, error: &RunError, side: Side) -> Fault {
     match error {
         RunError::Interrupted(stop) => Fault::Interrupted(*stop),
         // No configuration makes a program appear.
-        RunError::Start(_) => Fault::Harness(format!("workload: {error}")),
-        error => side.unmeasured(format!("workload: {error}")),
+        RunError::Start(_) => Fault::Harness(format!("{what}: {error}")),
+        error => side.unmeasured(format!("{what}: {error}")),
     }
 }
 

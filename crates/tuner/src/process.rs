@@ -16,6 +16,12 @@ use rustix::process::{Pid, Signal};
 /// under 0.1 % of a core.
 const POLL: Duration = Duration::from_millis(10);
 
+/// What a command may print, as all of it is read into memory: some thousand times as much as any load generator's report.
+const OUTPUT_MAX_BYTES: u64 = 64 << 20;
+
+/// How much of the end of a log is read for a message, which shows a few lines of it.
+const TAIL_BYTES: u64 = 4096;
+
 /// Marks, in its environment, every process that ends with its run: the value is the instance's directory. So what a
 /// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
 const INSTANCE: &str = "SLACKLINE_INSTANCE";
@@ -244,6 +250,16 @@ impl<'a> Running<'a> {
         mut alive: impl FnMut() -> Result<(), String>,
     ) -> Result<String, RunError> {
         let program = self.launch.argv.first().cloned().unwrap_or_default();
+        let path = self.launch.log_file("out");
+        let flood = || {
+            let length_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
+            (length_bytes > OUTPUT_MAX_BYTES).then(|| {
+                RunError::Status(format!(
+                    "{program} printed more than {} MiB",
+                    OUTPUT_MAX_BYTES >> 20
+                ))
+            })
+        };
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
@@ -256,7 +272,7 @@ impl<'a> Running<'a> {
                     "{program} did not end within {:.0} s",
                     timeout.as_secs_f64()
                 ))),
-                None => alive().err().map(RunError::TargetDied),
+                None => alive().err().map(RunError::TargetDied).or_else(flood),
             };
             if let Some(stop) = stop {
                 end_group(&mut self.child, Signal::KILL, Duration::ZERO);
@@ -271,7 +287,9 @@ impl<'a> Running<'a> {
                 self.launch.tail()
             )));
         }
-        let path = self.launch.log_file("out");
+        if let Some(flood) = flood() {
+            return Err(flood);
+        }
         std::fs::read(&path)
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .map_err(|error| RunError::Start(format!("{}: {error}", path.display())))
@@ -461,7 +479,14 @@ pub(crate) fn end_members(roots: &Roots, group: &str) {
 }
 
 fn last_lines(path: &Path) -> Option<String> {
-    let text = String::from_utf8_lossy(&std::fs::read(path).ok()?).into_owned();
+    use std::io::{Read as _, Seek as _};
+    let mut file = File::open(path).ok()?;
+    let length_bytes = file.metadata().ok()?.len();
+    let skipped_bytes = length_bytes.saturating_sub(TAIL_BYTES);
+    file.seek(std::io::SeekFrom::Start(skipped_bytes)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -483,6 +508,23 @@ mod tests {
             log: dir.join("control/log"),
             ..Launch::default()
         }
+    }
+
+    #[test]
+    fn a_flood_is_an_error_and_only_the_end_of_a_log_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let flood = script(dir.path(), "head -c 68000000 /dev/zero; echo; echo the end");
+        let run = |launch: &Launch| launch.run(KILL_WAIT * 60, &Interrupt::default(), || Ok(()));
+        assert_eq!(
+            run(&flood),
+            Err(RunError::Status("sh printed more than 64 MiB".into()))
+        );
+        let long = script(dir.path(), "seq 100000; echo the end; exit 1");
+        let error = run(&long).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "sh ended with exit status 1: 99997 | 99998 | 99999 | 100000 | the end"
+        );
     }
 
     #[test]

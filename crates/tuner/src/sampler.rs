@@ -117,11 +117,10 @@ pub(crate) fn external(
     let harness = |message: String| Fault::Harness(format!("metrics.{name}: {message}"));
     if let Some(command) = &metric.command {
         let output = run(command)?;
-        return output.trim().parse().map_err(|_| {
-            harness(format!(
-                "the command printed {:?}, not one number",
-                output.trim()
-            ))
+        let number = output.trim().parse().ok();
+        return number.filter(|it: &f64| it.is_finite()).ok_or_else(|| {
+            let begin: String = output.trim().chars().take(80).collect();
+            harness(format!("the command printed {begin:?}, not one number"))
         });
     }
     let (Some(base), Some(query)) = (&metric.prometheus, &metric.query) else {
@@ -134,8 +133,11 @@ pub(crate) fn external(
         .call()
         .and_then(|mut response| response.body_mut().read_json())
         .map_err(|error| harness(format!("{url}: {error}")))?;
-    prometheus_value(&answer)
-        .ok_or_else(|| harness(format!("{query:?} yields no single value: {answer}")))
+    let number = prometheus_value(&answer).filter(|it| it.is_finite());
+    number.ok_or_else(|| {
+        let begin: String = answer.to_string().chars().take(400).collect();
+        harness(format!("{query:?} yields no single number: {begin}"))
+    })
 }
 
 /// The number in an answer of Prometheus's HTTP API (`/api/v1/query`): a scalar, or a vector of one.
@@ -156,6 +158,27 @@ fn prometheus_value(answer: &serde_json::Value) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_metric_is_a_finite_number_and_little_of_anything_else_is_said() {
+        let metric = MetricSpec {
+            prometheus: None,
+            query: None,
+            command: Some(Vec::new()),
+            counter: false,
+        };
+        let read = |output: &str| external("x", &metric, |_| Ok(output.to_owned()));
+        assert_eq!(read(" 2.5\n"), Ok(2.5));
+        for garbage in ["nan", "inf", "1e400", "", "two"] {
+            let fault = read(garbage).unwrap_err().to_string();
+            assert_eq!(
+                fault,
+                format!("metrics.x: the command printed {garbage:?}, not one number")
+            );
+        }
+        let fault = read(&"z".repeat(5_000_000)).unwrap_err().to_string();
+        assert!(fault.len() < 200, "{}", fault.len());
+    }
 
     #[test]
     fn prometheus_answers() {
