@@ -2,6 +2,7 @@
 //! Reading normalises what the kernel prints, so that a value read can be compared, stored, and written back.
 
 use std::fmt;
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,16 @@ impl Knob {
     /// out of its tree.
     pub fn read(&self, roots: &Roots) -> Result<Option<String>, HostError> {
         self.check()?;
+        if let Self::File(path) = self
+            && let Ok(metadata) = fs::metadata(roots.absolute(path))
+            && !(metadata.is_file() || metadata.is_dir())
+        {
+            // Whoever opens a pipe waits for its other end.
+            return Err(HostError::InvalidName {
+                name: path.display().to_string(),
+                why: "it is a pipe, a socket or a device, not a file with a value",
+            });
+        }
         Ok(read_text(&self.path(roots))?.map(|text| normalise(&text)))
     }
 
@@ -238,8 +249,6 @@ fn size_bytes(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -310,6 +319,22 @@ mod tests {
                 ..
             })
         ));
+    }
+
+    #[test]
+    fn a_pipe_is_an_error_and_waited_for_by_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        let error = Knob::File(path).read(&Roots::default()).unwrap_err();
+        assert!(error.to_string().contains("a pipe"), "{error}");
     }
 
     #[test]

@@ -84,11 +84,16 @@ fn try_read(path: &Path) -> io::Result<String> {
 /// Writes `value` and a newline in one `write` call, as kernel files want it. Never creates the file. The newline makes
 /// an empty value a write at all.
 pub(crate) fn write_text(path: &Path, value: &str) -> io::Result<()> {
+    write_bytes(path, format!("{value}\n").as_bytes())
+}
+
+/// Writes `contents` in one `write` call. Never creates the file.
+pub(crate) fn write_bytes(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut file = fs::OpenOptions::new()
         .write(true)
         .truncate(true)
         .open(path)?;
-    file.write_all(format!("{value}\n").as_bytes())
+    file.write_all(contents)
 }
 
 #[cfg(test)]

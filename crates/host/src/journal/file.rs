@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::record::{Action, Record};
 use super::{Journal, sync_directory, write_synced};
 use crate::error::{HostError, is_absence};
+use crate::knob::Knob;
 
 /// The file that a path really means: a symbolic link is followed, so that the link itself stays.
 pub(super) fn target(path: &Path) -> PathBuf {
@@ -60,6 +61,31 @@ impl Journal {
             left: String::new(),
         })?;
         Ok(())
+    }
+
+    /// Saves the contents of a knob that is an ordinary file, the first time that it is written.
+    pub(super) fn save_ordinary(
+        &self,
+        knob: &Knob,
+        path: &Path,
+    ) -> Result<Option<String>, HostError> {
+        let is_known = self.pendings.list.iter().any(
+            |pending| matches!(&pending.action, Action::Write { knob: known, .. } if known == knob),
+        );
+        if is_known || !matches!(knob, Knob::File(_)) {
+            return Ok(None);
+        }
+        let failed = |error: io::Error| HostError::read(path, &error);
+        let length_bytes = fs::metadata(path).map_err(failed)?.len();
+        // Files of the kernel are 0 bytes long, or a page, whatever is read from them.
+        if length_bytes == 0 {
+            return Ok(None);
+        }
+        let contents = fs::read(path).map_err(failed)?;
+        match contents.len() as u64 == length_bytes {
+            true => self.save(&contents).map(Some),
+            false => Ok(None),
+        }
     }
 
     fn save(&self, old: &[u8]) -> Result<String, HostError> {

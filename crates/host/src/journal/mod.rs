@@ -163,10 +163,12 @@ impl Journal {
             return Err(refused(libc::ENOENT));
         };
         self.check_undisturbed(knob, &old)?;
+        let backup = self.save_ordinary(knob, &path)?;
         let seq = self.will(Action::Write {
             knob: knob.clone(),
             old: old.clone(),
             new: value.to_owned(),
+            backup,
         })?;
         let excluded = match self.will_exclude(roots, knob) {
             Ok(excluded) => excluded,
@@ -243,6 +245,7 @@ impl Journal {
             knob: other.clone(),
             old,
             new: "0".to_owned(),
+            backup: None,
         })?;
         Ok(Some((other, seq)))
     }

@@ -35,11 +35,14 @@ pub(crate) enum Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Action {
-    /// A knob gets a new value.
+    /// A knob gets a new value. `backup` is the name of a copy below the state directory, of an ordinary file: a value does not
+    /// say what stood around it.
     Write {
         knob: Knob,
         old: String,
         new: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        backup: Option<String>,
     },
     /// A file's contents are replaced. `backup` is the name of the copy below the state directory; `None` where the
     /// file did not exist. `new_fnv` is the FNV-1a hash of what is written.
@@ -218,6 +221,7 @@ mod tests {
             knob: Knob::Sysctl(name.into()),
             old: old.into(),
             new: new.into(),
+            backup: None,
         };
         Line {
             seq,

@@ -17,7 +17,7 @@ use crate::cgroup_tree::below;
 use crate::error::{HostError, errno_of, is_absence};
 use crate::knob::{Knob, is_taken_as};
 use crate::process::{End, end_process};
-use crate::roots::{Roots, read_text, write_text};
+use crate::roots::{Roots, read_text, write_bytes, write_text};
 
 /// How long a group is given to become empty: an ended process leaves it when it is reaped, which its parent does
 /// within milliseconds.
@@ -171,7 +171,9 @@ impl Journal {
 
     fn undo(&self, roots: &Roots, pending: &Pending, dry_run: bool) -> RestoreOutcome {
         let undone = match &pending.action {
-            Action::Write { knob, old, .. } => self.undo_write(roots, pending, knob, old, dry_run),
+            Action::Write {
+                knob, old, backup, ..
+            } => self.undo_write(roots, pending, (knob, old, backup.as_deref()), dry_run),
             Action::File {
                 path,
                 backup,
@@ -202,19 +204,29 @@ impl Journal {
         &self,
         roots: &Roots,
         pending: &Pending,
-        knob: &Knob,
-        old: &str,
+        (knob, old, backup): (&Knob, &str, Option<&str>),
         dry_run: bool,
     ) -> Result<RestoreOutcome, i32> {
         let Some(found) = knob.read(roots).map_err(errno)? else {
             return Ok(RestoreOutcome::Vanished);
         };
-        if found == old {
+        let path = knob.path(roots);
+        let original = match backup {
+            Some(name) => Some(self.saved(name)?),
+            None => None,
+        };
+        let is_whole = || match &original {
+            Some(original) => fs::read(&path).is_ok_and(|found| found == *original),
+            None => true,
+        };
+        if found == old && is_whole() {
             return Ok(RestoreOutcome::AlreadyOriginal);
         }
         match &pending.left {
             // A write was under way: whatever is there (the new value, or what the kernel made of it) is ours.
             None => {}
+            // The value is back already, but not yet what stood around it.
+            Some(_) if found == old => {}
             Some(left) if *left == found || self.is_reset_by_scheduler(knob) => {}
             // An undo that was killed between opening an ordinary file, which empties it, and writing it.
             Some(left) if found.is_empty() && !left.is_empty() => {}
@@ -228,8 +240,11 @@ impl Journal {
         if dry_run {
             return Ok(RestoreOutcome::Restored);
         }
-        let path = knob.path(roots);
-        match write_text(&path, old) {
+        let written = match &original {
+            Some(original) => write_bytes(&path, original),
+            None => write_text(&path, old),
+        };
+        match written {
             Ok(()) => {}
             Err(error) if is_absence(&error) => return Ok(RestoreOutcome::Vanished),
             Err(error) => return Err(errno_of(&error)),
@@ -255,6 +270,11 @@ impl Journal {
             })
     }
 
+    /// The old contents of a file.
+    fn saved(&self, name: &str) -> Result<Vec<u8>, i32> {
+        fs::read(self.state_dir.join("files").join(name)).map_err(|error| errno_of(&error))
+    }
+
     fn undo_file(
         &self,
         path: &Path,
@@ -274,9 +294,7 @@ impl Journal {
         };
         let found = read(path)?;
         let original = match backup {
-            Some(name) => {
-                Some(read(&self.state_dir.join("files").join(name))?.ok_or(libc::ENOENT)?)
-            }
+            Some(name) => Some(self.saved(name)?),
             None => None,
         };
         if found == original {

@@ -265,6 +265,32 @@ fn a_replaced_file_gets_its_contents_and_mode_back() {
 }
 
 #[test]
+fn a_knob_that_is_an_ordinary_file_comes_back_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("knob");
+    let knob = Knob::File(path.clone());
+    let state = dir.path().join("state");
+    // What is written last is another value, or the first one, of which only the end is missing.
+    for (contents, last) in [("5", "7"), ("  5 \n\n", "5"), ("5\n", "7"), ("a\t b", "c")] {
+        fs::write(&path, contents).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let mut journal = Journal::open(&state).unwrap();
+        for value in ["6", last] {
+            journal.write(&Roots::default(), &knob, value).unwrap();
+        }
+        drop(journal);
+        let mut journal = Journal::open(&state).unwrap();
+        let report = journal.restore(&Roots::default(), false).unwrap();
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
+    }
+}
+
+#[test]
 fn changing_the_scheduler_resets_its_files_and_that_is_nobody_elses_change() {
     let (_dir, roots) = fake(&[
         ("sys/block/vda/queue/scheduler", "mq-deadline\n"),
