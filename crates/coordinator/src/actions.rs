@@ -6,7 +6,7 @@ use bayes_opt::{Configuration, Observation};
 use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
-use tuner::report::{EvaluationRecord, Finding};
+use tuner::report::EvaluationRecord;
 use tuner::spec::{BudgetSpec, CheckedSpec};
 
 use crate::coordinator::Coordinator;
@@ -245,12 +245,8 @@ impl Coordinator {
     /// [`Error::Conflict`] where no improvement was shown, another promotion is in force, or the host is in use.
     pub fn promote(&self, id: i64) -> Result<Promotion, Error> {
         let row = self.store.experiment(id)?;
-        if row.state != State::Done || row.report.finding != Finding::Improvement {
-            return Err(refused(
-                id,
-                row.state,
-                "only a verified improvement can be promoted",
-            ));
+        if let Some(why) = row.not_promotable() {
+            return Err(refused(id, row.state, why));
         }
         let others = self.store.experiments()?;
         if let Some(other) = others.iter().find(|other| other.promoted && other.id != id) {

@@ -334,6 +334,7 @@ impl Coordinator {
             arm.runs_blocks.clear();
         }
         let (state, message) = end_of(&mut report, error.as_ref(), is_stopped);
+        report.keep_verified(&row.report);
         self.store.sat(id, state, message.as_deref(), &report)?;
         if restored.is_complete() {
             return Ok(());

@@ -45,13 +45,17 @@ impl Coordinator {
         let runs = self.store.runs(row.id)?;
         for arm in &mut report.verification {
             let plan = row.plan.iter().flatten();
-            let place = plan
-                .into_iter()
-                .position(|planned| planned.name == arm.name);
+            let place = plan.into_iter().position(|planned| {
+                planned.name == arm.name && planned.configuration == arm.configuration
+            });
             let of_arm = runs
                 .iter()
                 .filter(|run| Some(run.arm) == place && run.fault.is_none());
             arm.runs_blocks = of_arm.map(|run| run.blocks.clone()).collect();
+            // Those of a later verification, which did not come to its end, are not what the report speaks of.
+            if arm.runs_blocks.len() != arm.runs {
+                arm.runs_blocks.clear();
+            }
         }
         Ok(report)
     }
@@ -105,6 +109,7 @@ impl Coordinator {
         let dir = theirs.unwrap_or(&self.state_dir).display().to_string();
         // What was in force elsewhere is not in force here.
         report.promoted.clear();
+        report.imported = true;
         let source = serde_json::to_string_pretty(&spec)
             .map_err(|error| Error::Invalid(error.to_string()))?;
         let id = self.store.create(&NewExperiment {

@@ -392,6 +392,7 @@ impl<'a> RemoteSitting<'a> {
             arm.runs_blocks.clear();
         }
         let (state, message) = crate::coordinator::end_of(&mut report, error.as_ref(), false);
+        report.keep_verified(&store.experiment(self.id)?.report);
         store.sat(self.id, state, message.as_deref(), &report)?;
         Ok(Next::Rests)
     }
@@ -403,6 +404,7 @@ impl<'a> RemoteSitting<'a> {
         let mut report = experiment::begin(self.spec);
         report.error = Some(message.clone());
         report.duration_s = self.elapsed_s();
+        report.keep_verified(&store.experiment(self.id)?.report);
         store.sat(self.id, State::Failed, Some(&message), &report)
     }
 }

@@ -171,9 +171,7 @@ impl Verbs {
             stop: is_active || state == ExperimentState::Paused,
             verify: row.wish != Some(Wish::Verify)
                 && (has_measured || state == ExperimentState::Running),
-            promote: row.report.finding == tuner::report::Finding::Improvement
-                && state == ExperimentState::Done
-                && !is_promoted,
+            promote: row.not_promotable().is_none() && !is_promoted,
             roll_back: is_promoted,
             delete: state != ExperimentState::Running && !is_promoted,
         }

@@ -81,6 +81,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         sentence: String::new(),
         interrupted: None,
         paused: false,
+        imported: false,
         error: None,
         promoted: Vec::new(),
         settings: Vec::new(),

@@ -49,6 +49,9 @@ pub struct Report {
     /// It was paused, to be resumed.
     #[serde(skip)]
     pub paused: bool,
+    /// What it says was measured elsewhere and taken in: on this host nothing has been verified.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub imported: bool,
     /// The error that ended it early.
     #[serde(default)]
     pub error: Option<String>,
@@ -278,6 +281,19 @@ impl Report {
             }
             Finding::Unfinished => format!("Unfinished: {evidence}."),
         }
+    }
+
+    /// Lets what `earlier`, the report of the sitting before, has verified stand where this one verified nothing to its end.
+    pub fn keep_verified(&mut self, earlier: &Self) {
+        if self.finding != Finding::Unfinished || earlier.finding == Finding::Unfinished {
+            return;
+        }
+        self.recommended.clone_from(&earlier.recommended);
+        self.verification.clone_from(&earlier.verification);
+        self.settings.clone_from(&earlier.settings);
+        self.sentence.clone_from(&earlier.sentence);
+        self.finding = earlier.finding;
+        self.imported = earlier.imported;
     }
 
     /// The evaluations, best first: those with a result by score, the violated after the feasible,

@@ -3,8 +3,8 @@
 use bayes_opt::{Configuration, Observation};
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
-use tuner::report::Report;
-use tuner::spec::{BudgetSpec, Spec};
+use tuner::report::{Finding, Report};
+use tuner::spec::{BudgetSpec, Mode, Spec};
 
 use super::database::{Cell, Database};
 use super::{Store, json, now_ms, to_json, usize_of};
@@ -152,6 +152,23 @@ impl ExperimentRow {
     /// The budget in force.
     pub fn budget(&self) -> &BudgetSpec {
         self.budget.as_ref().unwrap_or(&self.spec.budget)
+    }
+
+    /// Why its winner cannot be put in force, if it cannot. A verification stands until another one has come to its end, also
+    /// where the experiment was resumed since and stopped, or paused, or has failed.
+    pub fn not_promotable(&self) -> Option<&'static str> {
+        let is_over = match self.spec.mode {
+            Mode::Once => !matches!(self.state, State::Queued | State::Running),
+            // It promotes by itself.
+            Mode::Continuous => self.state == State::Done,
+        };
+        if !is_over || self.report.finding != Finding::Improvement {
+            Some("only a verified improvement can be promoted")
+        } else if self.report.imported {
+            Some("its improvement was shown elsewhere: verify it here first")
+        } else {
+            None
+        }
     }
 }
 

@@ -264,6 +264,27 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     does(&["rollback", &text]).with_code(0);
     assert_eq!(toy.knob(), FIRST);
 
+    // What was verified stands until something else has been.
+    does(&["budget", &text, "--evaluations", &(done + 9).to_string()]).with_code(0);
+    does(&["resume", &text]).with_code(0);
+    server.wait_for_evaluation(id);
+    does(&["promote", &text])
+        .with_code(2)
+        .saying(&["is running"]);
+    does(&["stop", &text]).with_code(0);
+    let stopped = server.wait_for(id, &["stopped"]);
+    assert_eq!(
+        (&stopped["finding"], &stopped["sentence"]),
+        (&json!("improvement"), &again["sentence"])
+    );
+    does(&["promote", &text]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
+    does(&["rollback", &text]).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+    does(&["rollback", &text])
+        .with_code(2)
+        .saying(&["nothing of it is in force"]);
+
     let fork = does(&["fork", &text]).with_code(0).stdout.trim().to_owned();
     let forked = server.wait_for(fork.parse().unwrap(), &["done", "failed"]);
     assert_eq!(
@@ -290,6 +311,9 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_eq!(measurements(of(&text)), measurements(of(&imported)));
     let dir = |id: &str| server.get(&format!("/experiments/{id}"))["dir"].clone();
     assert_eq!(dir(&text), dir(&imported));
+    does(&["promote", &imported])
+        .with_code(2)
+        .saying(&["shown elsewhere", "verify it here first"]);
     let csv = does(&["export", &text, "--format", "csv"])
         .with_code(0)
         .stdout;
