@@ -7,7 +7,7 @@ use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::EvaluationRecord;
-use tuner::spec::{BudgetSpec, CheckedSpec};
+use tuner::spec::{BudgetSpec, CheckedSpec, as_written_here};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -213,6 +213,7 @@ impl Coordinator {
         space
             .check(&configuration)
             .map_err(|error| Error::Invalid(error.to_string()))?;
+        let configuration = as_written_here(&space, configuration);
         self.store.enqueue(id, &configuration)?;
         Ok(configuration)
     }

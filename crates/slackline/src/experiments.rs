@@ -149,6 +149,7 @@ impl Client {
         let refusal: Value = serde_json::from_str(&text).unwrap_or_default();
         let why = refusal["error"].as_str().unwrap_or(&text);
         match (refusal["line"].as_u64(), refusal["key"].as_str()) {
+            (Some(line), Some("") | None) => bail!("line {line}: {why}"),
             (Some(line), Some(key)) => bail!("line {line}: {key}: {why}"),
             (None, Some(key)) if !key.is_empty() => bail!("{key}: {why}"),
             _ => bail!("{why}"),
@@ -228,7 +229,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 let (name, value) = pair
                     .split_once('=')
                     .with_context(|| format!("{pair:?} is not PARAMETER=VALUE"))?;
-                configuration.insert(name.to_owned(), scalar(value));
+                let is_new = configuration
+                    .insert(name.to_owned(), scalar(value))
+                    .is_none();
+                anyhow::ensure!(is_new, "{name} is given twice");
             }
             let body = json!({ "configuration": configuration });
             let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
@@ -243,6 +247,11 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             evaluations,
             wall_time_min,
         } => {
+            // JSON has no such numbers, and what it has in their place means that there is no limit.
+            anyhow::ensure!(
+                wall_time_min.is_none_or(f64::is_finite),
+                "--wall-time-min must be a finite number"
+            );
             let body = json!({ "evaluations": evaluations, "wall_time_min": wall_time_min });
             client.json("PUT", &on(id, "budget"), Some(&body))?;
             message(&format!(

@@ -229,11 +229,24 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_eq!(toy.knob(), FIRST, "nothing is changed while it waits");
     let done = paused["evaluations"].as_u64().unwrap();
 
-    does(&["enqueue", &text, "x=20"]).with_code(0);
+    does(&["enqueue", &text, "x=20.0"]).with_code(0);
     does(&["enqueue", &text, "x=1000"])
         .with_code(2)
         .saying(&["x"]);
     does(&["enqueue", &text, "y=1"]).with_code(2).saying(&["y"]);
+    does(&["enqueue", &text, "x=1", "x=2"])
+        .with_code(2)
+        .saying(&["x is given twice"]);
+    does(&[
+        "budget",
+        &text,
+        "--evaluations",
+        "9",
+        "--wall-time-min",
+        "nan",
+    ])
+    .with_code(2)
+    .saying(&["must be a finite number"]);
     does(&["budget", &text, "--evaluations", &(done + 2).to_string()]).with_code(0);
     does(&["promote", &text])
         .with_code(2)

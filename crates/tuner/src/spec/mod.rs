@@ -14,8 +14,8 @@ mod templates;
 pub use check::{CheckedSpec, Pins};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
-pub use parameters::KnobBinding;
 pub(crate) use parameters::arm_configuration;
+pub use parameters::{KnobBinding, as_written_here};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -467,7 +467,7 @@ fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, 
         space
             .check(&configuration)
             .map_err(|error| source.error(&key, error.to_string()))?;
-        initial.push(configuration);
+        initial.push(as_written_here(space, configuration));
     }
     let strategy = match spec.search.strategy {
         StrategyName::Random => Strategy::Random,
@@ -491,6 +491,20 @@ fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, 
         earlier: earlier::read_all(spec, source)?,
         ..Settings::default()
     })
+}
+
+/// A configuration with its whole numbers as the search writes them: where somebody gives 4.0, it is the same as 4.
+#[must_use]
+pub fn as_written_here(space: &Space, mut configuration: Configuration) -> Configuration {
+    for parameter in space.parameters() {
+        if matches!(parameter.kind, Kind::Int { .. })
+            && let Some(value) = configuration.0.get_mut(&parameter.name)
+            && let Some(whole) = value.as_i64()
+        {
+            *value = Value::Int(whole);
+        }
+    }
+    configuration
 }
 
 /// The configuration an arm of the verification stands for.
