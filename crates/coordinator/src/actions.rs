@@ -300,7 +300,7 @@ impl Coordinator {
         let mut live = Live::new(&spec, &self.state_dir, Interrupt::default()).map_err(
             |error| match error {
                 tuner::TunerError::Host(error @ host::HostError::Locked { .. }) => Error::Conflict(
-                    format!("the host is in use, pause what runs first: {error}"),
+                    format!("the host is in use, by what runs here (pause it first) or by another command: {error}"),
                 ),
                 error => error.into(),
             },

@@ -176,6 +176,9 @@ impl Coordinator {
                     is_recovered = true;
                     self.is_active.store(true, Ordering::Relaxed);
                 }
+                if self.trouble().is_some() {
+                    report("that is over: what is queued goes on");
+                }
                 self.set_trouble(None);
                 self.work()
             });
@@ -237,6 +240,7 @@ impl Coordinator {
                     "not everything that an earlier run changed could be restored; `slackline restore` says what".into(),
                 ))
             }
+            Err(error @ HostError::Locked { .. }) => Err(Error::Conflict(waits(&error))),
             Err(error) => Err(error.into()),
         }
     }
@@ -259,7 +263,7 @@ impl Coordinator {
         let live = match Live::new(&spec, &self.state_dir, interrupt.clone()) {
             Ok(live) => live,
             Err(TunerError::Host(error @ HostError::Locked { .. })) => {
-                let message = format!("waits for the host: {error}");
+                let message = waits(&error);
                 if row.message.as_ref() != Some(&message) {
                     self.store.say(id, Some(&message))?;
                 }
@@ -343,6 +347,11 @@ impl Coordinator {
             "not every knob could be restored; `slackline restore` says which".into(),
         ))
     }
+}
+
+/// What a coordinator says while another Slackline, a `tune` for instance, has the host.
+fn waits(error: &HostError) -> String {
+    format!("waits for the host, and goes on by itself once it is free: {error}")
 }
 
 /// What a sitting leaves its experiment as.
