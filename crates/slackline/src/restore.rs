@@ -97,10 +97,14 @@ pub(crate) fn lines(report: &RestoreReport, dry_run: bool) -> Vec<String> {
         .iter()
         .map(|item| {
             let subject = &item.subject;
+            let done = match subject.starts_with("process ") {
+                true => "ended",
+                false => "restored",
+            };
             let original = item.original.as_deref().map_or_else(String::new, |value| format!(" to {value}"));
             match &item.outcome {
-                RestoreOutcome::Restored if dry_run => format!("{subject}: would be restored{original}"),
-                RestoreOutcome::Restored => format!("{subject}: restored{original}"),
+                RestoreOutcome::Restored if dry_run => format!("{subject}: would be {done}{original}"),
+                RestoreOutcome::Restored => format!("{subject}: {done}{original}"),
                 RestoreOutcome::AlreadyOriginal => format!("{subject}: already as it was"),
                 RestoreOutcome::ChangedByOther { expected, found } => format!(
                     "{subject}: left alone: someone else changed it from {expected} to {found}{}",

@@ -30,6 +30,8 @@ fn torture(seed: u64) {
         toy.spec["budget"]["evaluations"] = json!(1000);
         toy.spec["evaluation"]["blocks"] = json!(2);
         toy.load_with(r#"echo '{"requests": 1000, "latency_p99_us": 1000}'"#);
+        // On a slow machine the first one is killed before it could make it, of which a restore says something else.
+        std::fs::create_dir(toy.path("state")).unwrap();
     }
     for kill in 0..KILLS_PER_THREAD {
         let toy = &toys[kill % 2];
@@ -103,6 +105,13 @@ fn restore_dry_run_says_and_changes_nothing() {
     assert!(
         dry.stdout
             .contains(&format!("would be restored to {FIRST}")),
+        "{}",
+        dry.stdout
+    );
+    let of_processes = || dry.stdout.lines().filter(|it| it.starts_with("process "));
+    assert!(of_processes().count() > 0, "{}", dry.stdout);
+    assert!(
+        of_processes().all(|it| it.ends_with("would be ended")),
         "{}",
         dry.stdout
     );
