@@ -23,7 +23,17 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Spec`], with line and key.
     pub fn check(&self, text: &str, path: &Path) -> Result<CheckedSpec, Error> {
-        Ok(tuner::spec::check(text.to_owned(), path, &self.roots)?)
+        // A knob may be changed for an experiment that runs, or come to be while it is read: its line in the journal is first.
+        let mut originals = host::Journal::originals(&self.state_dir)?;
+        loop {
+            let text = text.to_owned();
+            let spec = tuner::spec::check_beside(text, path, &self.roots, &originals)?;
+            let now = host::Journal::originals(&self.state_dir)?;
+            if now.keys().all(|knob| originals.contains_key(knob)) {
+                return Ok(spec);
+            }
+            originals.extend(now);
+        }
     }
 
     /// Makes an experiment of a specification and puts it in the queue.

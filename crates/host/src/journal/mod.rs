@@ -22,6 +22,7 @@ mod group;
 mod record;
 mod restore;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -101,17 +102,35 @@ impl Journal {
     ///
     /// [`HostError::Journal`], [`HostError::Corrupt`].
     pub fn peek(state_dir: &Path) -> Result<Vec<String>, HostError> {
-        let path = state_dir.join("journal.jsonl");
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if is_absence(&error) => return Ok(Vec::new()),
-            Err(error) => return Err(HostError::journal_io(&path, &error)),
-        };
-        let (pendings, _) = record::load(&path, &bytes)?;
+        let pendings = Self::look(state_dir)?;
         let actions = pendings.list.iter();
         Ok(actions
             .map(|pending| restore::subject(&pending.action))
             .collect())
+    }
+
+    /// The values that knobs which are changed now will have again, also without the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`peek`](Self::peek).
+    pub fn originals(state_dir: &Path) -> Result<BTreeMap<Knob, String>, HostError> {
+        let pendings = Self::look(state_dir)?.list.into_iter();
+        Ok(pendings
+            .filter_map(|pending| match pending.action {
+                Action::Write { knob, old, .. } => Some((knob, old)),
+                _ => None,
+            })
+            .collect())
+    }
+
+    fn look(state_dir: &Path) -> Result<Pendings, HostError> {
+        let path = state_dir.join("journal.jsonl");
+        match fs::read(&path) {
+            Ok(bytes) => Ok(record::load(&path, &bytes)?.0),
+            Err(error) if is_absence(&error) => Ok(Pendings::default()),
+            Err(error) => Err(HostError::journal_io(&path, &error)),
+        }
     }
 
     /// Whether there is nothing to undo.

@@ -1,6 +1,5 @@
 //! The journal on fake trees: round trips, crashes after any byte, drift, refusals, a full disk.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
 use proptest::prelude::*;
@@ -48,6 +47,14 @@ fn a_knob_written_often_goes_back_in_one_step_and_the_journal_is_empty() {
         ("30".into(), "5 6".into())
     );
     assert_eq!(journal.describe(), ["vm.a", "vm.b"]);
+    assert_eq!(
+        Journal::originals(&state).unwrap(),
+        [
+            (sysctl("a"), "60".to_owned()),
+            (sysctl("b"), "0 1".to_owned())
+        ]
+        .into()
+    );
     let dry = journal.restore(&roots, true).unwrap();
     assert_eq!(
         outcomes(&dry),

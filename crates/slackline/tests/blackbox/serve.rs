@@ -361,6 +361,14 @@ fn one_experiment_at_a_time_and_a_stop_is_at_once() {
         server.get(&format!("/experiments/{second}"))["state"],
         "queued"
     );
+    // The control's value is what the host has while nothing is measured.
+    while toy.knob() == FIRST {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let meanwhile = server.create();
+    let made = server.get(&format!("/experiments/{meanwhile}"));
+    assert_eq!(made["control"]["x"].to_string(), FIRST, "{made}");
+    server.does(&["stop", &meanwhile.to_string()]).with_code(0);
     let asked = Instant::now();
     server.does(&["stop", &first.to_string()]).with_code(0);
     let stopped = server.wait_for(first, &["stopped"]);

@@ -10,7 +10,9 @@ use host::Roots;
 
 use super::continuous::check_continuous;
 use super::locate::Source;
-use super::parameters::{KnobBinding, RESERVED, arm_configuration, check_space, is_word};
+use super::parameters::{
+    KnobBinding, Originals, RESERVED, arm_configuration, check_space, is_word,
+};
 use super::templates::check_templates;
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Scalar, Spec, TargetSpec, WorkloadSpec};
 use crate::continuous::Rules;
@@ -205,8 +207,9 @@ pub(super) fn check_experiment(
     spec: Spec,
     source: &Source,
     roots: &Roots,
+    originals: &Originals,
 ) -> Result<CheckedSpec, SpecError> {
-    let space = check_space(&spec, source, roots)?;
+    let space = check_space(&spec, source, roots, originals)?;
     let dir = folder(source.path());
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;

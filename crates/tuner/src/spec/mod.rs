@@ -15,7 +15,7 @@ pub use check::{CheckedSpec, Pins};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
 pub(crate) use parameters::arm_configuration;
-pub use parameters::{KnobBinding, as_written_here};
+pub use parameters::{KnobBinding, Originals, as_written_here};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -636,7 +636,7 @@ pub struct SearchSpec {
 /// Anything that is wrong with it, with file, line and key.
 pub fn load(path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> {
     let source = locate::Source::read(path)?;
-    check::check_experiment(source.parse()?, &source, roots)
+    check::check_experiment(source.parse()?, &source, roots, &Originals::new())
 }
 
 /// Checks a specification that is not in a file: `path` is where it would be, which says what it is (`.json`, else TOML),
@@ -645,8 +645,22 @@ pub fn load(path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> 
 /// # Errors
 /// Anything that is wrong with it, with line and key.
 pub fn check(text: String, path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> {
+    check_beside(text, path, roots, &Originals::new())
+}
+
+/// As [`check()`], while something else is measured on the host: `originals` has the values of the knobs that are changed for
+/// it, which are the control's.
+///
+/// # Errors
+/// As [`check()`].
+pub fn check_beside(
+    text: String,
+    path: &Path,
+    roots: &host::Roots,
+    originals: &Originals,
+) -> Result<CheckedSpec, SpecError> {
     let source = locate::Source::new(path, text);
-    check::check_experiment(source.parse()?, &source, roots)
+    check::check_experiment(source.parse()?, &source, roots, originals)
 }
 
 /// Reads and checks a specification of which only `parameters` are needed, and `parameter_constraints`, `initial`, `search`, `seed`
@@ -660,7 +674,7 @@ pub fn load_space(
 ) -> Result<(bayes_opt::Space, bayes_opt::Settings, Goal), SpecError> {
     let source = locate::Source::read(path)?;
     let spec: Spec = source.parse()?;
-    let checked = parameters::check_space(&spec, &source, roots)?;
+    let checked = parameters::check_space(&spec, &source, roots, &Originals::new())?;
     Ok((checked.space, checked.settings, spec.goal()))
 }
 

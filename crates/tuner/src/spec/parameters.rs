@@ -67,10 +67,14 @@ impl From<&Value> for Scalar {
     }
 }
 
+/// The values of knobs that are changed just now, by which an experiment must not go.
+pub type Originals = BTreeMap<Knob, String>;
+
 pub(super) fn check_space(
     spec: &Spec,
     source: &Source,
     roots: &Roots,
+    originals: &Originals,
 ) -> Result<CheckedSpace, SpecError> {
     if spec.parameters.is_empty() {
         return Err(source.error("parameters", "there is none: nothing could be tuned"));
@@ -100,7 +104,7 @@ pub(super) fn check_space(
         let mut default = parameter.default.as_ref().map(Value::from);
         if let Some((field, knob)) = knob {
             let live = match knob.read(roots) {
-                Ok(live) => live,
+                Ok(live) => originals.get(&knob).cloned().or(live),
                 Err(error) if parameter.optional => {
                     skipped.push(format!("{name}: {error}"));
                     continue;
