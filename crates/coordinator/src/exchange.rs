@@ -6,7 +6,6 @@ use tuner::evaluation::Block;
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
 use tuner::report::{EvaluationRecord, Report};
-use tuner::spec::Scalar;
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -79,7 +78,7 @@ impl Coordinator {
         spec.name = Some(report.name.clone());
         for parameter in &mut spec.parameters {
             if let Some(value) = report.control.get(&parameter.name) {
-                parameter.default = Some(Scalar::from(value));
+                parameter.pin(value);
             }
         }
         let evaluations = std::mem::take(&mut report.evaluations);

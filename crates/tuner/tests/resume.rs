@@ -233,3 +233,30 @@ fn the_control_is_pinned() {
         spec.space.default_configuration()
     );
 }
+
+/// The range that `check` shows is also that of every later sitting, of `serve` and of workers.
+#[test]
+fn a_live_value_outside_of_the_range_stays_the_control_once_it_is_pinned() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, live) in [("fin", "300"), ("share", "0.75"), ("off", "0")] {
+        let file = dir.path().join("proc/sys/net").join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, live).unwrap();
+    }
+    let text = r#"{ "parameters": [
+            { "name": "fin", "type": "int", "low": 10, "high": 120, "step": 20, "sysctl": "net.fin" },
+            { "name": "share", "type": "float", "low": 0.0, "high": 0.5, "step": 0.1, "sysctl": "net.share" },
+            { "name": "off", "type": "int", "low": 10, "high": 120, "special": [0], "sysctl": "net.off" }
+        ],
+        "target": { "start": ["sleep", "1000"] },
+        "workload": { "command": ["true"], "parse": "wrk" },
+        "objective": { "metric": "latency_p99_us" } }"#;
+    let check = |text, roots: &Roots| check(text, "made.json".as_ref(), roots);
+    let spec = check(text.to_owned(), &Roots::at(dir.path())).unwrap();
+    let pinned = serde_json::to_string(&spec.pinned()).unwrap();
+    // Somebody has changed the knobs since.
+    std::fs::write(dir.path().join("proc/sys/net/fin"), "50").unwrap();
+    std::fs::write(dir.path().join("proc/sys/net/share"), "0.25").unwrap();
+    let again = check(pinned, &Roots::at(dir.path())).unwrap();
+    assert_eq!(again.space.parameters(), spec.space.parameters());
+}

@@ -14,7 +14,7 @@ use super::parameters::{
     KnobBinding, Originals, RESERVED, arm_configuration, check_space, is_word,
 };
 use super::templates::check_templates;
-use super::{MetricConstraint, ObjectiveSpec, Pairing, Scalar, Spec, TargetSpec, WorkloadSpec};
+use super::{MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
 use crate::continuous::Rules;
 use crate::error::SpecError;
 use crate::http;
@@ -150,7 +150,7 @@ impl CheckedSpec {
         let control = self.space.default_configuration();
         for parameter in &mut spec.parameters {
             if let Some(value) = control.get(&parameter.name) {
-                parameter.default = Some(Scalar::from(value));
+                parameter.pin(value);
             }
         }
         spec

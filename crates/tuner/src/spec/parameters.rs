@@ -346,6 +346,31 @@ fn include_live(kind: &mut Kind, default: &Value) {
     }
 }
 
+impl ParameterSpec {
+    /// Writes the control's value out. Where it was the live one, the range that was widened to it is written out with it: what
+    /// is not live any more has to lie within.
+    pub fn pin(&mut self, control: &Value) {
+        let pinned = Scalar::from(control);
+        let is_live = self.default.is_none() && !self.special.contains(&pinned);
+        if is_live && let Ok(mut kind) = kind_of(self) {
+            include_live(&mut kind, control);
+            match kind {
+                Kind::Int {
+                    low, high, step, ..
+                } => {
+                    (self.low, self.high) = (Some(low as f64), Some(high as f64));
+                    self.step = self.step.map(|_| step as f64);
+                }
+                Kind::Float {
+                    low, high, step, ..
+                } => (self.low, self.high, self.step) = (Some(low), Some(high), step),
+                _ => {}
+            }
+        }
+        self.default = Some(pinned);
+    }
+}
+
 fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
     let takes = match parameter.kind {
         ParameterType::Int => "an int has low, high, step and scale",
