@@ -11,7 +11,7 @@ use ureq::http;
 
 use crate::neighbours::Watch;
 use crate::report::{Latency, NO_ANSWER, Report, STATUS};
-use crate::{Arrivals, Error, Request, client};
+use crate::{Arrivals, Error, Request, check_url, client};
 
 /// The longest latency that is told apart: ten minutes.
 const LATENCY_MAX_US: u64 = 600_000_000;
@@ -95,6 +95,10 @@ pub fn run(plan: &Plan, stop: &(dyn Fn() -> bool + Sync)) -> Result<Report, Erro
     let number = |what, reason: String| Error::Number { what, reason };
     if plan.requests.is_empty() {
         return Err(number("requests", "there are none".to_owned()));
+    }
+    for request in &plan.requests {
+        check_url(&request.url)
+            .map_err(|reason| number("url", format!("{}: {reason}", request.url)))?;
     }
     if plan.connections == 0 || plan.connections > CONNECTIONS_MAX {
         return Err(number(
@@ -221,13 +225,23 @@ fn record(histogram: &mut Histogram<u64>, time: Duration) {
     histogram.saturating_record(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
 }
 
+/// What went wrong, in a few words that many requests have in common.
+fn kind(error: ureq::Error) -> String {
+    match error {
+        ureq::Error::Timeout(_) => NO_ANSWER.to_owned(),
+        ureq::Error::Io(error) => match error.kind().to_string() {
+            // For a name that nobody knows, for one, the standard library has no word; the error itself has.
+            kind if ["other error", "uncategorized error"].contains(&kind.as_str()) => {
+                error.to_string()
+            }
+            kind => kind,
+        },
+        error => error.to_string(),
+    }
+}
+
 /// Sends a request and reads the whole answer; the error is its kind, in a few words.
 fn send(agent: &ureq::Agent, request: &Request) -> Result<(), String> {
-    let kind = |error: ureq::Error| match error {
-        ureq::Error::Io(error) => error.kind().to_string(),
-        ureq::Error::Timeout(_) => NO_ANSWER.to_owned(),
-        error => error.to_string(),
-    };
     let built = http::Request::builder()
         .method(request.method.as_str())
         .uri(&request.url)
@@ -239,9 +253,69 @@ fn send(agent: &ureq::Agent, request: &Request) -> Result<(), String> {
         agent.run(built)
     };
     let (parts, body) = answer.map_err(kind)?.into_parts();
-    io::copy(&mut body.into_reader(), &mut io::sink()).map_err(|error| error.kind().to_string())?;
+    // A body that stalls or breaks off midway is wrapped by its reader.
+    io::copy(&mut body.into_reader(), &mut io::sink()).map_err(|error| kind(error.into()))?;
     if parts.status.as_u16() >= 400 {
         return Err(format!("{STATUS}{}", parts.status.as_u16()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What is said of a service that answers so, and then says nothing more, or closes.
+    fn said_of(answer: &'static str, closes: bool) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            if !closes {
+                // Until the generator has given up.
+                let _ = stream.read(&mut [0; 1]);
+            }
+        });
+        let plan = Plan {
+            requests: vec![Request::get(&url)],
+            arrivals: Arrivals::Recorded { at_s: vec![0.0] },
+            duration: Duration::from_secs(1),
+            connections: 1,
+            timeout: Duration::from_millis(300),
+            service_group: None,
+        };
+        let report = run(&plan, &|| false).unwrap();
+        serving.join().unwrap();
+        assert_eq!((report.due, report.errors), (1, 1));
+        let (kind, _) = report.error_kinds.into_iter().next().unwrap();
+        kind
+    }
+
+    #[test]
+    fn an_answer_that_stalls_midway_did_not_come_in_time() {
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nok";
+        assert_eq!(said_of(head, false), NO_ANSWER);
+        assert_eq!(said_of("", false), NO_ANSWER);
+        assert_eq!(said_of(head, true), "unexpected end of file");
+        let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n0\r\n\r\n";
+        let kind = said_of(chunks, true);
+        assert!(kind.contains("chunk"), "{kind}");
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_said_to_be_one() {
+        let agent: ureq::Agent = client(Duration::from_secs(5)).build().into();
+        let kind = send(&agent, &Request::get("http://no-such-host.invalid/")).unwrap_err();
+        assert!(
+            ["lookup", "host", "resolve"]
+                .iter()
+                .any(|word| kind.contains(word)),
+            "{kind}"
+        );
+    }
 }

@@ -22,7 +22,7 @@ mod requests;
 use std::path::{Path, PathBuf};
 
 pub use arrivals::Arrivals;
-pub use client::{client, is_url};
+pub use client::{check_url, client, is_url};
 pub use generator::{Plan, run};
 pub use neighbours::Neighbours;
 pub use report::{Bottleneck, Latency, Report};

@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "constant"])]
     schedule: Option<PathBuf>,
     /// How long requests are due, in seconds.
-    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds, value_name = "S")]
     duration_s: f64,
 }
 
@@ -42,16 +42,22 @@ pub(crate) struct Source {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// An answer that takes longer is an error.
-    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds, value_name = "S")]
     timeout_s: f64,
 }
 
 pub(crate) fn url(text: &str) -> Result<String, String> {
-    if load::is_url(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("it has to begin with http:// or https://".to_owned())
-    }
+    load::check_url(text).map(|()| text.to_owned())
+}
+
+/// No run is longer, and no answer waited for longer: a week.
+const SECONDS_MAX: f64 = 604_800.0;
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    seconds
+        .filter(|seconds| *seconds > 0.0 && *seconds <= SECONDS_MAX)
+        .ok_or_else(|| format!("it has to be above 0 and at most {SECONDS_MAX}"))
 }
 
 impl Source {
@@ -107,6 +113,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
     if let Some(signal) = interrupt.signal() {
         return Ok(Done::Signal(signal));
+    }
+    if report.due == 0 {
+        anyhow::bail!("no request was due: raise --rate or --duration-s");
     }
     if let Some(failure) = report.failure() {
         message(&failure);
