@@ -291,16 +291,22 @@ struct Outcome {
     p99_at_least_ms: f64,
     error_share: f64,
     complaint: Option<String>,
+    /// That no request succeeded, and why.
+    failure: Option<String>,
 }
 
 impl Outcome {
     fn figures(&self) -> String {
         match self.p99_ms.is_finite() {
-            true => format!(
-                "p99 {:.1} ms, {:.2} % errors",
-                self.p99_ms,
-                100.0 * self.error_share
-            ),
+            true => {
+                let failure = self.failure.iter().map(|failure| format!(", {failure}"));
+                format!(
+                    "p99 {:.1} ms, {:.2} % errors{}",
+                    self.p99_ms,
+                    100.0 * self.error_share,
+                    failure.collect::<String>()
+                )
+            }
             false => "the generator gave up".to_owned(),
         }
     }
@@ -359,6 +365,13 @@ fn trial(
         };
         let report = ::load::run(&plan, &|| interrupt.signal().is_some())?;
         stopped()?;
+        // Of nothing, no share fails.
+        ensure!(
+            report.due > 0,
+            "at {per_s:.3}/s no request was due within --step-s {}, so nothing is known there: raise --start or --step-s; where all \
+             higher rates failed, look at the service and at --slo-p99-ms",
+            arguments.step_s
+        );
         if let Some(failure) = report.failure().filter(|_| report.reached_nobody()) {
             bail!("at {per_s:.1}/s {failure}");
         }
@@ -367,6 +380,7 @@ fn trial(
             p99_at_least_ms: report.latency_p99_at_least_us() / 1000.0,
             error_share: report.errors as f64 / report.due.max(1) as f64,
             complaint: report.complaint(),
+            failure: report.failure(),
         });
     }
     let (Some(command), Some(format)) = (&arguments.load.command, &arguments.parse) else {
@@ -385,6 +399,7 @@ fn trial(
                 p99_at_least_ms: f64::INFINITY,
                 error_share: 1.0,
                 complaint: None,
+                failure: None,
             });
         }
         output => output?,
@@ -401,6 +416,7 @@ fn trial(
         p99_at_least_ms: p99_us / 1000.0,
         error_share: errors / (requests + errors).max(1.0),
         complaint: None,
+        failure: None,
     })
 }
 

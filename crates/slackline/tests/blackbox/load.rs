@@ -301,6 +301,19 @@ fn another_generator_finds_the_same_capacity_in_every_search() {
 }
 
 #[test]
+fn a_service_that_always_fails_has_no_capacity() {
+    let toy = Toy::new();
+    let server = Server::start(&service_file(&toy, 20_000));
+    let bad = format!("{}/bad", server.url());
+    let mut command = toy.slackline(&["throttle", "loadtest", "--url", &bad]);
+    command.args(["--slo-p99-ms", "5", "--start", "4", "--step-s", "0.5"]);
+    // Down to rates at which nothing is due, and so nothing failed.
+    Ended::of(command)
+        .with_code(2)
+        .saying(&["no request succeeded: status 500", "no request was due"]);
+}
+
+#[test]
 fn a_tune_can_use_the_generator() {
     let mut toy = Toy::attached();
     let server = Server::start(&toy.path("service"));
@@ -358,6 +371,16 @@ fn what_cannot_be_loaded_is_an_error() {
             "/nonexistent: No such file",
         ),
         (vec![], "--rate"),
+        (
+            vec!["--rate", "1", "--timeout-s", "0"],
+            "it has to be above 0 and at most 604800",
+        ),
+        // An end that no clock reaches was a panic in every thread.
+        (
+            vec!["--rate", "1", "--timeout-s", "1.5e19"],
+            "it has to be above 0 and at most 604800",
+        ),
+        (vec!["--rate", "1e-9"], "no request was due: raise --rate"),
     ] {
         let mut command = toy.slackline(&url);
         command.args(arguments);
@@ -379,6 +402,10 @@ fn what_cannot_be_loaded_is_an_error() {
     Ended::of(command)
         .with_code(2)
         .saying(&["it has to begin with http://"]);
+    let command = toy.slackline(&["load", "--url", "http://h/a b", "--rate", "1"]);
+    Ended::of(command)
+        .with_code(2)
+        .saying(&["a space has to be written as %20"]);
     let mut command = toy.slackline(&["throttle", "loadtest", "--url", "http://127.0.0.1:1"]);
     command.args(["--slo-p99-ms", "10", "--runs", "1"]);
     Ended::of(command)
