@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use tuner::SpecError;
+use tuner::spec::Source;
 
 use crate::error::Error;
 
@@ -53,11 +54,12 @@ impl ServerConfig {
     /// # Errors
     /// What is wrong with it, with file, line and key.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let config: Self = read(path)?;
+        let source = Source::read(path)?;
+        let config: Self = source.parse()?;
         if !(1.0..=3600.0).contains(&config.lease_s) {
-            return Err(wrong(path, "lease_s must be between 1 and 3600"));
+            return Err(source.error("lease_s", "must be between 1 and 3600").into());
         }
-        config.nats.check(path)?;
+        config.nats.check(&source)?;
         Ok(config)
     }
 
@@ -105,57 +107,72 @@ impl WorkerConfig {
     /// # Errors
     /// What is wrong with it, with file, line and key.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let config: Self = read(path)?;
-        for key in &config.coordinator_keys {
+        let source = Source::read(path)?;
+        let config: Self = source.parse()?;
+        for (index, key) in config.coordinator_keys.iter().enumerate() {
             if crate::signing::bytes_of_hex(key).is_none_or(|bytes| bytes.len() != 32) {
-                return Err(wrong(
-                    path,
-                    "coordinator_keys: a key is 64 hexadecimal digits, as in a coordinator's signing.pub",
-                ));
+                let why = "a key is 64 hexadecimal digits, as in a coordinator's signing.pub";
+                return Err(source
+                    .error(&format!("coordinator_keys[{index}]"), why)
+                    .into());
             }
         }
         if config.coordinator_keys.is_empty() && config.allow.commands.is_empty() {
-            return Err(wrong(
-                path,
-                "there are neither coordinator_keys nor allow.commands: this worker would run nothing",
-            ));
+            let why = "there are neither coordinator_keys nor allow.commands: this worker would run nothing";
+            return Err(source.error("", why).into());
         }
-        config.nats.check(path)?;
+        if let Some(name) = &config.name
+            && (name.trim().is_empty() || name.chars().any(char::is_control))
+        {
+            let why = format!("is {name:?}: it has to be a line of text");
+            return Err(source.error("name", why).into());
+        }
+        config.nats.check(&source)?;
         Ok(config)
     }
 }
 
 impl Nats {
-    fn check(&self, path: &Path) -> Result<(), Error> {
-        let has_scheme = ["nats://", "tls://"]
+    fn check(&self, source: &Source) -> Result<(), SpecError> {
+        let wrong = |key: &str, why: &str| Err(source.error(&format!("nats.{key}"), why));
+        let host = ["nats://", "tls://"]
             .iter()
-            .any(|scheme| self.url.starts_with(scheme));
-        if !has_scheme {
-            return Err(wrong(path, "nats.url begins with nats:// or tls://"));
+            .find_map(|scheme| self.url.strip_prefix(scheme));
+        match host {
+            None => return wrong("url", "has to begin with nats:// or tls://"),
+            Some("") => return wrong("url", "has no host: write nats://HOST:4222"),
+            Some(_) => {}
         }
         if self.certificate.is_some() != self.key.is_some() {
-            return Err(wrong(path, "nats.certificate and nats.key belong together"));
+            let missing = if self.key.is_some() {
+                "key"
+            } else {
+                "certificate"
+            };
+            return wrong(missing, "nats.certificate and nats.key belong together");
         }
         if self.user.is_some() && self.password_file.is_none() {
-            return Err(wrong(path, "nats.user needs nats.password_file"));
+            return wrong("user", "needs nats.password_file");
         }
-        Ok(())
+        for (key, file) in [
+            ("ca", &self.ca),
+            ("certificate", &self.certificate),
+            ("key", &self.key),
+            ("password_file", &self.password_file),
+        ] {
+            if let Some(file) = file
+                && let Err(error) = std::fs::File::open(file)
+            {
+                return wrong(key, &format!("{}: {error}", file.display()));
+            }
+        }
+        match self.password_file.as_ref().map(std::fs::read_to_string) {
+            Some(Ok(secret)) if secret.trim().is_empty() => {
+                wrong("password_file", "the file is empty")
+            }
+            _ => Ok(()),
+        }
     }
-}
-
-fn wrong(path: &Path, message: &str) -> Error {
-    Error::Config {
-        path: path.to_owned(),
-        message: message.to_owned(),
-    }
-}
-
-fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::File {
-        path: path.to_owned(),
-        source,
-    })?;
-    toml::from_str(&text).map_err(|error| wrong(path, error.to_string().trim_end()))
 }
 
 #[cfg(test)]
@@ -172,6 +189,7 @@ mod tests {
     #[test]
     fn a_wrong_file_is_refused_with_its_name_and_the_reason() {
         let nats = "[nats]\nurl = \"nats://127.0.0.1:4222\"\n";
+        let known = format!("coordinator_keys = [\"{}\"]\n", "0".repeat(64));
         for (text, why) in [
             (nats.to_owned(), "neither coordinator_keys"),
             (
@@ -179,6 +197,24 @@ mod tests {
                 "64 hexadecimal",
             ),
             (format!("colour = 1\n{nats}"), "unknown field `colour`"),
+            (
+                format!("\ncoordinator_keys = \"1\"\n{nats}"),
+                "worker.toml:2: coordinator_keys: invalid type: string \"1\", expected a list",
+            ),
+            ("[nats]\nurl = 1\n".to_owned(), "worker.toml:2: nats.url: "),
+            (String::new(), "worker.toml: the file is empty"),
+            (
+                format!("{known}{nats}ca = \"/nonexistent/ca.pem\"\n"),
+                "worker.toml:4: nats.ca: /nonexistent/ca.pem: No such file",
+            ),
+            (
+                format!("{known}[nats]\nurl = \"nats://\"\n"),
+                "worker.toml:3: nats.url: has no host",
+            ),
+            (
+                format!("name = \"\"\n{known}{nats}"),
+                "worker.toml:1: name: is \"\"",
+            ),
             (
                 format!(
                     "coordinator_keys = [\"{}\"]\n[nats]\nurl = \"10.0.0.1\"",

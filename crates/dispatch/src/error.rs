@@ -14,12 +14,15 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file of configuration is wrong.
-    #[error("{path}: {message}")]
-    Config {
+    #[error(transparent)]
+    Config(#[from] tuner::SpecError),
+    /// A signing key is none.
+    #[error("{path}: it is no Ed25519 key in PKCS #8: {reason}")]
+    Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with the line where there is one.
-        message: String,
+        /// Why not.
+        reason: String,
     },
     /// NATS refuses, for good: credentials, certificates, a server without JetStream.
     #[error("NATS at {url}: {message}")]

@@ -52,9 +52,9 @@ impl Signer {
             }
             Err(error) => return Err(failed(error)),
         };
-        let key = Ed25519KeyPair::from_pkcs8(&bytes).map_err(|error| Error::Config {
+        let key = Ed25519KeyPair::from_pkcs8(&bytes).map_err(|error| Error::Key {
             path: path.clone(),
-            message: format!("it is no Ed25519 key in PKCS #8: {error}"),
+            reason: error.to_string(),
         })?;
         let signer = Self { key };
         let public = state_dir.join("signing.pub");

@@ -367,6 +367,10 @@ fn wrong_types_are_said_in_words() {
         ("[evaluation]\nearly_abort = 1", "expected true or false"),
         ("[search]\nwarm_start = 3", "expected a list"),
         ("[workers]\nat_once = []", "expected a whole number"),
+        (
+            "[workers]\nat_once = -1",
+            "integer `-1`, expected a whole number from 0",
+        ),
     ] {
         let error = error_with(metric, &format!("{metric}\n{section}"));
         assert!(error.contains(words), "{error}");

@@ -5,7 +5,7 @@ use std::path::Path;
 use bayes_opt::Observation;
 
 use super::Spec;
-use super::locate::Source;
+use super::locate::{Source, plain};
 use crate::error::SpecError;
 use crate::report::Report;
 use crate::tell::Tell;
@@ -45,7 +45,10 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
             .map(|(index, line)| {
                 let tell: Result<Tell, _> = serde_json::from_str(line);
                 let observation = tell
-                    .map_err(|error| error.to_string())
+                    // Of the one line, the column is enough.
+                    .map_err(|error| {
+                        plain(&error.to_string()).replace(" at line 1 column", ", column")
+                    })
                     .and_then(|tell| tell.observation(spec.goal()));
                 observation.map_err(|message| format!("line {}: {message}", index + 1))
             })

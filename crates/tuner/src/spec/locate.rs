@@ -1,16 +1,16 @@
-//! Reads a specification's text and finds the line on which a key stands.
+//! Reads a specification's text, or that of another file of configuration, and finds the line on which a key stands.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::Spec;
 use crate::error::SpecError;
 
-/// A specification's text, and where its keys are.
-pub(super) struct Source {
+/// A file's text, and where its keys are.
+pub struct Source {
     path: PathBuf,
     text: String,
     json: bool,
@@ -19,7 +19,11 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn read(path: &Path) -> Result<Self, SpecError> {
+    /// Reads the file: JSON where its name ends so, otherwise TOML.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(path: &Path) -> Result<Self, SpecError> {
         let error = |line, message| SpecError {
             file: path.to_owned(),
             line,
@@ -63,7 +67,11 @@ impl Source {
         &self.path
     }
 
-    pub(super) fn parse(&self) -> Result<Spec, SpecError> {
+    /// What it says.
+    ///
+    /// # Errors
+    /// Where it is not of this form: the line, and the key if there is one.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, SpecError> {
         if self.text.trim().is_empty() {
             return Err(SpecError {
                 file: self.path.clone(),
@@ -116,7 +124,8 @@ impl Source {
     }
 
     /// An error about `key`, on the line of the nearest enclosing key that the text has.
-    pub(super) fn error(&self, key: &str, message: impl Into<String>) -> SpecError {
+    #[must_use]
+    pub fn error(&self, key: &str, message: impl Into<String>) -> SpecError {
         let mut prefix = key;
         let line = loop {
             if let Some(&offset) = self.offsets.get(prefix) {
@@ -204,7 +213,7 @@ fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut HashMap<St
 }
 
 /// What the readers of JSON and TOML say, without the names of types.
-fn plain(message: &str) -> String {
+pub fn plain(message: &str) -> String {
     let names = [
         (" as i128", " (beyond 64 bits)"),
         ("expected usize", "expected a whole number from 0 on"),
@@ -320,6 +329,7 @@ impl JsonKeys<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Spec;
     use super::*;
 
     #[test]
@@ -341,7 +351,7 @@ mod tests {
             Path::new("x.toml"),
             "seed = 1\nparameters = []\nsede = 2\n".into(),
         );
-        let error = source.parse().unwrap_err();
+        let error = source.parse::<Spec>().unwrap_err();
         assert_eq!(error.line, Some(3));
         assert!(error.to_string().contains("sede"), "{error}");
     }
@@ -350,7 +360,7 @@ mod tests {
         #[test]
         fn never_panics(text in ".{0,200}", json in proptest::bool::ANY) {
             let source = Source::new(Path::new(if json { "x.json" } else { "x.toml" }), text);
-            let _ = source.parse();
+            let _ = source.parse::<Spec>();
             let _ = source.error("parameters[0].low", "m");
         }
     }

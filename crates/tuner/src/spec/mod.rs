@@ -14,6 +14,7 @@ mod templates;
 pub use check::{CheckedSpec, Pins};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
+pub use locate::{Source, plain};
 pub(crate) use parameters::arm_configuration;
 pub use parameters::{KnobBinding, Originals, as_written_here};
 
