@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use coordinator::Coordinator;
 use coordinator::store::{Location, Store};
 use dashboard::{Access, Options};
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
-    anyhow::ensure!(arguments.rate > 0.0, "--rate must be above 0");
+    ensure!(arguments.rate > 0.0, "--rate must be above 0");
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let state_dir = std::path::absolute(state_dir)?;
     std::fs::DirBuilder::new()
@@ -47,6 +47,13 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         .mode(0o700)
         .create(&state_dir)
         .with_context(|| format!("{}", state_dir.display()))?;
+    if let Some(store) = &arguments.store {
+        let scheme = store.split_once("://").map_or("", |(scheme, _)| scheme);
+        ensure!(
+            ["", "postgresql", "postgres"].contains(&scheme),
+            "--store {scheme}://…: a store is postgresql://…, or a SQLite file"
+        );
+    }
     let location = match &arguments.store {
         Some(text) => Location::parse(text),
         None => Location::Sqlite(state_dir.join("slackline.db")),

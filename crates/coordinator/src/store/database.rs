@@ -46,10 +46,20 @@ impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Sqlite(path) => path.display().fmt(f),
-            Self::Postgres(url) => match url.split_once('@') {
-                Some((_, rest)) => write!(f, "postgresql://…@{rest}"),
-                None => f.write_str(url),
-            },
+            Self::Postgres(url) => {
+                let url = match url.split_once('@') {
+                    Some((_, rest)) => format!("postgresql://…@{rest}"),
+                    None => url.clone(),
+                };
+                // It may stand among the parameters as well (libpq, "Connection URIs").
+                url.split_inclusive(['?', '&']).try_for_each(|part| {
+                    match part.strip_prefix("password=") {
+                        Some(rest) if rest.ends_with('&') => f.write_str("password=…&"),
+                        Some(_) => f.write_str("password=…"),
+                        None => f.write_str(part),
+                    }
+                })
+            }
         }
     }
 }
@@ -358,4 +368,27 @@ fn postgres_error(name: &str, error: &postgres::Error) -> Error {
         .source()
         .map_or_else(|| error.to_string(), ToString::to_string);
     Error::Unavailable(format!("{name}: {source}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Location;
+
+    #[test]
+    fn a_store_is_named_without_its_password() {
+        for (url, name) in [
+            ("postgres://me:secret@h/d", "postgresql://…@h/d"),
+            (
+                "postgresql:///d?host=/run&password=secret&user=me",
+                "postgresql:///d?host=/run&password=…&user=me",
+            ),
+            (
+                "postgresql://h/d?password=secret",
+                "postgresql://h/d?password=…",
+            ),
+            ("postgresql://h/d", "postgresql://h/d"),
+        ] {
+            assert_eq!(Location::parse(url).to_string(), name);
+        }
+    }
 }
