@@ -1,8 +1,9 @@
 //! A connection to NATS, by its configuration.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions};
+use async_nats::{Client, ClientError, ConnectOptions, Event};
 
 use crate::config::Nats;
 use crate::error::Error;
@@ -19,12 +20,18 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a cut connection is noticed: after two such pings.
 const PING: Duration = Duration::from_secs(5);
 
-/// Connects, or goes on trying in the background; it also reconnects by itself.
-pub(crate) async fn connect(nats: &Nats, name: &str) -> Result<Client, Error> {
+/// Connects, or goes on trying in the background; it also reconnects by itself. What keeps it from that is reported, once.
+pub(crate) async fn connect(nats: &Nats, name: &str, report: fn(&str)) -> Result<Client, Error> {
+    let url = without_login(&nats.url);
     let failed = |message: String| Error::Nats {
-        url: nats.url.clone(),
+        url: url.clone(),
         message,
     };
+    let link = Arc::new(Link {
+        url: url.clone(),
+        trouble: Mutex::default(),
+        report,
+    });
     let mut options = ConnectOptions::new()
         .name(name)
         .retry_on_initial_connect()
@@ -32,14 +39,15 @@ pub(crate) async fn connect(nats: &Nats, name: &str) -> Result<Client, Error> {
         .connection_timeout(REQUEST_TIMEOUT)
         .ping_interval(PING)
         .reconnect_delay_callback(|attempts| Duration::from_millis(100 * attempts.min(20) as u64))
-        .require_tls(nats.url.starts_with("tls://"));
+        .require_tls(nats.url.starts_with("tls://"))
+        .event_callback(move |event| {
+            let link = Arc::clone(&link);
+            async move { link.note(&event) }
+        });
     if let Some(ca) = &nats.ca {
-        readable(ca)?;
         options = options.add_root_certificates(ca.clone());
     }
     if let (Some(certificate), Some(key)) = (&nats.certificate, &nats.key) {
-        readable(certificate)?;
-        readable(key)?;
         options = options.add_client_certificate(certificate.clone(), key.clone());
     }
     if let Some(file) = &nats.password_file {
@@ -59,12 +67,86 @@ pub(crate) async fn connect(nats: &Nats, name: &str) -> Result<Client, Error> {
         .map_err(|error| failed(error.to_string()))
 }
 
-fn readable(path: &std::path::Path) -> Result<(), Error> {
-    match std::fs::File::open(path) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(Error::File {
-            path: path.to_owned(),
-            source,
-        }),
+/// A connection as those see it who look after it.
+struct Link {
+    url: String,
+    /// What was said last; empty where all is well.
+    trouble: Mutex<String>,
+    report: fn(&str),
+}
+
+impl Link {
+    /// Says what has changed.
+    fn note(&self, event: &Event) {
+        let now = match event {
+            Event::Connected => String::new(),
+            Event::ClientError(ClientError::Other(what)) => with_advice(what),
+            Event::ServerError(error) => error.to_string(),
+            _ => return,
+        };
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if *trouble == now {
+            return;
+        }
+        (self.report)(&match now.as_str() {
+            "" => format!("NATS at {} is reached", self.url),
+            now => format!("NATS at {}: {now}", self.url),
+        });
+        *trouble = now;
+    }
+}
+
+/// What the client says of a connection that fails is a kind in two words (`ConnectErrorKind`); which key may be wrong is added.
+fn with_advice(what: &str) -> String {
+    let advice = match what {
+        "authorization violation" => "does it know nats.user, and what nats.password_file holds?",
+        "DNS error" => "is the host of nats.url right?",
+        "IO error" | "timed out" => {
+            "does it run, listen at nats.url, and speak TLS where that begins with tls://?"
+        }
+        "TLS error" => {
+            "does it speak TLS, is its certificate of an authority in nats.ca, and are nats.certificate and nats.key what it asks for?"
+        }
+        _ => return what.to_owned(),
+    };
+    format!("{what}: {advice}")
+}
+
+/// A URL without what stands before its host, which may be a password.
+fn without_login(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    #[test]
+    fn what_is_in_the_way_is_said_once_and_then_that_it_is_over() {
+        let link = Link {
+            url: without_login("nats://me:secret@h:4222"),
+            trouble: Mutex::default(),
+            report: |text| SAID.lock().unwrap().push(text.to_owned()),
+        };
+        let failed = |what: &str| Event::ClientError(ClientError::Other(what.to_owned()));
+        for event in [
+            Event::Connected,
+            failed("IO error"),
+            failed("IO error"),
+            failed("authorization violation"),
+            Event::Connected,
+        ] {
+            link.note(&event);
+        }
+        let said = SAID.lock().unwrap();
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(said[0].starts_with("NATS at nats://…@h:4222: IO error: does it run"));
+        assert!(said[1].contains("nats.password_file"), "{said:?}");
+        assert_eq!(said[2], "NATS at nats://…@h:4222 is reached");
     }
 }

@@ -38,11 +38,11 @@ pub struct Office {
 }
 
 impl Office {
-    /// Connects, now or as soon as NATS is there.
+    /// Connects, now or as soon as NATS is there. What is in the way is reported.
     ///
     /// # Errors
     /// The configuration cannot be used, or the signing key cannot be read.
-    pub fn open(config: &ServerConfig, state_dir: &Path) -> Result<Self, Error> {
+    pub fn open(config: &ServerConfig, state_dir: &Path, report: fn(&str)) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(16)
@@ -50,7 +50,7 @@ impl Office {
             .enable_all()
             .build()
             .map_err(Error::Runtime)?;
-        let client = runtime.block_on(connect(&config.nats, "slackline coordinator"))?;
+        let client = runtime.block_on(connect(&config.nats, "slackline coordinator", report))?;
         Ok(Self {
             client,
             signer: Signer::at(state_dir)?,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_nats::Client;
+use async_nats::connection::State;
 use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::{self, AckKind, Message};
+use async_nats::{Client, RequestErrorKind};
 use futures_util::StreamExt as _;
 use host::Roots;
 use tuner::assignment::{self, Measured};
@@ -40,7 +41,7 @@ pub fn run(
     config: &WorkerConfig,
     state_dir: &Path,
     interrupt: &Interrupt,
-    report: &(dyn Fn(&str) + Sync),
+    report: fn(&str),
 ) -> Result<(), Error> {
     restore(state_dir, report)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -49,7 +50,7 @@ pub fn run(
         .map_err(Error::Runtime)?;
     let ended = runtime.block_on(async {
         let hello = hello(config);
-        let client = connect(&config.nats, &hello.name).await?;
+        let client = connect(&config.nats, &hello.name, report).await?;
         let mut worker = Worker {
             config,
             state_dir: state_dir.to_owned(),
@@ -67,7 +68,7 @@ pub fn run(
     ended
 }
 
-fn restore(state_dir: &Path, report: &(dyn Fn(&str) + Sync)) -> Result<(), Error> {
+fn restore(state_dir: &Path, report: fn(&str)) -> Result<(), Error> {
     let undone = tuner::undo::undo(state_dir, &Roots::default(), false)?;
     if let Some(sentence) = undone.sentence() {
         report(&sentence);
@@ -104,7 +105,7 @@ struct Worker<'a> {
     config: &'a WorkerConfig,
     state_dir: PathBuf,
     interrupt: Interrupt,
-    report: &'a (dyn Fn(&str) + Sync),
+    report: fn(&str),
     client: Client,
     hello: Hello,
     lease: Duration,
@@ -178,7 +179,15 @@ impl Worker<'_> {
             ));
         }
         let answer = self.client.request(COORDINATOR, body.into()).await;
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = answer.map_err(|error| {
+            if self.client.connection_state() != State::Connected {
+                "NATS is not reached".to_owned()
+            } else if error.kind() == RequestErrorKind::NoResponders {
+                "none is there: does `slackline serve --workers` run, on this NATS?".to_owned()
+            } else {
+                error.to_string()
+            }
+        })?;
         serde_json::from_slice(&answer.payload).map_err(|error| error.to_string())
     }
 
@@ -270,6 +279,9 @@ impl Worker<'_> {
             let _ = message.ack_with(AckKind::Nak(None)).await;
         } else {
             measured.host = Some(self.hello.name.clone());
+            if let (Some(_), Some(reason)) = (measured.failure, &measured.reason) {
+                (self.report)(&format!("{ticket} could not be measured here: {reason}"));
+            }
             let is_sick = measured.failure == Some(tuner::report::Failure::Harness);
             self.bring(&message, ticket, attempt, measured).await;
             self.sick = if is_sick { self.sick + 1 } else { 0 };
@@ -389,7 +401,7 @@ impl Measuring {
         };
         if !live.left_over().is_empty() {
             drop(live);
-            if restore(&self.state_dir, &|_| ()).is_err() {
+            if restore(&self.state_dir, |_| ()).is_err() {
                 return (failed("the host could not be restored".into()), false);
             }
             live = match Live::new(&spec, &self.state_dir, self.interrupt.clone()) {

@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let office = match &config {
         Some(config) => {
             coordinator = coordinator.with_workers(config.lease());
-            Some(Office::open(config, &state_dir)?)
+            Some(Office::open(config, &state_dir, message)?)
         }
         None => None,
     };

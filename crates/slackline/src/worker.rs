@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let config = WorkerConfig::read(&arguments.config)?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let state_dir = std::path::absolute(state_dir)?;
-    match dispatch::worker::run(&config, &state_dir, &interrupt, &message) {
+    match dispatch::worker::run(&config, &state_dir, &interrupt, message) {
         Ok(()) => Ok(interrupt.signal().map_or(Done::Positive, Done::Signal)),
         Err(Error::NotRestored) => {
             message("Not everything could be restored: run `slackline restore`.");
