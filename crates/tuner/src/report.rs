@@ -245,7 +245,14 @@ impl Report {
                 (None, Finding::NoDifference) => {
                     "No configuration looked better than the control: no difference shown.".into()
                 }
-                (None, _) => "No evaluation gave a result: nothing can be said.".into(),
+                (None, _) => {
+                    let nothing = "No evaluation gave a result: nothing can be said.";
+                    let mut reasons = self.evaluations.iter().rev();
+                    match reasons.find_map(|record| record.reason.as_deref()) {
+                        Some(reason) => format!("{nothing} The last one that failed: {reason}"),
+                        None => nothing.into(),
+                    }
+                }
             };
         };
         let Some(interval) = winner.ratios.get(metric) else {
@@ -316,5 +323,38 @@ impl Report {
         };
         ranked.sort_by(|a, b| class(a).cmp(&class(b)).then(score(a).total_cmp(&score(b))));
         ranked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use host::Roots;
+
+    use crate::assignment::Measured;
+
+    #[test]
+    fn where_no_evaluation_gave_a_result_the_last_reason_is_said() {
+        let text = r#"{
+            "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "default": 5 }],
+            "target": { "start": ["true"] },
+            "workload": { "command": ["true"], "parse": "wrk" },
+            "objective": { "metric": "latency_p99_us" } }"#;
+        let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
+        let mut report = crate::experiment::begin(&spec);
+        let reason = "the order is not signed with a key that it knows";
+        for number in 1..3 {
+            let record = Measured::failed(reason.into());
+            let configuration = spec.space.default_configuration();
+            report
+                .evaluations
+                .push(record.record(number, configuration));
+        }
+        assert!(report.say("latency_p99_us").ends_with(reason));
+        report.evaluations.clear();
+        assert!(
+            report
+                .say("latency_p99_us")
+                .ends_with("nothing can be said.")
+        );
     }
 }
