@@ -24,7 +24,8 @@ const WORST_OF: usize = 50;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The base URL of a Prometheus server that scrapes the agents, or of a store with the same interface.
+    /// The base URL of a Prometheus server that scrapes the agents, or of a store with the same interface; with
+    /// `USER:PASSWORD@` before the host where it wants a login.
     #[arg(long, value_name = "URL")]
     prometheus: String,
     /// Over how long to judge, in seconds.
@@ -149,7 +150,7 @@ fn report(arguments: &Arguments, server: &mut Prometheus) -> anyhow::Result<Repo
     let fleet = Fleet::of(services);
     let worst = worst(&selector, server, &fleet)?;
     Ok(Report {
-        prometheus: arguments.prometheus.clone(),
+        prometheus: server.shown.clone(),
         window_s: arguments.window_s,
         at: arguments.at.clone(),
         fleet,

@@ -13,7 +13,8 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
     let count = |state| fleet.in_state(state).count();
     let standing: f64 = throttled(report)
         .filter_map(|finding| finding.service.waiting)
-        .sum();
+        // Not sum(), which is -0 of nothing.
+        .fold(0.0, |sum, waiting| sum + waiting);
     let mut sentences = vec![
         format!(
             "{} services in {:.0} shards, over {} s: {:.1} cores reserved, {:.1} of them in use ({}).",
@@ -165,4 +166,32 @@ pub(super) fn percent(share: f64) -> String {
 
 fn optional(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use throttle::fleet::Fleet;
+
+    use super::*;
+
+    #[test]
+    fn where_nothing_is_throttled_no_thread_stands_still() {
+        let report = Report {
+            prometheus: String::new(),
+            window_s: 60,
+            at: None,
+            fleet: Fleet::of(Vec::new()),
+            worst: BTreeMap::new(),
+            missing: Vec::new(),
+            queries: 0,
+            queries_took_s: 0.0,
+        };
+        let sentences = summary(&report).join("\n");
+        assert!(
+            sentences.contains(": 0.0 threads stand still"),
+            "{sentences}"
+        );
+    }
 }
