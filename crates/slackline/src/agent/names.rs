@@ -30,6 +30,15 @@ impl Names {
                 name.as_deref() != Some(""),
                 "--service {text}: the name is empty"
             );
+            // As a variable that is not set leaves it.
+            anyhow::ensure!(
+                !glob.trim_matches('/').is_empty(),
+                "--service {text:?}: the glob is empty"
+            );
+            anyhow::ensure!(
+                !glob.starts_with("/sys/fs/cgroup"),
+                "--service {text}: a glob begins below the hierarchy of the cpu controller, such as system.slice/x*.service"
+            );
             let glob = GlobBuilder::new(glob.trim_matches('/'))
                 .literal_separator(true)
                 .build()
@@ -112,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_bad_pattern_is_named() {
-        for text in ["=a", "x=[", "{"] {
+        for text in ["=a", "x=[", "{", "x=", "x=/", "/sys/fs/cgroup/cpu/batch/*"] {
             let error = Names::parse(&[text.to_owned()]).err().unwrap();
             assert!(format!("{error:#}").contains(text), "{error:#}");
         }
