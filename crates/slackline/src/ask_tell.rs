@@ -5,10 +5,10 @@
 //! `{"best":1}` → `{"config":{…},"mean":…,"sd":…,"feasible":…}`, the last the probability that it survives and holds to all
 //! constraints. The value is minimised, or maximised where the specification's objective says so.
 
-use std::io::BufRead as _;
+use std::io::{BufRead as _, ErrorKind};
 use std::path::Path;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, ensure};
 use bayes_opt::{Error, Optimizer};
 use serde::Deserialize;
 use serde_json::json;
@@ -16,6 +16,9 @@ use tuner::spec::Goal;
 use tuner::tell::Tell;
 
 use crate::{Done, print};
+
+/// Configurations that one line may ask for: each is found with those before it pending.
+const ASK_MAX: usize = 1000;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
@@ -29,12 +32,16 @@ pub(crate) fn run(spec: &Path) -> anyhow::Result<Done> {
     let (space, settings, goal) = tuner::spec::load_space(spec, &host::Roots::default())?;
     let mut optimizer = Optimizer::new(space, settings)?;
     for (index, line) in std::io::stdin().lock().lines().enumerate() {
-        let line = line.context("standard input")?;
+        let number = index + 1;
+        let line = line.map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => anyhow!("standard input, line {number}: it is not UTF-8"),
+            _ => anyhow!("standard input: {error}"),
+        })?;
         if line.trim().is_empty() {
             continue;
         }
         answer(&mut optimizer, goal, &line)
-            .with_context(|| format!("standard input, line {}", index + 1))?;
+            .with_context(|| format!("standard input, line {number}"))?;
     }
     Ok(Done::Positive)
 }
@@ -43,6 +50,10 @@ fn answer(optimizer: &mut Optimizer, goal: Goal, line: &str) -> anyhow::Result<(
     let request = serde_json::from_str(line).map_err(|error| unreadable(&error, line))?;
     match request {
         Request::Ask(count) => {
+            ensure!(
+                count <= ASK_MAX,
+                "\"ask\" is {count}: ask for at most {ASK_MAX} at once"
+            );
             let asked = match optimizer.ask(count) {
                 Err(Error::Exhausted) => Vec::new(),
                 asked => asked?,
@@ -83,7 +94,8 @@ fn unreadable(error: &serde_json::Error, line: &str) -> anyhow::Error {
         ""
     };
     anyhow!(
-        "expected {{\"ask\":1}}, {{\"tell\":{{…}}}} or {{\"best\":1}}: {what}, column {}{hint}",
+        "expected {{\"ask\":1}}, {{\"tell\":{{…}}}} or {{\"best\":1}}: {}, column {}{hint}",
+        tuner::spec::plain(what),
         error.column()
     )
 }

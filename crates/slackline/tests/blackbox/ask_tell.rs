@@ -62,6 +62,10 @@ impl Session {
         writeln!(self.input, "{line}").unwrap();
     }
 
+    fn say_bytes(&mut self, bytes: &[u8]) {
+        self.input.write_all(bytes).unwrap();
+    }
+
     fn hear(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -161,11 +165,26 @@ fn of_more_than_there_are_the_rest_is_null() {
 }
 
 #[test]
+fn bytes_that_are_no_text_have_the_number_of_their_line() {
+    let toy = Toy::new();
+    let mut session = Session::start(&toy);
+    session.say(r#"{"ask":1}"#);
+    session.hear();
+    session.say_bytes(b"{\"best\":\xff}\n");
+    session
+        .end()
+        .with_code(2)
+        .saying(&["standard input, line 2: it is not UTF-8"]);
+}
+
+#[test]
 fn a_bad_line_ends_with_2_and_its_number() {
     for (line, message) in [
         ("{\"ask\":", "expected {\"ask\":1}"),
         ("{\"aks\":1}", "expected {\"ask\":1}"),
         (r#"{"ask":-1}"#, "expected {\"ask\":1}"),
+        (r#"{"ask":-1}"#, "expected a whole number from 0"),
+        (r#"{"ask":1001}"#, "ask for at most 1000 at once"),
         (r#"{"tell":{"config":{"x":1,"y":1}}}"#, "finite \"value\""),
         (
             r#"{"tell":{"config":{"x":1,"y":1},"value":NaN}}"#,
