@@ -270,7 +270,10 @@ fn scheduler_debugfs(roots: &Roots) -> Found {
 fn pressure(roots: &Roots) -> Found {
     match text(&roots.proc("pressure/cpu")) {
         Some(_) => Ok("host-wide".to_owned()),
-        None => Err("the kernel lacks CONFIG_PSI, or needs psi=1 on its command line".to_owned()),
+        None => Err(lacks(
+            roots,
+            "CONFIG_PSI, or needs psi=1 on its command line",
+        )),
     }
 }
 
@@ -287,10 +290,18 @@ fn resctrl(roots: &Roots) -> Found {
     })
 }
 
+/// What the absence of a file in `/proc` says of the kernel: nothing, where `/proc` itself is hidden, as in some containers.
+fn lacks(roots: &Roots, option: &str) -> String {
+    match text(&roots.proc("sys/kernel/osrelease")) {
+        Some(_) => format!("the kernel lacks {option}"),
+        None => "/proc/sys/kernel cannot be read, so it is not known: mount /proc".to_owned(),
+    }
+}
+
 /// `kernel.perf_event_paranoid`, where it is at most `most` or this process need not mind it (perf_event_open(2)).
 fn paranoid(roots: &Roots, most: i64) -> Found {
     let Some(paranoid) = text(&roots.proc("sys/kernel/perf_event_paranoid")) else {
-        return Err("the kernel lacks CONFIG_PERF_EVENTS".to_owned());
+        return Err(lacks(roots, "CONFIG_PERF_EVENTS"));
     };
     let may = capabilities(roots)? & (1 << CAP_PERFMON | 1 << CAP_SYS_ADMIN) != 0;
     if may || paranoid.parse().is_ok_and(|paranoid: i64| paranoid <= most) {
@@ -360,7 +371,7 @@ fn io_uring(roots: &Roots) -> Found {
                 {
                     Ok(format!("kernel {release}"))
                 }
-                _ => Err("the kernel lacks CONFIG_IO_URING".to_owned()),
+                _ => Err(lacks(roots, "CONFIG_IO_URING")),
             }
         }
     }
@@ -437,6 +448,21 @@ mod tests {
         }
         assert_eq!(state(&roots, "block queues").unwrap(), "vda");
         assert_eq!(state(&roots, "JVM performance data").unwrap(), "1 JVMs now");
+    }
+
+    #[test]
+    fn a_hidden_proc_says_nothing_of_the_kernel() {
+        let names = ["pressure stall information", "perf events", "io_uring"];
+        let (_dir, roots) = fake(&[]);
+        for name in names {
+            let why = state(&roots, name).unwrap_err();
+            assert!(why.contains("mount /proc"), "{name}: {why}");
+        }
+        let (_dir, roots) = fake(&[("proc/sys/kernel/osrelease", "6.6.1\n")]);
+        for name in names {
+            let why = state(&roots, name).unwrap_err();
+            assert!(why.starts_with("the kernel lacks CONFIG_"), "{name}: {why}");
+        }
     }
 
     #[test]
