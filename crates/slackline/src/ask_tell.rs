@@ -5,7 +5,7 @@
 //! `{"best":1}` → `{"config":{…},"mean":…,"sd":…,"feasible":…}`, the last the probability that it survives and holds to all
 //! constraints. The value is minimised, or maximised where the specification's objective says so.
 
-use std::io::{BufRead as _, ErrorKind};
+use std::io::{BufRead as _, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow, ensure};
@@ -20,6 +20,9 @@ use crate::{Done, print};
 /// Configurations that one line may ask for: each is found with those before it pending.
 const ASK_MAX: usize = 1000;
 
+/// No line is longer: a configuration of a thousand parameters has some tens of kilobytes.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Request {
@@ -31,19 +34,33 @@ enum Request {
 pub(crate) fn run(spec: &Path) -> anyhow::Result<Done> {
     let (space, settings, goal) = tuner::spec::load_space(spec, &host::Roots::default())?;
     let mut optimizer = Optimizer::new(space, settings)?;
-    for (index, line) in std::io::stdin().lock().lines().enumerate() {
-        let number = index + 1;
-        let line = line.map_err(|error| match error.kind() {
-            ErrorKind::InvalidData => anyhow!("standard input, line {number}: it is not UTF-8"),
-            _ => anyhow!("standard input: {error}"),
-        })?;
-        if line.trim().is_empty() {
-            continue;
+    let mut input = std::io::stdin().lock();
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let mut some = (&mut input).take(LINE_BYTES_MAX as u64 + 1);
+        let count = some
+            .read_until(b'\n', &mut line)
+            .context("standard input")?;
+        if count == 0 {
+            break;
         }
-        answer(&mut optimizer, goal, &line)
+        take(&mut optimizer, goal, &line)
             .with_context(|| format!("standard input, line {number}"))?;
     }
     Ok(Done::Positive)
+}
+
+fn take(optimizer: &mut Optimizer, goal: Goal, line: &[u8]) -> anyhow::Result<()> {
+    ensure!(
+        line.len() <= LINE_BYTES_MAX,
+        "it is longer than {LINE_BYTES_MAX} bytes"
+    );
+    let line = std::str::from_utf8(line).map_err(|_| anyhow!("it is not UTF-8"))?;
+    if line.trim().is_empty() {
+        return Ok(());
+    }
+    answer(optimizer, goal, line.trim_end())
 }
 
 fn answer(optimizer: &mut Optimizer, goal: Goal, line: &str) -> anyhow::Result<()> {

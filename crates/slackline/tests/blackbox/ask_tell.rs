@@ -178,6 +178,17 @@ fn bytes_that_are_no_text_have_the_number_of_their_line() {
 }
 
 #[test]
+fn a_line_without_an_end_is_not_waited_for() {
+    let toy = Toy::new();
+    let mut session = Session::start(&toy);
+    session.say_bytes(&vec![b' '; (1 << 20) + 1]);
+    session
+        .end()
+        .with_code(2)
+        .saying(&["line 1: it is longer than 1048576 bytes"]);
+}
+
+#[test]
 fn a_bad_line_ends_with_2_and_its_number() {
     for (line, message) in [
         ("{\"ask\":", "expected {\"ask\":1}"),
