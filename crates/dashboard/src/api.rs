@@ -108,12 +108,15 @@ pub(crate) struct GivenConfiguration {
 
 /// A body of JSON; what is wrong with one is said in words.
 fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refusal> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        Refusal::new(
-            StatusCode::BAD_REQUEST,
-            format!("the body is not what it should be: {error}"),
-        )
-    })
+    let wrong = |why: &str| {
+        let why = format!("the body is not what it should be: {why}");
+        Refusal::new(StatusCode::BAD_REQUEST, why)
+    };
+    // Else the readers take a list for the fields in their order.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(wrong("it is a list, not an object"));
+    }
+    serde_json::from_slice(bytes).map_err(|error| wrong(&tuner::spec::plain(&error.to_string())))
 }
 
 /// The number of an experiment or evaluation in a path.
@@ -130,6 +133,13 @@ pub(crate) async fn nothing_here() -> Refusal {
     Refusal::new(
         StatusCode::NOT_FOUND,
         "there is nothing at this path; see /api/v1/openapi.json",
+    )
+}
+
+pub(crate) async fn not_so() -> Refusal {
+    Refusal::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path has another method; see /api/v1/openapi.json",
     )
 }
 

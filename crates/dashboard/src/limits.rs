@@ -52,6 +52,11 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
         .into_response()
     } else {
         match tokio::time::timeout(TIME_MAX, next.run(request)).await {
+            Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => Refusal::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("the body is longer than {} MiB", BODY_MAX_BYTES >> 20),
+            )
+            .into_response(),
             Ok(response) => response,
             Err(_) => {
                 Refusal::new(StatusCode::REQUEST_TIMEOUT, "this took too long").into_response()

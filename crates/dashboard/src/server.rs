@@ -102,7 +102,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/workers", get(api::workers))
         .route("/events", get(stream::events))
         .route("/openapi.json", get(openapi::serve))
-        .fallback(api::nothing_here);
+        .fallback(api::nothing_here)
+        .method_not_allowed_fallback(api::not_so);
     Router::new()
         .nest("/api/v1", api)
         .route("/metrics", get(prometheus::serve))

@@ -192,7 +192,14 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let on = |id: &i64, verb: &str| format!("/experiments/{id}/{verb}");
     let act = |id: &i64, verb: &str| {
         let now = client.json("POST", &on(id, verb), None)?;
-        message(&format!("experiment {id} is {}", state(&now)));
+        let now_is = state(&now);
+        message(&match verb {
+            "promote" => format!("experiment {id} is {now_is}; in force: {}", in_force(&now)),
+            "rollback" => format!(
+                "experiment {id} is {now_is}; the control's configuration is in force again"
+            ),
+            _ => format!("experiment {id} is {now_is}"),
+        });
         anyhow::Ok(())
     };
     let made = |now: &Value| print(&format!("{}\n", now["id"]));
@@ -303,6 +310,13 @@ fn state(experiment: &Value) -> String {
         Some(wish) => format!("{now}, to {wish}"),
         None => now,
     }
+}
+
+/// What a promotion has changed.
+fn in_force(experiment: &Value) -> String {
+    let changed = experiment["promotion"]["changed"].as_array();
+    let changed: Vec<String> = changed.into_iter().flatten().map(text).collect();
+    changed.join(", ")
 }
 
 /// What has to happen before a configuration from the queue is tried, where that does not come by itself.

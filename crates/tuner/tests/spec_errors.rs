@@ -365,6 +365,8 @@ fn wrong_types_are_said_in_words() {
         ("[budget]\nevaluations = \"13\"", "expected a whole number"),
         ("[evaluation]\nblock_s = \"1s\"", "expected a number"),
         ("[evaluation]\nearly_abort = 1", "expected true or false"),
+        ("[evaluation]\nblocks = 9000000000", "be at most 1000000"),
+        ("[verification]\nruns = 1", "at least 2: one fresh run"),
         ("[search]\nwarm_start = 3", "expected a list"),
         ("[workers]\nat_once = []", "expected a whole number"),
         (

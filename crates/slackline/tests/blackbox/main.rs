@@ -9,6 +9,7 @@
 
 mod advise;
 mod agent;
+mod api;
 mod ask_tell;
 mod browser;
 mod cluster;

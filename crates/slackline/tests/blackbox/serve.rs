@@ -1,4 +1,4 @@
-//! `slackline serve` from outside: every verb of the command line, `kill -9` at any moment, and who is let in.
+//! `slackline serve` from outside: every verb of the command line, and `kill -9` at any moment.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Stdio};
@@ -76,7 +76,7 @@ impl<'a> Server<'a> {
         )
     }
 
-    fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         self.page(&format!("/api/v1{path}"))
     }
 
@@ -148,7 +148,7 @@ impl Drop for Server<'_> {
 }
 
 /// Random configurations, so that nothing waits for a model.
-fn toy() -> Toy {
+pub(crate) fn toy() -> Toy {
     let mut toy = Toy::new();
     toy.spec["search"] = json!({ "strategy": "random" });
     toy
@@ -269,12 +269,16 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_eq!(again["finding"], "improvement", "{again}");
 
     assert_eq!(toy.knob(), FIRST);
-    does(&["promote", &text]).with_code(0);
+    does(&["promote", &text])
+        .with_code(0)
+        .saying(&["is done; in force: "]);
     assert_ne!(toy.knob(), FIRST);
     does(&["delete", &text])
         .with_code(2)
         .saying(&["roll it back first"]);
-    does(&["rollback", &text]).with_code(0);
+    does(&["rollback", &text])
+        .with_code(0)
+        .saying(&["the control's configuration is in force again"]);
     assert_eq!(toy.knob(), FIRST);
 
     // What was verified stands until something else has been.
@@ -532,147 +536,6 @@ fn systemd_is_told_of_its_start_its_life_and_its_end() {
         last = told();
     }
     assert_eq!(last, "STOPPING=1");
-}
-
-/// The status of a request with these headers.
-fn status(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> u16 {
-    let agent: ureq::Agent = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .build()
-        .into();
-    let mut request = ureq::http::Request::builder().method(method).uri(url);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    agent
-        .run(request.body(body.to_owned()).unwrap())
-        .unwrap()
-        .status()
-        .as_u16()
-}
-
-#[test]
-fn only_those_with_a_token_are_let_in() {
-    let toy = toy();
-    let server = Server::start(&toy);
-    let token = |role: &str| server.token(role);
-    let (read, write) = (
-        format!("Bearer {}", token("read_token")),
-        format!("Bearer {}", token("write_token")),
-    );
-    let list = server.url("/experiments");
-    let page = server.page("/");
-    for (what, expected, got) in [
-        ("no token", 401, status("GET", &list, &[], "")),
-        (
-            "a wrong token",
-            401,
-            status("GET", &list, &[("authorization", "Bearer x")], ""),
-        ),
-        (
-            "looking",
-            200,
-            status("GET", &list, &[("authorization", &read)], ""),
-        ),
-        (
-            "changing with a token for looking",
-            403,
-            status("POST", &list, &[("authorization", &read)], "{}"),
-        ),
-        (
-            "changing",
-            400,
-            status("POST", &list, &[("authorization", &write)], "{}"),
-        ),
-        ("a page without a token", 303, status("GET", &page, &[], "")),
-        (
-            "the sign-in form",
-            200,
-            status("GET", &format!("{page}login"), &[], ""),
-        ),
-        (
-            "another name",
-            421,
-            status(
-                "GET",
-                &list,
-                &[("authorization", &read), ("host", "evil.example")],
-                "",
-            ),
-        ),
-        (
-            "the metrics",
-            401,
-            status("GET", &format!("{page}metrics"), &[], ""),
-        ),
-    ] {
-        assert_eq!(got, expected, "{what}");
-    }
-    let cookie = format!("slackline={}", token("write_token"));
-    assert_eq!(status("GET", &page, &[("cookie", &cookie)], ""), 200);
-    assert_eq!(
-        status("POST", &list, &[("cookie", &cookie)], "{}"),
-        403,
-        "another site cannot make a browser change anything"
-    );
-    let text = ureq::get(&page)
-        .header("cookie", &cookie)
-        .call()
-        .unwrap()
-        .body_mut()
-        .read_to_string()
-        .unwrap();
-    let csrf = text
-        .split("name=\"csrf\" content=\"")
-        .nth(1)
-        .unwrap()
-        .split('"')
-        .next()
-        .unwrap();
-    let headers = [("cookie", cookie.as_str()), ("x-slackline-csrf", csrf)];
-    assert_eq!(
-        status("POST", &list, &headers, "{}"),
-        400,
-        "our own page can"
-    );
-    let foreign = [headers[0], headers[1], ("origin", "http://evil.example")];
-    assert_eq!(status("POST", &list, &foreign, "{}"), 403);
-    let first = format!("{page}?token={}", token("write_token"));
-    assert_eq!(
-        status("GET", &first, &[], ""),
-        303,
-        "the token leaves the address"
-    );
-}
-
-#[test]
-fn what_is_described_is_there() {
-    let toy = toy();
-    let server = Server::start(&toy);
-    let write = format!("Bearer {}", server.token("write_token"));
-    let described = server.get("/openapi.json");
-    let paths = described["paths"].as_object().unwrap();
-    assert!(paths.len() > 20, "{}", paths.len());
-    for (path, methods) in paths {
-        for method in methods.as_object().unwrap().keys() {
-            let url = server.url(&path.replace("{id}", "77").replace("{number}", "1"));
-            let got = status(
-                &method.to_uppercase(),
-                &url,
-                &[("authorization", &write)],
-                "{}",
-            );
-            assert_ne!(got, 405, "{method} {path}");
-            assert!(got < 500, "{method} {path}: {got}");
-            assert_eq!(
-                got == 404,
-                path.contains("{id}") && got != 400,
-                "{method} {path}: {got}"
-            );
-        }
-    }
 }
 
 /// A report of that many evaluations, made up.

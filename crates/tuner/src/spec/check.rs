@@ -57,6 +57,9 @@ pub struct CheckedSpec {
 /// The most evaluations at once: what is asked while so many are unknown is hardly better than chance.
 const AT_ONCE_MAX: usize = 1000;
 
+/// The most blocks of an evaluation, or runs of a verification: a year, at seconds for each.
+const COUNT_MAX: usize = 1_000_000;
+
 /// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration` do not take every number.)
 const TIME_MAX_S: f64 = 30.0 * 86_400.0;
 
@@ -541,9 +544,13 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     time("evaluation.warm_up_s", evaluation.warm_up_s, true)?;
     time("evaluation.settle_s", evaluation.settle_s, true)?;
     time("evaluation.block_s", evaluation.block_s, false)?;
-    if evaluation.blocks < 2 {
-        return Err(source.error("evaluation.blocks", "at least 2: one block has no interval"));
-    }
+    let count = |key: &str, value: usize, why: &str| match value {
+        ..2 => Err(source.error(key, format!("at least 2: {why}"))),
+        2..=COUNT_MAX => Ok(()),
+        _ => Err(source.error(key, format!("must be at most {COUNT_MAX}"))),
+    };
+    let one_block = "one block has no interval";
+    count("evaluation.blocks", evaluation.blocks, one_block)?;
     if !(evaluation.abort_alpha > 0.0 && evaluation.abort_alpha < 0.5) {
         return Err(source.error("evaluation.abort_alpha", "must be between 0 and 0.5"));
     }
@@ -568,17 +575,13 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
             "must be above 0: nothing is promoted unverified",
         ));
     }
-    if verification.runs < 2 {
-        return Err(source.error(
-            "verification.runs",
-            "at least 2: one fresh run has no interval",
-        ));
-    }
-    if verification.blocks.unwrap_or(evaluation.blocks) < 2 {
-        return Err(source.error(
-            "verification.blocks",
-            "at least 2: one block has no interval",
-        ));
+    count(
+        "verification.runs",
+        verification.runs,
+        "one fresh run has no interval",
+    )?;
+    if let Some(blocks) = verification.blocks {
+        count("verification.blocks", blocks, one_block)?;
     }
     if !(verification.confidence > 0.5 && verification.confidence < 1.0) {
         return Err(source.error("verification.confidence", "must be between 0.5 and 1"));

@@ -73,14 +73,13 @@ impl Source {
     /// Where it is not of this form: the line, and the key if there is one.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, SpecError> {
         if self.text.trim().is_empty() {
-            return Err(SpecError {
-                file: self.path.clone(),
-                line: None,
-                key: String::new(),
-                message: "the file is empty".into(),
-            });
+            return Err(self.wrong(None, None, "the file is empty"));
         }
         if self.json {
+            // Else the reader takes a list for the fields in their order.
+            if self.text.trim_start().starts_with('[') {
+                return Err(self.wrong(Some(1), None, "it is a list, not an object"));
+            }
             serde_json::from_str(&self.text).map_err(|error| {
                 let at = self.offset_of(error.line(), error.column());
                 let text = error.to_string();
