@@ -41,6 +41,11 @@ def cpu():
     return names[0] if names else platform.machine()
 
 
+def reached(runs, problem, tool, at):
+    """The regret after so many evaluations, by seed; some runs end sooner."""
+    return {seed: run[at] for seed, run in runs.get((problem, tool), {}).items() if at in run}
+
+
 def main():
     lines_path, out = Path(sys.argv[1]), Path(sys.argv[2])
     runs = defaultdict(dict)
@@ -67,17 +72,16 @@ def main():
     waiting = [tool for tool in known if tool not in tools]
     rows, cells = [], []
     for problem in problems:
-        ours = runs.get((problem, "slackline"), {})
         for at in sorted({at for (name, _), seeds in runs.items() if name == problem for s in seeds.values() for at in s}):
-            row = {}
+            row, ours = {}, reached(runs, problem, "slackline", at)
             for tool in tools:
-                seeds = runs.get((problem, tool), {})
-                values = [seeds[seed][at] for seed in sorted(seeds)]
+                seeds = reached(runs, problem, tool, at)
+                values = [seeds[seed] for seed in sorted(seeds)]
                 if len(values) < enough:
                     continue
                 low, high = interval(values)
                 cell = dict(problem=problem, evaluations=at, tool=tool, seeds=len(values), regret=mean(values), low=low, high=high)
-                differences = [seeds[seed][at] - ours[seed][at] for seed in seeds if seed in ours]
+                differences = [seeds[seed] - ours[seed] for seed in seeds if seed in ours]
                 if tool != "slackline" and len(differences) > 1:
                     less, more = interval(differences)
                     cell["verdict"] = "behind" if less > 0 else "ahead" if more < 0 else "even"
@@ -130,6 +134,11 @@ def main():
     for (problem, tool), after in too_slow.items():
         seeds = len(runs.get((problem, tool), {}))
         text.append(f"{tool} " + (f"has no more than {seeds} seeds" if seeds >= enough else "is left out") + f" of {problem}: {after}.")
+    for (problem, tool), seeds in runs.items():
+        last = [max(run) for run in seeds.values()]
+        if tool in tools and len(set(last)) > 1:
+            shorter = [at for at in last if at < max(last)]
+            text.append(f"{tool} went to {max(shorter)} evaluations with {len(shorter)} of its {len(last)} seeds of {problem}.")
     crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
     if crashing:
         text += ["", "Crashed evaluations, mean of a run:", "", "| problem | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]
