@@ -69,6 +69,9 @@ impl ServerConfig {
     }
 }
 
+/// Labels that every worker sets itself, by what its host is.
+pub(crate) const OWN_LABELS: [&str; 3] = ["kernel", "cpu", "arch"];
+
 /// `slackline worker FILE`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,7 +85,7 @@ pub struct WorkerConfig {
     /// run as they are.
     #[serde(default)]
     pub coordinator_keys: Vec<String>,
-    /// Labels beside `kernel`, `cpu` and `arch`.
+    /// Labels beside [`OWN_LABELS`].
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// What specifications without a known signature may do.
@@ -126,6 +129,12 @@ impl WorkerConfig {
         {
             let why = format!("is {name:?}: it has to be a line of text");
             return Err(source.error("name", why).into());
+        }
+        for label in OWN_LABELS {
+            if config.labels.contains_key(label) {
+                let why = "the worker sets this label itself, by what its host is: choose another name for your own";
+                return Err(source.error(&format!("labels.{label}"), why).into());
+            }
         }
         config.nats.check(&source)?;
         Ok(config)
@@ -214,6 +223,14 @@ mod tests {
             (
                 format!("name = \"\"\n{known}{nats}"),
                 "worker.toml:1: name: is \"\"",
+            ),
+            (
+                format!("{known}labels = {{ rack = \"b\", kernel = \"6.1\" }}\n{nats}"),
+                "worker.toml:2: labels.kernel: the worker sets this label itself",
+            ),
+            (
+                format!("{known}{nats}[labels]\nrack = \"b\"\narch = \"arm\"\n"),
+                "worker.toml:6: labels.arch: the worker sets this label itself",
             ),
             (
                 format!(

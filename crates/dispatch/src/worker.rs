@@ -17,7 +17,7 @@ use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::protocol::{Hello, Order, Reply, Request, Ticket};
 
-use crate::config::WorkerConfig;
+use crate::config::{OWN_LABELS, WorkerConfig};
 use crate::connection::{COORDINATOR, STREAM, connect};
 use crate::error::Error;
 use crate::signing::{KEY_HEADER, SIGNATURE_HEADER, is_allowed, is_trusted};
@@ -87,13 +87,9 @@ fn hello(config: &WorkerConfig) -> Hello {
         text.map_or_else(|_| "worker".into(), |text| text.trim().to_owned())
     };
     let mut labels = config.labels.clone();
-    for (name, value) in [
-        ("kernel", machine.kernel),
-        ("cpu", machine.cpu_model),
-        ("arch", std::env::consts::ARCH.to_owned()),
-    ] {
-        labels.entry(name.to_owned()).or_insert(value);
-    }
+    let arch = std::env::consts::ARCH.to_owned();
+    let own = [machine.kernel, machine.cpu_model, arch];
+    labels.extend(OWN_LABELS.map(str::to_owned).into_iter().zip(own));
     Hello {
         name: config.name.clone().unwrap_or_else(hostname),
         labels,
