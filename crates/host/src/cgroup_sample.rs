@@ -13,8 +13,8 @@ use crate::roots::{Roots, read_text};
 /// Counters of a group since it was made. Only differences mean something, save for `memory_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CgroupSample {
-    /// CPU time, ended processes included.
-    pub cpu: CpuTimes,
+    /// CPU time, ended processes included; `None` where the group is in the cpu hierarchy of v1 and not in that of cpuacct.
+    pub cpu: Option<CpuTimes>,
     /// Quota periods in which the group wanted CPU; 0 without a quota.
     pub periods: u64,
     /// Those in which it was throttled.
@@ -91,6 +91,15 @@ impl CgroupReader {
         self.version
     }
 
+    /// Reads the CPU time alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`CgroupReader::sample`]; [`HostError::Absent`] also where the group has no CPU time.
+    pub fn cpu(&mut self) -> Result<CpuTimes, HostError> {
+        self.sample()?.cpu.ok_or_else(|| self.absent(&self.usage))
+    }
+
     /// Reads the counters.
     ///
     /// # Errors
@@ -105,13 +114,13 @@ impl CgroupReader {
             memory_bytes: self.memory()?,
             ..CgroupSample::default()
         };
-        let (total_ns, user, system);
         match self.version {
             // Documentation/admin-guide/cgroup-v2.rst, "cpu.stat": µs; user and system sum up to usage.
             CgroupVersion::V2 => {
-                total_ns = self.required(&stat, "usage_usec")?.saturating_mul(1000);
-                user = self.required(&stat, "user_usec")?;
-                system = self.required(&stat, "system_usec")?;
+                let total_ns = self.required(&stat, "usage_usec")?.saturating_mul(1000);
+                let user = self.required(&stat, "user_usec")?;
+                let system = self.required(&stat, "system_usec")?;
+                sample.cpu = Some(self.split.next(total_ns, user, system));
                 sample.throttled_s =
                     seconds(stat.get("throttled_usec").unwrap_or(0).saturating_mul(1000));
                 sample.burst_s = seconds(stat.get("burst_usec").unwrap_or(0).saturating_mul(1000));
@@ -119,23 +128,21 @@ impl CgroupReader {
             // kernel/sched/cpuacct.c: `usage` is exact (ns), `stat` is its division by ticks; the files usage_user and
             // usage_sys are sampled at ticks only and do not sum up to it.
             CgroupVersion::V1 => {
-                let text = read_text(&self.usage)?.ok_or_else(|| self.absent(&self.usage))?;
-                total_ns = text.trim().parse().map_err(|_| {
-                    HostError::parse(
-                        &self.usage,
-                        "usage",
-                        format!("\"{}\" is no number", text.trim()),
-                    )
-                })?;
-                let parts = self.table(&self.usage_parts)?;
-                user = self.required(&parts, "user")?.saturating_mul(TICK_NS);
-                system = self.required(&parts, "system")?.saturating_mul(TICK_NS);
+                if let Some(text) = read_text(&self.usage)? {
+                    let total_ns = text.trim().parse().map_err(|_| {
+                        let why = format!("\"{}\" is no number", text.trim());
+                        HostError::parse(&self.usage, "usage", why)
+                    })?;
+                    let parts = self.table(&self.usage_parts)?;
+                    let user = self.required(&parts, "user")?.saturating_mul(TICK_NS);
+                    let system = self.required(&parts, "system")?.saturating_mul(TICK_NS);
+                    sample.cpu = Some(self.split.next(total_ns, user, system));
+                }
                 // kernel/sched/core.c, cpu_cfs_stat_show: ns.
                 sample.throttled_s = seconds(stat.get("throttled_time").unwrap_or(0));
                 sample.burst_s = seconds(stat.get("burst_time").unwrap_or(0));
             }
         }
-        sample.cpu = self.split.next(total_ns, user, system);
         Ok(sample)
     }
 
@@ -218,10 +225,10 @@ mod tests {
         let sample = reader.sample().unwrap();
         assert_eq!(
             sample.cpu,
-            CpuTimes {
+            Some(CpuTimes {
                 user_s: 3.0,
                 system_s: 1.0
-            }
+            })
         );
         assert_eq!(
             (sample.periods, sample.throttled_periods, sample.bursts),
@@ -259,10 +266,10 @@ mod tests {
         let sample = reader.sample().unwrap();
         assert_eq!(
             sample.cpu,
-            CpuTimes {
+            Some(CpuTimes {
                 user_s: 0.033_75,
                 system_s: 0.011_25
-            }
+            })
         );
         assert_eq!(
             (sample.periods, sample.throttled_periods, sample.throttled_s),
@@ -271,6 +278,14 @@ mod tests {
         assert_eq!(sample.memory_bytes, None);
         fs::write(roots.sys("fs/cgroup/cpuacct/g/cpuacct.usage"), "much\n").unwrap();
         assert!(matches!(reader.sample(), Err(HostError::Parse { .. })));
+        // Made in the cpu hierarchy alone, it is throttled all the same.
+        fs::remove_dir_all(roots.sys("fs/cgroup/cpuacct/g")).unwrap();
+        let sample = reader.sample().unwrap();
+        assert_eq!((sample.cpu, sample.throttled_periods), (None, 3));
+        let error = reader.cpu().unwrap_err().to_string();
+        assert!(error.contains("cpuacct/g/cpuacct.usage"), "{error}");
+        fs::remove_dir_all(roots.sys("fs/cgroup/cpu/g")).unwrap();
+        assert!(matches!(reader.sample(), Err(HostError::Absent { .. })));
     }
 
     #[test]

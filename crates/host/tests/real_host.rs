@@ -85,7 +85,7 @@ fn a_group_throttles_a_process_and_is_removed() {
         "{sample:?}"
     );
     assert!(
-        sample.throttled_s > 0.0 && sample.cpu.total_s() > 0.0,
+        sample.throttled_s > 0.0 && sample.cpu.unwrap().total_s() > 0.0,
         "{sample:?}"
     );
     // Without a child of ours to reap, a restore after a crash has init do it; here it is done beside.

@@ -39,7 +39,7 @@ impl Watch {
         let roots = Roots::default();
         let mut service = CgroupReader::open(&roots, group)?;
         Ok(Self {
-            service_s: service.sample()?.cpu.total_s(),
+            service_s: service.cpu()?.total_s(),
             cpus: MachineCpu::read(&roots)?,
             own_s: host::own_cpu_s(),
             service,
@@ -50,7 +50,7 @@ impl Watch {
     pub(crate) fn end(mut self) -> Result<Neighbours, HostError> {
         let cpus = MachineCpu::read(&self.roots)?.since(self.cpus);
         let known_s =
-            self.service.sample()?.cpu.total_s() - self.service_s + host::own_cpu_s() - self.own_s;
+            self.service.cpu()?.total_s() - self.service_s + host::own_cpu_s() - self.own_s;
         let all_s = cpus.all_s.max(f64::MIN_POSITIVE);
         Ok(Neighbours {
             used_share: ((cpus.used_s + cpus.stolen_s - known_s) / all_s).max(0.0),

@@ -82,7 +82,7 @@ impl Sampler {
         if let Some(group) = &mut self.group {
             let sample = group.sample().map_err(harness)?;
             // In place of the processes': it knows those that came and went between two readings.
-            cpu = Some(sample.cpu);
+            cpu = sample.cpu.or(cpu);
             put("periods", sample.periods as f64);
             put("throttled_periods", sample.throttled_periods as f64);
             put("throttled_s", sample.throttled_s);
@@ -188,5 +188,31 @@ mod tests {
         assert_eq!(prometheus_value(&none), None);
         let scalar = serde_json::json!({"data": {"resultType": "scalar", "result": [1.0, "7"]}});
         assert_eq!(prometheus_value(&scalar), Some(7.0));
+    }
+
+    #[test]
+    fn a_group_without_cpu_time_of_its_own_has_that_of_its_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::at(dir.path());
+        for (file, text) in [
+            (
+                "cpu/g/cpu.stat",
+                "nr_periods 10\nnr_throttled 3\nthrottled_time 1500000000\n",
+            ),
+            ("cpu/g/cgroup.procs", ""),
+            ("cpuacct/cpuacct.usage", "1\n"),
+        ] {
+            let path = roots.sys("fs/cgroup").join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let mut sampler = Sampler {
+            processes: Some(ProcessTree::of_group("g")),
+            jvm: None,
+            group: Some(open_group(&roots, "g").unwrap()),
+        };
+        let counters = sampler.read(&roots).unwrap();
+        assert_eq!(counters["throttled_periods"], 3.0);
+        assert_eq!(counters["cpu_s"], 0.0);
     }
 }

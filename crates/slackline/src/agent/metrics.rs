@@ -39,8 +39,8 @@ const COUNTED: [Family; 8] = [
     (
         "slackline_cpu_usage_seconds_total",
         "counter",
-        "CPU time of the service.",
-        |row| Some(row.counted.usage.cpu.total_s()),
+        "CPU time of the service; absent of a group that is in the cpu hierarchy of cgroup v1 and not in that of cpuacct.",
+        |row| Some(row.counted.usage.cpu?.total_s()),
     ),
     (
         "slackline_cpu_limit_cores",
@@ -352,6 +352,47 @@ mod tests {
         services.threads(|_, _| threads += 1);
         assert_eq!(threads, 2);
         assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\n");
+    }
+
+    #[test]
+    fn a_group_without_its_twin_in_cpuacct_has_all_but_its_cpu_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let roots = host_of(directory.path(), 1);
+        fs::remove_dir_all(roots.sys("fs/cgroup")).unwrap();
+        for (file, text) in [
+            (
+                "cpu/batch/x/cpu.stat",
+                "nr_periods 50\nnr_throttled 5\nthrottled_time 250000000\n",
+            ),
+            ("cpu/batch/x/cpu.cfs_quota_us", "150000\n"),
+            ("cpu/batch/x/cpu.cfs_period_us", "100000\n"),
+            ("cpu/batch/x/tasks", "1\n2\n"),
+            ("cpu/batch/cpu.stat", "nr_periods 0\n"),
+            ("cpu/batch/cpu.cfs_quota_us", "-1\n"),
+            ("cpu/batch/cpu.cfs_period_us", "100000\n"),
+            ("cpuacct/cpuacct.usage", "1\n"),
+        ] {
+            let path = roots.sys("fs/cgroup").join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let names = Names::parse(&["batch/*".to_owned()]).unwrap();
+        let mut services = Services::find(roots, names, 10).unwrap();
+        let text = exposition(&mut services, &AGENT);
+        let mine = "{service=\"x\",group=\"batch/x\"}";
+        for line in [
+            format!("slackline_cpu_limit_cores{mine} 1.5\n"),
+            format!("slackline_cpu_throttled_periods_total{mine} 5\n"),
+            format!("slackline_cpu_throttled_seconds_total{mine} 0.25\n"),
+            format!("slackline_threads{mine} 0\n"),
+            "slackline_agent_services 1\n".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        assert!(
+            !text.contains("slackline_cpu_usage_seconds_total{"),
+            "{text}"
+        );
     }
 
     #[test]
