@@ -58,6 +58,9 @@ impl Coordinator {
                         report(&format!("experiment {id} has no thread: {error}"));
                     }
                 }
+                for complaint in self.workers.new_complaints() {
+                    report(&complaint);
+                }
                 std::thread::park_timeout(LOOK);
             }
         });
@@ -368,6 +371,9 @@ impl<'a> RemoteSitting<'a> {
                 } else {
                     format!("waits for a worker with the labels {labels:?}")
                 });
+            }
+            if self.message.is_none() {
+                self.message = self.coordinator.workers.complaint_with(labels);
             }
         }
         if row.message != self.message {

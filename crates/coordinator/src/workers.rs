@@ -12,13 +12,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use tuner::protocol::{Hello, Order, Reply, Request, Ticket};
+use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
 
 use crate::error::Error;
 use crate::store::Store;
 
 /// A worker that was not heard of for that long is not shown any more.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
+
+/// A worker keeps its name for that long after it was last heard of, however short the lease: one that is idle says hello every
+/// two seconds (`dispatch::worker`).
+const ALIVE_MIN: Duration = Duration::from_secs(3);
 
 /// Workers that are shown; more may work.
 const WORKERS_MAX: usize = 10_000;
@@ -61,6 +65,8 @@ pub struct WorkerView {
     pub silent_s: f64,
     /// What it measures.
     pub measures: Option<String>,
+    /// Another one of its name was refused lately; what to do.
+    pub complaint: Option<String>,
 }
 
 /// What came of claims and results since the coordinator's start.
@@ -79,6 +85,14 @@ pub struct Counts {
 struct Seen {
     hello: Hello,
     at: Instant,
+    /// Another one that says it is this one.
+    namesake: Option<Namesake>,
+}
+
+/// The last one that was refused because its name is taken.
+struct Namesake {
+    at: Instant,
+    is_told: bool,
 }
 
 struct Lease {
@@ -150,8 +164,57 @@ impl Workers {
             version: seen.hello.version.clone(),
             silent_s: seen.at.elapsed().as_secs_f64(),
             measures: measures.get(seen.hello.name.as_str()).cloned(),
+            complaint: self.complaint(seen),
         };
         seen.values().map(view).collect()
+    }
+
+    /// What is wrong with workers now.
+    pub fn complaints(&self) -> Vec<String> {
+        let seen = held(&self.seen);
+        seen.values()
+            .filter_map(|seen| self.complaint(seen))
+            .collect()
+    }
+
+    /// What is wrong with workers now and was not asked for here before.
+    pub(crate) fn new_complaints(&self) -> Vec<String> {
+        let mut new = Vec::new();
+        for seen in held(&self.seen).values_mut() {
+            if let Some(namesake) = &mut seen.namesake
+                && !std::mem::replace(&mut namesake.is_told, true)
+            {
+                new.extend(self.complaint(seen));
+            }
+        }
+        new
+    }
+
+    /// What is wrong with a worker that has these labels.
+    pub(crate) fn complaint_with(&self, labels: &BTreeMap<String, String>) -> Option<String> {
+        let seen = held(&self.seen);
+        let mut with = seen.values().filter(|seen| has(&seen.hello, labels));
+        with.find_map(|seen| self.complaint(seen))
+    }
+
+    fn complaint(&self, seen: &Seen) -> Option<String> {
+        seen.namesake
+            .as_ref()
+            .filter(|namesake| self.is_fresh(namesake))?;
+        Some(format!(
+            "two workers are named {:?}; one is refused while the other is alive: give one of them a `name` of its own in its \
+             worker.toml",
+            seen.hello.name
+        ))
+    }
+
+    fn is_fresh(&self, namesake: &Namesake) -> bool {
+        namesake.at.elapsed() < self.alive() * 2
+    }
+
+    /// How long a worker that is silent keeps its name.
+    fn alive(&self) -> Duration {
+        self.lease.max(ALIVE_MIN)
     }
 
     /// What came of claims and results.
@@ -273,6 +336,9 @@ impl Workers {
     }
 
     fn welcome(&self, hello: Hello) -> Reply {
+        if let Some(why) = self.name_is_taken(&hello) {
+            return Reply::Trouble(why);
+        }
         let classes = held(&self.classes);
         let classes = classes
             .iter()
@@ -283,13 +349,49 @@ impl Workers {
         let mut seen = held(&self.seen);
         seen.retain(|_, seen| seen.at.elapsed() < FORGOTTEN);
         if seen.len() < WORKERS_MAX || seen.contains_key(&hello.name) {
-            seen.insert(hello.name.clone(), Seen { hello, at });
+            let before = seen.remove(&hello.name);
+            let same = before.filter(|before| before.hello.instance == hello.instance);
+            let namesake = same.and_then(|same| same.namesake);
+            let now = Seen {
+                hello,
+                at,
+                namesake,
+            };
+            seen.insert(now.hello.name.clone(), now);
         }
         drop(seen);
         Reply::Welcome {
             classes,
             lease_s: self.lease.as_secs_f64(),
         }
+    }
+
+    /// Why a worker may not work under its name: another process has it and is alive. One that was started later on the same
+    /// host takes it over, as it does when it was killed and started again; where both live, the first is the one to be told.
+    fn name_is_taken(&self, hello: &Hello) -> Option<String> {
+        let mut seen = held(&self.seen);
+        let holder = seen.get_mut(&hello.name)?;
+        let (has, wants): (&Instance, &Instance) =
+            (holder.hello.instance.as_ref()?, hello.instance.as_ref()?);
+        if has == wants || wants.follows(has) || holder.at.elapsed() > self.alive() {
+            return None;
+        }
+        let place = match has.is_beside(wants) {
+            true => "started later on this host",
+            false => "on another host",
+        };
+        let is_told = holder
+            .namesake
+            .as_ref()
+            .is_some_and(|namesake| namesake.is_told && self.is_fresh(namesake));
+        let at = Instant::now();
+        holder.namesake = Some(Namesake { at, is_told });
+        Some(format!(
+            "another worker named {:?} is alive, {place}: give this one a `name` of its own in its worker.toml (where that one has \
+             just ended, this one goes on within {:.0} s)",
+            hello.name,
+            self.alive().as_secs_f64().ceil()
+        ))
     }
 
     fn claim(&self, store: &Store, ticket: Ticket, worker: String) -> Result<Reply, Error> {

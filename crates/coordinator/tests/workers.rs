@@ -13,7 +13,7 @@ use coordinator::store::{Location, State, Store};
 use coordinator::{Bus, Coordinator};
 use tuner::assignment::{self, Measured};
 use tuner::ledger::Event;
-use tuner::protocol::{Hello, Order, Reply, Request, Ticket};
+use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
 use tuner::simulation::{Noise, SimulatedService, pooled_service};
 
 const LEASE: Duration = Duration::from_millis(1500);
@@ -66,7 +66,21 @@ fn hello(name: &str) -> Request {
         name: name.into(),
         labels: [("arch".to_owned(), "x86_64".to_owned())].into(),
         version: String::new(),
+        instance: None,
     })
+}
+
+/// A worker that says which process it is: on which boot of a host, and when it was started there.
+fn hello_of(name: &str, boot_id: &str, started_ns: u64) -> Request {
+    let Request::Hello(hello) = hello(name) else {
+        unreachable!()
+    };
+    let boot_id = boot_id.to_owned();
+    let instance = Some(Instance {
+        boot_id,
+        started_ns,
+    });
+    Request::Hello(Hello { instance, ..hello })
 }
 
 /// Takes, claims, measures and brings until told to end.
@@ -276,6 +290,77 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
             rows.iter().all(|row| !row.is_running),
             "nothing is left running"
         );
+    });
+}
+
+#[test]
+fn a_second_worker_of_a_name_is_refused_while_the_first_lives() {
+    let queue = Queue::default();
+    with_workers(0, &queue, |coordinator| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !coordinator.is_active() {
+            assert!(Instant::now() < end, "it does not get the store");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // What is in the way; empty where it is welcome.
+        let greet = |boot_id: &str, started_ns| match coordinator
+            .answer(hello_of("w", boot_id, started_ns))
+        {
+            Reply::Welcome { .. } => String::new(),
+            Reply::Trouble(why) => why,
+            reply => panic!("{reply:?}"),
+        };
+        assert_eq!(greet("a", 5), "");
+        assert_eq!(greet("a", 5), "", "it is itself");
+        assert_eq!(coordinator.workers().complaints(), Vec::<String>::new());
+        let why = greet("b", 9);
+        assert!(
+            why.starts_with(
+                "another worker named \"w\" is alive, on another host: give this one a `name` of its own"
+            ),
+            "{why}"
+        );
+        let complaint = &coordinator.workers().complaints()[0];
+        assert!(complaint.contains("two workers are named \"w\""));
+        assert_eq!(
+            coordinator.workers().list()[0].complaint.as_ref(),
+            Some(complaint)
+        );
+        assert_eq!(greet("a", 5), "");
+        assert_eq!(coordinator.workers().complaints().len(), 1, "it stays");
+        let id = coordinator
+            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .unwrap();
+        let message = || coordinator.store().experiment(id).unwrap().message;
+        while message().as_ref() != Some(complaint) {
+            assert!(Instant::now() < end, "{:?}", message());
+            assert_eq!(greet("a", 5), "");
+            assert_ne!(greet("b", 9), "");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        coordinator.stop(id).unwrap();
+        assert_eq!(greet("a", 7), "", "killed and started again on its host");
+        let why = greet("a", 5);
+        assert!(
+            why.contains("is alive, started later on this host"),
+            "{why}"
+        );
+        assert!(
+            matches!(coordinator.answer(hello("w")), Reply::Welcome { .. }),
+            "one that does not say who it is"
+        );
+        assert_eq!(greet("a", 7), "");
+        // Without an id of its boot no host is the same as another.
+        let unknown = |started_ns| coordinator.answer(hello_of("u", "", started_ns));
+        assert!(matches!(unknown(1), Reply::Welcome { .. }));
+        assert!(matches!(unknown(2), Reply::Trouble(_)));
+        // Longer than the lease, and than the least that a name is kept.
+        std::thread::sleep(Duration::from_millis(3100));
+        assert_eq!(greet("b", 9), "", "the first is silent");
+        let shown = coordinator.workers().list();
+        let it = shown.iter().find(|it| it.name == "w").unwrap();
+        assert_eq!(it.complaint, None);
+        assert_ne!(greet("a", 7), "");
     });
 }
 

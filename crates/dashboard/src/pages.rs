@@ -554,6 +554,7 @@ struct HostPage<'a> {
     csrf: &'a str,
     measured: String,
     trouble: Option<String>,
+    workers: Vec<String>,
     store: String,
     changed: Vec<String>,
     promoted: Vec<(i64, String)>,
@@ -585,6 +586,7 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
                 |summary| format!("{}, {}", summary.name, status(summary, coordinator)),
             ),
             trouble: coordinator.trouble(),
+            workers: coordinator.workers().complaints(),
             store: coordinator.store().location().to_string(),
             changed: api::changed(coordinator.state_dir())?,
             promoted: promoted

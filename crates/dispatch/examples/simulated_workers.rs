@@ -86,6 +86,7 @@ async fn work(
         name: name.clone(),
         labels: [("kind".to_owned(), "simulated".to_owned())].into(),
         version: String::new(),
+        instance: None,
     });
     let Reply::Welcome { classes, lease_s } = ask(client, &hello).await? else {
         return Err("no welcome".into());

@@ -76,7 +76,7 @@ pub(crate) const OWN_LABELS: [&str; 3] = ["kernel", "cpu", "arch"];
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// The worker's name; the host's by default. No two workers may have the same.
+    /// The worker's name; the host's by default. No two workers may have the same: the coordinator refuses the second.
     #[serde(default)]
     pub name: Option<String>,
     /// Where NATS is.

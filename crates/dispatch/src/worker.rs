@@ -15,7 +15,7 @@ use tuner::assignment::{self, Measured};
 use tuner::ledger::Event;
 use tuner::live::Live;
 use tuner::process::Interrupt;
-use tuner::protocol::{Hello, Order, Reply, Request, Ticket};
+use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
 
 use crate::config::{OWN_LABELS, WorkerConfig};
 use crate::connection::{COORDINATOR, STREAM, connect};
@@ -60,6 +60,7 @@ pub fn run(
             hello,
             lease: Duration::from_secs(30),
             sick: 0,
+            rests_until: tokio::time::Instant::now(),
         };
         worker.work().await
     });
@@ -94,6 +95,17 @@ fn hello(config: &WorkerConfig) -> Hello {
         name: config.name.clone().unwrap_or_else(hostname),
         labels,
         version: env!("CARGO_PKG_VERSION").into(),
+        instance: Some(instance(&roots)),
+    }
+}
+
+/// Who we are among all workers that have our name.
+fn instance(roots: &Roots) -> Instance {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let ns = now.tv_sec.saturating_mul(1_000_000_000) + now.tv_nsec;
+    Instance {
+        boot_id: host::boot_id(roots),
+        started_ns: u64::try_from(ns).unwrap_or(0),
     }
 }
 
@@ -107,6 +119,8 @@ struct Worker<'a> {
     lease: Duration,
     /// Orders in a row that failed through no fault of their configuration.
     sick: u32,
+    /// No order is taken before; the coordinator is greeted all the same.
+    rests_until: tokio::time::Instant,
 }
 
 impl Worker<'_> {
@@ -133,7 +147,7 @@ impl Worker<'_> {
                 }
                 Ok(_) => Vec::new(),
             };
-            if classes.is_empty() {
+            if classes.is_empty() || tokio::time::Instant::now() < self.rests_until {
                 self.pause(AGAIN).await;
                 continue;
             }
@@ -283,7 +297,7 @@ impl Worker<'_> {
             self.sick = if is_sick { self.sick + 1 } else { 0 };
             if is_sick {
                 let pause = Duration::from_secs(1) * 2_u32.pow(self.sick.min(6) - 1);
-                self.pause(pause.min(SICK_MAX)).await;
+                self.rests_until = tokio::time::Instant::now() + pause.min(SICK_MAX);
             }
         }
         match is_restored {

@@ -46,6 +46,29 @@ pub struct Order {
     pub assignment: Assignment,
 }
 
+/// A run of a worker's process, by which two workers of one name are told apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    /// What the kernel calls this boot of its host ([`host::boot_id`]): another one on each host, even on those of one image.
+    pub boot_id: String,
+    /// When it was started, by its host's monotonic clock.
+    pub started_ns: u64,
+}
+
+impl Instance {
+    /// Whether it was started after that one on the same host.
+    #[must_use]
+    pub fn follows(&self, other: &Self) -> bool {
+        self.is_beside(other) && self.started_ns > other.started_ns
+    }
+
+    /// Whether both are known to be on one host.
+    #[must_use]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        !self.boot_id.is_empty() && self.boot_id == other.boot_id
+    }
+}
+
 /// Who a worker is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -55,6 +78,9 @@ pub struct Hello {
     pub labels: BTreeMap<String, String>,
     /// Version of Slackline.
     pub version: String,
+    /// Which process it is; a worker that does not say so is taken at its name.
+    #[serde(default)]
+    pub instance: Option<Instance>,
 }
 
 /// What a worker says.

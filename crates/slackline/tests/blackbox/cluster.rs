@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -58,8 +59,12 @@ fn must(is_done: bool, what: &str) {
 impl Cluster {
     /// `None` where this machine lacks something; the test says what.
     pub(crate) fn start(workers: usize, lease_s: f64) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let pid = std::process::id();
-        let tag = format!("sl{}", pid % 100_000);
+        // With what follows it, 15 bytes at most (IFNAMSIZ).
+        let tag = format!("sl{}n{number}", pid % 100_000);
+        let place = pid + number;
         let versions = std::fs::read_dir("/usr/lib/postgresql")
             .ok()
             .into_iter()
@@ -86,7 +91,7 @@ impl Cluster {
         let mut cluster = Self {
             dir,
             tag,
-            subnet: format!("10.{}.{}", 200 + pid % 50, pid / 50 % 250),
+            subnet: format!("10.{}.{}", 200 + place % 50, place / 50 % 250),
             bin: bin?,
             nats: None,
             coordinator: None,
@@ -436,7 +441,14 @@ impl Cluster {
         }
     }
 
-    fn log(&self, name: &str) -> String {
+    /// Another worker of the same configuration, on the same host, with a state directory of its own.
+    pub(crate) fn twin(&self, index: usize) -> Child {
+        let mut worker = self.slackline("twin", "twin.log", Some(index));
+        let file = self.path(&format!("worker{index}.toml"));
+        worker.arg("worker").arg(file).spawn().unwrap()
+    }
+
+    pub(crate) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 

@@ -211,6 +211,61 @@ fn stress(plan: &Plan) -> Option<String> {
 }
 
 #[test]
+fn of_two_workers_of_one_name_one_is_refused_and_both_sides_say_so() {
+    let Some(mut cluster) = Cluster::start(1, 1.5) else {
+        return;
+    };
+    let wait_for = |holds: &dyn Fn() -> bool, what: &str, cluster: &Cluster| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !holds() {
+            let (worker, serve) = (cluster.log("w0.log"), cluster.log("serve.log"));
+            assert!(Instant::now() < end, "{what}:\n{worker}\n{serve}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let workers = |cluster: &Cluster| cluster.get("/workers")["workers"].clone();
+    let is_there = || workers(&cluster)[0]["name"] == "w0";
+    wait_for(&is_there, "the first is not there", &cluster);
+    // On one host the later one has the name, as it has after the earlier one was killed.
+    let mut twin = cluster.twin(0);
+    let refusal =
+        "another worker named \"w0\" is alive, started later on this host: give this one a `name`";
+    let is_refused = || cluster.log("w0.log").contains(refusal);
+    wait_for(&is_refused, "the first is not told", &cluster);
+    let complaint = "two workers are named \"w0\"";
+    let is_said = || cluster.log("serve.log").contains(complaint);
+    wait_for(&is_said, "the coordinator does not say it", &cluster);
+    let shown = workers(&cluster);
+    assert!(
+        shown[0]["complaint"].as_str().unwrap().contains(complaint),
+        "{shown}"
+    );
+    assert!(!cluster.log("twin.log").contains("another worker"));
+    cluster.create(&spec("one of two", 3, 2, 0.05));
+    cluster.wait_until_all_rest(Duration::from_secs(60));
+    assert_eq!(cluster.get("/experiments")[0]["state"], "done");
+    let said = cluster.log("twin.log") + &cluster.log("w0.log");
+    assert!(!said.contains("came too late"), "{said}");
+    twin.kill().unwrap();
+    twin.wait().unwrap();
+    let is_back = || cluster.log("w0.log").contains("the coordinator answers");
+    wait_for(&is_back, "the first does not follow", &cluster);
+    // Killed and started again it has its name at once.
+    cluster.take_away(Part::Worker(0));
+    cluster.bring_back(Part::Worker(0));
+    cluster.create(&spec("started again", 3, 2, 0.05));
+    cluster.wait_until_all_rest(Duration::from_secs(60));
+    assert_eq!(
+        cluster.said("another worker"),
+        1,
+        "{}",
+        cluster.log("w0.log")
+    );
+    assert_eq!(cluster.log("serve.log").matches(complaint).count(), 1);
+    cluster.end();
+}
+
+#[test]
 fn killed_and_cut_off_at_random_every_evaluation_ends_once() {
     let minutes = std::env::var("SLACKLINE_STRESS_MINUTES").ok();
     let minutes: Option<f64> = minutes.map(|text| text.parse().expect("minutes"));
