@@ -85,7 +85,7 @@ pub struct WorkerConfig {
     /// run as they are.
     #[serde(default)]
     pub coordinator_keys: Vec<String>,
-    /// Labels beside [`OWN_LABELS`].
+    /// Labels beside `kernel`, `cpu` and `arch`, which it sets itself.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// What specifications without a known signature may do.
