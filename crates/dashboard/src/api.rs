@@ -189,9 +189,11 @@ pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<Summary, Err
 }
 
 fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
+    // The state first: what is read after it is at least as new, so that an end is not shown with what came before it.
+    let summary = summary(coordinator, id)?;
     let row = coordinator.store().experiment(id)?;
     Ok(Shown {
-        summary: summary(coordinator, id)?,
+        summary,
         wall_time_min: row.budget().wall_time_min,
         dir: row.dir,
         source: row.source,
