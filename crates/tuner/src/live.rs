@@ -177,7 +177,11 @@ impl<'a> Live<'a> {
             done.push("the apply steps".to_owned());
         }
         if !done.is_empty() {
-            self.journal.promote_all()?;
+            let former = self.journal.promote_all()?;
+            done.extend(former.iter().map(|former| {
+                let (path, kept) = (former.path.display(), former.kept.display());
+                format!("{path} as it was before is kept in {kept}")
+            }));
             Reapply::forget(&self.state_dir);
         }
         Ok(done)

@@ -2,13 +2,14 @@
 //! file changes by a rename, so that nobody ever sees half of it. Mode and owner are kept; access-control lists and
 //! extended attributes are not.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use super::record::{Action, Record};
-use super::{Journal, sync_directory, write_synced};
+use super::{Journal, replace_private, sync_directory, write_synced};
 use crate::error::{HostError, is_absence};
 use crate::knob::Knob;
 
@@ -25,6 +26,15 @@ pub(super) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
+}
+
+/// A file that stays replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Where its former contents are kept, below the state directory.
+    pub kept: PathBuf,
 }
 
 impl Journal {
@@ -86,6 +96,46 @@ impl Journal {
             true => self.save(&contents).map(Some),
             false => Ok(None),
         }
+    }
+
+    /// Keeps what replaced files held before, where somebody else wrote it: with what is to be undone the copies are forgotten.
+    pub(super) fn keep_former(&self) -> Result<Vec<Former>, HostError> {
+        let directory = self.state_dir.join("replaced");
+        let failed = |error: io::Error| HostError::journal_io(&directory, &error);
+        // What was left in files before, by their paths. Where that is not known, more is kept than has to be.
+        let ours_path = directory.join("ours.json");
+        let ours = fs::read(&ours_path).map(|bytes| serde_json::from_slice(&bytes));
+        let mut ours: BTreeMap<String, u64> = ours.ok().and_then(Result::ok).unwrap_or_default();
+        let mut former = Vec::new();
+        for pending in &self.pendings.list {
+            let Action::File {
+                path,
+                backup,
+                new_fnv,
+            } = &pending.action
+            else {
+                continue;
+            };
+            let before = ours.insert(path.display().to_string(), *new_fnv);
+            let Some(backup) = backup else { continue };
+            let old = fs::read(self.state_dir.join("files").join(backup)).map_err(failed)?;
+            let old_fnv = fnv(&old);
+            if old_fnv == *new_fnv || before == Some(old_fnv) {
+                continue;
+            }
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let kept = directory.join(format!("{name}.{old_fnv:016x}"));
+            fs::create_dir_all(&directory).map_err(failed)?;
+            replace_private(&kept, &old).map_err(failed)?;
+            let path = path.clone();
+            former.push(Former { path, kept });
+        }
+        if !ours.is_empty() {
+            fs::create_dir_all(&directory).map_err(failed)?;
+            let text = serde_json::to_vec(&ours).map_err(|error| failed(error.into()))?;
+            replace_private(&ours_path, &text).map_err(failed)?;
+        }
+        Ok(former)
     }
 
     fn save(&self, old: &[u8]) -> Result<String, HostError> {

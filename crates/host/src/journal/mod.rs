@@ -22,6 +22,8 @@ mod group;
 mod record;
 mod restore;
 
+pub use file::Former;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -317,13 +319,16 @@ impl Journal {
         self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
     }
 
-    /// Forgets everything: knobs, files, groups and processes stay as they are.
+    /// Forgets everything: knobs, files, groups and processes stay as they are. What the files held before is kept, unless it was
+    /// left there by an earlier promotion, and named.
     ///
     /// # Errors
     ///
-    /// [`HostError::Journal`].
-    pub fn promote_all(&mut self) -> Result<(), HostError> {
-        self.forget(|_| true)
+    /// [`HostError::Journal`]: then nothing is forgotten.
+    pub fn promote_all(&mut self) -> Result<Vec<Former>, HostError> {
+        let former = self.keep_former()?;
+        self.forget(|_| true)?;
+        Ok(former)
     }
 
     fn forget(&mut self, is_forgotten: impl Fn(&Action) -> bool) -> Result<(), HostError> {

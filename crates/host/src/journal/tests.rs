@@ -272,6 +272,35 @@ fn a_replaced_file_gets_its_contents_and_mode_back() {
 }
 
 #[test]
+fn what_a_promoted_file_held_before_is_kept_if_somebody_else_wrote_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, state) = (dir.path().join("f.conf"), dir.path().join("state"));
+    fs::write(&path, "# by hand\nthreads 4\n").unwrap();
+    let promoted = |contents: &str| {
+        let mut journal = Journal::open(&state).unwrap();
+        journal.replace_file(&path, b"tried").unwrap();
+        journal.replace_file(&path, contents.as_bytes()).unwrap();
+        let former = journal.promote_all().unwrap();
+        assert!(journal.is_empty());
+        assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+        former.into_iter().map(|former| {
+            assert_eq!(former.path, path);
+            fs::read_to_string(former.kept).unwrap()
+        })
+    };
+    let kept = |contents: &str| promoted(contents).collect::<Vec<String>>();
+    assert_eq!(kept("threads 8\n"), ["# by hand\nthreads 4\n"]);
+    // Rolled back, and promoted again: that was ours.
+    assert!(kept("threads 4\n").is_empty());
+    assert!(kept("threads 8\n").is_empty());
+    fs::write(&path, "threads 8 # was 4\n").unwrap();
+    assert_eq!(kept("threads 9\n"), ["threads 8 # was 4\n"]);
+    // An index that cannot be read costs a copy.
+    fs::write(state.join("replaced/ours.json"), "{").unwrap();
+    assert_eq!(kept("threads 8\n"), ["threads 9\n"]);
+}
+
+#[test]
 fn a_knob_that_is_an_ordinary_file_comes_back_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("knob");
