@@ -424,16 +424,11 @@ impl Column {
             self.levels()
                 .and_then(|levels| usize::try_from(levels).ok()),
         ) {
-            (Kind::Int { log: false, .. } | Kind::Float { log: false, .. }, Some(levels)) => {
-                self.write_level(cell(unit, levels) as u64, point);
-            }
-            (Kind::Ordinal { .. } | Kind::Categorical { .. } | Kind::Bool, Some(levels)) => {
-                self.write_level(cell(unit, levels) as u64, point);
-            }
-            _ => {
+            (Kind::Int { log: true, .. } | Kind::Float { log: true, .. }, _) | (_, None) => {
                 point[self.axis] = unit;
                 self.write(&self.read(point), point);
             }
+            (_, Some(levels)) => self.write_level(cell(unit, levels) as u64, point),
         }
     }
 

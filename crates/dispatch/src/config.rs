@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tuner::SpecError;
-use tuner::spec::Source;
+use tuner::spec::{Source, is_line};
 
 use crate::error::Error;
 
@@ -125,7 +125,7 @@ impl WorkerConfig {
             return Err(source.error("", why).into());
         }
         if let Some(name) = &config.name
-            && (name.trim().is_empty() || name.chars().any(char::is_control))
+            && !is_line(name)
         {
             let why = format!("is {name:?}: it has to be a line of text");
             return Err(source.error("name", why).into());

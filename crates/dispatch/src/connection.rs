@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Client, ClientError, ConnectOptions, Event};
+use tuner::spec::without_login;
 
 use crate::config::Nats;
 use crate::error::Error;
@@ -110,14 +111,6 @@ fn with_advice(what: &str) -> String {
         _ => return what.to_owned(),
     };
     format!("{what}: {advice}")
-}
-
-/// A URL without what stands before its host, which may be a password.
-fn without_login(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
 }
 
 #[cfg(test)]

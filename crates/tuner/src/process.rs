@@ -452,28 +452,27 @@ pub fn kill_all(pids: &[u32]) {
 /// Kills what commands of the run with its directories below `scratch` left running, and waits for its end: whoever went into
 /// the background or made a session of its own.
 pub(crate) fn end_orphans(scratch: &Path) {
-    let end = Instant::now() + KILL_WAIT;
-    loop {
-        let left: Vec<u32> = orphans(scratch)
-            .into_iter()
-            .filter(|pid| runs(*pid))
-            .collect();
-        if left.is_empty() || Instant::now() > end {
-            return;
-        }
-        kill_all(&left);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    end_all(|| {
+        let mut left = orphans(scratch);
+        left.retain(|pid| runs(*pid));
+        left
+    });
 }
 
 /// Kills what is in a group of ours, until it is empty: also processes that left the process group.
 pub(crate) fn end_members(roots: &Roots, group: &str) {
+    end_all(|| host::processes_below(roots, group).unwrap_or_default());
+}
+
+/// Kills what is left until nothing is.
+fn end_all(left: impl Fn() -> Vec<u32>) {
     let end = Instant::now() + KILL_WAIT;
-    while let Ok(members) = host::processes_below(roots, group)
-        && !members.is_empty()
-        && Instant::now() < end
-    {
-        kill_all(&members);
+    loop {
+        let pids = left();
+        if pids.is_empty() || Instant::now() >= end {
+            return;
+        }
+        kill_all(&pids);
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -118,7 +118,10 @@ impl Journal {
             };
             let before = ours.insert(path.display().to_string(), *new_fnv);
             let Some(backup) = backup else { continue };
-            let old = fs::read(self.state_dir.join("files").join(backup)).map_err(failed)?;
+            let old = self.saved(backup).map_err(|errno| HostError::Journal {
+                path: directory.clone(),
+                errno,
+            })?;
             let old_fnv = fnv(&old);
             if old_fnv == *new_fnv || before == Some(old_fnv) {
                 continue;

@@ -271,7 +271,7 @@ impl Journal {
     }
 
     /// The old contents of a file.
-    fn saved(&self, name: &str) -> Result<Vec<u8>, i32> {
+    pub(super) fn saved(&self, name: &str) -> Result<Vec<u8>, i32> {
         fs::read(self.state_dir.join("files").join(name)).map_err(|error| errno_of(&error))
     }
 

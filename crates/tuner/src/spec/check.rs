@@ -163,9 +163,28 @@ impl CheckedSpec {
 /// What an address of HTTP has to be.
 pub(super) const NO_URL: &str = "must be a URL that begins with http:// or https://";
 
+/// Whether it is one line of text, which says something.
+#[must_use]
+pub fn is_line(text: &str) -> bool {
+    !text.trim().is_empty() && !text.chars().any(char::is_control)
+}
+
+/// An address without what stands before its host, which may be a password: for messages and reports.
+///
+/// ```
+/// assert_eq!(tuner::spec::without_login("http://me:secret@h:9090/a"), "http://…@h:9090/a");
+/// ```
+#[must_use]
+pub fn without_login(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
 /// A name stands in tables, pages and messages: it is one line, which says something.
 fn check_name(key: &str, name: &str, source: &Source) -> Result<(), SpecError> {
-    if name.trim().is_empty() || name.chars().any(char::is_control) {
+    if !is_line(name) {
         return Err(source.error(
             key,
             format!("{name:?} must be a line of text that is not empty"),

@@ -11,7 +11,7 @@ mod locate;
 mod parameters;
 mod templates;
 
-pub use check::{CheckedSpec, Pins};
+pub use check::{CheckedSpec, Pins, is_line, without_login};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
 pub use locate::{Source, plain};

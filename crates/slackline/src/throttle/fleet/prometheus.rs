@@ -71,7 +71,7 @@ struct Sample {
 impl Prometheus {
     /// `at`: as of then instead of now.
     pub(super) fn new(url: &str, at: Option<&str>) -> anyhow::Result<Self> {
-        let shown = without_login(url.trim_end_matches('/'));
+        let shown = tuner::spec::without_login(url.trim_end_matches('/'));
         ensure!(
             load::is_url(url),
             "--prometheus {shown}: it must begin with http:// or https://"
@@ -140,14 +140,6 @@ impl Prometheus {
                 bail!("Prometheus refused {query}: {kind}: {error}{hint}")
             }
         }
-    }
-}
-
-/// A URL without what stands before its host, which may be a password.
-fn without_login(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
     }
 }
 
