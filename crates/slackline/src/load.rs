@@ -117,11 +117,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     if report.due == 0 {
         anyhow::bail!("no request was due: raise --rate or --duration-s");
     }
-    if let Some(failure) = report.failure() {
-        message(&failure);
-    }
     if let Some(complaint) = report.complaint() {
         anyhow::bail!(complaint);
     }
-    Ok(Done::Positive)
+    let Some(failure) = report.failure() else {
+        return Ok(Done::Positive);
+    };
+    message(&failure);
+    Ok(Done::Negative)
 }

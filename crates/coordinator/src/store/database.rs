@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use rusqlite::types::{ToSqlOutput, ValueRef};
+use tuner::spec::without_login;
 
 use crate::error::Error;
 
@@ -47,18 +48,14 @@ impl std::fmt::Display for Location {
         match self {
             Self::Sqlite(path) => path.display().fmt(f),
             Self::Postgres(url) => {
-                let url = match url.split_once('@') {
-                    Some((_, rest)) => format!("postgresql://…@{rest}"),
-                    None => url.clone(),
-                };
                 // It may stand among the parameters as well (libpq, "Connection URIs").
-                url.split_inclusive(['?', '&']).try_for_each(|part| {
-                    match part.strip_prefix("password=") {
-                        Some(rest) if rest.ends_with('&') => f.write_str("password=…&"),
-                        Some(_) => f.write_str("password=…"),
-                        None => f.write_str(part),
-                    }
-                })
+                let parts = url.split_inclusive(['?', '&']);
+                let shown = parts.map(|part| match part.strip_prefix("password=") {
+                    Some(rest) if rest.ends_with('&') => "password=…&",
+                    Some(_) => "password=…",
+                    None => part,
+                });
+                f.write_str(&without_login(&shown.collect::<String>()))
             }
         }
     }
@@ -377,7 +374,13 @@ mod tests {
     #[test]
     fn a_store_is_named_without_its_password() {
         for (url, name) in [
-            ("postgres://me:secret@h/d", "postgresql://…@h/d"),
+            ("postgres://me:secret@h/d", "postgres://…@h/d"),
+            // What is not escaped as it should be is no less secret.
+            ("postgres://me:sec@ret@h/d", "postgres://…@h/d"),
+            (
+                "postgresql://h/d?password=sec@ret",
+                "postgresql://h/d?password=…",
+            ),
             (
                 "postgresql:///d?host=/run&password=secret&user=me",
                 "postgresql:///d?host=/run&password=…&user=me",
