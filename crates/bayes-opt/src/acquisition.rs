@@ -647,6 +647,7 @@ mod tests {
                     bowl: wave > 0.0,
                     slope: wave > 0.0,
                 },
+                earlier: Vec::new(),
             };
             Gp::condition(&data, &COORDINATES, hyper).unwrap()
         };

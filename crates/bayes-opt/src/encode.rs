@@ -80,12 +80,6 @@ impl Encoding {
         }
     }
 
-    /// The same with one more categorical coordinate, the last: which experiment a point belongs to, 0 for the present one.
-    pub(crate) fn with_task(mut self) -> Self {
-        self.coordinates.push(Coordinate::Level);
-        self
-    }
-
     pub(crate) fn columns(&self) -> &[Column] {
         &self.columns
     }

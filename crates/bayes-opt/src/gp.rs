@@ -2,23 +2,23 @@
 //!
 //! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The constant mean `m` has a
 //! normal prior and is solved for exactly, the others are found by [`crate::descent`] with analytic gradients, or drawn from
-//! their posterior by [`crate::slice`]. Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to
+//! their posterior by [`crate::draws`]. Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to
 //! the mean, and its uncertainty to the covariance.
 //!
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors (`REAL_DEVIATION` and
-//! those after it). Draws go with half waves: where the data say no more than which way is better, the process says
+//! regret (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors. Draws go with half waves: where the data say no more than which way is better, the process says
 //! that too.
+
+use std::sync::Arc;
 
 use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
-use crate::slice::Chain;
-use crate::trend::{Shared, may_slope};
+use crate::trend::{Shared, Trend};
 
-const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
+pub(crate) const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
 /// deviations.
 const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
@@ -27,16 +27,6 @@ const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
 /// ends of a range as in its middle. A linear trend in its place is most uncertain at the ends, and a search then asks there too
 /// often (`docs/results/tuners-tried.md`). A choice of this crate.
 pub(crate) const WAVE: f64 = 0.5;
-
-/// Along ranges whose differences matter, length scales are drawn around the mode of their prior's density, which is short:
-/// most such functions bend along all of their ranges. The deviations of the logarithm, for real and for whole numbers: of
-/// functions of real numbers nearly all parameters matter, of counted knobs not as many. Choices of this crate, as the next
-/// (`docs/results/tuners-tried.md`).
-const REAL_DEVIATION: f64 = 0.5;
-const WHOLE_DEVIATION: f64 = 0.75;
-/// Between levels they are drawn half of the way to that mode, with this deviation: some do much, many nothing. Where there is
-/// an order or ratios matter few parameters do anything, and length scales are drawn from the prior itself.
-const LEVEL_DEVIATION: f64 = 1.0;
 
 /// Whose density the priors of length scales and noise are: the maximum of a posterior depends on it (MacKay 1998, "Choice
 /// of basis for Laplace approximation").
@@ -65,7 +55,7 @@ impl Basis {
 }
 
 /// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn part and of half waves, and
-/// what coordinates have in common. All but the last two in logarithms.
+/// what coordinates have in common, or earlier experiments expect. All but the last three in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
@@ -73,6 +63,8 @@ pub(crate) struct Hyper {
     pub(crate) ln_scale: f64,
     pub(crate) wave: f64,
     pub(crate) shared: Shared,
+    /// What these expect is a trend as well.
+    pub(crate) earlier: Vec<Arc<Gp>>,
 }
 
 impl Hyper {
@@ -85,6 +77,7 @@ impl Hyper {
             ln_scale: 0.0,
             wave: basis.wave(),
             shared: Shared::NOTHING,
+            earlier: Vec::new(),
         }
     }
 
@@ -93,15 +86,18 @@ impl Hyper {
         let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.wave);
         kernel.trends = self.shared.trends(coordinates, &self.ln_lengths);
         kernel
+            .trends
+            .extend(self.earlier.iter().map(Trend::earlier));
+        kernel
     }
 
-    fn to_vec(&self) -> Vec<f64> {
+    pub(crate) fn to_vec(&self) -> Vec<f64> {
         let mut vector = self.ln_lengths.clone();
         vector.push(self.ln_noise);
         vector
     }
 
-    fn from_slice(vector: &[f64], basis: Basis) -> Self {
+    pub(crate) fn from_slice(vector: &[f64], basis: Basis) -> Self {
         let dimension = vector.len() - 1;
         Hyper {
             ln_lengths: vector[..dimension].to_vec(),
@@ -109,30 +105,19 @@ impl Hyper {
             ln_scale: 0.0,
             wave: basis.wave(),
             shared: Shared::NOTHING,
+            earlier: Vec::new(),
         }
     }
 }
 
 /// The bounds of what is fitted or drawn, in the order of [`Hyper::to_vec`].
-fn bounds(dimension: usize) -> Vec<(f64, f64)> {
+pub(crate) fn bounds(dimension: usize) -> Vec<(f64, f64)> {
     let mut bounds = vec![LENGTH_BOUNDS; dimension];
     bounds.push(NOISE_BOUNDS);
     bounds
 }
 
-/// Mean and standard deviation of what is drawn, in the order of [`Hyper::to_vec`].
-fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
-    let (mean, sd) = length_prior(coordinates.len());
-    let lengths = coordinates.iter().map(|coordinate| match coordinate {
-        Coordinate::Level | Coordinate::Switch => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
-        Coordinate::Place => (mean, sd),
-        Coordinate::Whole => (mean - sd * sd, WHOLE_DEVIATION),
-        Coordinate::Real => (mean - sd * sd, REAL_DEVIATION),
-    });
-    lengths.chain([NOISE_PRIOR]).unzip()
-}
-
-fn length_prior(dimension: usize) -> (f64, f64) {
+pub(crate) fn length_prior(dimension: usize) -> (f64, f64) {
     (
         std::f64::consts::SQRT_2 + 0.5 * (dimension.max(1) as f64).ln(),
         3.0_f64.sqrt(),
@@ -183,7 +168,7 @@ impl Data {
 }
 
 /// A fitted process.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Gp {
     pub(crate) hyper: Hyper,
     pub(crate) kernel: Kernel,
@@ -246,54 +231,6 @@ impl Gp {
         Gp::condition(data, coordinates, hyper)
     }
 
-    /// `count` draws of the hyper-parameters from their posterior under [`drawn_prior`], each `steps` steps of a chain from
-    /// `start` on, with the trends that it has; and with a slope that switches have in common, where the logarithm of the likelihood is
-    /// the higher with it on average over them. They are drawn without it, so that this asks for somewhat more than even evidence.
-    pub(crate) fn draw(
-        data: &Data,
-        coordinates: &[Coordinate],
-        start: &Hyper,
-        seed: u64,
-        count: usize,
-        steps: usize,
-    ) -> Vec<Hyper> {
-        let basis = Basis::Logarithm;
-        let d = coordinates.len();
-        let bounds = bounds(d);
-        let (means, deviations) = drawn_prior(coordinates);
-        let hyper = |standard: &[f64]| {
-            let vector: Vec<f64> = (0..=d)
-                .map(|k| (means[k] + deviations[k] * standard[k]).clamp(bounds[k].0, bounds[k].1))
-                .collect();
-            Hyper {
-                shared: start.shared,
-                ..Hyper::from_slice(&vector, basis)
-            }
-        };
-        let standard = (0..=d).zip(start.to_vec());
-        let standard = standard.map(|(k, value)| (value - means[k]) / deviations[k]);
-        let waves = waves_between(coordinates, start.wave, &data.points);
-        let log = |hyper: &Hyper| log_likelihood(data, coordinates, &waves, hyper);
-        let mut chain = Chain::new(standard.collect(), seed, |state| log(&hyper(state)));
-        let draws = (0..count).map(|_| {
-            (0..steps).for_each(|_| chain.step());
-            (hyper(chain.state()), chain.now())
-        });
-        let (drawn, without): (Vec<Hyper>, Vec<f64>) = draws.unzip();
-        if !may_slope(coordinates) {
-            return drawn;
-        }
-        let mut sloped = drawn.clone();
-        for hyper in &mut sloped {
-            hyper.shared.slope = true;
-        }
-        if sloped.iter().map(log).sum::<f64>() > without.iter().sum() {
-            sloped
-        } else {
-            drawn
-        }
-    }
-
     pub(crate) fn n(&self) -> usize {
         self.alpha.len()
     }
@@ -316,16 +253,6 @@ impl Gp {
         Some((row, self.noise[row]))
     }
 
-    /// The log density of each of the first `count` values given all other data, summed (Rasmussen & Williams 2006,
-    /// equations 5.10 to 5.12).
-    pub(crate) fn left_out(&self, count: usize) -> f64 {
-        let log_density = |i: usize| {
-            let precision = self.inverse[i * self.n() + i].max(f64::MIN_POSITIVE);
-            0.5 * precision.ln() - 0.5 * self.alpha[i].powi(2) / precision
-        };
-        (0..count.min(self.n())).map(log_density).sum()
-    }
-
     /// The covariances of the value at `x` with those at the observations.
     pub(crate) fn row(&self, x: &[f64]) -> Vec<f64> {
         self.kernel.row(x, &self.points, &self.features).0
@@ -334,6 +261,16 @@ impl Gp {
     /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
     pub(crate) fn mean_at(&self, x: &[f64], row: &[f64]) -> f64 {
         self.mean + self.kernel.expected(x) + dot(row, &self.alpha[..row.len()])
+    }
+
+    /// Adds `factor` times the gradient of the mean at `x`.
+    pub(crate) fn mean_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
+        let (_, slopes) = self.kernel.row(x, &self.points, &self.features);
+        let factors: Vec<f64> = self.alpha.iter().map(|alpha| factor * alpha).collect();
+        let (points, features) = (&self.points, &self.features);
+        self.kernel
+            .gradient(x, points, features, &slopes, &factors, gradient);
+        self.kernel.expected_gradient(x, factor, gradient);
     }
 
     /// Mean and variance of `f` at `x`.
@@ -376,7 +313,12 @@ pub(crate) fn likeliest(
 
 /// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves are as [`waves_between`] has them;
 /// up to a constant.
-fn log_likelihood(data: &Data, coordinates: &[Coordinate], waves: &[f64], hyper: &Hyper) -> f64 {
+pub(crate) fn log_likelihood(
+    data: &Data,
+    coordinates: &[Coordinate],
+    waves: &[f64],
+    hyper: &Hyper,
+) -> f64 {
     let likelihood = Likelihood::of(data, coordinates, waves, hyper);
     likelihood.map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
 }

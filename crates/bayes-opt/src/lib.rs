@@ -28,6 +28,7 @@ mod acquisition;
 mod constraint;
 mod descent;
 mod design;
+mod draws;
 mod encode;
 mod error;
 mod explain;

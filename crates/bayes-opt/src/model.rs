@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::acquisition::Evaluated;
+use crate::draws::{Length, draw};
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
 use crate::gp::{Basis, Data, Gp, Hyper, likeliest, log_posterior};
@@ -135,28 +136,10 @@ impl Model {
                 mean_prior: (0.0, 1.0),
             }
         };
-        let (transform, objective) = match earlier.first() {
-            None => {
-                let plain = Transform::new(&values, log);
-                let ratios = Transform::of_ratios(&values).filter(|_| !log);
-                let (name, transform, data) = fitter.scale(values.len(), plain, ratios, data);
-                (transform, Mixture::new(fitter.draws(name, &data)?)?)
-            }
-            Some(first) => {
-                let transform = Transform::linear(&values, log, first.scale);
-                let mut data = data(&transform);
-                let own = completed.len();
-                let alone = fitter.fit("objective, alone", Basis::Variable, &data)?;
-                for earlier in earlier {
-                    append(&mut data, earlier, own);
-                }
-                let joint = fitter.fit("objective, joint", Basis::Variable, &data)?;
-                if joint.left_out(own) < alone.left_out(own) {
-                    return Model::fit(told, &[], encoding, log, memory, seed);
-                }
-                (transform, Mixture::new(vec![joint])?)
-            }
-        };
+        let plain = Transform::new(&values, log);
+        let ratios = Transform::of_ratios(&values).filter(|_| !log);
+        let (name, transform, data) = fitter.scale(values.len(), plain, ratios, data);
+        let objective = Mixture::new(fitter.draws(name, &data, earlier)?)?;
 
         let mut feasibilities = Vec::new();
         for (name, measured) in &constraints {
@@ -260,25 +243,6 @@ fn has_violated(measured: &[(&Told, Measured)], point: &[f64]) -> bool {
     is_violated(sum, variance)
 }
 
-/// Adds what an earlier experiment measured, shifted so that its expectation and what was measured here (the first `own`
-/// rows) have the same mean over the same points.
-fn append(data: &mut Data, earlier: &Earlier, own: usize) {
-    let dimension = data.points.len() / data.values.len().max(1);
-    let shift = data
-        .points
-        .chunks_exact(dimension.max(1))
-        .zip(&data.values)
-        .take(own)
-        .map(|(point, value)| value - earlier.mean(point))
-        .sum::<f64>()
-        / own.max(1) as f64;
-    data.points.extend(&earlier.data.points);
-    data.values
-        .extend(earlier.data.values.iter().map(|value| value + shift));
-    data.variances.extend(&earlier.data.variances);
-    data.weights.extend(&earlier.data.weights);
-}
-
 /// Whether a constraint's value is plainly above 0.
 pub(crate) fn is_violated(value: f64, variance: f64) -> bool {
     value > VIOLATED_ERRORS * variance.sqrt()
@@ -342,7 +306,7 @@ impl Fitter<'_> {
 
     /// What the objective may be, as few observations seldom say which parameters matter: the process under draws of its
     /// hyper-parameters, by a chain from the most probable ones on.
-    fn draws(&mut self, name: &str, data: &Data) -> Option<Vec<Gp>> {
+    fn draws(&mut self, name: &str, data: &Data, earlier: &[Earlier]) -> Option<Vec<Gp>> {
         let n = data.values.len();
         let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(DRAWS.0, DRAWS.1);
         let names: Vec<String> = (0..count).map(|i| draw_name(name, i)).collect();
@@ -351,7 +315,7 @@ impl Fitter<'_> {
             let likeliest = Hyper {
                 shared: Shared {
                     bowl: self.bowl,
-                    slope: false,
+                    ..Shared::NOTHING
                 },
                 ..self.hyper(name, Basis::Logarithm, data)
             };
@@ -359,7 +323,12 @@ impl Fitter<'_> {
             let steps = cell(DRAW_WORK / work / DRAW_STEPS as f64, DRAW_STEPS + 1).max(1);
             // Luck of its own for every number of observations.
             let seed = self.seed.wrapping_add(n as u64);
-            let drawn = Gp::draw(data, self.coordinates, &likeliest, seed, count, steps);
+            let length = Length {
+                draws: count,
+                steps,
+            };
+            let earlier: Vec<_> = earlier.iter().map(|earlier| earlier.gp.clone()).collect();
+            let drawn = draw(data, self.coordinates, &likeliest, &earlier, seed, length);
             let fitted = drawn.iter().map(|hyper| (hyper.clone(), n));
             self.hypers.extend(names.into_iter().zip(fitted));
             drawn
@@ -594,7 +563,7 @@ mod tests {
                 coordinates: &[Coordinate::Switch; 8],
                 ..fitter(&memory)
             };
-            fitter.draws(PLAIN, &data);
+            fitter.draws(PLAIN, &data, &[]);
             let slopes: Vec<bool> = fitter
                 .hypers
                 .iter()
@@ -652,7 +621,7 @@ mod tests {
                 coordinates: &coordinates,
                 ..fitter(&nothing)
             };
-            let draws = fitter.draws(PLAIN, &data(2, 1)).unwrap();
+            let draws = fitter.draws(PLAIN, &data(2, 1), &[]).unwrap();
             let lengths = draws.iter().flat_map(|gp| &gp.hyper.ln_lengths);
             lengths.sum::<f64>() / (5 * draws.len()) as f64
         };
@@ -667,7 +636,7 @@ mod tests {
         let nothing = Memory::new();
         let mut first = fitter(&nothing);
         let measured = data(40, 1);
-        let drawn: Vec<Hyper> = hypers(first.draws(PLAIN, &measured));
+        let drawn: Vec<Hyper> = hypers(first.draws(PLAIN, &measured, &[]));
         assert_eq!(drawn.len(), DRAWS.1);
         let lengths =
             |k: usize| -> Vec<f64> { drawn.iter().map(|hyper| hyper.ln_lengths[k]).collect() };
@@ -677,7 +646,7 @@ mod tests {
         assert!(decides.iter().any(|ln| (ln - decides[0]).abs() > 0.01));
         // As they were, until there are enough new data.
         let memory = first.hypers;
-        let draws = |data: &Data| hypers(fitter(&memory).draws(PLAIN, data));
+        let draws = |data: &Data| hypers(fitter(&memory).draws(PLAIN, data, &[]));
         assert_eq!(draws(&measured), drawn);
         assert_ne!(draws(&data(42, 1)), drawn);
     }
@@ -689,7 +658,12 @@ mod tests {
     #[test]
     fn many_observations_have_few_draws() {
         let nothing = Memory::new();
-        let draws = |n: u32| fitter(&nothing).draws(PLAIN, &data(n, 1)).unwrap().len();
+        let draws = |n: u32| {
+            fitter(&nothing)
+                .draws(PLAIN, &data(n, 1), &[])
+                .unwrap()
+                .len()
+        };
         assert_eq!((draws(1), draws(100), draws(300)), (8, 4, 2));
     }
 }

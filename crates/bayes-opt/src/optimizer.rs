@@ -71,18 +71,10 @@ impl Optimizer {
         for observation in settings.earlier.iter().flatten() {
             observation.validate(settings.log_objective)?;
         }
-        let space = if settings.earlier.is_empty() {
-            space
-        } else {
-            space.with_task()
-        };
         let earlier = settings
             .earlier
             .iter()
-            .enumerate()
-            .filter_map(|(index, observations)| {
-                Earlier::new(index + 1, observations, &space, settings.log_objective)
-            });
+            .filter_map(|observations| Earlier::new(observations, &space, settings.log_objective));
         let earlier: Vec<Earlier> = earlier.collect();
         let earlier_best = earlier.first().and_then(|earlier| earlier.best(&space));
         let start = Design::sobol(settings.seed);
@@ -177,23 +169,12 @@ impl Optimizer {
             return Ok(best.clone());
         }
         let asked = self.told.len() + self.pending.len();
-        let starts = asked < start_length(&self.space, &self.settings);
-        if self.earlier.is_empty()
-            && starts
+        if asked < start_length(&self.space, &self.settings)
             && let Some(point) = self.start_point()
         {
             return Ok(point);
         }
-        let alone = !self.earlier.is_empty() && asked.is_multiple_of(2);
-        // Its own start is half as long then: the earlier experiment's optimum has been looked at too.
-        if alone
-            && starts
-            && let Some(point) = self.draw(true)
-        {
-            return Ok(point);
-        }
-        let model = if alone { self.fit(&[]) } else { self.model() };
-        let Some(model) = model else {
+        let Some(model) = self.model() else {
             return self.without_model();
         };
         self.memory.extend(
@@ -367,15 +348,12 @@ impl Optimizer {
     /// The model of what has been told; fitted once for every state of knowledge.
     fn model(&mut self) -> Option<Arc<Model>> {
         if self.model.is_none() {
-            self.model = self.fit(&self.earlier);
+            let (encoding, log) = (self.space.encoding(), self.settings.log_objective);
+            let (earlier, seed) = (&self.earlier, self.settings.seed);
+            let model = Model::fit(&self.told, earlier, encoding, log, &self.memory, seed);
+            self.model = model.map(Arc::new);
         }
         self.model.clone()
-    }
-
-    fn fit(&self, earlier: &[Earlier]) -> Option<Arc<Model>> {
-        let (encoding, log) = (self.space.encoding(), self.settings.log_objective);
-        let seed = self.settings.seed;
-        Model::fit(&self.told, earlier, encoding, log, &self.memory, seed).map(Arc::new)
     }
 
     /// Takes in what came of a configuration; one that was never asked is welcome too.

@@ -65,9 +65,8 @@ pub struct Settings {
     /// How many evaluations there are before the model is trusted; `None`: one more than there are parameters, but 4 to 6.
     pub initial_random: Option<usize>,
     /// What earlier experiments on the same or an overlapping space measured, in the same unit; a constant difference does
-    /// not matter. What the first of them holds best is asked first, after `initial`, and the search goes on from what they
-    /// say. Every second question is asked without them, and they are dropped while they predict what is measured here worse than
-    /// it predicts itself, so a misleading one costs one question and at most half of the others.
+    /// not matter. What the first of them holds best is asked first, after `initial`, and each is believed while what is measured
+    /// here is the more probable with it, so that a misleading one costs one question, and few of the next.
     pub earlier: Vec<Vec<Observation>>,
     /// Model the logarithm of the objective (a ratio to a control, a latency): needs positive values. Otherwise ratios are
     /// modelled only while what was measured is by far more probable so, as where it spans orders of magnitude.

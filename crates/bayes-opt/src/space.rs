@@ -524,12 +524,6 @@ impl Space {
         self.encoding.cardinality()
     }
 
-    /// The same space with points that tell experiments apart.
-    pub(crate) fn with_task(mut self) -> Self {
-        self.encoding = self.encoding.with_task();
-        self
-    }
-
     pub(crate) fn encoding(&self) -> &Encoding {
         &self.encoding
     }

@@ -130,20 +130,6 @@ impl Transform {
         transform
     }
 
-    /// Mean and unit taken from elsewhere, where the values are too few to tell.
-    pub(crate) fn linear(values: &[f64], log: bool, scale: f64) -> Self {
-        let mut transform = Transform::new(&[], log);
-        let logged = values.iter().map(|value| transform.logarithm(*value));
-        let center = logged.sum::<f64>() / values.len().max(1) as f64;
-        transform.inner = Standard { center, scale };
-        transform
-    }
-
-    /// One unit of what is modelled, near the middle, in the objective's unit or its logarithm.
-    pub(crate) fn scale(&self) -> f64 {
-        self.inner.scale * self.outer.scale
-    }
-
     fn logarithm(&self, value: f64) -> f64 {
         self.log_above.map_or(value, |floor| (value - floor).ln())
     }

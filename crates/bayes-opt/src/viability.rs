@@ -46,6 +46,7 @@ pub(crate) fn choose(data: &Data, coordinates: &[Coordinate], start: &Hyper) -> 
                 ln_scale,
                 wave: WAVE * ln_scale.exp(),
                 shared: Shared::NOTHING,
+                earlier: Vec::new(),
             };
             let Some(mode) = mode(data, coordinates, &hyper) else {
                 continue;
@@ -221,6 +222,7 @@ mod tests {
             ln_scale: 1.0,
             wave: 0.0,
             shared: Shared::NOTHING,
+            earlier: Vec::new(),
         };
         let mode = mode(&data, &[Coordinate::Place], &hyper).unwrap();
         let gp = condition(&data, &[Coordinate::Place], &hyper).unwrap();

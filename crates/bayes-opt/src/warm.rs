@@ -1,8 +1,7 @@
-//! Warm start: what earlier experiments measured, as further outputs of the same process.
-//!
-//! Every point has one more, categorical coordinate that tells the experiments apart (the intrinsic coregionalisation
-//! model with one correlation; Swersky, Snoek, Adams 2013, "Multi-task Bayesian optimization"). Its length scale is
-//! fitted like any other: an earlier experiment that misleads gets a short one, and is then as good as absent.
+//! Warm start: what earlier experiments measured, and expect where they did not measure. It is a trend of the objective
+//! ([`crate::draws`]), as far as what is measured now agrees with it.
+
+use std::sync::Arc;
 
 use crate::gp::{Basis, Data, Gp, Hyper};
 use crate::model::is_violated;
@@ -19,24 +18,15 @@ const FIT_EVALUATIONS: usize = 40;
 /// One earlier experiment, on a scale of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Earlier {
-    pub(crate) data: Data,
-    /// For each of its rows, whether it broke a constraint.
+    pub(crate) gp: Arc<Gp>,
+    /// For each of its observations, whether it broke a constraint.
     violated: Vec<bool>,
-    gp: Gp,
-    /// What one unit of its values is in the objective's unit (or its logarithm).
-    pub(crate) scale: f64,
 }
 
 impl Earlier {
-    /// The `task`-th earlier experiment, from 1; `None` where fewer than two of its evaluations completed. Its
-    /// configurations are brought to the nearest ones of `space`: a parameter that it did not have counts as having had its
-    /// default, one that is gone is forgotten.
-    pub(crate) fn new(
-        task: usize,
-        observations: &[Observation],
-        space: &Space,
-        log: bool,
-    ) -> Option<Self> {
+    /// `None` where fewer than two of its evaluations completed. Its configurations are brought to the nearest ones of `space`: a
+    /// parameter that it did not have counts as having had its default, one that is gone is forgotten.
+    pub(crate) fn new(observations: &[Observation], space: &Space, log: bool) -> Option<Self> {
         let mut completed: Vec<_> = observations
             .iter()
             .filter_map(|observation| match &observation.outcome {
@@ -70,11 +60,7 @@ impl Earlier {
         let encoding = space.encoding();
         let mut points = Vec::new();
         for (observation, _, _) in &completed {
-            let mut point = encoding.encode(&space.snap(&observation.configuration));
-            if let Some(coordinate) = point.last_mut() {
-                *coordinate = task as f64;
-            }
-            points.extend(point);
+            points.extend(encoding.encode(&space.snap(&observation.configuration)));
         }
         let objectives: Vec<Measured> =
             completed.iter().map(|(_, measured, _)| *measured).collect();
@@ -98,36 +84,19 @@ impl Earlier {
             FIT_EVALUATIONS,
         )?;
         Some(Earlier {
-            data,
+            gp: Arc::new(gp),
             violated: completed.iter().map(|(_, _, violated)| *violated).collect(),
-            gp,
-            scale: transform.scale(),
         })
-    }
-
-    /// Its own expectation at a point of whichever experiment.
-    pub(crate) fn mean(&self, point: &[f64]) -> f64 {
-        let mut point = point.to_vec();
-        if let (Some(here), Some(there)) = (point.last_mut(), self.data.points.last()) {
-            *here = *there;
-        }
-        self.gp.posterior(&point).0
     }
 
     /// Where its expectation is best of its points that are allowed in `space`, first of those that broke no constraint.
     pub(crate) fn best(&self, space: &Space) -> Option<Vec<f64>> {
-        let points = self.data.points.chunks_exact(space.encoding().dimension());
-        let here = points.map(|point| {
-            let mut point = point.to_vec();
-            if let Some(coordinate) = point.last_mut() {
-                *coordinate = 0.0;
-            }
-            point
-        });
-        here.enumerate()
+        let points = self.gp.points.chunks_exact(space.encoding().dimension());
+        points
+            .enumerate()
             .filter(|(_, point)| space.allows(point))
             .map(|(row, point)| (self.violated[row], self.gp.posterior_at(row).0, point))
             .min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
-            .map(|(_, _, point)| point)
+            .map(|(_, _, point)| point.to_vec())
     }
 }
