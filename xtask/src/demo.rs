@@ -88,8 +88,8 @@ fn set_up(spec: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every specification below `directory` with its name: the directory's for `experiment.toml`,
-/// `DIRECTORY-STEM` for a further one beside it.
+/// Every specification below `directory` that `tune` runs, with its name: the directory's for `experiment.toml`,
+/// `DIRECTORY-STEM` for a further one beside it. A continuous one has no end, and a `run` of its own.
 fn examples(directory: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     for entry in sorted_entries(directory)? {
@@ -109,7 +109,7 @@ fn examples(directory: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
                     .with_context(|| format!("cannot read {}", file.display()))?,
                 _ => continue,
             };
-            if !text.contains("[[parameters]]") {
+            if !text.contains("[[parameters]]") || text.contains("mode = \"continuous\"") {
                 continue;
             }
             let name = match file.file_stem().and_then(|stem| stem.to_str()) {
@@ -161,6 +161,10 @@ mod tests {
             ("one/experiment.toml", "[[parameters]]"),
             ("one/other.toml", "[[parameters]]"),
             ("one/unrelated.toml", "[package]"),
+            (
+                "endless/experiment.toml",
+                "mode = \"continuous\"\n[[parameters]]",
+            ),
             ("two/readme.md", ""),
         ] {
             let path = directory.path().join(file);

@@ -1,4 +1,4 @@
-//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, fuzz, install.
+//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, fuzz, stress, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
