@@ -1,5 +1,5 @@
-//! What this host can do: one probe per privilege or kernel feature that some command of Slackline needs. Probing
-//! changes nothing.
+//! What this host can do: one probe per privilege or kernel feature that some command of Slackline needs, or one that is
+//! to come. Probing changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -50,11 +50,11 @@ type Found = Result<String, String>;
 /// Probes everything.
 #[must_use]
 pub fn probe(roots: &Roots) -> Vec<Probe> {
-    let probes: [(&str, &str, Found); 15] = [
+    let probes: [(&str, &str, Found); 14] = [
         ("privilege", "writing any knob", privilege(roots)),
         (
             "cgroup cpu controller",
-            "tune: cgroup targets and throttling metrics; throttle",
+            "tune: quotas, cgroup parameters, throttling metrics; throttle",
             controller(roots, "cpu"),
         ),
         (
@@ -64,7 +64,7 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         ),
         (
             "cgroup memory controller",
-            "tune: memory metrics and limits",
+            "tune: cgroup parameters of memory",
             controller(roots, "memory"),
         ),
         (
@@ -81,11 +81,6 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
             "scheduler debugfs",
             "tune: base_slice_ns",
             scheduler_debugfs(roots),
-        ),
-        (
-            "pressure stall information",
-            "throttle: pressure metrics",
-            pressure(roots),
         ),
         (
             "resctrl",
@@ -203,7 +198,7 @@ fn privilege(roots: &Roots) -> Found {
         .map(|(_, name)| *name)
         .collect();
     if missing.is_empty() {
-        Ok("all capabilities needed".to_owned())
+        Ok("every capability that is needed".to_owned())
     } else {
         Err(format!("without {}: run as root", missing.join(", ")))
     }
@@ -264,16 +259,6 @@ fn scheduler_debugfs(roots: &Roots) -> Found {
         writable(&path, "it")
     } else {
         Err("the kernel is older than 6.6".to_owned())
-    }
-}
-
-fn pressure(roots: &Roots) -> Found {
-    match text(&roots.proc("pressure/cpu")) {
-        Some(_) => Ok("host-wide".to_owned()),
-        None => Err(lacks(
-            roots,
-            "CONFIG_PSI, or needs psi=1 on its command line",
-        )),
     }
 }
 
@@ -391,7 +376,7 @@ fn hsperf(roots: &Roots) -> Found {
         .filter_map(|entry| fs::read_dir(entry.path()).ok())
         .map(Iterator::count)
         .sum::<usize>();
-    Ok(format!("{count} JVMs now"))
+    Ok(format!("JVMs now: {count}"))
 }
 
 #[cfg(test)]
@@ -431,7 +416,6 @@ mod tests {
             ("sys/block/vda/queue/scheduler", "none\n"),
             ("sys/block/loop0/queue/scheduler", "none\n"),
             ("sys/kernel/debug/sched/base_slice_ns", "1\n"),
-            ("proc/pressure/cpu", "some\n"),
             ("sys/fs/resctrl/schemata", "L3\n"),
             ("sys/class/powercap/intel-rapl/x", ""),
             ("sys/devices/system/cpu/cpu0/cpufreq/x", ""),
@@ -447,12 +431,15 @@ mod tests {
             assert!(probe.is_available(), "{probe:?}");
         }
         assert_eq!(state(&roots, "block queues").unwrap(), "vda");
-        assert_eq!(state(&roots, "JVM performance data").unwrap(), "1 JVMs now");
+        assert_eq!(
+            state(&roots, "JVM performance data").unwrap(),
+            "JVMs now: 1"
+        );
     }
 
     #[test]
     fn a_hidden_proc_says_nothing_of_the_kernel() {
-        let names = ["pressure stall information", "perf events", "io_uring"];
+        let names = ["perf events", "io_uring"];
         let (_dir, roots) = fake(&[]);
         for name in names {
             let why = state(&roots, name).unwrap_err();
