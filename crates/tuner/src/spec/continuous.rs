@@ -54,7 +54,7 @@ pub struct ContinuousSpec {
     /// When something may be changed: `["09:00-17:00"]`; at any time by default.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hours: Vec<String>,
-    /// In which time zone days and hours are: `"Europe/Berlin"`. Needed with `hours`.
+    /// In which time zone days and hours are: `"Europe/Berlin"`; UTC by default. Needed with `hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// Nothing is changed while this fires.

@@ -44,7 +44,7 @@ pub struct Spec {
     pub mode: Mode,
     /// What may be changed.
     pub parameters: Vec<ParameterSpec>,
-    /// Orderings and linear constraints between parameters: `"min_pool <= max_pool"`.
+    /// Orderings and linear constraints between parameters: `"min_pool <= max_pool"`, `"2*threads + cache_mb <= 4096"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameter_constraints: Vec<String>,
     /// Configurations to try first; parameters left out take their default.
@@ -59,13 +59,14 @@ pub struct Spec {
     /// What loads the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadSpec>,
-    /// Metrics beyond those of the workload and of the target's processes.
+    /// Metrics beyond those of the workload and of the target's processes, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, MetricSpec>,
     /// What is to become better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<ObjectiveSpec>,
-    /// What must hold: `"latency_p99_us <= 1.05 * control"`, `"throttled_periods = 0"`.
+    /// What must hold, as `METRIC <= NUMBER` or `METRIC <= NUMBER * control`, or with `>=` or `=`:
+    /// `"latency_p99_us <= 1.05 * control"`, `"throttled_periods = 0"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<String>,
     /// How one configuration is measured.
@@ -164,10 +165,10 @@ pub struct ParameterSpec {
     /// Highest value (`int`, `float`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// Distance between values, counted from `low`.
+    /// Distance between values, counted from `low`; by default 1 of an `int`, none of a `float`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
-    /// `linear` or `log`.
+    /// `linear` or `log`; `log` needs `low` above 0.
     #[serde(default)]
     pub scale: Scale,
     /// The values of an `ordinal` parameter, in their order, or of a `categorical` one. Of two it helps the search if the one that is
@@ -177,7 +178,8 @@ pub struct ParameterSpec {
     /// Values that mean something else than a place in the range, such as 0 = off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Scalar>,
-    /// The control's value. A kernel knob's is read from the live system if it is not given.
+    /// The control's value. Where it is not given, a kernel knob's is read from the live system; of others it is the middle of the
+    /// range or of an `ordinal`'s values, the first of a `categorical`'s, or `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Scalar>,
     /// Where the author believes the best value lies.
@@ -186,16 +188,17 @@ pub struct ParameterSpec {
     /// This parameter is the sysctl of that name, e.g. `"vm.swappiness"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysctl: Option<String>,
-    /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`, `"vda/iosched/fifo_batch"`.
+    /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`, `"vda/iosched/fifo_batch"`; `*` in place of `vda` is
+    /// the device that holds `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_queue: Option<String>,
     /// This parameter is a file of a cgroup (v1 or v2): `"my.slice/cpu.max"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// This parameter is a file of sysfs, debugfs or procfs.
+    /// This parameter is what this file holds, of sysfs, debugfs or procfs, or an ordinary one; an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`.
+    /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`; needs `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<String>,
     /// Where the knob is absent, leave the parameter out and say so, instead of an error.
@@ -217,6 +220,10 @@ pub struct PriorSpec {
 ///
 /// With `start`, Slackline runs two instances of it, control and experiment. Without, there is one
 /// running system, whose knobs and files are switched from block to block.
+///
+/// Commands run in the specification's directory. In them, URLs, `env`, `files` and template files `{NAME}` is the value of a parameter or variable; besides, `{port}` and `{dir}`
+/// are the instance's own port and directory, `{side}` is `control` or `experiment`, and `{spec_dir}` the specification's directory.
+/// `{{NAME}}` is the text `{NAME}`; other braces stay.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSpec {
@@ -229,10 +236,10 @@ pub struct TargetSpec {
     /// Command that is the service (it must stay in the foreground).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<String>>,
-    /// Environment of `prepare`, `start`, `apply` and `stop`.
+    /// Environment of all commands but the workload's, beyond Slackline's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Files made from templates, before the start or the `apply` commands.
+    /// Files made from templates, before the start or the `apply` steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
     /// What tells a running service of a new configuration: reload, restart, an HTTP request.
@@ -367,7 +374,7 @@ pub struct ObserveSpec {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
-    /// The command; `{port}`, `{dir}` and `{duration_s}` are filled in.
+    /// The command; names are filled in as in `target`, and `{duration_s}`, the block's length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
     /// Slackline's own load generator, in place of a command.
@@ -385,7 +392,7 @@ pub struct WorkloadSpec {
     /// Its environment, beyond Slackline's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// CPUs it runs on.
+    /// CPUs it runs on, such as `"2-3"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
     /// Its time limit, beyond the block's length.
@@ -463,7 +470,10 @@ pub enum ObjectiveScale {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveSpec {
-    /// The metric; `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
+    /// The metric, of these: what the workload prints (`requests`, `requests_per_s`, `latency_p99_us`, `errors` and others); of the
+    /// target's processes `cpu_s`, `cpu_user_s`, `cpu_system_s`, `context_switches`, `involuntary_switches`; with `quota`, or a cgroup that
+    /// is observed, `periods`, `throttled_periods`, `throttled_s`; of a JVM `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_allocated_bytes`; and
+    /// those in `metrics`. `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
     pub metric: String,
     /// `minimise` or `maximise`.
     #[serde(default)]
@@ -480,7 +490,7 @@ pub struct ObjectiveSpec {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EvaluationSpec {
-    /// Load before the first block, measured by nobody.
+    /// Load before the first block, which is not measured.
     pub warm_up_s: f64,
     /// Length of one side of a block.
     pub block_s: f64,
@@ -517,7 +527,7 @@ impl Default for EvaluationSpec {
 pub struct BudgetSpec {
     /// Evaluations, the failed ones included.
     pub evaluations: usize,
-    /// Minutes.
+    /// Minutes; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_time_min: Option<f64>,
 }

@@ -136,6 +136,14 @@ pub(super) fn check_space(
                         )
                     })?);
                 }
+                Some(text) if default.is_none() => {
+                    return Err(source.error(
+                        &key("write"),
+                        format!(
+                            "needs default, the control's value: the live {text:?} of {knob} does not say it"
+                        ),
+                    ));
+                }
                 Some(_) => {}
             }
             knobs.insert(
@@ -546,4 +554,34 @@ pub(crate) fn arm_configuration(
         configuration.0.insert(name.clone(), value.into());
     }
     configuration
+}
+
+#[cfg(test)]
+mod tests {
+    use host::Roots;
+
+    #[test]
+    fn a_knob_that_is_written_as_more_than_its_value_needs_a_default() {
+        // The control was the middle of the range, not what the host had.
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
+        std::fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n").unwrap();
+        let space_with = |lines: &str| {
+            let path = dir.path().join("spec.toml");
+            let knob =
+                "name = \"knob\"\ntype = \"int\"\nlow = 0\nhigh = 100\nsysctl = \"vm.swappiness\"";
+            std::fs::write(&path, format!("[[parameters]]\n{knob}\n{lines}\n")).unwrap();
+            crate::spec::load_space(&path, &Roots::at(dir.path()))
+        };
+        let error = space_with("write = \"{knob} 0\"").unwrap_err().to_string();
+        assert!(
+            error.ends_with("parameters[0].write: needs default, the control's value: the live \"60\" of vm.swappiness does not say it"),
+            "{error}"
+        );
+        let (space, ..) = space_with("write = \"{knob} 0\"\ndefault = 60").unwrap();
+        assert_eq!(
+            space.default_configuration().get("knob"),
+            Some(&60_i64.into())
+        );
+    }
 }
