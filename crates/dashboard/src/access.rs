@@ -1,4 +1,4 @@
-//! Who may do what: two tokens, one for reading and one for everything, in a file that only root can read.
+//! Who may do what: two tokens, one for reading and one for everything, in a file that only its owner can read.
 //!
 //! A program sends its token as `Authorization: Bearer …`. A browser opens a page once with `?token=…` or signs in on a
 //! form; from then on a cookie holds it, which scripts cannot read and other sites cannot send (`HttpOnly`,
