@@ -27,6 +27,7 @@ enum Verb {
     },
     /// One experiment.
     Show {
+        /// Its number.
         id: i64,
         /// Print JSON.
         #[arg(long)]
@@ -38,23 +39,50 @@ enum Verb {
         spec: PathBuf,
     },
     /// Let it wait after the present evaluation.
-    Pause { id: i64 },
+    Pause {
+        /// Its number.
+        id: i64,
+    },
     /// Put it back into the queue; it goes on where it was.
-    Resume { id: i64 },
+    Resume {
+        /// Its number.
+        id: i64,
+    },
     /// End it now; the evaluation that is measured is killed.
-    Stop { id: i64 },
+    Stop {
+        /// Its number.
+        id: i64,
+    },
     /// Verify what it has found so far, anew.
-    Verify { id: i64 },
+    Verify {
+        /// Its number.
+        id: i64,
+    },
     /// Put its verified winner in force on the host.
-    Promote { id: i64 },
+    Promote {
+        /// Its number.
+        id: i64,
+    },
     /// Put the control's configuration in force again.
-    Rollback { id: i64 },
+    Rollback {
+        /// Its number.
+        id: i64,
+    },
     /// Delete it, with all that it measured.
-    Delete { id: i64 },
+    Delete {
+        /// Its number.
+        id: i64,
+    },
     /// End one evaluation that is measured; the experiment goes on.
-    Kill { id: i64, evaluation: usize },
+    Kill {
+        /// The experiment's number.
+        id: i64,
+        /// The evaluation's number.
+        evaluation: usize,
+    },
     /// Try a configuration before what the optimiser asks for: `threads=8 cache=on`.
     Enqueue {
+        /// Its number.
         id: i64,
         /// Parameters that differ from the control's.
         #[arg(required = true, value_name = "PARAMETER=VALUE")]
@@ -62,6 +90,7 @@ enum Verb {
     },
     /// Change how much it may measure.
     Budget {
+        /// Its number.
         id: i64,
         /// Evaluations, the failed ones included.
         #[arg(long, value_name = "N")]
@@ -72,19 +101,25 @@ enum Verb {
     },
     /// Make an experiment that starts from what this one measured; prints its number.
     Fork {
+        /// Its number.
         id: i64,
         /// Another specification with the same objective.
         spec: Option<PathBuf>,
     },
     /// Print the whole report, or the evaluations as a table.
     Export {
+        /// Its number.
         id: i64,
-        /// json, csv or parquet.
+        /// json, csv or parquet. The score in a table is what the search minimises: the logarithm of the ratio to the control, or
+        /// with `scale = "absolute"` the value itself; its negative where more is better.
         #[arg(long, default_value = "json")]
         format: String,
     },
     /// Take in a report of `tune --json` or of an export; prints its number.
-    Import { report: PathBuf },
+    Import {
+        /// The report (JSON).
+        report: PathBuf,
+    },
 }
 
 /// A server and the token for it.

@@ -25,13 +25,15 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(version, about, after_help = EXIT_CODES)]
 struct Arguments {
-    /// Where the undo journal and the lock are that keeps a second Slackline out. Have one for each host: two that use
+    /// Where the undo journal is, and the lock that keeps a second Slackline out. Have one for each host: two Slacklines with
     /// different ones know nothing of each other.
     #[arg(
         long,
         global = true,
         default_value = "/var/lib/slackline",
-        env = "SLACKLINE_STATE_DIR"
+        env = "SLACKLINE_STATE_DIR",
+        // After a command's own options.
+        display_order = 900
     )]
     state_dir: PathBuf,
     #[command(subcommand)]
@@ -58,7 +60,7 @@ enum Command {
     /// Lay out the code of a running program again, without source, restart or downtime.
     #[command(subcommand)]
     Relayout(relayout::Command),
-    /// Load an HTTP service at a rate, whether or not it keeps up; latency counts from the scheduled arrival.
+    /// Load an HTTP service at a rate, whether or not it keeps up, and print JSON; latency counts from the scheduled arrival.
     Load(load::Arguments),
     /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
     Serve(serve::Arguments),

@@ -27,13 +27,13 @@ pub(crate) struct Arguments {
     /// `postgresql://…`, or a SQLite file; by default slackline.db in the state directory.
     #[arg(long, value_name = "URL", env = "SLACKLINE_STORE")]
     store: Option<String>,
-    /// Let workers on other hosts measure: a TOML file that says where NATS is.
+    /// Let workers on other hosts measure: a TOML file that says where NATS is, in `[nats]` as a worker's.
     #[arg(long, value_name = "FILE", env = "SLACKLINE_WORKERS")]
     workers: Option<PathBuf>,
-    /// A host name under which a proxy or another machine calls this server.
+    /// A host name under which a proxy or another machine calls this server. Repeatable.
     #[arg(long = "name", value_name = "HOST")]
     names: Vec<String>,
-    /// Requests a second, on average.
+    /// Requests a second that are answered, of all clients together, on average; those beyond are refused with 429.
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     rate: f64,
 }
