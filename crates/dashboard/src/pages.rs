@@ -220,7 +220,10 @@ fn status(summary: &Summary, coordinator: &Coordinator) -> String {
         .progress()
         .filter(|progress| progress.experiment == summary.id)
     {
-        let blocks = format!("block {} of {}", progress.blocks, progress.of_blocks);
+        let blocks = match progress.of_blocks {
+            0 => "starting".to_owned(),
+            of => format!("{} of {of} blocks", progress.blocks),
+        };
         if let Some(verifying) = progress.verifying {
             text = format!("verifying: {verifying}, {blocks}");
         } else if let Some(number) = progress.evaluation {

@@ -398,11 +398,11 @@ fn show(it: &Value) -> String {
         lines.push(message.to_owned());
     }
     if let Some(evaluation) = it["progress"]["evaluation"].as_u64() {
-        let progress = &it["progress"];
-        lines.push(format!(
-            "evaluation {evaluation} is measured, block {} of {}",
-            progress["blocks"], progress["of_blocks"]
-        ));
+        let (done, of) = (&it["progress"]["blocks"], &it["progress"]["of_blocks"]);
+        lines.push(match of.as_u64() {
+            Some(1..) => format!("evaluation {evaluation}: {done} of {of} blocks"),
+            _ => format!("evaluation {evaluation} starts"),
+        });
     }
     if let Some(verifying) = it["progress"]["verifying"].as_str() {
         lines.push(format!("verifying {verifying}"));
@@ -428,4 +428,24 @@ fn show(it: &Value) -> String {
         lines.push(format!("in force on the host: {}", changed.join(", ")));
     }
     lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::show;
+
+    #[test]
+    fn an_evaluation_without_a_block_yet_starts() {
+        let shown = |done: u64, of: u64| {
+            show(&json!({
+                "id": 7, "name": "web", "state": "running", "evaluations": 0, "budget": 13,
+                "progress": { "evaluation": 1, "blocks": done, "of_blocks": of },
+            }))
+        };
+        let head = "web (experiment 7)\nrunning: 0 of 13 evaluations\n";
+        assert_eq!(shown(0, 0), format!("{head}evaluation 1 starts\n"));
+        assert_eq!(shown(3, 4), format!("{head}evaluation 1: 3 of 4 blocks\n"));
+    }
 }
