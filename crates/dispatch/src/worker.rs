@@ -127,14 +127,19 @@ impl Worker<'_> {
     async fn work(&mut self) -> Result<(), Error> {
         let mut turn = 0;
         let mut said = String::new();
+        let mut is_welcome = false;
         while self.interrupt.signal().is_none() {
             let classes = match self.ask(&Request::Hello(self.hello.clone())).await {
                 Ok(Reply::Welcome { classes, lease_s }) => {
                     self.lease = Duration::from_secs_f64(lease_s.clamp(1.0, 3600.0));
-                    if !said.is_empty() {
+                    if !is_welcome {
+                        let name = &self.hello.name;
+                        (self.report)(&format!("worker {name:?} waits for orders"));
+                    } else if !said.is_empty() {
                         (self.report)("the coordinator answers");
-                        said.clear();
                     }
+                    is_welcome = true;
+                    said.clear();
                     classes
                 }
                 Ok(Reply::Trouble(message)) | Err(message) => {

@@ -226,6 +226,12 @@ fn of_two_workers_of_one_name_one_is_refused_and_both_sides_say_so() {
     let workers = |cluster: &Cluster| cluster.get("/workers")["workers"].clone();
     let is_there = || workers(&cluster)[0]["name"] == "w0";
     wait_for(&is_there, "the first is not there", &cluster);
+    let says_so = || {
+        cluster
+            .log("w0.log")
+            .contains("worker \"w0\" waits for orders")
+    };
+    wait_for(&says_so, "the first does not say it", &cluster);
     // On one host the later one has the name, as it has after the earlier one was killed.
     let mut twin = cluster.twin(0);
     let refusal =
