@@ -398,11 +398,13 @@ fn text(report: &Report, arguments: &Arguments) -> String {
             report.metric, arguments.pairs
         )
     } else {
+        let below = match arguments.below {
+            1.0 => "the present limit's".to_owned(),
+            below => format!("{:+.0} %", 100.0 * (below - 1.0)),
+        };
         format!(
-            "Rolled back: {change} of {}, {} pairs of blocks, which is not shown to be below {:+.0} %.",
-            report.metric,
-            arguments.pairs,
-            100.0 * (arguments.below - 1.0)
+            "Rolled back: {change} of {}, {} pairs of blocks: not shown to be below {below}.",
+            report.metric, arguments.pairs
         )
     };
     let stays = if report.is_kept {
