@@ -230,6 +230,7 @@ pub(crate) fn describe(errno: i32) -> String {
 fn journal_advice(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC | libc::EDQUOT => "; free space there, or choose another --state-dir",
+        libc::EACCES | libc::EPERM | libc::EROFS => "; run as root, or choose another --state-dir",
         _ => advice(errno),
     }
 }
@@ -265,6 +266,16 @@ mod tests {
              the value is outside what this kernel allows: narrow the parameter's range"
         );
         assert!(!error.is_missing_privilege());
+        // Many an experiment needs no root but for this.
+        let error = HostError::Journal {
+            path: "/var/lib/slackline/lock".into(),
+            errno: libc::EACCES,
+        };
+        assert_eq!(
+            error.to_string(),
+            "/var/lib/slackline/lock cannot be written: Permission denied (os error 13); \
+             run as root, or choose another --state-dir; nothing is changed without a record of it"
+        );
         let error = HostError::read(Path::new("/x"), &io::Error::from_raw_os_error(libc::EACCES));
         assert!(error.is_missing_privilege());
         assert_eq!(error.errno(), Some(libc::EACCES));
