@@ -196,6 +196,12 @@ impl Database {
     pub(crate) fn open(location: &Location) -> Result<Self, Error> {
         match location {
             Location::Sqlite(path) => {
+                // SQLite does not say why a file cannot be opened.
+                File::options()
+                    .create(true)
+                    .append(true)
+                    .open(path)
+                    .map_err(|error| Error::Unavailable(format!("{}: {error}", path.display())))?;
                 let failed = |error: rusqlite::Error| sqlite_error(path, &error);
                 let connection = rusqlite::Connection::open(path).map_err(failed)?;
                 connection.busy_timeout(BUSY_WAIT).map_err(failed)?;
@@ -369,7 +375,23 @@ fn postgres_error(name: &str, error: &postgres::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::Location;
+    use super::{Database, Location};
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_said_why_and_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("absent/slackline.db");
+        let Err(error) = Database::open(&Location::Sqlite(path.clone())) else {
+            panic!("it was opened");
+        };
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "the store cannot be used: {}: No such file or directory (os error 2)",
+                path.display()
+            )
+        );
+    }
 
     #[test]
     fn a_store_is_named_without_its_password() {
