@@ -24,7 +24,8 @@ pub(crate) struct Arguments {
     /// Address and port. Beyond loopback, tokens cross the network unencrypted: put a TLS proxy in front.
     #[arg(long, default_value = "127.0.0.1:8431", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// `postgresql://…`, or a SQLite file; by default slackline.db in the state directory.
+    /// `postgresql://…` (without TLS: by a local socket, loopback or a tunnel), or a SQLite file; by default slackline.db in
+    /// the state directory.
     #[arg(long, value_name = "URL", env = "SLACKLINE_STORE")]
     store: Option<String>,
     /// Let workers on other hosts measure: a TOML file that says where NATS is, in `[nats]` as a worker's.
