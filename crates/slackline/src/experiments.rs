@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use dashboard::Access;
 use serde_json::{Value, json};
 
@@ -138,8 +138,9 @@ impl Client {
                 (url.trim_end_matches('/').to_owned(), token)
             }
             None => {
-                let access = Access::read(state_dir)
-                    .context("is `slackline serve` running with this --state-dir?")?;
+                let access = Access::read(state_dir).map_err(|error| {
+                    anyhow!("{error}; is `slackline serve` running with this --state-dir?")
+                })?;
                 (format!("http://{}", access.address), access.write_token)
             }
         };
