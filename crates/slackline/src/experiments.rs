@@ -421,6 +421,11 @@ fn show(it: &Value) -> String {
     let entries = it["entries"].as_array().into_iter().flatten();
     lines.extend(entries.map(|entry| {
         let [at, kind, words] = ["at", "kind", "text"].map(|key| text(&entry[key]));
+        // To the second, as the lines above.
+        let at = match at.split_once('.') {
+            Some((second, _)) => format!("{second}Z"),
+            None => at,
+        };
         format!("  {at} {kind}: {words}")
     }));
     if it["promotion"].is_object() {
@@ -448,5 +453,18 @@ mod tests {
         let head = "web (experiment 7)\nrunning: 0 of 13 evaluations\n";
         assert_eq!(shown(0, 0), format!("{head}evaluation 1 starts\n"));
         assert_eq!(shown(3, 4), format!("{head}evaluation 1: 3 of 4 blocks\n"));
+    }
+
+    #[test]
+    fn what_happened_is_told_to_the_second() {
+        let shown = show(&json!({
+            "id": 7, "name": "web", "state": "running", "evaluations": 0, "budget": 13,
+            "entries": [
+                { "at": "2026-11-26T17:12:53.850408726Z", "kind": "search", "text": "begins: the first" },
+                { "at": "2026-11-26T17:12:54Z", "kind": "held", "text": "outside the hours" },
+            ],
+        }));
+        let told = "  2026-11-26T17:12:53Z search: begins: the first\n  2026-11-26T17:12:54Z held: outside the hours\n";
+        assert!(shown.ends_with(told), "{shown}");
     }
 }
