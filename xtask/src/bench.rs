@@ -1,4 +1,5 @@
-//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench relayout`:
+//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench warm-start`: what
+//! earlier experiments, which help or mislead, make of it. `cargo xtask bench relayout`:
 //! servers as they are, re-laid out, and laid out by others. `cargo xtask bench throttle`: what the model of throttling
 //! predicts against what is seen. `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
 //! generator against oha. `cargo xtask bench continuous`: months, simulated.
@@ -22,6 +23,10 @@ usage: cargo xtask bench tuners [--data DIR] [--out DIR] [--problems A,B] [--too
   --tools A,B     likewise
   --seeds N       20 by default
   --jobs N        runs at once; as many as there are cores by default
+
+usage: cargo xtask bench warm-start [--data DIR] [--out DIR] [--problems A,B] [--seeds N] [--jobs N]
+
+  options as above, the runs in warm-start.jsonl; Slackline with and without earlier experiments, about half an hour
 
 usage: cargo xtask bench relayout [PART…]
 
@@ -58,7 +63,8 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     match arguments {
-        ["tuners", options @ ..] => tuners(root, options),
+        ["tuners", options @ ..] => tuners(root, options, &TUNERS),
+        ["warm-start", options @ ..] => tuners(root, options, &WARM_START),
         ["relayout", names @ ..] => relayout(root, names),
         ["throttle", options @ ..] => {
             install::install(install::BENCH_THROTTLE)?;
@@ -197,9 +203,35 @@ fn script(root: &Path, name: &str, out: &str, options: &[&str]) -> anyhow::Resul
     })
 }
 
-fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
+/// What is run on the problems of tuners.
+struct Tuners {
+    /// Where runs are kept.
+    lines: &'static str,
+    /// The script that makes a table of them.
+    report: &'static str,
+    /// Options that are given where no others are.
+    options: &'static [&'static str],
+}
+
+const TUNERS: Tuners = Tuners {
+    lines: "tuners.jsonl",
+    report: "report.py",
+    options: &[],
+};
+const WARM_START: Tuners = Tuners {
+    lines: "warm-start.jsonl",
+    report: "warm_start.py",
+    options: &[
+        "--tools",
+        "slackline,after-same,after-version,after-elsewhere,after-upside-down",
+        "--problems",
+        "hartmann6,ackley-mixed,rosenbrock-mixed,branin-constrained,systems,systems-crashing,services",
+    ],
+};
+
+fn tuners(root: &Path, options: &[&str], what: &Tuners) -> anyhow::Result<ExitCode> {
     let mut out = root.join("docs/results");
-    let mut passed = Vec::new();
+    let mut passed = what.options.to_vec();
     let mut options = options.iter();
     while let Some(option) = options.next() {
         let Some(value) = options.next() else {
@@ -221,7 +253,7 @@ fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
     let python = venv::environment(&work.join("tuners-venv"), &scripts.join("requirements.txt"))?;
     let binary = build_release(root)?;
     // Kept with the results: hours of peers, which a table alone would lose.
-    let lines = out.join("tuners.jsonl");
+    let lines = out.join(what.lines);
     let mut bench = Command::new(&python);
     bench
         .arg(scripts.join("run.py"))
@@ -232,8 +264,8 @@ fn tuners(root: &Path, options: &[&str]) -> anyhow::Result<ExitCode> {
         bail!("the bench failed");
     }
     let mut report = Command::new(&python);
-    report.arg(scripts.join("report.py")).arg(&lines).arg(&out);
-    if !step::run("table and picture", &mut report)? {
+    report.arg(scripts.join(what.report)).arg(&lines).arg(&out);
+    if !step::run("table", &mut report)? {
         bail!("the report failed");
     }
     Ok(ExitCode::SUCCESS)

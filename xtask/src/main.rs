@@ -32,6 +32,7 @@ usage: cargo xtask VERB
   demo              install nginx and wrk, build, and tune nginx for about five minutes
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
+  bench warm-start  the optimiser after earlier experiments that help or mislead, into docs/results/
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   bench throttle    what the model of throttling predicts against what is seen, into docs/results/
   bench agent       what the agent itself uses on a host of 10 to 1,000 services, into docs/results/

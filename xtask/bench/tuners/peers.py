@@ -45,8 +45,8 @@ class Luckiest:
 
 
 class Slackline:
-    def __init__(self, problem, seed):
-        spec = dict(seed=seed, parameters=problem.parameters, initial=[problem.default()])
+    def __init__(self, problem, seed, **more):
+        spec = dict(seed=seed, parameters=problem.parameters, initial=[problem.default()], **more)
         spec.update(json.loads(os.environ.get("SLACKLINE_SPEC", "{}")))
         with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
             json.dump(spec, file)

@@ -20,6 +20,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "
     os.environ[variable] = "1"
 
 import cuts  # noqa: E402
+import earlier  # noqa: E402
 import peers  # noqa: E402
 import problems  # noqa: E402
 import services  # noqa: E402
@@ -27,6 +28,7 @@ import systems  # noqa: E402
 
 
 RUN_MAX_S = 600
+TOOLS = peers.PEERS | earlier.AFTER
 
 
 def drawn(data):
@@ -48,7 +50,7 @@ def run(data, problem_name, tool, seed):
         problem = of_seed[problem_name](seed)
     else:
         problem = problems.problems(data)[problem_name]
-    made = peers.PEERS[tool](problem, seed)
+    made = TOOLS[tool](problem, seed)
     regrets, ask_s, crashed = {}, [], 0
     begun_s = time.process_time()
     try:
@@ -96,8 +98,8 @@ def main():
         if name not in names:
             sys.exit(f"no problem {name!r}; there are {', '.join(names)}")
     for name in tools:
-        if name not in peers.PEERS:
-            sys.exit(f"no tool {name!r}; there are {', '.join(peers.PEERS)}")
+        if name not in TOOLS:
+            sys.exit(f"no tool {name!r}; there are {', '.join(TOOLS)}")
     done, too_slow = set(), set()
     if arguments.lines.exists():
         for line in map(json.loads, arguments.lines.read_text().splitlines()):
