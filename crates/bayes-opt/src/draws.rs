@@ -47,7 +47,7 @@ pub(crate) struct Length {
 }
 
 /// Draws of the hyper-parameters from their posterior, by a chain from `start` on, with the trends that it has; then with those
-/// of [`self`] that the data speak for. They are drawn without these, so that somewhat more than even evidence is asked for.
+/// that the data speak for: a slope, and `earlier` experiments. They are drawn without these, so that somewhat more than even evidence is asked for.
 pub(crate) fn draw(
     data: &Data,
     coordinates: &[Coordinate],

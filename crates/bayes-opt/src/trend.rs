@@ -149,7 +149,7 @@ impl Trend {
             Shape::Bowl { weights, average } => {
                 let along = from_middle.zip(weights);
                 along
-                    .map(|(from, weight)| weight * from * from)
+                    .map(|(from, weight)| weight * (from * from))
                     .sum::<f64>()
                     - average
             }
