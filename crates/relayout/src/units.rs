@@ -1,9 +1,17 @@
 //! What a process does for its CPU time: the number of units of work by which "faster" is measured.
 
-use std::process::Command;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use host::{ProcessTree, Roots};
 use perf_events::{Counter, Tracefs};
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
@@ -125,24 +133,123 @@ impl Meter {
     }
 }
 
+/// A command that takes longer is not one that reads a counter (`mariadb-admin` takes 10 ms), and hangs.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// More than a counter's reading by far.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Between two looks at it: a small part of a block of 150 ms.
+const POLL: Duration = Duration::from_millis(1);
+
 fn run(command: &str) -> Result<f64, RelayoutError> {
+    let (status, printed, said) =
+        output(command, TIME_LIMIT).map_err(|why| RelayoutError::Metric {
+            command: command.to_owned(),
+            why,
+        })?;
     let failed = |why: String| RelayoutError::Metric {
         command: command.to_owned(),
         why,
     };
-    let output = Command::new("sh")
-        .args(["-c", command])
-        .output()
-        .map_err(|error| failed(error.to_string()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
+    if !status.success() {
         return Err(failed(match said.trim() {
-            "" => format!("it ended with {}", output.status),
-            said => format!("it ended with {}: {said}", output.status),
+            "" => format!("it ended with {status}"),
+            said => format!("it ended with {status}: {said}"),
         }));
     }
-    last_number(&text).ok_or_else(|| failed(format!("it printed no number: {:?}", text.trim())))
+    last_number(&printed)
+        .ok_or_else(|| failed(format!("it printed no number: {:?}", tail(printed.trim()))))
+}
+
+/// The end of a text, as much as is worth a message.
+fn tail(text: &str) -> String {
+    let skipped = text.chars().count().saturating_sub(200);
+    text.chars().skip(skipped).collect()
+}
+
+/// How a command ended, and what it wrote to standard output and error. It has a process group of its own, so that a Ctrl-C
+/// is ours to handle and what it leaves behind ends with it, and no input; the process is measured meanwhile, in a layout
+/// that may not be its best, so it is not waited for for long.
+fn output(command: &str, limit: Duration) -> Result<(ExitStatus, String, String), String> {
+    let in_words = |error: io::Error| error.to_string();
+    let mut child = Command::new("sh")
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(in_words)?;
+    let mut pipes = [
+        Pipe::new(child.stdout.take().map(OwnedFd::from)),
+        Pipe::new(child.stderr.take().map(OwnedFd::from)),
+    ];
+    let waited = Pid::from_raw(child.id().cast_signed()).map_or(Ok(()), |pid| {
+        let waited = wait(pid, &mut pipes, limit);
+        // Whoever is left of it, also where it ended well: it was to count once. Its number is its own until it is waited for.
+        let _ = kill_process_group(pid, Signal::KILL);
+        waited
+    });
+    let status = child.wait().map_err(in_words)?;
+    waited?;
+    let [printed, said] = pipes.map(|pipe| String::from_utf8_lossy(&pipe.bytes).into_owned());
+    Ok((status, printed, said))
+}
+
+/// Until it has ended, and all that it wrote is read.
+fn wait(pid: Pid, pipes: &mut [Pipe; 2], limit: Duration) -> Result<(), String> {
+    let start = Instant::now();
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    loop {
+        // Asked before the pipes are read: what it wrote is in them when it has ended.
+        let ended = waitid(WaitId::Pid(pid), options).map_err(|error| error.to_string())?;
+        for pipe in &mut *pipes {
+            pipe.drain().map_err(|error| error.to_string())?;
+            if pipe.bytes.len() > OUTPUT_BYTES_MAX {
+                return Err(format!("it printed more than {OUTPUT_BYTES_MAX} bytes"));
+            }
+        }
+        if ended.is_some() {
+            return Ok(());
+        }
+        if start.elapsed() > limit {
+            return Err(format!("it did not end within {} s", limit.as_secs_f64()));
+        }
+        sleep(POLL);
+    }
+}
+
+/// What comes through a pipe, read without waiting for it: somebody else may hold it open for ever.
+struct Pipe {
+    file: Option<File>,
+    bytes: Vec<u8>,
+}
+
+impl Pipe {
+    fn new(end: Option<OwnedFd>) -> Self {
+        Self {
+            file: end.map(File::from),
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Reads what is there, up to a little more than is allowed.
+    fn drain(&mut self) -> io::Result<()> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        fcntl_setfl(&*file, OFlags::NONBLOCK)?;
+        let mut piece = [0; 1 << 16];
+        while self.bytes.len() <= OUTPUT_BYTES_MAX {
+            match file.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => self.bytes.extend(&piece[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The last number, also one like `1.5e+09`, as awk prints sums. One with commas in it may be two things, and is none.
@@ -179,6 +286,36 @@ mod tests {
         ] {
             let error = run(command).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_does_not_end_or_floods_or_reads_or_leaves_somebody_behind_holds_nobody_up() {
+        let start = Instant::now();
+        let limit = Duration::from_millis(300);
+        let why = output("sleep 1000", limit).unwrap_err();
+        assert_eq!(why, "it did not end within 0.3 s");
+        let why = output("yes", TIME_LIMIT).unwrap_err();
+        assert_eq!(why, "it printed more than 1048576 bytes");
+        assert_eq!(run("sleep 1000 & echo 7").unwrap(), 7.0);
+        // There is nothing to read.
+        let error = run("cat").unwrap_err().to_string();
+        assert!(error.contains("no number"), "{error}");
+        let long = run("yes no | head -1000").unwrap_err().to_string();
+        assert!(long.len() < 500, "{long}");
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_a_command_left_behind_ends_with_it() {
+        let (_, printed, _) = output("sleep 1000 & echo $!", TIME_LIMIT).unwrap();
+        let pid = printed.trim().parse().unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while host::start_time(&Roots::default(), pid)
+            .is_ok_and(|start_time| host::is_running(&Roots::default(), pid, start_time))
+        {
+            assert!(Instant::now() < end, "it lives on");
+            sleep(POLL);
         }
     }
 }
