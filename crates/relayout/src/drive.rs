@@ -127,6 +127,10 @@ pub fn drive(
         let observation = match observed {
             Ok(observation) => observation,
             Err(error @ RelayoutError::Gone { .. }) => return Err(error),
+            // Whatever it was that failed just then.
+            Err(_) if !session.cache.process.is_current() => {
+                return Err(RelayoutError::Gone { pid });
+            }
             Err(error) if error.is_missing_privilege() => return Err(error),
             Err(RelayoutError::Declined { reason, .. }) => Observation::Failed(reason.to_string()),
             // Another Slackline rolled it back meanwhile.

@@ -399,6 +399,20 @@ impl Store {
         self.directory.join(format!("{pid}-{start_time}.json"))
     }
 
+    /// Everything in the directory; nothing where there is none.
+    ///
+    /// # Errors
+    /// [`HostError::Read`].
+    pub fn files(&self) -> Result<Vec<PathBuf>, RelayoutError> {
+        let failed = |error: std::io::Error| HostError::read(&self.directory, &error).into();
+        let entries = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(failed)?,
+        };
+        let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+        paths.collect::<Result<_, _>>().map_err(failed)
+    }
+
     /// The manifest of a process; `None` where nothing was ever written into it.
     ///
     /// # Errors
@@ -428,14 +442,8 @@ impl Store {
     /// # Errors
     /// [`HostError::Read`] for the directory.
     pub fn each(&self) -> Result<Vec<Recorded>, RelayoutError> {
-        let failed = |error: &std::io::Error| HostError::read(&self.directory, error);
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(|error| failed(&error))?,
-        };
         let mut manifests = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|error| failed(&error))?.path();
+        for path in self.files()? {
             if let Some(process) = process_of(&path) {
                 let bytes = fs::read(&path).map_err(|error| HostError::read(&path, &error).into());
                 manifests.push((process, bytes.and_then(|bytes| read(&path, &bytes))));

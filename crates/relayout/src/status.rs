@@ -206,15 +206,12 @@ impl Status {
     }
 
     /// All there are, of processes that still run; those of others are removed.
-    #[must_use]
-    pub fn all(store: &Store) -> Vec<Self> {
-        let entries = fs::read_dir(store.directory())
-            .into_iter()
-            .flatten()
-            .flatten();
+    ///
+    /// # Errors
+    /// [`HostError::Read`](host::HostError::Read) for the directory.
+    pub fn all(store: &Store) -> Result<Vec<Self>, RelayoutError> {
         let mut all: Vec<Self> = Vec::new();
-        for entry in entries {
-            let path = entry.path();
+        for path in store.files()? {
             if !path.to_string_lossy().ends_with(".status.json") {
                 continue;
             }
@@ -231,6 +228,6 @@ impl Status {
             }
         }
         all.sort_by_key(|status| (status.pid, status.start_time));
-        all
+        Ok(all)
     }
 }

@@ -13,12 +13,11 @@
 //! ```
 
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
 use serde::Deserialize;
-use toml::Spanned;
+use tuner::SpecError;
+use tuner::spec::Source;
 
 /// What the file says.
 #[derive(Debug, Deserialize)]
@@ -26,7 +25,7 @@ use toml::Spanned;
 struct File {
     #[serde(default)]
     once: bool,
-    every_s: Option<Spanned<f64>>,
+    every_s: Option<f64>,
     #[serde(default)]
     watch: Vec<Entry>,
     log: Option<LogFile>,
@@ -35,15 +34,15 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    exe: Spanned<String>,
-    user: Option<Spanned<String>>,
+    exe: String,
+    user: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LogFile {
-    file: Spanned<PathBuf>,
-    size_max_mib: Option<Spanned<u64>>,
+    file: PathBuf,
+    size_max_mib: Option<u64>,
 }
 
 /// Whom to watch.
@@ -72,72 +71,61 @@ const LOG_MIB: u64 = 10;
 ///
 /// # Errors
 /// Each names file, line and key.
-pub(super) fn read(path: &Path) -> anyhow::Result<Config> {
-    let text = fs::read_to_string(path).map_err(|error| anyhow!("{}: {error}", path.display()))?;
+pub(super) fn read(path: &Path) -> Result<Config, SpecError> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    parse(path, &text, &passwd)
+    understand(&Source::read(path)?, &passwd)
 }
 
-fn parse(path: &Path, text: &str, passwd: &str) -> anyhow::Result<Config> {
-    let at = |span: Range<usize>, why: &str| {
-        let before = &text[..span.start.min(text.len())];
-        let number = before.matches('\n').count() + 1;
-        let line = text.lines().nth(number - 1).unwrap_or_default();
-        let key = line.split(['=', '#']).next().unwrap_or_default().trim();
-        anyhow!("{}:{number}: {key}: {why}", path.display())
-    };
-    let file: File = toml::from_str(text).map_err(|error| {
-        let span = error.span().unwrap_or_default();
-        at(span, error.message())
-    })?;
-    if let Some(every_s) = &file.every_s
-        && !(1.0..=86_400.0).contains(every_s.get_ref())
+/// What is wrong with an executable's name, if anything: nothing would ever have that name.
+pub(super) fn why_no_name(exe: &str) -> Option<&'static str> {
+    let is_name = !exe.is_empty() && !exe.contains('/');
+    (!is_name).then_some("must be an executable's name without its directory")
+}
+
+fn understand(source: &Source, passwd: &str) -> Result<Config, SpecError> {
+    let file: File = source.parse()?;
+    if file
+        .every_s
+        .is_some_and(|every_s| !(1.0..=86_400.0).contains(&every_s))
     {
-        return Err(at(every_s.span(), "must be between 1 and 86400"));
+        return Err(source.error("every_s", "must be between 1 and 86400"));
     }
     if file.watch.is_empty() {
-        return Err(anyhow!(
-            "{}: watch: name at least one executable: [[watch]] exe = \"mariadbd\"",
-            path.display()
-        ));
+        let why = "name at least one executable: [[watch]] exe = \"mariadbd\"";
+        return Err(source.error("watch", why));
     }
     let mut watch = Vec::new();
-    for entry in &file.watch {
-        let exe = entry.exe.get_ref();
-        if exe.is_empty() || exe.contains('/') {
-            return Err(at(
-                entry.exe.span(),
-                "must be an executable's name without its directory",
-            ));
+    for (index, entry) in file.watch.into_iter().enumerate() {
+        let key = |key: &str| format!("watch[{index}].{key}");
+        if let Some(why) = why_no_name(&entry.exe) {
+            return Err(source.error(&key("exe"), why));
         }
         let uid = match &entry.user {
             None => None,
-            Some(user) => Some(uid(user.get_ref(), passwd).ok_or_else(|| {
-                let why = format!("no user {:?} on this host", user.get_ref());
-                at(user.span(), &why)
+            Some(user) => Some(uid(user, passwd).ok_or_else(|| {
+                let why = format!("no user {user:?} in /etc/passwd; a uid does as well");
+                source.error(&key("user"), why)
             })?),
         };
-        let exe = exe.clone();
+        let exe = entry.exe;
         watch.push(Watch { exe, uid });
     }
     let log = match file.log {
         None => None,
         Some(log) => {
-            if !log.file.get_ref().is_absolute() {
-                return Err(at(log.file.span(), "must be an absolute path"));
+            if !log.file.is_absolute() {
+                return Err(source.error("log.file", "must be an absolute path"));
             }
-            if let Some(mib) = &log.size_max_mib
-                && !(1..=10_000).contains(mib.get_ref())
-            {
-                return Err(at(mib.span(), "must be between 1 and 10000"));
+            let mib = log.size_max_mib.unwrap_or(LOG_MIB);
+            if !(1..=10_000).contains(&mib) {
+                return Err(source.error("log.size_max_mib", "must be between 1 and 10000"));
             }
-            let mib = log.size_max_mib.map_or(LOG_MIB, Spanned::into_inner);
-            Some((log.file.into_inner(), mib << 20))
+            Some((log.file, mib << 20))
         }
     };
     Ok(Config {
         once: file.once,
-        every_s: file.every_s.map(Spanned::into_inner),
+        every_s: file.every_s,
         watch,
         log,
     })
@@ -162,17 +150,22 @@ mod tests {
     const PASSWD: &str =
         "root:x:0:0:root:/root:/bin/sh\nmysql:x:107:115::/nonexistent:/bin/false\n";
 
-    fn error(text: &str) -> String {
-        parse(Path::new("r.toml"), text, PASSWD)
-            .unwrap_err()
-            .to_string()
+    fn parse(text: &[u8]) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.toml");
+        fs::write(&path, text).unwrap();
+        let understood = Source::read(&path).and_then(|source| understand(&source, PASSWD));
+        understood.map_err(|error| {
+            let error = error.to_string();
+            error.replace(&format!("{}/", dir.path().display()), "")
+        })
     }
 
     #[test]
     fn a_file_is_understood() {
         let text = "every_s = 5\n[[watch]]\nexe = \"mariadbd\"\nuser = \"mysql\"\n[[watch]]\nexe = \"postgres\"\n\
                     [log]\nfile = \"/var/log/x\"\nsize_max_mib = 2\n";
-        let config = parse(Path::new("r.toml"), text, PASSWD).unwrap();
+        let config = parse(text.as_bytes()).unwrap();
         let watch = |exe: &str, uid| Watch {
             exe: exe.to_owned(),
             uid,
@@ -190,26 +183,44 @@ mod tests {
     fn errors_name_file_line_and_key() {
         for (text, said) in [
             ("every_s = \"x\"\n", "r.toml:1: every_s: invalid type"),
-            ("\nevery_s = 0.1\n", "r.toml:2: every_s: must be between"),
+            (
+                "\nevery_s = 0.1\n[[watch]]\nexe = \"x\"",
+                "r.toml:2: every_s: must be between",
+            ),
             ("\n\nevry_s = 1\n", "r.toml:3: evry_s: unknown field"),
             ("once = true\n", "r.toml: watch: name at least one"),
-            ("[[watch]]\nexe = \"/bin/x\"\n", "r.toml:2: exe: must be"),
+            ("watch = []\n", "r.toml:1: watch: name at least one"),
+            (
+                "[[watch]]\nexe = \"/bin/x\"\n",
+                "r.toml:2: watch[0].exe: must be",
+            ),
+            (
+                "watch = [{ exe = \"x\" }, { exe = \"/x\" }]\n",
+                "r.toml:1: watch[1].exe: must be",
+            ),
+            (
+                "watch = [{ exe = \"x\", usr = \"root\" }]\n",
+                "r.toml:1: watch[0].usr: unknown field",
+            ),
             (
                 "[[watch]]\nexe = \"x\"\nuser = \"nobody-here\"\n",
-                "r.toml:3: user: no user \"nobody-here\"",
+                "r.toml:3: watch[0].user: no user \"nobody-here\" in /etc/passwd",
             ),
             (
                 "[[watch]]\nexe = \"x\"\n[log]\nfile = \"x\"\n",
-                "r.toml:4: file: must be an absolute",
+                "r.toml:4: log.file: must be an absolute",
             ),
             (
                 "[[watch]]\nexe = \"x\"\n[log]\nfile = \"/x\"\nsize_max_mib = 0\n",
-                "r.toml:5: size_max_mib: must be",
+                "r.toml:5: log.size_max_mib: must be",
             ),
             ("[[watch]\n", "r.toml:1:"),
+            ("", "r.toml: the file is empty"),
         ] {
-            let error = error(text);
+            let error = parse(text.as_bytes()).unwrap_err();
             assert!(error.starts_with(said), "{error}\n{said}");
         }
+        let error = parse(b"every_s = 5\n# \xff\n").unwrap_err();
+        assert_eq!(error, "r.toml:2: is not UTF-8 text");
     }
 }

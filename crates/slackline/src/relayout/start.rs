@@ -80,6 +80,9 @@ struct Whom {
 /// How often the processes are looked for where nobody says, in seconds.
 const EVERY_S: f64 = 30.0;
 
+/// Of the shortest blocks so many take weeks: a number beyond it is a slip of the keyboard.
+const PAIRS_MAX: usize = 1_000_000;
+
 /// Whom arguments and configuration file name together.
 struct Watched {
     pids: Vec<u32>,
@@ -87,14 +90,24 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(whom: &Whom, config: Option<&Config>) -> Self {
+    fn new(whom: &Whom, config: Option<&Config>) -> anyhow::Result<Self> {
+        for exe in &whom.exe {
+            if let Some(why) = config::why_no_name(exe) {
+                bail!("--exe {exe:?}: {why}");
+            }
+        }
+        for pid in &whom.pid {
+            if let Some(process) = thread_group(*pid).filter(|process| process != pid) {
+                bail!("{pid} is a thread of process {process}: --pid {process}");
+            }
+        }
         let names = whom.exe.iter().cloned();
         let mut exe: Vec<Watch> = names.map(|exe| Watch { exe, uid: None }).collect();
         exe.extend(config.iter().flat_map(|config| config.watch.clone()));
-        Self {
+        Ok(Self {
             pids: whom.pid.clone(),
             exe,
-        }
+        })
     }
 
     /// Only processes by their numbers, of which none runs any more.
@@ -115,6 +128,14 @@ impl Watched {
     }
 }
 
+/// The process of a thread: `/proc` has a directory for each thread, which it does not list, and what is there looks like a
+/// process of its own.
+fn thread_group(thread: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let field = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    field.trim().parse().ok()
+}
+
 #[derive(Serialize, Deserialize)]
 struct Watcher {
     pid: u32,
@@ -122,7 +143,10 @@ struct Watcher {
 }
 
 pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> {
-    anyhow::ensure!(arguments.pairs >= 2, "--pairs must be 2 at least");
+    anyhow::ensure!(
+        (2..=PAIRS_MAX).contains(&arguments.pairs),
+        "--pairs must be between 2 and {PAIRS_MAX}"
+    );
     anyhow::ensure!(
         (0.05..=60.0).contains(&arguments.block_s),
         "--block-s must be between 0.05 and 60"
@@ -132,7 +156,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let is_once = arguments.once || config.as_ref().is_some_and(|config| config.once);
     let of_file = config.as_ref().and_then(|config| config.every_s);
     let every_s = arguments.every_s.or(of_file).unwrap_or(EVERY_S);
-    let whom = Watched::new(&arguments.whom, config.as_ref());
+    let whom = Watched::new(&arguments.whom, config.as_ref())?;
     let log_file = config.and_then(|config| config.log);
     crate::ensure_writable(&[log_file.as_ref().map(|(file, _)| file.as_path())])?;
     let log = Log::new(log_file);
@@ -167,7 +191,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         let start_time = host::start_time(&host::Roots::default(), pid)?;
         let path = store.directory().join(format!("watcher-{pid}.json"));
         fs::write(&path, serde_json::to_vec(&Watcher { pid, start_time })?)
-            .with_context(|| path.display().to_string())?;
+            .map_err(|error| host::HostError::journal_io(&path, &error))?;
         log.say(&whom.sentence(every_s));
     }
     if arguments.unverified {
@@ -197,6 +221,8 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     let mut seen: BTreeMap<(u32, u64), Status> = BTreeMap::new();
     // What was said of a process last: the same every half a minute is not worth a line.
     let mut said: BTreeMap<u32, String> = BTreeMap::new();
+    // With `--once`, what went wrong with one process, which keeps no other from its turn.
+    let mut failed: Option<anyhow::Error> = None;
     loop {
         let pids = find(&whom)?;
         if pids.is_empty() && is_once {
@@ -218,7 +244,15 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
                         log.say(&text);
                     }
                 }
-                Err(error) => return Err(error),
+                // It ended before its turn came.
+                Err(error) if is_gone(&error) && !whom.pids.contains(&pid) => {
+                    log.say(&whole(&error));
+                }
+                Err(error) => {
+                    if let Some(earlier) = failed.replace(error) {
+                        log.say(&format!("slackline: {}", whole(&earlier)));
+                    }
+                }
             }
             if let Some(signal) = interrupt.signal() {
                 return Ok(Done::Signal(signal));
@@ -248,12 +282,19 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         let text: String = all.iter().map(|status| line(status) + "\n").collect();
         print(&text)?;
     }
-    Ok(
-        match all.iter().all(|status| status.state == State::Optimized) {
-            true => Done::Positive,
-            false => Done::Negative,
-        },
-    )
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let is_better = |status: &&Status| status.state == State::Optimized;
+    Ok(match !all.is_empty() && all.iter().all(is_better) {
+        true => Done::Positive,
+        false => Done::Negative,
+    })
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<host::HostError>();
+    matches!(error, Some(host::HostError::NoSuchProcess { .. }))
 }
 
 /// Drives one process as far as it goes now.
@@ -337,7 +378,12 @@ fn declined(
         }
         _ => return Err(error.into()),
     };
-    let mut status = Status::new(pid, start_time, &executable(pid));
+    let mut exe = executable(pid);
+    if exe.is_empty() {
+        // With it goes the way to its name.
+        exe = Status::load(store, pid, start_time).map_or(exe, |known| known.exe);
+    }
+    let mut status = Status::new(pid, start_time, &exe);
     status.state = State::Declined;
     status.reason = Some(reason);
     status.save(store)?;
@@ -393,6 +439,8 @@ fn find(whom: &Watched) -> anyhow::Result<Vec<u32>> {
                 continue;
             };
             let name = exe.file_name().unwrap_or_default().to_string_lossy();
+            // An upgrade has replaced it: its process is to be told of, not to be overlooked (proc_pid_exe(5)).
+            let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
             let uid = || fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
             let is_wanted = |watch: &Watch| {
                 watch.exe == name && watch.uid.is_none_or(|wanted| uid().ok() == Some(wanted))
@@ -415,28 +463,26 @@ fn find(whom: &Watched) -> anyhow::Result<Vec<u32>> {
 }
 
 /// The file of each `start` that watches, and who that is, where one runs.
-fn watchers(store: &Store) -> Vec<(PathBuf, Watcher)> {
+fn watchers(store: &Store) -> anyhow::Result<Vec<(PathBuf, Watcher)>> {
     let roots = host::Roots::default();
-    let entries = fs::read_dir(store.directory()).into_iter().flatten();
-    let paths = entries.flatten().map(|entry| entry.path()).filter(|path| {
+    let paths = store.files()?.into_iter().filter(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("watcher") && name.ends_with(".json")
     });
-    paths
-        .filter_map(|path| {
-            let watcher: Watcher = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
-            if host::is_running(&roots, watcher.pid, watcher.start_time) {
-                return Some((path, watcher));
-            }
-            let _ = fs::remove_file(path);
-            None
-        })
-        .collect()
+    let running = paths.filter_map(|path| {
+        let watcher: Watcher = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+        if host::is_running(&roots, watcher.pid, watcher.start_time) {
+            return Some((path, watcher));
+        }
+        let _ = fs::remove_file(path);
+        None
+    });
+    Ok(running.collect())
 }
 
 /// `slackline relayout stop`.
 pub(super) fn stop(store: &Store) -> anyhow::Result<Done> {
-    let watchers = watchers(store);
+    let watchers = watchers(store)?;
     if watchers.is_empty() {
         message("Nobody watches.");
         return Ok(Done::Positive);

@@ -23,7 +23,10 @@ pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
         let printed = Printed { processes: &all };
         print(&(serde_json::to_string_pretty(&printed)? + "\n"))?;
     } else if all.is_empty() {
-        message("No process was looked at yet: slackline relayout start --pid PID");
+        message(&format!(
+            "No process was looked at yet, as far as {} knows: slackline relayout start --pid PID",
+            store.directory().display()
+        ));
     } else {
         let mut rows = table(&["process", "pid", "state", "generation", "gain", "memory"]);
         for status in &all {
@@ -43,7 +46,7 @@ pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
 
 /// What is known, with the layout that the manifest says is in force: another command may have switched since.
 pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
-    let mut all = Status::all(store);
+    let mut all = Status::all(store)?;
     for status in &mut all {
         let manifest = store.load(status.pid, status.start_time)?;
         status.read(manifest.as_ref());

@@ -57,7 +57,10 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         }
     };
     if undone.is_empty() {
-        message("Nothing to roll back: no process is re-laid out.");
+        message(&format!(
+            "Nothing to roll back: no process is re-laid out, as far as {} knows.",
+            store.directory().display()
+        ));
     }
     let text: String = undone.iter().map(|undone| undone.line() + "\n").collect();
     print(&text)?;

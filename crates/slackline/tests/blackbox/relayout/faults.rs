@@ -81,11 +81,18 @@ impl Program {
         line.trim().to_owned()
     }
 
-    fn rounds(&mut self) -> u64 {
-        self.stdin.write_all(b"c\n").unwrap();
+    /// Gives it a command; how many rounds were done.
+    pub(super) fn say(&mut self, command: &str) -> u64 {
+        self.stdin
+            .write_all(format!("{command}\n").as_bytes())
+            .unwrap();
         let line = self.line();
         let rounds = line.parse();
         rounds.unwrap_or_else(|_| panic!("it ended: {line:?} {:?}", self.child.try_wait()))
+    }
+
+    fn rounds(&mut self) -> u64 {
+        self.say("c")
     }
 
     fn signal(&self, signal: Signal) {
@@ -356,6 +363,41 @@ fn a_program_whose_file_was_deleted_or_replaced_is_declined() {
         );
         program.quit();
     }
+}
+
+#[test]
+fn a_process_whose_file_an_upgrade_replaced_is_found_by_its_name_all_the_same() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let path = toy.path("slackline-test-replaced");
+    fs::copy(executable(), &path).unwrap();
+    let program = Program::run(&mut Command::new(&path));
+    fs::remove_file(&path).unwrap();
+    let name = "slackline-test-replaced";
+    let start = toy.slackline(&["relayout", "start", "--exe", name, "--once", "--json"]);
+    program.declined_by(&toy, start, &["restart the process to run the new one"]);
+    program.quit();
+}
+
+#[test]
+fn a_thread_is_not_taken_for_a_process() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let mut program = Program::start(&["plain"]);
+    let tasks = fs::read_dir(format!("/proc/{}/task", program.pid)).unwrap();
+    let names = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
+    let thread = names.max_by_key(|name| name.parse::<u32>().unwrap());
+    let thread = thread.unwrap();
+    let said = format!("is a thread of process {0}: --pid {0}", program.pid);
+    Ended::of(toy.slackline(&["relayout", "start", "--pid", &thread, "--once"]))
+        .with_code(2)
+        .saying(&[&said]);
+    program.assert_as_before();
+    program.quit();
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_bad_configuration_file_is_named_with_line_and_key() {
     let file = path.display().to_string();
     Ended::of(toy.slackline(&["relayout", "start", "--config", &file]))
         .with_code(2)
-        .saying(&["relayout.toml:3: user"]);
+        .saying(&["relayout.toml:3: watch[0].user"]);
     std::fs::write(
         &path,
         "[[watch]]\nexe = \"x\"\n[log]\nfile = \"/nonexistent/log\"\n",
@@ -95,4 +95,73 @@ fn the_unit_s_configuration_file_is_understood() {
     Ended::of(toy.slackline(&["relayout", "start", "--config", &file]))
         .with_code(2)
         .saying(&["no process has an executable of that name"]);
+}
+
+#[test]
+fn what_names_nobody_or_cannot_be_is_an_error_of_usage() {
+    let toy = Toy::new();
+    for (arguments, said) in [
+        (
+            ["--exe", "/usr/sbin/mariadbd"],
+            "name without its directory",
+        ),
+        (["--exe", ""], "name without its directory"),
+        (
+            ["--pairs", "9000000000000000000"],
+            "--pairs must be between 2 and",
+        ),
+        (["--pairs", "1"], "--pairs must be between 2 and"),
+    ] {
+        let own = std::process::id().to_string();
+        let mut start = toy.slackline(&["relayout", "start", "--pid", &own]);
+        Ended::of({
+            start.args(arguments);
+            start
+        })
+        .with_code(2)
+        .saying(&[said]);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_one_process_keeps_no_other_from_its_turn() {
+    let toy = Toy::new();
+    let mut sleeper = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    let pid = sleeper.id().to_string();
+    let words = [
+        "relayout", "start", "--pid", "0", "--pid", &pid, "--once", "--json",
+    ];
+    let ended = Ended::of(toy.slackline(&words));
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    if ended.code == 3 {
+        eprintln!("SKIP: {}", ended.stderr);
+        return;
+    }
+    let ended = ended.with_code(2);
+    let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(printed["processes"][0]["state"], "declined", "{printed}");
+    ended.saying(&["process 0 does not exist"]);
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_read_is_not_one_in_which_nothing_is() {
+    let toy = Toy::new();
+    std::fs::create_dir(toy.path("state")).unwrap();
+    std::fs::write(toy.path("state/relayout"), "").unwrap();
+    for command in [
+        &["status"] as &[&str],
+        &["status", "--json"],
+        &["stop"],
+        &["rollback", "--all"],
+    ] {
+        let mut slackline = toy.slackline(&["relayout"]);
+        slackline.args(command);
+        let ended = Ended::of(slackline).with_code(2);
+        assert_eq!(ended.stdout, "");
+        ended.saying(&["cannot read", "state/relayout"]);
+    }
 }
