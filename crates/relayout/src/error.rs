@@ -62,6 +62,14 @@ pub enum RelayoutError {
         /// Why.
         reason: Declined,
     },
+    /// It runs in a layout that was not shown to be better, and the way back failed.
+    #[error("process {pid} could NOT be rolled back: {why}; slackline restore tries again")]
+    NotUndone {
+        /// The process.
+        pid: u32,
+        /// What went wrong.
+        why: String,
+    },
     /// It ended, or replaced its program, while we were at work.
     #[error("process {pid} ended, or executed another program, meanwhile")]
     Gone {

@@ -221,6 +221,14 @@ impl Session {
         })
     }
 
+    /// Whether it has done next to nothing since it was last asked, or for a moment where it never was.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn is_idle(&mut self) -> Result<bool, RelayoutError> {
+        self.idle().map(|load| load.is_some())
+    }
+
     /// A process that has used next to no CPU time since the last look is not sampled: so watching an idle host costs next
     /// to nothing.
     fn idle(&mut self) -> Result<Option<Load>, RelayoutError> {

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::relayout::{
-    Drive, Driver, Effort, Method, RelayoutError, Session, Settings, State, Status, Store, Unit,
-    drive,
+    Declined, Drive, Driver, Effort, Method, RelayoutError, Session, Settings, State, Status,
+    Store, Unit, drive,
 };
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -255,7 +255,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
                 }
             }
             if let Some(signal) = interrupt.signal() {
-                return Ok(Done::Signal(signal));
+                return ended_by(signal, watched, seen, store, &log);
             }
         }
         if is_once {
@@ -271,7 +271,7 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
         }
         let _ = interrupt.sleep(Duration::from_secs_f64(every_s));
         if let Some(signal) = interrupt.signal() {
-            return Ok(Done::Signal(signal));
+            return ended_by(signal, watched, seen, store, &log);
         }
     }
     let all: Vec<&Status> = seen.values().collect();
@@ -281,6 +281,12 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     } else {
         let text: String = all.iter().map(|status| line(status) + "\n").collect();
         print(&text)?;
+    }
+    if is_once && seen.values().any(is_left) {
+        if let Some(error) = failed {
+            log.say(&format!("slackline: {}", whole(&error)));
+        }
+        return Ok(Done::RestoreFailed);
     }
     if let Some(error) = failed {
         return Err(error);
@@ -317,16 +323,27 @@ fn one(
     if watched.get(&key).is_some_and(|known| !is_current(known)) {
         watched.remove(&key);
     }
+    let known = Status::load(store, pid, start_time);
+    let is_kept = known.as_ref().is_some_and(Status::is_kept);
     let (session, driver) = match watched.entry(key) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(place) => match Session::open(store, pid, with.method) {
+        Entry::Vacant(place) => match open(store, pid, with, is_kept) {
             Ok(session) => place.insert((session, new_driver(with))),
             Err(error) => return declined(store, key, error, log),
         },
     };
-    let mut is_interrupted = || interrupt.signal().is_some();
-    let known = Status::load(store, pid, start_time);
     let mut last = known.as_ref().map(line).unwrap_or_default();
+    // What an earlier Slackline has verified stays: it is verified anew only by one that watches, and not in a quiet moment, in
+    // which nothing can be shown.
+    if let Some(mut known) = known.filter(Status::is_kept)
+        && driver.state() == State::Monitoring
+        && session.cache.manifest.generation != 0
+        && (is_once || session.is_idle()?)
+    {
+        known.read(Some(&session.cache.manifest));
+        return Ok(known);
+    }
+    let mut is_interrupted = || interrupt.signal().is_some();
     let mut show = |status: &Status| {
         // A look that changed nothing is not worth a line.
         let line = line(status);
@@ -335,31 +352,91 @@ fn one(
             last = line;
         }
     };
-    let mut status = match drive(store, session, driver, with, &mut is_interrupted, &mut show) {
-        Err(error) => {
-            // A process is not left in what is not on record as verified, whatever went wrong: a full disk, say.
-            let known = Status::load(store, pid, start_time);
-            if !known.is_some_and(|status| status.is_kept()) {
-                match session.roll_back() {
-                    Ok(()) => log.say(&format!("process {pid} runs its original code")),
-                    Err(RelayoutError::Gone { .. }) => {}
-                    Err(error) => log.say(&format!(
-                        "process {pid} could NOT be rolled back: {error}; slackline restore tries again"
-                    )),
-                }
-            }
-            return declined(store, key, error, log);
-        }
-        Ok(status) => status,
+    let driven = drive(store, session, driver, with, &mut is_interrupted, &mut show);
+    // A process is not left in what is not on record as verified, whatever went wrong (a full disk, say), nor where nobody will
+    // look again.
+    let is_to_undo = match &driven {
+        Ok(status) => is_once && status.state == State::Verifying,
+        Err(_) => !Status::load(store, pid, start_time).is_some_and(|status| status.is_kept()),
     };
-    if is_once && status.state == State::Verifying {
-        // Nobody will look again.
-        session.roll_back()?;
+    if is_to_undo {
+        match session.roll_back() {
+            Ok(()) if driven.is_err() => {
+                log.say(&format!("process {pid} runs its original code"));
+            }
+            Ok(()) | Err(RelayoutError::Gone { .. }) => {}
+            Err(error) => {
+                // The next round, or slackline restore, begins with the way back.
+                watched.remove(&key);
+                let error = RelayoutError::NotUndone {
+                    pid,
+                    why: error.to_string(),
+                };
+                return declined(store, key, error, log);
+            }
+        }
+    }
+    let mut status = match driven {
+        Ok(status) => status,
+        Err(error) => return declined(store, key, error, log),
+    };
+    if is_to_undo {
         status.state = State::Declined;
-        status.read(Some(&session.cache.manifest));
+        status.read(store.load(pid, start_time)?.as_ref());
         status.save(store)?;
     }
     Ok(status)
+}
+
+/// Opens a process, and undoes what one who was killed, or could not undo it, left in it: it was not shown to be better.
+fn open(store: &Store, pid: u32, with: &Drive, is_kept: bool) -> Result<Session, RelayoutError> {
+    let mut session = Session::open(store, pid, with.method)?;
+    if !is_kept && !session.cache.manifest.generations.is_empty() {
+        session.roll_back()?;
+    }
+    Ok(session)
+}
+
+/// A signal has come: what waits to be verified, as its process has nothing to do, would wait for ever.
+fn ended_by(
+    signal: i32,
+    watched: BTreeMap<(u32, u64), (Session, Driver)>,
+    mut seen: BTreeMap<(u32, u64), Status>,
+    store: &Store,
+    log: &Log,
+) -> anyhow::Result<Done> {
+    for (key, (mut session, _)) in watched {
+        if !seen.get(&key).is_some_and(is_left) {
+            continue;
+        }
+        let pid = key.0;
+        let outcome = match session.roll_back() {
+            Ok(()) => RelayoutError::Declined {
+                pid,
+                reason: Declined::NothingToWin(
+                    "it had nothing to do by which its new layout could be verified".into(),
+                ),
+            },
+            Err(RelayoutError::Gone { .. }) => RelayoutError::Gone { pid },
+            Err(error) => RelayoutError::NotUndone {
+                pid,
+                why: error.to_string(),
+            },
+        };
+        seen.insert(key, declined(store, key, outcome, log)?);
+    }
+    Ok(match seen.values().any(is_left) {
+        true => Done::RestoreFailed,
+        false => Done::Signal(signal),
+    })
+}
+
+/// Whether a process runs in a layout that nobody has shown to be better and nobody drives any more.
+fn is_left(status: &Status) -> bool {
+    let roots = host::Roots::default();
+    status.generation != 0
+        && !status.is_kept()
+        && host::is_running(&roots, status.pid, status.start_time)
 }
 
 /// What is said of a process that is left alone, or that has gone: then nothing of it stays on record. Whatever else went
@@ -372,6 +449,7 @@ fn declined(
 ) -> anyhow::Result<Status> {
     let reason = match &error {
         RelayoutError::Declined { reason, .. } => reason.to_string(),
+        RelayoutError::NotUndone { .. } => error.to_string(),
         RelayoutError::Gone { .. } => {
             undo::forget_gone(store, pid, start_time)?;
             "it ended, or executed another program, meanwhile".to_owned()
@@ -386,6 +464,8 @@ fn declined(
     let mut status = Status::new(pid, start_time, &exe);
     status.state = State::Declined;
     status.reason = Some(reason);
+    // Where what an earlier Slackline left could not be undone, it is still in force.
+    status.read(store.load(pid, start_time)?.as_ref());
     status.save(store)?;
     if error.is_missing_privilege() {
         return Err(error.into());

@@ -1,5 +1,6 @@
 // The process under test: two threads that run a few hundred functions in turn and abort on a wrong result, and one way of being
-// difficult, named by the first argument. Commands on standard input: "c" prints how many rounds were done, "q" ends it with 0.
+// difficult, named by the first argument. Commands on standard input: "q" ends it with 0, "i" leaves it idle, "t"
+// has a child trace it; all but the first print how many rounds were done.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -37,6 +38,7 @@ ALL(ROW)
 static unsigned long (*const functions[256])(unsigned long) = {ALL(NAMES)};
 
 static _Atomic long rounds;
+static _Atomic int is_idle;
 
 static unsigned long round_of(unsigned long x) {
     for (int i = 0; i < 256; i++) x = functions[i](x);
@@ -49,6 +51,7 @@ static void *work(void *unused) {
     for (;;) {
         if (round_of(12345) != wanted) abort();
         rounds++;
+        while (is_idle) usleep(10000);
     }
 }
 
@@ -162,6 +165,8 @@ int main(int argc, char **argv) {
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
         if (line[0] == 'q') _exit(0);
+        if (line[0] == 'i') is_idle = 1;
+        if (line[0] == 't') traced();
         printf("%ld\n", rounds);
     }
     _exit(3);

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use relayout::{Process, State, Status, Store};
+use serde_json::Value;
 
 use super::faults::{Program, as_str, is_root};
 use crate::toy::{Ended, Toy};
@@ -58,6 +59,10 @@ fn a_restore_undoes_what_was_left_half_done_and_keeps_what_was_verified() {
         assert!(restored.stdout.contains(said), "{}", restored.stdout);
         assert_eq!(is_laid_out(&program), stays, "{state}");
         if stays {
+            let pid = program.pid.to_string();
+            Ended::of(toy.slackline(&["relayout", "switch", &pid, "0"])).with_code(0);
+            let status = Ended::of(toy.slackline(&["relayout", "status"])).stdout;
+            assert!(status.contains("in its original layout"), "{status}");
             program.roll_back(&toy);
         }
     }
@@ -102,6 +107,75 @@ fn a_process_that_another_slackline_is_at_work_on_is_left_to_it() {
         restored.stdout
     );
     program.assert_as_before();
+    program.quit();
+}
+
+#[test]
+fn a_start_undoes_what_was_left_half_done_and_keeps_what_was_verified() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    for (state, code, stays) in [(State::Verifying, 1, false), (State::Optimized, 0, true)] {
+        let mut program = Program::start(&["plain"]);
+        lay_out(&toy, &program);
+        put_down(&toy, &program, state, None);
+        program.say("i");
+        let ended = Ended::of(toy.slackline(&as_str(&program.start_arguments()))).with_code(code);
+        let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(printed["processes"][0]["generation"], u32::from(stays));
+        assert_eq!(is_laid_out(&program), stays, "{state}");
+        if stays {
+            program.roll_back(&toy);
+        }
+        program.quit();
+    }
+}
+
+#[test]
+fn a_start_that_could_not_undo_what_nobody_verified_says_so_and_ends_with_4() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let mut program = Program::start(&["plain"]);
+    lay_out(&toy, &program);
+    put_down(&toy, &program, State::Verifying, None);
+    program.say("t");
+    let ended = Ended::of(toy.slackline(&as_str(&program.start_arguments()))).with_code(4);
+    let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(printed["processes"][0]["generation"], 1, "{printed}");
+    assert!(is_laid_out(&program));
+    program.quit();
+}
+
+#[test]
+fn a_watch_that_ends_takes_back_what_it_could_not_verify_yet() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let mut program = Program::start(&["plain"]);
+    // So that there is a profile, by which it is laid out at once.
+    lay_out(&toy, &program);
+    program.roll_back(&toy);
+    program.say("i");
+    let pid = program.pid.to_string();
+    let mut start = toy.slackline(&["relayout", "start", "--pid", &pid, "--every-s", "1"]);
+    start.stdout(Stdio::null()).stderr(Stdio::piped());
+    let watch = start.spawn().unwrap();
+    let give_up = Instant::now() + Duration::from_secs(60);
+    let status = || Ended::of(toy.slackline(&["relayout", "status"])).stdout;
+    while !status().contains("not verified yet") {
+        assert!(Instant::now() < give_up, "{}", status());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(is_laid_out(&program));
+    Ended::of(toy.slackline(&["relayout", "stop"])).with_code(0);
+    let ended = watch.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(128 + 15));
+    assert!(!is_laid_out(&program));
+    assert!(status().contains("declined"), "{}", status());
     program.quit();
 }
 
