@@ -610,8 +610,9 @@ fn best_of_draws(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Data;
     use crate::design::sobol;
-    use crate::gp::{Data, Hyper};
+    use crate::gp::Hyper;
     use crate::kernel::Coordinate;
     use crate::trend::Shared;
 
@@ -636,6 +637,7 @@ mod tests {
             weights: vec![1.0; values.len()],
             values,
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         };
         let with = |wave: f64, ln_length: f64| {
             let hyper = Hyper {

@@ -1,17 +1,15 @@
-//! Draws of the hyper-parameters of the objective's process, and which trends go with them: a slope of switches and what earlier
-//! experiments say, each only where the data are the more probable with it, on average over the draws.
+//! Draws of the hyper-parameters of the objective's process, and what goes with them where the data are the more probable with
+//! it, on average over the draws: a slope of switches, and earlier experiments.
 //!
-//! An earlier experiment is a trend: some amount of what it expects, and beside it a process for what is different now (Kennedy &
-//! O'Hagan 2000, "Predicting the output from a complex computer code when fast approximations are available", section 2.3; from
-//! its posterior mean, as in Le Gratiet & Garnier 2014, "Recursive co-kriging model for design of computer experiments"). One
-//! that misleads makes the data less probable, and is as good as absent then.
+//! An earlier experiment is another output of the same process, correlated with the present one (intrinsic coregionalisation;
+//! Swersky, Snoek, Adams 2013, "Multi-task Bayesian optimization"), beside a constant of its own. It is believed where what was
+//! measured now is the more probable given what was measured then: one that misleads is as good as absent.
 
-use std::sync::Arc;
-
-use crate::gp::{Basis, Data, Gp, Hyper, NOISE_PRIOR, bounds, length_prior, log_likelihood};
+use crate::data::Data;
+use crate::gp::{Basis, Hyper, NOISE_PRIOR, bounds, length_prior, log_likelihood};
 use crate::kernel::{Coordinate, waves_between};
 use crate::slice::Chain;
-use crate::trend::{Shared, may_slope};
+use crate::trend::may_slope;
 
 /// Along ranges whose differences matter, length scales are drawn around the mode of their prior's density, which is short:
 /// most such functions bend along all of their ranges. The deviations of the logarithm, for real and for whole numbers: of
@@ -22,9 +20,9 @@ const WHOLE_DEVIATION: f64 = 0.75;
 /// Between levels they are drawn half of the way to that mode, with this deviation: some do much, many nothing. Where there is
 /// an order or ratios matter few parameters do anything, and length scales are drawn from the prior itself.
 const LEVEL_DEVIATION: f64 = 1.0;
-/// Prior variances of what is different from earlier experiments, one of which is taken: from nothing like them to nearly the
-/// same. Choices of this crate.
-const DIFFERENCES: [f64; 4] = [1.0, 0.3, 0.1, 0.03];
+/// How much the objective may be like that of an earlier experiment, of which one is taken: their correlation. Choices of this
+/// crate.
+const LIKENESSES: [f64; 4] = [0.6, 0.85, 0.95, 0.99];
 
 /// Mean and standard deviation of what is drawn, in the order of [`Hyper::to_vec`].
 fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
@@ -46,13 +44,14 @@ pub(crate) struct Length {
     pub(crate) steps: usize,
 }
 
-/// Draws of the hyper-parameters from their posterior, by a chain from `start` on, with the trends that it has; then with those
-/// that the data speak for: a slope, and `earlier` experiments. They are drawn without these, so that somewhat more than even evidence is asked for.
+/// Draws of the hyper-parameters from their posterior, by a chain from `start` on, with the trends that it has; then with a
+/// slope and with `earlier` experiments where the data speak for them. They are drawn without these, so that somewhat more than
+/// even evidence is asked for.
 pub(crate) fn draw(
     data: &Data,
     coordinates: &[Coordinate],
     start: &Hyper,
-    earlier: &[Arc<Gp>],
+    earlier: &[Data],
     seed: u64,
     length: Length,
 ) -> Vec<Hyper> {
@@ -77,70 +76,81 @@ pub(crate) fn draw(
         (0..length.steps).for_each(|_| chain.step());
         (hyper(chain.state()), chain.now())
     });
-    let (drawn, logs): (Vec<Hyper>, Vec<f64>) = draws.unzip();
-    let mut best = Trended {
-        hypers: drawn,
+    let (hypers, logs): (Vec<Hyper>, Vec<f64>) = draws.unzip();
+    let mut drawn = Drawn {
         log: logs.iter().sum(),
+        hypers,
     };
     if may_slope(coordinates) {
-        let sloped = best.hypers.iter().cloned().map(|mut hyper| {
-            hyper.shared.slope = true;
-            hyper
-        });
-        best.or(Trended::of(data, coordinates, start.wave, sloped.collect()));
+        drawn.or(Drawn::with(
+            &drawn.hypers,
+            |hyper| hyper.shared.slope = true,
+            log,
+        ));
     }
-    let plain = best.hypers.clone();
-    for one in earlier {
-        let believed = best.hypers.first().map(|hyper| hyper.earlier.clone());
-        let mut believed = believed.unwrap_or_default();
-        believed.push(one.clone());
-        for difference in DIFFERENCES {
-            let wave = start.wave * difference;
-            let with = plain.iter().map(|hyper| Hyper {
-                ln_scale: difference.ln(),
-                wave,
-                shared: Shared::NOTHING,
-                earlier: believed.clone(),
-                ..hyper.clone()
-            });
-            best.or(Trended::of(data, coordinates, wave, with.collect()));
+    for index in 0..earlier.len() {
+        let before = drawn.hypers.clone();
+        for likeness in LIKENESSES {
+            let believing = Drawn::with(
+                &before,
+                |hyper| hyper.earlier.push((index, likeness)),
+                |hyper| given_earlier(data, coordinates, earlier, hyper),
+            );
+            drawn.or(believing);
         }
     }
-    best.hypers
+    drawn.hypers
 }
 
-/// Draws with some trends.
-struct Trended {
+/// Draws, and what the data say of them.
+struct Drawn {
     hypers: Vec<Hyper>,
     /// The logarithm of the likelihood, summed over them.
     log: f64,
 }
 
-impl Trended {
-    /// Half waves of all of them have the variance `wave`.
-    fn of(data: &Data, coordinates: &[Coordinate], wave: f64, hypers: Vec<Hyper>) -> Self {
-        let waves = waves_between(coordinates, wave, &data.points);
-        let logs = hypers
-            .iter()
-            .map(|hyper| log_likelihood(data, coordinates, &waves, hyper));
-        Trended {
-            log: logs.sum(),
+impl Drawn {
+    /// What the data say of these draws with something more.
+    fn with(hypers: &[Hyper], more: impl Fn(&mut Hyper), log: impl Fn(&Hyper) -> f64) -> Self {
+        let mut hypers = hypers.to_vec();
+        hypers.iter_mut().for_each(more);
+        Drawn {
+            log: hypers.iter().map(log).sum(),
             hypers,
         }
     }
 
-    /// The other one in its place, where the data are the more probable with it.
-    fn or(&mut self, other: Self) {
-        if other.log > self.log {
-            *self = other;
+    /// The others in their place, where the data are the more probable with those.
+    fn or(&mut self, others: Self) {
+        if others.log > self.log {
+            *self = others;
         }
     }
+}
+
+/// The logarithm of the likelihood of the data given those of the earlier experiments that are believed.
+fn given_earlier(data: &Data, coordinates: &[Coordinate], earlier: &[Data], hyper: &Hyper) -> f64 {
+    let log = |data: &Data| {
+        let waves = waves_between(coordinates, hyper.wave, &data.points);
+        log_likelihood(data, coordinates, &waves, hyper)
+    };
+    let nothing = Data {
+        points: Vec::new(),
+        values: Vec::new(),
+        variances: Vec::new(),
+        weights: Vec::new(),
+        earlier: Vec::new(),
+        ..*data
+    };
+    let alone = nothing.joined(earlier, &hyper.earlier);
+    log(&data.joined(earlier, &hyper.earlier)) - log(&alone)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::design::sobol;
+    use crate::gp::Gp;
 
     const COORDINATES: [Coordinate; 4] = [
         Coordinate::Real,
@@ -170,6 +180,7 @@ mod tests {
             variances: vec![0.0; points.len()],
             weights: vec![1.0; points.len()],
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         }
     }
 
@@ -179,42 +190,45 @@ mod tests {
 
     #[test]
     fn an_earlier_experiment_is_believed_where_the_data_agree() {
-        let earlier = |value: fn(&[f64]) -> f64| {
-            let start = Hyper::prior_mode(4, Basis::Variable);
-            let data = data(40, 0, value);
-            Arc::new(Gp::fit(&data, &COORDINATES, Basis::Variable, &[start], 40).unwrap())
-        };
-        let same = earlier(service);
-        let other = earlier(|x| (9.0 * x[0] + 5.0 * x[1] * (1.0 - x[2]) + 7.0 * x[3]).sin());
+        let same = data(40, 0, service);
+        let other = data(40, 0, |x| {
+            (9.0 * x[0] + 5.0 * x[1] * (1.0 - x[2]) + 7.0 * x[3]).sin()
+        });
         let later = data(28, 100, |x| 3.0 * service(x) + 0.05 * x[1] + 7.0);
         let now = Data {
             points: later.points[..8 * COORDINATES.len()].to_vec(),
             values: later.values[..8].to_vec(),
             variances: vec![0.0; 8],
             weights: vec![1.0; 8],
+            earlier: Vec::new(),
             ..later
         };
         let start = Hyper::prior_mode(4, Basis::Logarithm);
         let length = Length { draws: 8, steps: 8 };
-        let drawn = |earlier: &[Arc<Gp>]| draw(&now, &COORDINATES, &start, earlier, 1, length);
-        // How wrong they are about what was not measured yet.
-        let error = |hypers: &[Hyper]| -> f64 {
-            let gps = hypers.iter().cloned();
-            let gps = gps.map(|hyper| Gp::condition(&now, &COORDINATES, hyper).unwrap());
-            let squares = gps.flat_map(|gp| {
+        let drawn = |earlier: &[&Data]| {
+            let earlier: Vec<Data> = earlier.iter().map(|data| (*data).clone()).collect();
+            let hypers = draw(&now, &COORDINATES, &start, &earlier, 1, length);
+            // How wrong they are about what was not measured yet.
+            let mut error = 0.0;
+            for hyper in &hypers {
+                let data = now.joined(&earlier, &hyper.earlier);
+                let gp = Gp::condition(&data, &COORDINATES, hyper.clone()).unwrap();
                 let unknown = later.points.chunks_exact(4).zip(&later.values).skip(8);
-                unknown
-                    .map(|(x, y)| (gp.posterior(x).0 - y).powi(2))
-                    .collect::<Vec<_>>()
-            });
-            squares.sum()
+                let squares = unknown.map(|(x, y)| (gp.posterior(x).0 - y).powi(2));
+                error += squares.sum::<f64>();
+            }
+            (hypers, error)
         };
+        let (alone, error) = drawn(&[]);
+        assert!(alone.iter().all(|hyper| hyper.earlier.is_empty()));
 
-        let believed = drawn(std::slice::from_ref(&same));
-        assert!(believed.iter().all(|hyper| hyper.earlier == [same.clone()]));
-        assert!(error(&believed) < 0.1 * error(&drawn(&[])));
+        let (believing, less) = drawn(&[&same]);
+        assert!(believing.iter().all(|hyper| hyper.earlier == [(0, 0.99)]));
+        assert!(less < 0.1 * error, "{less} {error}");
         // What misleads changes nothing, alone or beside another one.
-        assert_eq!(drawn(std::slice::from_ref(&other)), drawn(&[]));
-        assert_eq!(drawn(&[other, same]), believed);
+        assert_eq!(drawn(&[&other]).0, alone);
+        let (beside, as_much) = drawn(&[&other, &same]);
+        assert!(beside.iter().all(|hyper| hyper.earlier == [(1, 0.99)]));
+        assert_eq!(as_much, less);
     }
 }

@@ -11,12 +11,11 @@
 //! regret (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors. Draws go with half waves: where the data say no more than which way is better, the process says
 //! that too.
 
-use std::sync::Arc;
-
+use crate::data::{Data, NOISE_MAX};
 use crate::descent::minimise;
 use crate::kernel::{Coordinate, Kernel, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
-use crate::trend::{Shared, Trend};
+use crate::trend::Shared;
 
 pub(crate) const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
 /// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
@@ -63,8 +62,8 @@ pub(crate) struct Hyper {
     pub(crate) ln_scale: f64,
     pub(crate) wave: f64,
     pub(crate) shared: Shared,
-    /// What these expect is a trend as well.
-    pub(crate) earlier: Vec<Arc<Gp>>,
+    /// The earlier experiments that are believed, by their place in a list, and how much the objective is like theirs.
+    pub(crate) earlier: Vec<(usize, f64)>,
 }
 
 impl Hyper {
@@ -85,9 +84,6 @@ impl Hyper {
         let scale = self.ln_scale.exp();
         let mut kernel = Kernel::new(coordinates, &self.ln_lengths, scale, self.wave);
         kernel.trends = self.shared.trends(coordinates, &self.ln_lengths);
-        kernel
-            .trends
-            .extend(self.earlier.iter().map(Trend::earlier));
         kernel
     }
 
@@ -124,51 +120,8 @@ pub(crate) fn length_prior(dimension: usize) -> (f64, f64) {
     )
 }
 
-/// What a process is fitted to.
-#[derive(Clone, Debug)]
-pub(crate) struct Data {
-    /// Points, row by row.
-    pub(crate) points: Vec<f64>,
-    pub(crate) values: Vec<f64>,
-    /// The known part of the noise.
-    pub(crate) variances: Vec<f64>,
-    pub(crate) weights: Vec<f64>,
-    /// Mean and standard deviation of the prior of the constant mean.
-    pub(crate) mean_prior: (f64, f64),
-}
-
-impl Data {
-    fn n(&self) -> usize {
-        self.values.len()
-    }
-
-    fn points(&self) -> impl Iterator<Item = &[f64]> {
-        self.points
-            .chunks_exact((self.points.len() / self.n().max(1)).max(1))
-    }
-
-    /// The values without the trends that are expected, and the mean of the prior of what is then constant: over the
-    /// observations it is these and the constant that have the mean of [`Data::mean_prior`].
-    fn above(&self, kernel: &Kernel) -> (Vec<f64>, f64) {
-        let expected: Vec<f64> = self.points().map(|x| kernel.expected(x)).collect();
-        let values = self.values.iter().zip(&expected);
-        let values = values.map(|(value, expected)| value - expected).collect();
-        let average = expected.iter().sum::<f64>() / self.n().max(1) as f64;
-        (values, self.mean_prior.0 - average)
-    }
-
-    fn noise(&self, hyper: &Hyper) -> Vec<f64> {
-        let fitted = hyper.ln_noise.exp();
-        self.variances
-            .iter()
-            .zip(&self.weights)
-            .map(|(variance, weight)| ((variance + fitted) / weight).min(NOISE_MAX))
-            .collect()
-    }
-}
-
 /// A fitted process.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Gp {
     pub(crate) hyper: Hyper,
     pub(crate) kernel: Kernel,
@@ -182,6 +135,7 @@ pub(crate) struct Gp {
     pub(crate) inverse: Vec<f64>,
     values: Vec<f64>,
     noise: Vec<f64>,
+    own: usize,
     /// The mean of the known variances: what one more measurement may be expected to have.
     pub(crate) typical_variance: f64,
 }
@@ -195,15 +149,27 @@ impl Gp {
         let features = kernel.features(&data.points);
         let waves = waves_between(coordinates, hyper.wave, &data.points);
         let (mut matrix, _) = kernel.matrix(&data.points, &waves);
+        data.relate(&hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::with_jitter(&mut matrix, n)?;
         let (above, prior) = data.above(&kernel);
-        let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
+        let (mean, mut alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let variances = data
             .variances
             .iter()
             .map(|variance| variance.min(NOISE_MAX));
         let typical_variance = variances.sum::<f64>() / n.max(1) as f64;
+        let mut inverse = factor.inverse();
+        // Once they have the likenesses in them, covariances as within one experiment will do everywhere else.
+        let likeness = data.likeness(&hyper);
+        if data.own() < n {
+            for (row, alpha) in alpha.iter_mut().enumerate() {
+                *alpha *= likeness[row];
+                for (inverse, like) in inverse[row * n..(row + 1) * n].iter_mut().zip(&likeness) {
+                    *inverse *= likeness[row] * like;
+                }
+            }
+        }
         let (points, values) = (data.points.clone(), data.values.clone());
         Some(Gp {
             values,
@@ -214,7 +180,8 @@ impl Gp {
             points,
             mean,
             alpha,
-            inverse: factor.inverse(),
+            inverse,
+            own: data.own(),
             typical_variance,
         })
     }
@@ -248,8 +215,8 @@ impl Gp {
 
     /// The first observation of exactly this point, and its noise.
     pub(crate) fn observation_at(&self, point: &[f64]) -> Option<(usize, f64)> {
-        let mut points = self.points.chunks_exact(self.kernel.dimension().max(1));
-        let row = points.position(|other| other == point)?;
+        let points = self.points.chunks_exact(self.kernel.dimension().max(1));
+        let row = points.take(self.own).position(|other| other == point)?;
         Some((row, self.noise[row]))
     }
 
@@ -261,16 +228,6 @@ impl Gp {
     /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
     pub(crate) fn mean_at(&self, x: &[f64], row: &[f64]) -> f64 {
         self.mean + self.kernel.expected(x) + dot(row, &self.alpha[..row.len()])
-    }
-
-    /// Adds `factor` times the gradient of the mean at `x`.
-    pub(crate) fn mean_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
-        let (_, slopes) = self.kernel.row(x, &self.points, &self.features);
-        let factors: Vec<f64> = self.alpha.iter().map(|alpha| factor * alpha).collect();
-        let (points, features) = (&self.points, &self.features);
-        self.kernel
-            .gradient(x, points, features, &slopes, &factors, gradient);
-        self.kernel.expected_gradient(x, factor, gradient);
     }
 
     /// Mean and variance of `f` at `x`.
@@ -337,8 +294,6 @@ pub(crate) fn log_posterior(
 
 /// The least posterior variance: below it rounding decides.
 pub(crate) const VARIANCE_MIN: f64 = 1e-12;
-/// Where the prior variance is about 1, a measurement of more noise says nothing any more. A choice of this crate.
-const NOISE_MAX: f64 = 1e9;
 
 /// The constant mean of `values`, at its most probable, and what they say beside it.
 fn mean_and_alpha(factor: &Cholesky, values: &[f64], prior: (f64, f64)) -> (f64, Vec<f64>) {
@@ -372,6 +327,7 @@ impl Likelihood {
         let kernel = hyper.kernel(coordinates);
         let (mut matrix, slopes) = kernel.matrix(&data.points, waves);
         let noise = data.noise(hyper);
+        data.relate(hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::new(&matrix, n)?;
         let (above, prior) = data.above(&kernel);
@@ -465,6 +421,7 @@ fn log_normal(ln: f64, mean: f64, sd: f64, basis: Basis, slope: &mut f64) -> f64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::OFFSET;
     use crate::design::sobol;
 
     fn data(n: u32, noise: f64) -> Data {
@@ -485,6 +442,7 @@ mod tests {
             variances: vec![1e-3; n],
             weights: vec![0.5; n],
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         }
     }
 
@@ -545,6 +503,66 @@ mod tests {
     }
 
     #[test]
+    fn earlier_experiments_count_by_how_much_they_are_like_this_one() {
+        let own = data(6, 0.1);
+        let mut joint = data(20, 0.1);
+        joint.earlier = vec![10, 4];
+        let hyper = |likeness: [f64; 2]| Hyper {
+            earlier: vec![(0, likeness[0]), (1, likeness[1])],
+            shared: BOWL,
+            ..Hyper::prior_mode(3, Basis::Logarithm)
+        };
+        let at = [0.3, 0.8, 2.0];
+        // Those that have nothing to do with it change nothing but the constant, by what they tell of it.
+        let gp = Gp::condition(&joint, &COORDINATES, hyper([0.0, 0.0])).unwrap();
+        let alone = Gp::condition(&own, &COORDINATES, hyper([0.0, 0.0])).unwrap();
+        assert!((gp.posterior(&at).1 - alone.posterior(&at).1).abs() < 1e-9);
+        let above = |gp: &Gp| gp.posterior(&at).0 - gp.mean;
+        assert!((above(&gp) - above(&alone)).abs() < 0.5);
+
+        // Against the whole covariance, written out.
+        let like = [0.9, 0.4];
+        let gp = Gp::condition(&joint, &COORDINATES, hyper(like)).unwrap();
+        let of = |i: usize| match i {
+            0..6 => (0, 1.0),
+            6..16 => (1, like[0]),
+            _ => (2, like[1]),
+        };
+        let points: Vec<&[f64]> = joint.points().collect();
+        let noise = joint.noise(&gp.hyper);
+        let mut matrix = vec![0.0; 400];
+        for (i, a) in points.iter().enumerate() {
+            for (j, b) in points.iter().enumerate() {
+                let ((one, like), (other, alike)) = (of(i), of(j));
+                let k = gp.kernel.between(a, b);
+                matrix[20 * i + j] = match one == other {
+                    true => k + if one > 0 { OFFSET } else { 0.0 },
+                    false => like * alike * k,
+                };
+            }
+            matrix[21 * i] += noise[i];
+        }
+        let factor = Cholesky::new(&matrix, 20).unwrap();
+        let row: Vec<f64> = (0..20)
+            .map(|i| of(i).1 * gp.kernel.between(points[i], &at))
+            .collect();
+        let mut residuals: Vec<f64> = (0..20)
+            .map(|i| joint.values[i] - gp.mean - gp.kernel.expected(points[i]))
+            .collect();
+        factor.solve(&mut residuals);
+        let mut solved = row.clone();
+        factor.solve(&mut solved);
+        let (mean, variance) = gp.posterior(&at);
+        let expected = gp.mean + gp.kernel.expected(&at) + dot(&row, &residuals);
+        assert!((mean - expected).abs() < 1e-9, "{mean} {expected}");
+        let expected = gp.kernel.variance(&at) - dot(&row, &solved);
+        assert!((variance - expected).abs() < 1e-9, "{variance} {expected}");
+        // Measured now, not then.
+        assert_eq!(gp.observation_at(points[2]).unwrap().0, 2);
+        assert!(gp.observation_at(points[9]).is_none());
+    }
+
+    #[test]
     fn the_posterior_at_an_observation_is_the_posterior() {
         use Coordinate::{Level, Place, Real, Switch};
         let data = data(20, 0.3);
@@ -599,6 +617,7 @@ mod tests {
                 weights: vec![1.0; points.len()],
                 points,
                 mean_prior: (0.0, 1.0),
+                earlier: Vec::new(),
             };
             let hyper = Hyper {
                 ln_lengths: vec![-1.0],
@@ -630,6 +649,7 @@ mod tests {
                 weights: vec![1.0; 6],
                 points,
                 mean_prior: (0.0, 1.0),
+                earlier: Vec::new(),
             };
             let hyper = Hyper {
                 shared,
@@ -665,6 +685,7 @@ mod tests {
                 weights: vec![1.0; points.len()],
                 points: points.concat(),
                 mean_prior: (0.0, 1.0),
+                earlier: Vec::new(),
             };
             let gp = Gp::condition(&data, &[Coordinate::Real; 2], hyper.clone()).unwrap();
             gp.posterior(&[0.0; 2]).0 - gp.posterior(&[0.5; 2]).0

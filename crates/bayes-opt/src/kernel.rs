@@ -35,7 +35,7 @@ impl Coordinate {
     }
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     /// 1/ℓ² of each coordinate, 0 of every [`Coordinate::Level`].
     ordered: Vec<f64>,

@@ -26,6 +26,7 @@
 
 mod acquisition;
 mod constraint;
+mod data;
 mod descent;
 mod design;
 mod draws;

@@ -52,7 +52,8 @@ impl Mixture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gp::{Basis, Data, Hyper};
+    use crate::data::Data;
+    use crate::gp::{Basis, Hyper};
     use crate::kernel::Coordinate;
 
     fn gp(basis: Basis) -> Gp {
@@ -63,6 +64,7 @@ mod tests {
             weights: vec![1.0; points.len()],
             points,
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         };
         Gp::condition(&data, &[Coordinate::Place], Hyper::prior_mode(1, basis)).unwrap()
     }

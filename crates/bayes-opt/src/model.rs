@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::acquisition::Evaluated;
+use crate::data::Data;
 use crate::draws::{Length, draw};
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
-use crate::gp::{Basis, Data, Gp, Hyper, likeliest, log_posterior};
+use crate::gp::{Basis, Gp, Hyper, likeliest, log_posterior};
 use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
@@ -134,12 +135,18 @@ impl Model {
                 variances,
                 weights: weights.collect(),
                 mean_prior: (0.0, 1.0),
+                earlier: Vec::new(),
             }
         };
         let plain = Transform::new(&values, log);
         let ratios = Transform::of_ratios(&values).filter(|_| !log);
         let (name, transform, data) = fitter.scale(values.len(), plain, ratios, data);
-        let objective = Mixture::new(fitter.draws(name, &data, earlier)?)?;
+        let scale = transform.scale();
+        let earlier: Vec<Data> = earlier
+            .iter()
+            .map(|earlier| earlier.in_units(scale))
+            .collect();
+        let objective = Mixture::new(fitter.draws(name, &data, &earlier)?)?;
 
         let mut feasibilities = Vec::new();
         for (name, measured) in &constraints {
@@ -306,7 +313,7 @@ impl Fitter<'_> {
 
     /// What the objective may be, as few observations seldom say which parameters matter: the process under draws of its
     /// hyper-parameters, by a chain from the most probable ones on.
-    fn draws(&mut self, name: &str, data: &Data, earlier: &[Earlier]) -> Option<Vec<Gp>> {
+    fn draws(&mut self, name: &str, data: &Data, earlier: &[Data]) -> Option<Vec<Gp>> {
         let n = data.values.len();
         let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(DRAWS.0, DRAWS.1);
         let names: Vec<String> = (0..count).map(|i| draw_name(name, i)).collect();
@@ -327,8 +334,7 @@ impl Fitter<'_> {
                 draws: count,
                 steps,
             };
-            let earlier: Vec<_> = earlier.iter().map(|earlier| earlier.gp.clone()).collect();
-            let drawn = draw(data, self.coordinates, &likeliest, &earlier, seed, length);
+            let drawn = draw(data, self.coordinates, &likeliest, earlier, seed, length);
             let fitted = drawn.iter().map(|hyper| (hyper.clone(), n));
             self.hypers.extend(names.into_iter().zip(fitted));
             drawn
@@ -336,7 +342,10 @@ impl Fitter<'_> {
         let draws = drawn.into_iter();
         Some(
             draws
-                .filter_map(|hyper| Gp::condition(data, self.coordinates, hyper))
+                .filter_map(|hyper| {
+                    let data = data.joined(earlier, &hyper.earlier);
+                    Gp::condition(&data, self.coordinates, hyper)
+                })
                 .collect(),
         )
     }
@@ -470,6 +479,7 @@ fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
             .collect(),
         values: values.iter().map(|value| value / scale).collect(),
         mean_prior: (mean / scale, 1.0),
+        earlier: Vec::new(),
     }
 }
 
@@ -490,6 +500,7 @@ fn viability_data(told: &[Told]) -> Data {
         variances: vec![0.0; told.len()],
         weights: told.iter().map(|told| told.observation.weight).collect(),
         mean_prior: VIABILITY_PRIOR,
+        earlier: Vec::new(),
     }
 }
 
@@ -533,6 +544,7 @@ mod tests {
             weights: vec![1.0; n as usize],
             points: points.into_iter().flatten().collect(),
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         }
     }
 

@@ -130,6 +130,11 @@ impl Transform {
         transform
     }
 
+    /// One unit of what is modelled, near the middle, in the objective's unit or its logarithm.
+    pub(crate) fn scale(&self) -> f64 {
+        self.inner.scale * self.outer.scale
+    }
+
     fn logarithm(&self, value: f64) -> f64 {
         self.log_above.map_or(value, |floor| (value - floor).ln())
     }

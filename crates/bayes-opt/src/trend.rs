@@ -9,43 +9,37 @@
 //! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on. Only where the data are the more
 //!   probable with it.
 //!
-//! What an earlier experiment expects is a trend as well ([`crate::draws`]); in the place of these two, as it knows of them.
-//!
-//! All are of the objective alone, not of constraints nor survival.
+//! Both are of the objective alone, not of constraints nor survival.
 
-use std::sync::Arc;
-
-use crate::gp::Gp;
 use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
-use crate::linalg::{add_scaled, dot};
+use crate::linalg::dot;
 
 /// Mean and deviation of how much lower the middle is than the average over the cube, in deviations of the objective, where
 /// all coordinates are real numbers. Choices of this crate, as the next (`docs/results/tuners-tried.md`).
 const BOWL: (f64, f64) = (0.7, 0.7);
 /// The deviation of the slope over all settings, where all coordinates are switches.
 const SLOPE: f64 = 0.7;
-/// Mean and deviation of how much there is of what an earlier experiment expects, each in its own deviations: most of it. A
-/// choice of this crate.
-const EARLIER: (f64, f64) = (0.7, 0.7);
 /// One over the variance of a switch.
 const SWITCH_PRECISION: f64 = 4.0;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Trend {
     shape: Shape,
+    /// Of each coordinate.
+    weights: Vec<f64>,
+    /// Over the cube, without which it would not be 0 there on average.
+    average: f64,
     /// Of how much of it there is.
     mean: f64,
     deviation: f64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 enum Shape {
-    /// The squared distance from the middle, by these weights, above its average over the cube.
-    Bowl { weights: Vec<f64>, average: f64 },
-    /// The distance from the middle, by these weights.
-    Slope { weights: Vec<f64> },
-    /// What an earlier experiment expects.
-    Earlier(Arc<Gp>),
+    /// The squared distance from the middle.
+    Bowl,
+    /// The distance from the middle.
+    Slope,
 }
 
 /// Which trends coordinates have in common, where there are such coordinates.
@@ -110,10 +104,9 @@ impl Trend {
         let each = UNIFORM_PRECISION * share(coordinates, kind) / all;
         let weights = scaled(each, &matter(coordinates, kind, ln_lengths, 2.0));
         Trend {
-            shape: Shape::Bowl {
-                average: weights.iter().sum::<f64>() / UNIFORM_PRECISION,
-                weights,
-            },
+            shape: Shape::Bowl,
+            average: weights.iter().sum::<f64>() / UNIFORM_PRECISION,
+            weights,
             mean: BOWL.0,
             deviation: BOWL.1,
         }
@@ -125,52 +118,35 @@ impl Trend {
         let matter = matter(coordinates, kind, ln_lengths, 1.0);
         let each = (SWITCH_PRECISION / dot(&matter, &matter)).sqrt();
         Trend {
-            shape: Shape::Slope {
-                weights: scaled(each, &matter),
-            },
+            shape: Shape::Slope,
+            weights: scaled(each, &matter),
+            average: 0.0,
             mean: 0.0,
             deviation: SLOPE * share(coordinates, kind).sqrt(),
         }
     }
 
-    /// What an earlier experiment expects.
-    pub(crate) fn earlier(gp: &Arc<Gp>) -> Self {
-        Trend {
-            shape: Shape::Earlier(gp.clone()),
-            mean: EARLIER.0,
-            deviation: EARLIER.1,
-        }
-    }
-
-    /// What one unit of it adds to the value at `x`: 0 on average over the cube, or over what was measured earlier.
+    /// What one unit of it adds to the value at `x`: 0 on average over the cube.
     fn height(&self, x: &[f64]) -> f64 {
-        let from_middle = x.iter().map(|x| x - MIDDLE);
-        match &self.shape {
-            Shape::Bowl { weights, average } => {
-                let along = from_middle.zip(weights);
-                along
-                    .map(|(from, weight)| weight * (from * from))
-                    .sum::<f64>()
-                    - average
-            }
-            Shape::Slope { weights } => {
-                let along = from_middle.zip(weights);
-                along.map(|(from, weight)| weight * from).sum()
-            }
-            Shape::Earlier(gp) => gp.mean_at(x, &gp.row(x)),
-        }
+        let along = |(x, weight): (&f64, &f64)| {
+            let from_middle = x - MIDDLE;
+            weight
+                * match self.shape {
+                    Shape::Bowl => from_middle * from_middle,
+                    Shape::Slope => from_middle,
+                }
+        };
+        x.iter().zip(&self.weights).map(along).sum::<f64>() - self.average
     }
 
     /// Adds `factor` times the gradient of [`Trend::height`].
     fn height_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
-        match &self.shape {
-            Shape::Bowl { weights, .. } => {
-                for ((gradient, weight), x) in gradient.iter_mut().zip(weights).zip(x) {
-                    *gradient += 2.0 * factor * weight * (x - MIDDLE);
-                }
-            }
-            Shape::Slope { weights } => add_scaled(gradient, factor, weights),
-            Shape::Earlier(gp) => gp.mean_gradient(x, factor, gradient),
+        for ((gradient, weight), x) in gradient.iter_mut().zip(&self.weights).zip(x) {
+            let slope = match self.shape {
+                Shape::Bowl => 2.0 * (x - MIDDLE),
+                Shape::Slope => 1.0,
+            };
+            *gradient += factor * weight * slope;
         }
     }
 
@@ -203,8 +179,6 @@ impl Trend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::design::sobol;
-    use crate::gp::{Basis, Data, Hyper};
 
     const LENGTHS: [f64; 3] = [0.0, 1.0, -0.5];
 
@@ -267,35 +241,13 @@ mod tests {
         }
     }
 
-    /// With a bowl and half a wave of its own.
-    fn measured_earlier(coordinates: &[Coordinate]) -> Gp {
-        let points: Vec<Vec<f64>> = (0..12).map(|index| sobol(index, 3, 3)).collect();
-        let values = points.iter().map(|x| (4.0 * x[0]).sin() + x[1] - x[2]);
-        let data = Data {
-            values: values.collect(),
-            points: points.concat(),
-            variances: vec![0.01; points.len()],
-            weights: vec![1.0; points.len()],
-            mean_prior: (0.0, 1.0),
-        };
-        let hyper = Hyper {
-            shared: Shared {
-                bowl: true,
-                slope: false,
-            },
-            ..Hyper::prior_mode(3, Basis::Logarithm)
-        };
-        Gp::condition(&data, coordinates, hyper).unwrap()
-    }
-
     #[test]
     fn gradients_are_difference_quotients() {
-        use Coordinate::{Level, Place, Real, Switch};
+        use Coordinate::{Level, Real, Switch};
         let at = [0.2, 0.9, 0.4];
         for trend in [
             Trend::bowl(&[Real, Level, Real], &LENGTHS),
             Trend::slope(&[Switch, Switch, Level], &LENGTHS),
-            Trend::earlier(&Arc::new(measured_earlier(&[Real, Place, Real]))),
         ] {
             let variance = |x: &[f64]| trend.feature(x).powi(2);
             let function =

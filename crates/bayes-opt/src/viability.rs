@@ -6,7 +6,8 @@
 //! regression on the labels themselves would need short length scales to follow a sharp border, and would forget it a few
 //! steps further on.
 
-use crate::gp::{Data, Gp, Hyper, WAVE, length_penalty};
+use crate::data::Data;
+use crate::gp::{Gp, Hyper, WAVE, length_penalty};
 use crate::kernel::{Coordinate, waves_between};
 use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;
@@ -78,6 +79,7 @@ pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) 
             .collect(),
         weights: vec![1.0; mode.latent.len()],
         mean_prior: MEAN_PRIOR,
+        earlier: Vec::new(),
     };
     Gp::condition(&pseudo, coordinates, hyper.clone())
 }
@@ -173,6 +175,7 @@ mod tests {
             variances: vec![0.0; points.len()],
             weights: vec![1.0; points.len()],
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         };
         let start = Hyper {
             ln_lengths: vec![-1.5],
@@ -215,6 +218,7 @@ mod tests {
             variances: vec![0.0; 8],
             weights: vec![1.0; 8],
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         };
         let hyper = Hyper {
             ln_lengths: vec![-1.0],

@@ -1,9 +1,7 @@
-//! Warm start: what earlier experiments measured, and expect where they did not measure. It is a trend of the objective
-//! ([`crate::draws`]), as far as what is measured now agrees with it.
+//! Warm start: what earlier experiments measured, for [`crate::draws`] to believe or not.
 
-use std::sync::Arc;
-
-use crate::gp::{Basis, Data, Gp, Hyper};
+use crate::data::Data;
+use crate::gp::{Basis, Gp, Hyper};
 use crate::model::is_violated;
 use crate::observation::{Measured, Observation, Outcome};
 use crate::space::Space;
@@ -15,12 +13,15 @@ const KEPT_MAX: usize = 40;
 /// Evaluations of one fit.
 const FIT_EVALUATIONS: usize = 40;
 
-/// One earlier experiment, on a scale of its own.
+/// One earlier experiment.
 #[derive(Clone, Debug)]
 pub(crate) struct Earlier {
-    pub(crate) gp: Arc<Gp>,
+    pub(crate) data: Data,
     /// For each of its observations, whether it broke a constraint.
     violated: Vec<bool>,
+    gp: Gp,
+    /// What one unit of its values is in the objective's unit (or its logarithm).
+    pub(crate) scale: f64,
 }
 
 impl Earlier {
@@ -74,6 +75,7 @@ impl Earlier {
                 .map(|(observation, _, _)| observation.weight)
                 .collect(),
             mean_prior: (0.0, 1.0),
+            earlier: Vec::new(),
         };
         let start = Hyper::prior_mode(encoding.dimension(), Basis::Variable);
         let gp = Gp::fit(
@@ -84,9 +86,22 @@ impl Earlier {
             FIT_EVALUATIONS,
         )?;
         Some(Earlier {
-            gp: Arc::new(gp),
+            data,
             violated: completed.iter().map(|(_, _, violated)| *violated).collect(),
+            gp,
+            scale: transform.scale(),
         })
+    }
+
+    /// Its data where one unit is `scale`.
+    pub(crate) fn in_units(&self, scale: f64) -> Data {
+        let ratio = self.scale / scale;
+        let mut data = self.data.clone();
+        data.values.iter_mut().for_each(|value| *value *= ratio);
+        data.variances
+            .iter_mut()
+            .for_each(|variance| *variance *= ratio * ratio);
+        data
     }
 
     /// Where its expectation is best of its points that are allowed in `space`, first of those that broke no constraint.
