@@ -71,10 +71,11 @@ impl Optimizer {
         for observation in settings.earlier.iter().flatten() {
             observation.validate(settings.log_objective)?;
         }
-        let earlier = settings
-            .earlier
-            .iter()
-            .filter_map(|observations| Earlier::new(observations, &space, settings.log_objective));
+        let earlier = settings.earlier.iter().take(Settings::EARLIER_MAX);
+        let of_all = earlier.len();
+        let earlier = earlier.filter_map(|observations| {
+            Earlier::new(observations, of_all, &space, settings.log_objective)
+        });
         let earlier: Vec<Earlier> = earlier.collect();
         let earlier_best = earlier.first().and_then(|earlier| earlier.best(&space));
         let start = Design::sobol(settings.seed);

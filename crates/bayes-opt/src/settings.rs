@@ -66,9 +66,15 @@ pub struct Settings {
     pub initial_random: Option<usize>,
     /// What earlier experiments on the same or an overlapping space measured, in the same unit; a constant difference does
     /// not matter. What the first of them holds best is asked first, after `initial`, and each is believed while what is measured
-    /// here is the more probable with it, so that a misleading one costs one question, and few of the next.
+    /// here is the more probable with it, so that a misleading one costs one question, and few of the next. More than
+    /// [`Settings::EARLIER_MAX`] are left out.
     pub earlier: Vec<Vec<Observation>>,
     /// Model the logarithm of the objective (a ratio to a control, a latency): needs positive values. Otherwise ratios are
     /// modelled only while what was measured is by far more probable so, as where it spans orders of magnitude.
     pub log_objective: bool,
+}
+
+impl Settings {
+    /// Of more earlier experiments the first ones are taken: each costs time with every question. A choice of this crate.
+    pub const EARLIER_MAX: usize = 12;
 }

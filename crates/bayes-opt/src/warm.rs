@@ -7,9 +7,10 @@ use crate::observation::{Measured, Observation, Outcome};
 use crate::space::Space;
 use crate::transform::Transform;
 
-/// More observations of one earlier experiment are thinned to so many, evenly over their values: they cost time with every
-/// fit, and say less and less.
+/// More observations of one earlier experiment are thinned, evenly over their values, as they cost time with every fit, and say
+/// less and less: to so many, and of all experiments together about to so many.
 const KEPT_MAX: usize = 40;
+const KEPT_OF_ALL: usize = 120;
 /// Evaluations of one fit.
 const FIT_EVALUATIONS: usize = 40;
 
@@ -25,9 +26,14 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
-    /// `None` where fewer than two of its evaluations completed. Its configurations are brought to the nearest ones of `space`: a
+    /// One of `of_all`; `None` where fewer than two of its evaluations completed. Its configurations are brought to the nearest ones of `space`: a
     /// parameter that it did not have counts as having had its default, one that is gone is forgotten.
-    pub(crate) fn new(observations: &[Observation], space: &Space, log: bool) -> Option<Self> {
+    pub(crate) fn new(
+        observations: &[Observation],
+        of_all: usize,
+        space: &Space,
+        log: bool,
+    ) -> Option<Self> {
         let mut completed: Vec<_> = observations
             .iter()
             .filter_map(|observation| match &observation.outcome {
@@ -48,9 +54,10 @@ impl Earlier {
             return None;
         }
         completed.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
-        if completed.len() > KEPT_MAX {
-            completed = (0..KEPT_MAX)
-                .map(|i| completed[crate::value::cell(i as f64 / KEPT_MAX as f64, completed.len())])
+        let kept = (KEPT_OF_ALL / of_all.max(1)).min(KEPT_MAX);
+        if completed.len() > kept {
+            completed = (0..kept)
+                .map(|i| completed[crate::value::cell(i as f64 / kept as f64, completed.len())])
                 .collect();
         }
         let values: Vec<f64> = completed
@@ -113,5 +120,38 @@ impl Earlier {
             .map(|(row, point)| (self.violated[row], self.gp.posterior_at(row).0, point))
             .min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
             .map(|(_, _, point)| point.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::{Kind, Parameter};
+    use crate::value::{Configuration, Value};
+
+    #[test]
+    fn of_many_experiments_less_is_kept() {
+        let kind = Kind::Int {
+            low: 0,
+            high: 99,
+            step: 1,
+            log: false,
+        };
+        let space = Space::new(vec![Parameter::new("n", kind)], Vec::new()).unwrap();
+        let told = (0..100_i64).map(|n| {
+            let at = Configuration([("n".to_owned(), Value::from(n))].into());
+            Observation::now(at, Outcome::completed(100.0 - n as f64))
+        });
+        let told: Vec<Observation> = told.collect();
+        let kept = |of_all: usize| {
+            let earlier = Earlier::new(&told, of_all, &space, false).unwrap();
+            // The best among them.
+            assert_eq!(
+                earlier.data.points[0],
+                earlier.data.points.iter().copied().fold(0.0, f64::max)
+            );
+            earlier.data.values.len()
+        };
+        assert_eq!([1, 3, 4, 12].map(kept), [40, 40, 30, 10]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bayes_opt::Observation;
+use bayes_opt::{Observation, Settings};
 
 use super::Spec;
 use super::locate::{Source, plain};
@@ -12,6 +12,10 @@ use crate::tell::Tell;
 
 pub(super) fn read_all(spec: &Spec, source: &Source) -> Result<Vec<Vec<Observation>>, SpecError> {
     let dir = source.path().parent().unwrap_or(Path::new(""));
+    if spec.search.warm_start.len() > Settings::EARLIER_MAX {
+        let most = format!("names more than {} experiments", Settings::EARLIER_MAX);
+        return Err(source.error("search.warm_start", most));
+    }
     let files = spec.search.warm_start.iter().enumerate();
     files
         .map(|(index, file)| {
@@ -79,4 +83,35 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
 fn is_of_use(spec: &Spec, observation: &Observation) -> bool {
     let mut names = spec.parameters.iter().map(|parameter| &parameter.name);
     names.any(|name| observation.configuration.get(name).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use bayes_opt::Settings;
+
+    #[test]
+    fn more_earlier_experiments_than_are_taken_are_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(
+            dir.path().join("one.jsonl"),
+            "{\"config\":{\"n\":1},\"value\":3}\n",
+        )
+        .unwrap();
+        let read = |count: usize| {
+            let files = vec!["\"one.jsonl\""; count].join(", ");
+            let parameter = "[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
+            let path = dir.path().join("spec.toml");
+            std::fs::write(
+                &path,
+                format!("[search]\nwarm_start = [{files}]\n{parameter}"),
+            )
+            .unwrap();
+            crate::spec::load_space(&path, &host::Roots::default())
+        };
+        let (_, settings, _) = read(Settings::EARLIER_MAX).unwrap();
+        assert_eq!(settings.earlier.len(), Settings::EARLIER_MAX);
+        let error = read(Settings::EARLIER_MAX + 1).unwrap_err().to_string();
+        let words = "spec.toml:2: search.warm_start: names more than 12 experiments";
+        assert!(error.ends_with(words), "{error}");
+    }
 }

@@ -636,7 +636,7 @@ pub struct SearchSpec {
     /// Reports (`tune --json`) of earlier experiments on the same or overlapping parameters, or `.jsonl` files of
     /// `{"config":{…},"value":…}`, lines of what `slackline ask-tell` is told: the search starts from what they found and believes
     /// them as far as they agree with what it measures. For `tune` a value is the logarithm of the ratio to the control, or with
-    /// `scale = "absolute"` what was measured; the objective's `goal` says whether more of it is better.
+    /// `scale = "absolute"` what was measured; the objective's `goal` says whether more of it is better. 12 at the most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warm_start: Vec<PathBuf>,
 }
