@@ -26,8 +26,8 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
-    /// One of `of_all`; `None` where fewer than two of its evaluations completed. Its configurations are brought to the nearest ones of `space`: a
-    /// parameter that it did not have counts as having had its default, one that is gone is forgotten.
+    /// One of `of_all`; `None` where fewer than two of its evaluations completed. Its configurations are brought to the nearest
+    /// ones of `space`: a parameter that it did not have counts as having had its default, one that is gone is forgotten.
     pub(crate) fn new(
         observations: &[Observation],
         of_all: usize,
@@ -100,7 +100,8 @@ impl Earlier {
         })
     }
 
-    /// Its data where one unit is `scale`.
+    /// Its data where one unit is `scale`, of the objective or, where that is modelled so, of its logarithm: of ratios where these
+    /// are not, they are out of all proportion, and not believed.
     pub(crate) fn in_units(&self, scale: f64) -> Data {
         let ratio = self.scale / scale;
         let mut data = self.data.clone();
@@ -113,7 +114,7 @@ impl Earlier {
 
     /// Where its expectation is best of its points that are allowed in `space`, first of those that broke no constraint.
     pub(crate) fn best(&self, space: &Space) -> Option<Vec<f64>> {
-        let points = self.gp.points.chunks_exact(space.encoding().dimension());
+        let points = self.data.points.chunks_exact(space.encoding().dimension());
         points
             .enumerate()
             .filter(|(_, point)| space.allows(point))
