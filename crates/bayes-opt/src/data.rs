@@ -28,6 +28,18 @@ impl Data {
         self.values.len()
     }
 
+    /// None, of the same process.
+    pub(crate) fn nothing(&self) -> Data {
+        Data {
+            points: Vec::new(),
+            values: Vec::new(),
+            variances: Vec::new(),
+            weights: Vec::new(),
+            earlier: Vec::new(),
+            ..*self
+        }
+    }
+
     /// How many are of the present experiment: the first ones.
     pub(crate) fn own(&self) -> usize {
         self.n() - self.earlier.iter().sum::<usize>()
@@ -92,10 +104,10 @@ impl Data {
             .collect()
     }
 
-    /// With those of these earlier experiments, by their place.
-    pub(crate) fn joined(&self, earlier: &[Data], believed: &[(usize, f64)]) -> Data {
+    /// With those of the earlier experiments that `hyper` believes.
+    pub(crate) fn joined(&self, earlier: &[Data], hyper: &Hyper) -> Data {
         let mut joined = self.clone();
-        for other in believed.iter().map(|(index, _)| &earlier[*index]) {
+        for other in hyper.earlier.iter().map(|(index, _)| &earlier[*index]) {
             joined.points.extend(&other.points);
             joined.values.extend(&other.values);
             joined.variances.extend(&other.variances);

@@ -90,13 +90,25 @@ pub(crate) fn draw(
     }
     for index in 0..earlier.len() {
         let before = drawn.hypers.clone();
+        // Half waves of all draws have the same variance.
+        let related = |data: Data| {
+            let waves = waves_between(coordinates, start.wave, &data.points);
+            move |hyper: &Hyper| log_likelihood(&data, coordinates, &waves, hyper)
+        };
+        let believe = |hyper: &mut Hyper, likeness| hyper.earlier.push((index, likeness));
+        let Some(mut believing) = before.first().cloned() else {
+            break;
+        };
+        believe(&mut believing, 1.0);
+        let all = related(data.joined(earlier, &believing));
+        let then = related(data.nothing().joined(earlier, &believing));
         for likeness in LIKENESSES {
-            let believing = Drawn::with(
+            drawn.or(Drawn::with(
                 &before,
-                |hyper| hyper.earlier.push((index, likeness)),
-                |hyper| given_earlier(data, coordinates, earlier, hyper),
-            );
-            drawn.or(believing);
+                |hyper| believe(hyper, likeness),
+                // Of what was measured now, given what was then.
+                |hyper| all(hyper) - then(hyper),
+            ));
         }
     }
     drawn.hypers
@@ -126,24 +138,6 @@ impl Drawn {
             *self = others;
         }
     }
-}
-
-/// The logarithm of the likelihood of the data given those of the earlier experiments that are believed.
-fn given_earlier(data: &Data, coordinates: &[Coordinate], earlier: &[Data], hyper: &Hyper) -> f64 {
-    let log = |data: &Data| {
-        let waves = waves_between(coordinates, hyper.wave, &data.points);
-        log_likelihood(data, coordinates, &waves, hyper)
-    };
-    let nothing = Data {
-        points: Vec::new(),
-        values: Vec::new(),
-        variances: Vec::new(),
-        weights: Vec::new(),
-        earlier: Vec::new(),
-        ..*data
-    };
-    let alone = nothing.joined(earlier, &hyper.earlier);
-    log(&data.joined(earlier, &hyper.earlier)) - log(&alone)
 }
 
 #[cfg(test)]
@@ -211,7 +205,7 @@ mod tests {
             // How wrong they are about what was not measured yet.
             let mut error = 0.0;
             for hyper in &hypers {
-                let data = now.joined(&earlier, &hyper.earlier);
+                let data = now.joined(&earlier, hyper);
                 let gp = Gp::condition(&data, &COORDINATES, hyper.clone()).unwrap();
                 let unknown = later.points.chunks_exact(4).zip(&later.values).skip(8);
                 let squares = unknown.map(|(x, y)| (gp.posterior(x).0 - y).powi(2));

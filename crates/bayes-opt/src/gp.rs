@@ -161,8 +161,8 @@ impl Gp {
         let typical_variance = variances.sum::<f64>() / n.max(1) as f64;
         let mut inverse = factor.inverse();
         // Once they have the likenesses in them, covariances as within one experiment will do everywhere else.
-        let likeness = data.likeness(&hyper);
         if data.own() < n {
+            let likeness = data.likeness(&hyper);
             for (row, alpha) in alpha.iter_mut().enumerate() {
                 *alpha *= likeness[row];
                 for (inverse, like) in inverse[row * n..(row + 1) * n].iter_mut().zip(&likeness) {

@@ -339,13 +339,12 @@ impl Fitter<'_> {
             self.hypers.extend(names.into_iter().zip(fitted));
             drawn
         });
+        // All draws believe the same.
+        let joined = data.joined(earlier, drawn.first()?);
         let draws = drawn.into_iter();
         Some(
             draws
-                .filter_map(|hyper| {
-                    let data = data.joined(earlier, &hyper.earlier);
-                    Gp::condition(&data, self.coordinates, hyper)
-                })
+                .filter_map(|hyper| Gp::condition(&joined, self.coordinates, hyper))
                 .collect(),
         )
     }

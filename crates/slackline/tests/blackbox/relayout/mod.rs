@@ -6,7 +6,7 @@ mod turns;
 
 use serde_json::Value;
 
-use crate::toy::{Ended, Toy};
+use crate::toy::{Ended, Toy, skip};
 
 #[test]
 fn who_is_not_there_or_not_re_laid_out_is_named() {
@@ -26,21 +26,32 @@ fn who_is_not_there_or_not_re_laid_out_is_named() {
         .saying(&["Nobody watches"]);
 }
 
-#[test]
-fn an_idle_process_is_declined_with_the_reason() {
-    let toy = Toy::new();
+/// A `start --once` on a process that sleeps, after these arguments; `None` where a privilege is missing.
+fn start_on_a_sleeper(toy: &Toy, arguments: &[&str]) -> Option<Ended> {
     let mut sleeper = std::process::Command::new("sleep")
         .arg("1000")
         .spawn()
         .unwrap();
     let pid = sleeper.id().to_string();
-    let ended = Ended::of(toy.slackline(&["relayout", "start", "--pid", &pid, "--once", "--json"]));
+    let mut start = toy.slackline(&["relayout", "start"]);
+    start.args(arguments);
+    start.args(["--pid", &pid, "--once", "--json"]);
+    let ended = Ended::of(start);
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
     if ended.code == 3 {
-        eprintln!("SKIP: {}", ended.stderr);
-        return;
+        skip(&ended.stderr);
+        return None;
     }
+    Some(ended)
+}
+
+#[test]
+fn an_idle_process_is_declined_with_the_reason() {
+    let toy = Toy::new();
+    let Some(ended) = start_on_a_sleeper(&toy, &[]) else {
+        return;
+    };
     let ended = ended.with_code(1);
     let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
     let process = &printed["processes"][0];
@@ -126,21 +137,9 @@ fn what_names_nobody_or_cannot_be_is_an_error_of_usage() {
 #[test]
 fn what_is_wrong_with_one_process_keeps_no_other_from_its_turn() {
     let toy = Toy::new();
-    let mut sleeper = std::process::Command::new("sleep")
-        .arg("1000")
-        .spawn()
-        .unwrap();
-    let pid = sleeper.id().to_string();
-    let words = [
-        "relayout", "start", "--pid", "0", "--pid", &pid, "--once", "--json",
-    ];
-    let ended = Ended::of(toy.slackline(&words));
-    sleeper.kill().unwrap();
-    sleeper.wait().unwrap();
-    if ended.code == 3 {
-        eprintln!("SKIP: {}", ended.stderr);
+    let Some(ended) = start_on_a_sleeper(&toy, &["--pid", "0"]) else {
         return;
-    }
+    };
     let ended = ended.with_code(2);
     let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(printed["processes"][0]["state"], "declined", "{printed}");
