@@ -50,7 +50,7 @@ impl Holder {
 /// A held lock; dropping it releases it. [`crate::Journal`] takes the host's.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -102,6 +102,32 @@ impl Lock {
             .set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| file.write_all(text.as_bytes()));
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+}
+
+impl Drop for Lock {
+    /// At once: a process that is being started between its fork and its exec has this file open as well (flock(2)).
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_lock_is_free_though_a_child_that_is_being_started_has_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        let of_child = lock.file.try_clone().unwrap();
+        assert!(matches!(
+            Lock::take(dir.path()),
+            Err(HostError::Locked { .. })
+        ));
+        drop(lock);
+        Lock::take(dir.path()).unwrap();
+        drop(of_child);
     }
 }
