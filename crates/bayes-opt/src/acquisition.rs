@@ -518,7 +518,7 @@ fn joint(
         draws,
         quadratic,
     };
-    let Some(factor) = Cholesky::with_jitter(&mut covariance, m) else {
+    let Some(factor) = Cholesky::with_jitter(covariance, m) else {
         return (conditional(weights, quadratic), values);
     };
     // whitened = L⁻¹ · map: row j is the map to the j-th independent component.

@@ -127,9 +127,9 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
                 .map(|value| with(&background, &[(column, value)]))
                 .collect();
             let of_members = model.objective.members().iter().flat_map(|gp| {
-                let (means, mut covariance) = averages(gp, &sets);
+                let (means, covariance) = averages(gp, &sets);
                 let draws = cell(model.objective.share(), DRAWS + 1);
-                variances_of_draws(&means, &mut covariance, draws, &mut rng)
+                variances_of_draws(&means, covariance, draws, &mut rng)
             });
             of_members.collect()
         })
@@ -165,7 +165,7 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
 /// For each draw of the effect, its variance over the levels.
 fn variances_of_draws(
     means: &[f64],
-    covariance: &mut [f64],
+    covariance: Vec<f64>,
     draws: usize,
     rng: &mut ChaCha8Rng,
 ) -> Vec<f64> {

@@ -151,7 +151,7 @@ impl Gp {
         let (mut matrix, _) = kernel.matrix(&data.points, &waves);
         data.relate(&hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
-        let factor = Cholesky::with_jitter(&mut matrix, n)?;
+        let factor = Cholesky::with_jitter(matrix, n)?;
         let (above, prior) = data.above(&kernel);
         let (mean, mut alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let variances = data
@@ -159,7 +159,7 @@ impl Gp {
             .iter()
             .map(|variance| variance.min(NOISE_MAX));
         let typical_variance = variances.sum::<f64>() / n.max(1) as f64;
-        let mut inverse = factor.inverse();
+        let mut inverse = factor.into_inverse();
         // Once they have the likenesses in them, covariances as within one experiment will do everywhere else.
         if data.own() < n {
             let likeness = data.likeness(&hyper);
@@ -329,7 +329,7 @@ impl Likelihood {
         let noise = data.noise(hyper);
         data.relate(hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
-        let factor = Cholesky::new(&matrix, n)?;
+        let factor = Cholesky::new(matrix, n)?;
         let (above, prior) = data.above(&kernel);
         let (mean, alpha) = mean_and_alpha(&factor, &above, (prior, data.mean_prior.1));
         let fit: f64 = above
@@ -371,7 +371,7 @@ fn negative_log_posterior(
         slopes,
         negative_log: value,
     } = likelihood;
-    let inverse = factor.inverse();
+    let inverse = factor.into_inverse();
 
     gradient.fill(0.0);
     let mut by_noise = 0.0;
@@ -542,7 +542,7 @@ mod tests {
             }
             matrix[21 * i] += noise[i];
         }
-        let factor = Cholesky::new(&matrix, 20).unwrap();
+        let factor = Cholesky::new(matrix, 20).unwrap();
         let row: Vec<f64> = (0..20)
             .map(|i| of(i).1 * gp.kernel.between(points[i], &at))
             .collect();

@@ -3,7 +3,10 @@
 
 use std::f64::consts::PI;
 
-use crate::linalg::{add_scaled, distances, dot, in_place, multiply, weighted_squares};
+use crate::linalg::{
+    Columns, LANES, add_scaled, by_pair, distances, dot, in_place, multiply, over_pairs,
+    weighted_squares,
+};
 use crate::trend::Trend;
 
 const SQRT5: f64 = 2.236_067_977_499_79;
@@ -152,12 +155,34 @@ impl Kernel {
                 *distance += self.list_distance_square(x, point);
             }
         }
+        self.matern(covariances)
+    }
+
+    /// The Matérn part at these squared distances, and its slopes.
+    fn matern(&self, mut distances: Vec<f64>) -> (Vec<f64>, Vec<f64>) {
         let scale = self.scale;
-        let slopes = in_place(&mut covariances, |distance_square| {
+        let slopes = in_place(&mut distances, |distance_square| {
             let (value, slope) = matern(distance_square);
             (scale * value, scale * slope)
         });
-        (covariances, slopes)
+        (distances, slopes)
+    }
+
+    /// The squared distances of `x` and a block of points.
+    #[inline(always)]
+    fn distances_to(&self, x: &[f64], points: &Columns, block: usize) -> [f64; LANES] {
+        let mut sums = points.weighted_squares(block, x, &self.ordered);
+        let mut differing = [0.0; LANES];
+        for (k, weight) in &self.lists {
+            let others = points.block(*k, block);
+            for lane in 0..LANES {
+                differing[lane] += list_difference(x[*k], others[lane]) * weight;
+            }
+        }
+        for lane in 0..LANES {
+            sums[lane] += differing[lane];
+        }
+        sums
     }
 
     /// The covariance matrix of `points` (rows), between which half waves are as [`waves_between`] has them, and for each pair up
@@ -167,12 +192,17 @@ impl Kernel {
         let n = points.len() / d;
         let of_points = |trend: &Trend| points.chunks_exact(d).map(|x| trend.feature(x)).collect();
         let trends: Vec<Vec<f64>> = self.trends.iter().map(of_points).collect();
+        let columns = Columns::of(points, d);
         let mut matrix = vec![0.0; n * n];
         let mut all_slopes = Vec::with_capacity(n * (n + 1) / 2);
         for i in 0..n {
-            let after = (i + 1) * d;
-            let x = &points[i * d..after];
-            let (mut row, slopes) = self.matern_row(x, &points[..after]);
+            let x = &points[i * d..(i + 1) * d];
+            let (mut row, slopes) = self.matern(pulp::Arch::new().dispatch(Distances {
+                kernel: self,
+                points: &columns,
+                x,
+                count: i + 1,
+            }));
             for features in &trends {
                 add_scaled(&mut row, features[i], &features[..=i]);
             }
@@ -192,25 +222,16 @@ impl Kernel {
     /// `factors` that have the slopes in them.
     pub(crate) fn by_lengths(&self, points: &[f64], factors: &[f64]) -> Vec<f64> {
         let d = self.dimension();
-        let (mut squares, mut differing) = (vec![0.0; d], vec![0.0; self.lists.len()]);
-        let mut factors = factors.iter();
-        for (i, a) in points.chunks_exact(d).enumerate() {
-            for (b, factor) in points[..(i + 1) * d].chunks_exact(d).zip(&mut factors) {
-                for k in 0..d {
-                    squares[k] += factor * (a[k] - b[k]) * (a[k] - b[k]);
-                }
-                for (differing, (k, _)) in differing.iter_mut().zip(&self.lists) {
-                    *differing += factor * list_difference(a[*k], b[*k]);
-                }
-            }
-        }
-        let mut sums: Vec<f64> = squares
-            .iter()
-            .zip(&self.ordered)
-            .map(|(a, b)| a * b)
-            .collect();
-        for (differing, (k, inverse_square)) in differing.iter().zip(&self.lists) {
-            sums[*k] = differing * inverse_square;
+        let ordered = self.ordered.iter().copied().enumerate();
+        let ordered: Vec<(usize, f64)> = ordered.filter(|(_, weight)| *weight > 0.0).collect();
+        let squares = |factor: f64, a: f64, b: f64| factor * (a - b) * (a - b);
+        let differing = |factor: f64, a: f64, b: f64| factor * list_difference(a, b);
+        let squares = over_pairs(points, d, &ordered, factors, squares);
+        let differing = over_pairs(points, d, &self.lists, factors, differing);
+        let mut sums = vec![0.0; d];
+        let along = ordered.iter().chain(&self.lists);
+        for ((k, inverse_square), sum) in along.zip(squares.into_iter().chain(differing)) {
+            sums[*k] = sum * inverse_square;
         }
         sums
     }
@@ -379,6 +400,28 @@ impl pulp::WithSimd for Append<'_, '_, '_> {
     }
 }
 
+/// The squared distances of `x` and the first `count` of these points.
+struct Distances<'a> {
+    kernel: &'a Kernel,
+    points: &'a Columns,
+    x: &'a [f64],
+    count: usize,
+}
+
+impl pulp::WithSimd for Distances<'_> {
+    type Output = Vec<f64>;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Vec<f64> {
+        let mut distances = Vec::with_capacity(self.count.next_multiple_of(LANES));
+        for block in 0..self.count.div_ceil(LANES) {
+            distances.extend_from_slice(&self.kernel.distances_to(self.x, self.points, block));
+        }
+        distances.truncate(self.count);
+        distances
+    }
+}
+
 /// The columns of a matrix of `n` rows, one after the other.
 fn transposed(rows: &[f64], n: usize) -> Vec<f64> {
     let width = rows.len() / n.max(1);
@@ -405,12 +448,11 @@ pub(crate) fn waves_between(coordinates: &[Coordinate], variance: f64, points: &
     if width == 0 {
         return Vec::new();
     }
-    let rows = features.chunks_exact(width).enumerate();
-    rows.flat_map(|(i, row)| multiply(&features[..(i + 1) * width], row))
-        .collect()
+    by_pair(&features, width, dot)
 }
 
 /// The squared difference of two levels: whether they differ.
+#[inline(always)]
 fn list_difference(a: f64, b: f64) -> f64 {
     f64::from(u8::from(a != b))
 }

@@ -2,15 +2,23 @@
 //!
 //! A plain row-major `Vec<f64>` of n² numbers is the matrix everywhere.
 
-use faer::linalg::solvers::{DenseSolveCore as _, Llt};
-use faer::{MatRef, Side};
+use std::iter::StepBy;
+use std::ops::Range;
+
+use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::cholesky::llt::factor::{
+    LltRegularization, cholesky_in_place, cholesky_in_place_scratch,
+};
+use faer::linalg::matmul::triangular::{BlockStructure, matmul};
+use faer::linalg::triangular_inverse::invert_lower_triangular;
+use faer::{Accum, MatMut, MatRef, Par, Spec};
 
 /// The lower triangular factor of a positive definite matrix.
 #[derive(Clone, Debug)]
 pub(crate) struct Cholesky {
     n: usize,
-    lower: Vec<f64>,
-    llt: Llt<f64>,
+    /// Its rows up to the diagonal, and beyond it its columns.
+    factor: Vec<f64>,
 }
 
 /// Added to the diagonal, relative to its mean, when rounding makes a covariance matrix indefinite; tenfold each time.
@@ -18,23 +26,22 @@ const JITTER_FIRST: f64 = 1e-10;
 const JITTER_TRIES: i32 = 9;
 
 impl Cholesky {
-    /// Factors `matrix`, of which the lower triangle is read; `None` where it is not positive definite, or not finite.
-    pub(crate) fn new(matrix: &[f64], n: usize) -> Option<Self> {
-        let llt = Llt::new(MatRef::from_row_major_slice(matrix, n, n), Side::Lower).ok()?;
-        let factor = llt.L();
-        let mut lower = vec![0.0; n * n];
-        for i in 0..n {
-            for j in 0..=i {
-                lower[i * n + j] = factor[(i, j)];
-            }
-        }
-        let is_sound = (0..n).all(|i| lower[i * n + i] > 0.0 && lower[i * n + i].is_finite());
-        is_sound.then_some(Cholesky { n, lower, llt })
+    /// Factors a symmetric `matrix`, in its place; `None` where it is not positive definite, or not finite.
+    pub(crate) fn new(mut matrix: Vec<f64>, n: usize) -> Option<Self> {
+        let (one_core, as_usual) = (Par::Seq, Spec::default());
+        let mut memory = MemBuffer::new(cholesky_in_place_scratch::<f64>(n, one_core, as_usual));
+        let columns = MatMut::from_column_major_slice_mut(&mut matrix, n, n);
+        let (unchanged, stack) = (LltRegularization::default(), MemStack::new(&mut memory));
+        cholesky_in_place(columns, unchanged, one_core, stack, as_usual).ok()?;
+        transpose_lower(&mut matrix, n);
+        let mut diagonal = matrix.iter().step_by(n + 1);
+        let is_sound = diagonal.all(|value| *value > 0.0 && value.is_finite());
+        is_sound.then_some(Cholesky { n, factor: matrix })
     }
 
     /// Factors `matrix`, adding to its diagonal what rounding needs. `None` for a matrix with NaN or infinity only.
-    pub(crate) fn with_jitter(matrix: &mut [f64], n: usize) -> Option<Self> {
-        if let Some(factor) = Self::new(matrix, n) {
+    pub(crate) fn with_jitter(mut matrix: Vec<f64>, n: usize) -> Option<Self> {
+        if let Some(factor) = Self::new(matrix.clone(), n) {
             return Some(factor);
         }
         let mean = (0..n).map(|i| matrix[i * n + i]).sum::<f64>() / n.max(1) as f64;
@@ -43,7 +50,7 @@ impl Cholesky {
             let jitter = mean.abs().max(f64::MIN_POSITIVE) * JITTER_FIRST * 10_f64.powi(attempt);
             (0..n).for_each(|i| matrix[i * n + i] += jitter - added);
             added = jitter;
-            if let Some(factor) = Self::new(matrix, n) {
+            if let Some(factor) = Self::new(matrix.clone(), n) {
                 return Some(factor);
             }
         }
@@ -56,12 +63,12 @@ impl Cholesky {
 
     /// The `i`-th row of the factor, up to the diagonal.
     pub(crate) fn row(&self, i: usize) -> &[f64] {
-        &self.lower[i * self.n..i * self.n + i + 1]
+        &self.factor[i * self.n..i * self.n + i + 1]
     }
 
     pub(crate) fn log_determinant(&self) -> f64 {
         2.0 * (0..self.n)
-            .map(|i| self.lower[i * self.n + i].ln())
+            .map(|i| self.factor[i * self.n + i].ln())
             .sum::<f64>()
     }
 
@@ -89,15 +96,36 @@ impl Cholesky {
         self.solve_upper(b);
     }
 
-    /// The inverse of the factored matrix.
-    pub(crate) fn inverse(&self) -> Vec<f64> {
-        let inverse = self.llt.inverse();
-        let mut rows = Vec::with_capacity(self.n * self.n);
-        // Symmetric: its columns are its rows.
-        for column in inverse.col_iter() {
-            rows.extend(column.iter().copied());
+    /// The inverse of the factored matrix, in its place.
+    pub(crate) fn into_inverse(self) -> Vec<f64> {
+        let (n, mut result) = (self.n, self.factor);
+        let mut of_factor = vec![0.0; n * n];
+        let columns = MatMut::from_column_major_slice_mut(&mut of_factor, n, n);
+        let factor = MatRef::from_column_major_slice(&result, n, n);
+        invert_lower_triangular(columns, factor, Par::Seq);
+        let of_factor = MatRef::from_column_major_slice(&of_factor, n, n);
+        matmul(
+            MatMut::from_column_major_slice_mut(&mut result, n, n),
+            BlockStructure::TriangularLower,
+            Accum::Replace,
+            of_factor.transpose(),
+            BlockStructure::TriangularUpper,
+            of_factor,
+            BlockStructure::TriangularLower,
+            1.0,
+            Par::Seq,
+        );
+        transpose_lower(&mut result, n);
+        result
+    }
+}
+
+/// Puts the lower triangle of a matrix of columns into its upper one.
+fn transpose_lower(columns: &mut [f64], n: usize) {
+    for i in 1..n {
+        for j in 0..i {
+            columns[i * n + j] = columns[j * n + i];
         }
-        rows
     }
 }
 
@@ -172,6 +200,22 @@ pub(crate) fn distances(x: &[f64], points: &[f64], weights: &[f64]) -> Vec<f64> 
     by_row(points, x.len(), |point| weighted_squares(x, point, weights))
 }
 
+/// What a function makes of each row of a matrix and of every row up to it: pair by pair up to the diagonal.
+pub(crate) fn by_pair(
+    matrix: &[f64],
+    columns: usize,
+    function: impl Fn(&[f64], &[f64]) -> f64,
+) -> Vec<f64> {
+    let columns = columns.max(1);
+    let n = matrix.len() / columns;
+    let mut results = Vec::with_capacity(n * (n + 1) / 2);
+    for (i, row) in matrix.chunks_exact(columns).enumerate() {
+        let until = &matrix[..(i + 1) * columns];
+        results.extend(by_row(until, columns, |other| function(other, row)));
+    }
+    results
+}
+
 /// The dot product, in eight running sums so that the compiler can use vector registers.
 #[inline(always)]
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -214,6 +258,131 @@ pub(crate) fn weighted_squares(a: &[f64], b: &[f64], weights: &[f64]) -> f64 {
     tail + (sums[0] + sums[2]) + (sums[1] + sums[3])
 }
 
+/// How many points are summed over at once.
+pub(crate) const LANES: usize = 16;
+
+/// Points coordinate by coordinate, so that many are summed over at once.
+pub(crate) struct Columns {
+    /// Those of the first coordinate, those of the second, …; the last one of each is filled up.
+    blocks: Vec<[f64; LANES]>,
+    of_each: usize,
+}
+
+impl Columns {
+    /// Of points (rows) of so many coordinates.
+    pub(crate) fn of(points: &[f64], dimension: usize) -> Self {
+        let of_each = (points.len() / dimension).div_ceil(LANES);
+        let mut blocks = vec![[0.0; LANES]; dimension * of_each];
+        for (i, point) in points.chunks_exact(dimension).enumerate() {
+            for (k, value) in point.iter().enumerate() {
+                blocks[k * of_each + i / LANES][i % LANES] = *value;
+            }
+        }
+        Columns { blocks, of_each }
+    }
+
+    /// The `k`-th coordinate of a block of points.
+    #[inline(always)]
+    pub(crate) fn block(&self, k: usize, block: usize) -> &[f64; LANES] {
+        &self.blocks[k * self.of_each + block]
+    }
+
+    /// [`weighted_squares`] of `x` and each point of a block, to the last digit.
+    #[inline(always)]
+    pub(crate) fn weighted_squares(
+        &self,
+        block: usize,
+        x: &[f64],
+        weights: &[f64],
+    ) -> [f64; LANES] {
+        let whole = x.len() - x.len() % 4;
+        let a = self.running_squares(block, x, weights, (0..whole).step_by(4));
+        let b = self.running_squares(block, x, weights, (1..whole).step_by(4));
+        let c = self.running_squares(block, x, weights, (2..whole).step_by(4));
+        let d = self.running_squares(block, x, weights, (3..whole).step_by(4));
+        let mut sums = self.running_squares(block, x, weights, (whole..x.len()).step_by(1));
+        for lane in 0..LANES {
+            sums[lane] = sums[lane] + (a[lane] + c[lane]) + (b[lane] + d[lane]);
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn running_squares(
+        &self,
+        block: usize,
+        x: &[f64],
+        weights: &[f64],
+        coordinates: StepBy<Range<usize>>,
+    ) -> [f64; LANES] {
+        let mut sums = [0.0; LANES];
+        for k in coordinates {
+            let (x, weight, others) = (x[k], weights[k], self.block(k, block));
+            for lane in 0..LANES {
+                let difference = x - others[lane];
+                sums[lane] += weight * difference * difference;
+            }
+        }
+        sums
+    }
+}
+
+/// How many coordinates are summed along at once.
+const ALONG: usize = 8;
+
+/// What a function makes of a factor and two numbers, summed over the pairs of `points` (rows of so many coordinates) up to the
+/// diagonal, row by row, along each of some coordinates.
+pub(crate) fn over_pairs(
+    points: &[f64],
+    dimension: usize,
+    along: &[(usize, f64)],
+    factors: &[f64],
+    function: impl Fn(f64, f64, f64) -> f64,
+) -> Vec<f64> {
+    let mut sums = Vec::with_capacity(along.len());
+    for along in along.chunks(ALONG) {
+        let few = |point: &[f64]| {
+            let mut few = [0.0; ALONG];
+            few.iter_mut()
+                .zip(along)
+                .for_each(|(few, (k, _))| *few = point[*k]);
+            few
+        };
+        let points: Vec<[f64; ALONG]> = points.chunks_exact(dimension).map(few).collect();
+        let summed = pulp::Arch::new().dispatch(OverPairs {
+            points: &points,
+            factors,
+            function: &function,
+        });
+        sums.extend(&summed[..along.len()]);
+    }
+    sums
+}
+
+struct OverPairs<'a, F> {
+    points: &'a [[f64; ALONG]],
+    factors: &'a [f64],
+    function: F,
+}
+
+impl<F: Fn(f64, f64, f64) -> f64> pulp::WithSimd for OverPairs<'_, F> {
+    type Output = [f64; ALONG];
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> [f64; ALONG] {
+        let mut sums = [0.0; ALONG];
+        let mut factors = self.factors.iter();
+        for (i, a) in self.points.iter().enumerate() {
+            for (b, factor) in self.points[..=i].iter().zip(&mut factors) {
+                for k in 0..ALONG {
+                    sums[k] += (self.function)(*factor, a[k], b[k]);
+                }
+            }
+        }
+        sums
+    }
+}
+
 /// Adds `factor · a` to `to`.
 pub(crate) fn add_scaled(to: &mut [f64], factor: f64, a: &[f64]) {
     to.iter_mut().zip(a).for_each(|(to, a)| *to += factor * a);
@@ -246,8 +415,8 @@ mod tests {
                     + f64::from(u8::from(k / n == k % n))
             })
             .collect();
-        let factor = Cholesky::new(&matrix, n).unwrap();
-        let inverse = factor.inverse();
+        let factor = Cholesky::new(matrix.clone(), n).unwrap();
+        let inverse = factor.clone().into_inverse();
         for i in 0..n {
             let mut unit = vec![0.0; n];
             unit[i] = 1.0;
@@ -262,10 +431,10 @@ mod tests {
 
     #[test]
     fn singular_matrices_get_jitter_and_nan_gets_none() {
-        let mut ones = vec![1.0; 16];
-        assert!(Cholesky::new(&ones, 4).is_none());
-        assert!(Cholesky::with_jitter(&mut ones, 4).is_some());
-        assert!(Cholesky::with_jitter(&mut [f64::NAN], 1).is_none());
-        assert_eq!(Cholesky::new(&[], 0).unwrap().log_determinant(), 0.0);
+        let ones = vec![1.0; 16];
+        assert!(Cholesky::new(ones.clone(), 4).is_none());
+        assert!(Cholesky::with_jitter(ones, 4).is_some());
+        assert!(Cholesky::with_jitter(vec![f64::NAN], 1).is_none());
+        assert_eq!(Cholesky::new(Vec::new(), 0).unwrap().log_determinant(), 0.0);
     }
 }

@@ -114,10 +114,13 @@ fn mode(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> 
             .map(|curvature| curvature.sqrt())
             .collect();
         let mut matrix: Vec<f64> = (0..n * n)
-            .map(|at| roots[at / n] * covariance[at] * roots[at % n])
+            .map(|at| {
+                let (i, j) = (at / n, at % n);
+                roots[i.max(j)] * covariance[at] * roots[i.min(j)]
+            })
             .collect();
         (0..n).for_each(|i| matrix[i * n + i] += 1.0);
-        let factor = Cholesky::new(&matrix, n)?;
+        let factor = Cholesky::new(matrix, n)?;
         let centred: Vec<f64> = mode
             .latent
             .iter()
