@@ -40,6 +40,21 @@ impl Data {
         }
     }
 
+    /// So many of them, evenly spread.
+    pub(crate) fn part(&self, count: usize) -> Data {
+        let rows: Vec<usize> = (0..count).map(|i| i * self.n() / count).collect();
+        let of = |all: &[f64]| rows.iter().map(|row| all[*row]).collect();
+        let points: Vec<&[f64]> = self.points().collect();
+        Data {
+            points: rows.iter().flat_map(|row| points[*row]).copied().collect(),
+            values: of(&self.values),
+            variances: of(&self.variances),
+            weights: of(&self.weights),
+            earlier: Vec::new(),
+            ..*self
+        }
+    }
+
     /// How many are of the present experiment: the first ones.
     pub(crate) fn own(&self) -> usize {
         self.n() - self.earlier.iter().sum::<usize>()

@@ -6,7 +6,7 @@
 //! measured now is the more probable given what was measured then: one that misleads is as good as absent.
 
 use crate::data::Data;
-use crate::gp::{Basis, Hyper, NOISE_PRIOR, bounds, length_prior, log_likelihood};
+use crate::gp::{Basis, Hyper, NOISE_PRIOR, Priors, bounds, length_prior, log_likelihood};
 use crate::kernel::{Coordinate, waves_between};
 use crate::slice::Chain;
 use crate::trend::may_slope;
@@ -24,8 +24,8 @@ const LEVEL_DEVIATION: f64 = 1.0;
 /// crate.
 const LIKENESSES: [f64; 4] = [0.6, 0.85, 0.95, 0.99];
 
-/// Mean and standard deviation of what is drawn, in the order of [`Hyper::to_vec`].
-fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
+/// The priors of what is drawn.
+pub(crate) fn drawn_priors(coordinates: &[Coordinate]) -> Priors {
     let (mean, sd) = length_prior(coordinates.len());
     let lengths = coordinates.iter().map(|coordinate| match coordinate {
         Coordinate::Level | Coordinate::Switch => (mean - 0.5 * sd * sd, LEVEL_DEVIATION),
@@ -33,7 +33,10 @@ fn drawn_prior(coordinates: &[Coordinate]) -> (Vec<f64>, Vec<f64>) {
         Coordinate::Whole => (mean - sd * sd, WHOLE_DEVIATION),
         Coordinate::Real => (mean - sd * sd, REAL_DEVIATION),
     });
-    lengths.chain([NOISE_PRIOR]).unzip()
+    Priors {
+        basis: Basis::Logarithm,
+        each: lengths.chain([NOISE_PRIOR]).collect(),
+    }
 }
 
 /// How many draws there are, and how far one is from the next.
@@ -57,18 +60,23 @@ pub(crate) fn draw(
 ) -> Vec<Hyper> {
     let d = coordinates.len();
     let bounds = bounds(d);
-    let (means, deviations) = drawn_prior(coordinates);
+    let priors = drawn_priors(coordinates).each;
     let hyper = |standard: &[f64]| {
-        let vector: Vec<f64> = (0..=d)
-            .map(|k| (means[k] + deviations[k] * standard[k]).clamp(bounds[k].0, bounds[k].1))
+        let unbounded = priors
+            .iter()
+            .zip(standard)
+            .map(|((mean, deviation), value)| mean + deviation * value);
+        let vector: Vec<f64> = unbounded
+            .zip(&bounds)
+            .map(|(value, (low, high))| value.clamp(*low, *high))
             .collect();
         Hyper {
             shared: start.shared,
             ..Hyper::from_slice(&vector, Basis::Logarithm)
         }
     };
-    let standard = (0..=d).zip(start.to_vec());
-    let standard = standard.map(|(k, value)| (value - means[k]) / deviations[k]);
+    let standard = start.to_vec().into_iter().zip(&priors);
+    let standard = standard.map(|(value, (mean, deviation))| (value - mean) / deviation);
     let waves = waves_between(coordinates, start.wave, &data.points);
     let log = |hyper: &Hyper| log_likelihood(data, coordinates, &waves, hyper);
     let mut chain = Chain::new(standard.collect(), seed, |state| log(&hyper(state)));

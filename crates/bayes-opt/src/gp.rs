@@ -69,15 +69,7 @@ pub(crate) struct Hyper {
 impl Hyper {
     /// The mode of the priors.
     pub(crate) fn prior_mode(dimension: usize, basis: Basis) -> Self {
-        let (mean, sd) = length_prior(dimension);
-        Hyper {
-            ln_lengths: vec![mean - basis.slope() * sd * sd; dimension],
-            ln_noise: NOISE_PRIOR.0 - basis.slope() * NOISE_PRIOR.1.powi(2),
-            ln_scale: 0.0,
-            wave: basis.wave(),
-            shared: Shared::NOTHING,
-            earlier: Vec::new(),
-        }
+        Priors::fitted(dimension, basis).mode()
     }
 
     pub(crate) fn kernel(&self, coordinates: &[Coordinate]) -> Kernel {
@@ -111,6 +103,40 @@ pub(crate) fn bounds(dimension: usize) -> Vec<(f64, f64)> {
     let mut bounds = vec![LENGTH_BOUNDS; dimension];
     bounds.push(NOISE_BOUNDS);
     bounds
+}
+
+/// What is expected of length scales and noise.
+pub(crate) struct Priors {
+    pub(crate) basis: Basis,
+    /// Mean and deviation of each one's logarithm, in the order of [`Hyper::to_vec`].
+    pub(crate) each: Vec<(f64, f64)>,
+}
+
+impl Priors {
+    /// Those at whose maximum a process is.
+    pub(crate) fn fitted(dimension: usize, basis: Basis) -> Self {
+        let mut each = vec![length_prior(dimension); dimension];
+        each.push(NOISE_PRIOR);
+        Priors { basis, each }
+    }
+
+    pub(crate) fn mode(&self) -> Hyper {
+        let slope = self.basis.slope();
+        let modes = self.each.iter().map(|(mean, sd)| mean - slope * sd * sd);
+        Hyper::from_slice(&modes.collect::<Vec<f64>>(), self.basis)
+    }
+
+    /// The negative logarithm of their density, up to a constant; its gradient is added to `gradient`.
+    fn penalty(&self, vector: &[f64], gradient: &mut [f64]) -> f64 {
+        let slope = self.basis.slope();
+        let all = vector.iter().zip(&self.each).zip(gradient);
+        let penalties = all.map(|((ln, (mean, sd)), gradient)| {
+            let z = (ln - mean) / sd;
+            *gradient += z / sd + slope;
+            0.5 * z * z + slope * ln
+        });
+        penalties.sum()
+    }
 }
 
 pub(crate) fn length_prior(dimension: usize) -> (f64, f64) {
@@ -148,7 +174,7 @@ impl Gp {
         let noise = data.noise(&hyper);
         let features = kernel.features(&data.points);
         let waves = waves_between(coordinates, hyper.wave, &data.points);
-        let (mut matrix, _) = kernel.matrix(&data.points, &waves);
+        let mut matrix = kernel.matrix(&data.points, &waves, None);
         data.relate(&hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
         let factor = Cholesky::with_jitter(matrix, n)?;
@@ -194,7 +220,8 @@ impl Gp {
         starts: &[Hyper],
         evaluations_max: usize,
     ) -> Option<Gp> {
-        let hyper = likeliest(data, coordinates, basis, starts, evaluations_max);
+        let priors = Priors::fitted(coordinates.len(), basis);
+        let hyper = likeliest(data, coordinates, &priors, starts, evaluations_max);
         Gp::condition(data, coordinates, hyper)
     }
 
@@ -245,27 +272,28 @@ impl Gp {
 pub(crate) fn likeliest(
     data: &Data,
     coordinates: &[Coordinate],
-    basis: Basis,
+    priors: &Priors,
     starts: &[Hyper],
     evaluations_max: usize,
 ) -> Hyper {
-    let d = coordinates.len();
-    let fallback = || Hyper::prior_mode(d, basis);
+    let fallback = || priors.mode();
     if data.n() < 2 {
         return fallback();
     }
-    let waves = waves_between(coordinates, basis.wave(), &data.points);
+    let waves = waves_between(coordinates, priors.basis.wave(), &data.points);
     let function = |vector: &[f64], gradient: &mut [f64]| {
-        negative_log_posterior(data, coordinates, &waves, basis, vector, gradient)
+        negative_log_posterior(data, coordinates, &waves, priors, vector, gradient)
     };
-    let bounds = bounds(d);
+    let bounds = bounds(coordinates.len());
     let minima = starts
         .iter()
         .map(|start| minimise(&start.to_vec(), &bounds, 0.5, evaluations_max, function));
     let best = minima
         .filter(|minimum| minimum.value.is_finite())
         .min_by(|a, b| a.value.total_cmp(&b.value));
-    best.map_or_else(fallback, |minimum| Hyper::from_slice(&minimum.point, basis))
+    best.map_or_else(fallback, |minimum| {
+        Hyper::from_slice(&minimum.point, priors.basis)
+    })
 }
 
 /// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves are as [`waves_between`] has them;
@@ -276,7 +304,7 @@ pub(crate) fn log_likelihood(
     waves: &[f64],
     hyper: &Hyper,
 ) -> f64 {
-    let likelihood = Likelihood::of(data, coordinates, waves, hyper);
+    let likelihood = Likelihood::of(data, coordinates, waves, hyper, None);
     likelihood.map_or(f64::NEG_INFINITY, |likelihood| -likelihood.negative_log)
 }
 
@@ -284,12 +312,12 @@ pub(crate) fn log_likelihood(
 pub(crate) fn log_posterior(
     data: &Data,
     coordinates: &[Coordinate],
-    basis: Basis,
+    priors: &Priors,
     hyper: &Hyper,
 ) -> f64 {
-    let mut gradient = vec![0.0; hyper.ln_lengths.len() + 1];
     let waves = waves_between(coordinates, hyper.wave, &data.points);
-    log_likelihood(data, coordinates, &waves, hyper) - prior_penalty(hyper, basis, &mut gradient)
+    let penalty = priors.penalty(&hyper.to_vec(), &mut vec![0.0; priors.each.len()]);
+    log_likelihood(data, coordinates, &waves, hyper) - penalty
 }
 
 /// The least posterior variance: below it rounding decides.
@@ -314,18 +342,22 @@ struct Likelihood {
     factor: Cholesky,
     alpha: Vec<f64>,
     kernel: Kernel,
-    /// Of each pair, as [`Kernel::matrix`] has them.
-    slopes: Vec<f64>,
     /// The negative logarithm, with the prior of the mean, up to a constant.
     negative_log: f64,
 }
 
 impl Likelihood {
-    /// `None` where the covariance is not positive definite.
-    fn of(data: &Data, coordinates: &[Coordinate], waves: &[f64], hyper: &Hyper) -> Option<Self> {
+    /// `None` where the covariance is not positive definite; `slopes` as [`Kernel::matrix`] has them.
+    fn of(
+        data: &Data,
+        coordinates: &[Coordinate],
+        waves: &[f64],
+        hyper: &Hyper,
+        slopes: Option<&mut Vec<f64>>,
+    ) -> Option<Self> {
         let n = data.n();
         let kernel = hyper.kernel(coordinates);
-        let (mut matrix, slopes) = kernel.matrix(&data.points, waves);
+        let mut matrix = kernel.matrix(&data.points, waves, slopes);
         let noise = data.noise(hyper);
         data.relate(hyper, &mut matrix);
         (0..n).for_each(|i| matrix[i * n + i] += noise[i]);
@@ -343,7 +375,6 @@ impl Likelihood {
             factor,
             alpha,
             kernel,
-            slopes,
             negative_log,
         })
     }
@@ -354,21 +385,22 @@ fn negative_log_posterior(
     data: &Data,
     coordinates: &[Coordinate],
     waves: &[f64],
-    basis: Basis,
+    priors: &Priors,
     vector: &[f64],
     gradient: &mut [f64],
 ) -> f64 {
     let n = data.n();
     let d = vector.len() - 1;
-    let hyper = Hyper::from_slice(vector, basis);
-    let Some(likelihood) = Likelihood::of(data, coordinates, waves, &hyper) else {
+    let hyper = Hyper::from_slice(vector, priors.basis);
+    let mut factors = Vec::with_capacity(n * (n + 1) / 2);
+    let slopes = Some(&mut factors);
+    let Some(likelihood) = Likelihood::of(data, coordinates, waves, &hyper, slopes) else {
         return f64::INFINITY;
     };
     let Likelihood {
         factor,
         alpha,
         kernel,
-        slopes,
         negative_log: value,
     } = likelihood;
     let inverse = factor.into_inverse();
@@ -376,7 +408,6 @@ fn negative_log_posterior(
     gradient.fill(0.0);
     let mut by_noise = 0.0;
     let fitted = hyper.ln_noise.exp();
-    let mut factors = slopes;
     let mut pairs = factors.iter_mut();
     for i in 0..n {
         let row = &inverse[i * n..i * n + i + 1];
@@ -388,18 +419,7 @@ fn negative_log_posterior(
     }
     gradient[..d].copy_from_slice(&kernel.by_lengths(&data.points, &factors));
     gradient[d] = -0.5 * by_noise;
-
-    value + prior_penalty(&hyper, basis, gradient)
-}
-
-/// The negative log density of the priors, up to a constant; its gradient is added to `gradient`.
-fn prior_penalty(hyper: &Hyper, basis: Basis, gradient: &mut [f64]) -> f64 {
-    let (mean, sd) = length_prior(hyper.ln_lengths.len());
-    let lengths = hyper.ln_lengths.iter().map(|ln| (*ln, (mean, sd)));
-    let all = lengths.chain([(hyper.ln_noise, NOISE_PRIOR)]);
-    all.zip(gradient)
-        .map(|((ln, (mean, sd)), slope)| log_normal(ln, mean, sd, basis, slope))
-        .sum()
+    value + priors.penalty(vector, gradient)
 }
 
 /// The negative log density of the logarithms of the length scales under their prior, up to a constant.
@@ -409,13 +429,6 @@ pub(crate) fn length_penalty(ln_lengths: &[f64]) -> f64 {
         .iter()
         .map(|ln| 0.5 * ((ln - mean) / sd).powi(2))
         .sum()
-}
-
-/// The negative log density of a log-normal variable at `exp(ln)`; its derivative by `ln` is added to `slope`.
-fn log_normal(ln: f64, mean: f64, sd: f64, basis: Basis, slope: &mut f64) -> f64 {
-    let z = (ln - mean) / sd;
-    *slope += z / sd + basis.slope();
-    0.5 * z * z + basis.slope() * ln
 }
 
 #[cfg(test)]
@@ -465,12 +478,13 @@ mod tests {
             .flat_map(|basis| (0..4).map(move |k| (basis, k)))
         {
             let waves = waves_between(&COORDINATES, basis.wave(), &data.points);
+            let priors = Priors::fitted(3, basis);
             let mut gradient = [0.0; 4];
-            negative_log_posterior(&data, &COORDINATES, &waves, basis, &at, &mut gradient);
+            negative_log_posterior(&data, &COORDINATES, &waves, &priors, &at, &mut gradient);
             let moved = |step: f64| {
                 let mut at = at;
                 at[k] += step;
-                negative_log_posterior(&data, &COORDINATES, &waves, basis, &at, &mut [0.0; 4])
+                negative_log_posterior(&data, &COORDINATES, &waves, &priors, &at, &mut [0.0; 4])
             };
             let quotient = (moved(1e-5) - moved(-1e-5)) / 2e-5;
             assert!(

@@ -185,16 +185,20 @@ impl Kernel {
         sums
     }
 
-    /// The covariance matrix of `points` (rows), between which half waves are as [`waves_between`] has them, and for each pair up
-    /// to the diagonal, row by row, the slope that [`Kernel::by_lengths`] needs.
-    pub(crate) fn matrix(&self, points: &[f64], waves: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    /// The covariance matrix of `points` (rows), between which half waves are as [`waves_between`] has them. For each pair up to
+    /// the diagonal, row by row, `all_slopes` gets the slope that [`Kernel::by_lengths`] needs.
+    pub(crate) fn matrix(
+        &self,
+        points: &[f64],
+        waves: &[f64],
+        mut all_slopes: Option<&mut Vec<f64>>,
+    ) -> Vec<f64> {
         let d = self.dimension().max(1);
         let n = points.len() / d;
         let of_points = |trend: &Trend| points.chunks_exact(d).map(|x| trend.feature(x)).collect();
         let trends: Vec<Vec<f64>> = self.trends.iter().map(of_points).collect();
         let columns = Columns::of(points, d);
         let mut matrix = vec![0.0; n * n];
-        let mut all_slopes = Vec::with_capacity(n * (n + 1) / 2);
         for i in 0..n {
             let x = &points[i * d..(i + 1) * d];
             let (mut row, slopes) = self.matern(pulp::Arch::new().dispatch(Distances {
@@ -207,15 +211,17 @@ impl Kernel {
                 add_scaled(&mut row, features[i], &features[..=i]);
             }
             if !waves.is_empty() {
-                add_scaled(&mut row, 1.0, &waves[all_slopes.len()..][..=i]);
+                add_scaled(&mut row, 1.0, &waves[i * (i + 1) / 2..][..=i]);
             }
             for (j, covariance) in row.iter().enumerate() {
                 matrix[i * n + j] = *covariance;
                 matrix[j * n + i] = *covariance;
             }
-            all_slopes.extend_from_slice(&slopes);
+            if let Some(all) = all_slopes.as_deref_mut() {
+                all.extend_from_slice(&slopes);
+            }
         }
-        (matrix, all_slopes)
+        matrix
     }
 
     /// `Σ factor · slope · Δ²/ℓ²` along each coordinate, over the pairs of `points` in the order of [`Kernel::matrix`], with

@@ -407,6 +407,34 @@ mod tests {
     }
 
     #[test]
+    fn columns_and_pairs_are_summed_as_rows_are() {
+        let number = |k: usize| ((k * k) % 17) as f64 / 7.0;
+        for dimension in 1..12 {
+            let points: Vec<f64> = (0..35 * dimension).map(number).collect();
+            let weights: Vec<f64> = (0..dimension).map(|k| number(k + 3)).collect();
+            let columns = Columns::of(&points, dimension);
+            let x = &points[..dimension];
+            let mut factors = Vec::new();
+            let mut sums = vec![0.0; dimension];
+            for (i, point) in points.chunks_exact(dimension).enumerate() {
+                let block = columns.weighted_squares(i / LANES, x, &weights);
+                assert_eq!(block[i % LANES], weighted_squares(x, point, &weights));
+                for other in points.chunks_exact(dimension).take(i + 1) {
+                    factors.push(number(factors.len()));
+                    for k in 0..dimension {
+                        sums[k] += factors[factors.len() - 1] * (point[k] - other[k]).abs();
+                    }
+                }
+            }
+            let along: Vec<(usize, f64)> = (0..dimension).rev().map(|k| (k, 0.0)).collect();
+            let function = |factor: f64, a: f64, b: f64| factor * (a - b).abs();
+            let mut summed = over_pairs(&points, dimension, &along, &factors, function);
+            summed.reverse();
+            assert_eq!(summed, sums);
+        }
+    }
+
+    #[test]
     fn factors_solve_and_invert() {
         let n = 11;
         let matrix: Vec<f64> = (0..n * n)

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::acquisition::Evaluated;
 use crate::data::Data;
-use crate::draws::{Length, draw};
+use crate::draws::{Length, draw, drawn_priors};
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::Feasibility;
-use crate::gp::{Basis, Gp, Hyper, likeliest, log_posterior};
+use crate::gp::{Basis, Gp, Hyper, Priors, likeliest, log_posterior};
 use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
 use crate::observation::{Measured, Outcome};
@@ -31,6 +31,10 @@ const ZERO_MARGIN: f64 = 0.5;
 const SIZE_MIN: f64 = 1e-100;
 /// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
 const FIT_WORK: f64 = 6.0e6;
+/// How many evaluations a start is followed for at the least, and how many lead most of the way. Where these are not affordable
+/// from two starts, a fit starts where the last one ended, or, where that was of far fewer observations, where one to a part of them
+/// ends (`docs/results/tuners-tried.md`). Choices of this crate.
+const FIT_EVALUATIONS: (usize, usize) = (3, 20);
 
 /// How probable it is at least that a configuration which completed, and never crashed, survives again, and that one which
 /// violated a constraint does so again.
@@ -299,7 +303,8 @@ impl Fitter<'_> {
                 .values
                 .iter()
                 .map(|value| transform.inverse_slope(*value));
-            log_posterior(data, self.coordinates, Basis::Logarithm, &hyper)
+            let priors = self.priors(n, Basis::Logarithm);
+            log_posterior(data, self.coordinates, &priors, &hyper)
                 - slopes.map(f64::ln).sum::<f64>()
         };
         let least = RATIOS_EVIDENCE.0.max(RATIOS_EVIDENCE.1 * dimension);
@@ -372,29 +377,60 @@ impl Fitter<'_> {
         Gp::condition(data, self.coordinates, hyper)
     }
 
+    /// Whether a fit to so many observations would take too long from anywhere.
+    fn are_many(&self, n: usize) -> bool {
+        let needed = 2 * FIT_EVALUATIONS.1;
+        FIT_WORK < needed as f64 * evaluation_work(n, self.coordinates.len())
+    }
+
+    /// What is expected of hyper-parameters that are fitted to so many observations: where there is time for a few steps of
+    /// the draws' chain alone, it has to start where they will be.
+    fn priors(&self, n: usize, basis: Basis) -> Priors {
+        match basis {
+            Basis::Logarithm if self.are_many(n) => drawn_priors(self.coordinates),
+            _ => Priors::fitted(self.coordinates.len(), basis),
+        }
+    }
+
     /// The most probable hyper-parameters, which are kept.
     fn likeliest(&mut self, name: &str, basis: Basis, data: &Data) -> Hyper {
-        let d = self.coordinates.len();
-        let affordable = FIT_WORK / evaluation_work(data.values.len(), d);
-        let mode = Hyper::prior_mode(d, basis);
+        let priors = self.priors(data.n(), basis);
+        let (starts, evaluations) = self.starts(name, data, &priors);
+        let hyper = likeliest(data, self.coordinates, &priors, &starts, evaluations);
+        self.hypers
+            .insert(name.to_owned(), (hyper.clone(), data.n()));
+        hyper
+    }
+
+    /// Where a fit starts, and for how many evaluations each start is followed.
+    fn starts(&self, name: &str, data: &Data, priors: &Priors) -> (Vec<Hyper>, usize) {
+        let (n, d) = (data.n(), self.coordinates.len());
+        let all = |starts: Vec<Hyper>| {
+            let share = FIT_WORK / evaluation_work(n, d) / starts.len() as f64;
+            (starts, cell(share / 60.0, 60).max(FIT_EVALUATIONS.0))
+        };
+        let (last, mode) = (self.memory.get(name), priors.mode());
+        if self.are_many(n) {
+            if let Some((last, _)) = last.filter(|(_, fitted_to)| n <= 2 * fitted_to) {
+                return all(vec![last.clone()]);
+            }
+            // Many were told at once, as after a restart.
+            let few = (1..n).rev().find(|n| !self.are_many(*n)).unwrap_or(1);
+            let (part, evaluations) = (data.part(few), FIT_EVALUATIONS.1);
+            let to_part = likeliest(&part, self.coordinates, priors, &[mode], evaluations);
+            return (vec![to_part], FIT_EVALUATIONS.0);
+        }
         // Long length scales and much noise explain any data a little: from there the way to short ones is not found.
         let rough = Hyper {
             ln_lengths: vec![-1.0; d],
             ln_noise: -2.0,
             ..mode.clone()
         };
-        let starts = match self.memory.get(name) {
-            Some((last, _)) if affordable < 40.0 => vec![last.clone()],
-            Some((last, _)) if basis == Basis::Variable => vec![last.clone(), mode],
+        all(match last {
+            Some((last, _)) if priors.basis == Basis::Variable => vec![last.clone(), mode],
             Some((last, _)) => vec![last.clone(), mode, rough],
             None => vec![mode, rough],
-        };
-        let share = affordable / starts.len() as f64;
-        let evaluations = cell(share / 60.0, 60).max(3);
-        let hyper = likeliest(data, self.coordinates, basis, &starts, evaluations);
-        self.hypers
-            .insert(name.to_owned(), (hyper.clone(), data.values.len()));
-        hyper
+        })
     }
 }
 
@@ -621,6 +657,27 @@ mod tests {
             assert_eq!(called(|y| y, scale, offset), PLAIN);
             assert_eq!(called(|y| (3.0 * y).exp(), scale, offset), RATIOS);
         }
+    }
+
+    #[test]
+    fn many_told_at_once_are_fitted_as_well() {
+        let (nothing, many) = (Memory::new(), data(250, 1));
+        let mut fitter = fitter(&nothing);
+        let (coordinates, priors) = (fitter.coordinates, fitter.priors(250, Basis::Logarithm));
+        let worth = |hyper: &Hyper| log_posterior(&many, coordinates, &priors, hyper);
+        let mode = priors.mode();
+        let found = worth(&fitter.likeliest(PLAIN, Basis::Logarithm, &many));
+        let most = worth(&likeliest(
+            &many,
+            coordinates,
+            &priors,
+            std::slice::from_ref(&mode),
+            100,
+        ));
+        assert!(
+            found > most - 5.0 && most > worth(&mode) + 50.0,
+            "{found} {most}"
+        );
     }
 
     #[test]

@@ -87,7 +87,8 @@ pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) 
 fn mode(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Mode> {
     let n = data.values.len();
     let waves = waves_between(coordinates, hyper.wave, &data.points);
-    let (mut covariance, _) = hyper.kernel(coordinates).matrix(&data.points, &waves);
+    let kernel = hyper.kernel(coordinates);
+    let mut covariance = kernel.matrix(&data.points, &waves, None);
     // The constant mean is integrated out: its variance is every pair's covariance.
     let of_mean = MEAN_PRIOR.1.powi(2);
     covariance.iter_mut().for_each(|value| *value += of_mean);

@@ -286,7 +286,7 @@ fn ask_is_fast() {
             "{observations} x {parameters}: first (with its fit) {:.1} ms, then median {:.1} ms, longest {:.1} ms",
             times_ms[0], times_ms[5], times_ms[9]
         );
-        met &= times_ms[5] < limit_ms;
+        met &= times_ms.iter().all(|time_ms| *time_ms < limit_ms);
     }
     assert!(met || cfg!(debug_assertions));
 }
