@@ -448,7 +448,10 @@ impl Fitter<'_> {
         // A classifier is chosen anew whenever the regression was.
         let hyper = match self.memory.get(CLASSIFIER) {
             Some((hyper, chosen_at)) if *chosen_at == fitted_to => hyper.clone(),
-            _ => viability::choose(&labels, self.coordinates, &rough.hyper)?,
+            _ => {
+                let many = self.are_many(told.len());
+                viability::choose(&labels, self.coordinates, &rough.hyper, many)?
+            }
         };
         let gp = viability::condition(&labels, self.coordinates, &hyper)?;
         self.hypers
