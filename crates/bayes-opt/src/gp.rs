@@ -8,8 +8,9 @@
 //! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
 //! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
 //! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors. Draws go with half waves: where the data say no more than which way is better, the process says
-//! that too.
+//! regret (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors, and where draws stay close
+//! to the fit that they start from, as of many observations, it has the same. Draws go with half waves: where the data say no more
+//! than which way is better, the process says that too.
 
 use crate::data::{Data, NOISE_MAX};
 use crate::descent::minimise;
