@@ -227,18 +227,13 @@ impl Kernel {
     /// `Σ factor · slope · Δ²/ℓ²` along each coordinate, over the pairs of `points` in the order of [`Kernel::matrix`], with
     /// `factors` that have the slopes in them.
     pub(crate) fn by_lengths(&self, points: &[f64], factors: &[f64]) -> Vec<f64> {
-        let d = self.dimension();
         let ordered = self.ordered.iter().copied().enumerate();
         let ordered: Vec<(usize, f64)> = ordered.filter(|(_, weight)| *weight > 0.0).collect();
         let squares = |factor: f64, a: f64, b: f64| factor * (a - b) * (a - b);
         let differing = |factor: f64, a: f64, b: f64| factor * list_difference(a, b);
-        let squares = over_pairs(points, d, &ordered, factors, squares);
-        let differing = over_pairs(points, d, &self.lists, factors, differing);
-        let mut sums = vec![0.0; d];
-        let along = ordered.iter().chain(&self.lists);
-        for ((k, inverse_square), sum) in along.zip(squares.into_iter().chain(differing)) {
-            sums[*k] = sum * inverse_square;
-        }
+        let mut sums = vec![0.0; self.dimension()];
+        over_pairs(points, &ordered, factors, squares, &mut sums);
+        over_pairs(points, &self.lists, factors, differing, &mut sums);
         sums
     }
 

@@ -330,16 +330,15 @@ impl Columns {
 /// How many coordinates are summed along at once.
 const ALONG: usize = 8;
 
-/// What a function makes of a factor and two numbers, summed over the pairs of `points` (rows of so many coordinates) up to the
-/// diagonal, row by row, along each of some coordinates.
+/// What a function makes of a factor and two numbers, summed over the pairs of `points` (rows) up to the diagonal, row by row,
+/// along each of some coordinates, and times its weight: in its place of `sums`, which has all coordinates.
 pub(crate) fn over_pairs(
     points: &[f64],
-    dimension: usize,
     along: &[(usize, f64)],
     factors: &[f64],
     function: impl Fn(f64, f64, f64) -> f64,
-) -> Vec<f64> {
-    let mut sums = Vec::with_capacity(along.len());
+    sums: &mut [f64],
+) {
     for along in along.chunks(ALONG) {
         let few = |point: &[f64]| {
             let mut few = [0.0; ALONG];
@@ -348,15 +347,16 @@ pub(crate) fn over_pairs(
                 .for_each(|(few, (k, _))| *few = point[*k]);
             few
         };
-        let points: Vec<[f64; ALONG]> = points.chunks_exact(dimension).map(few).collect();
+        let points: Vec<[f64; ALONG]> = points.chunks_exact(sums.len()).map(few).collect();
         let summed = pulp::Arch::new().dispatch(OverPairs {
             points: &points,
             factors,
             function: &function,
         });
-        sums.extend(&summed[..along.len()]);
+        for ((k, weight), sum) in along.iter().zip(summed) {
+            sums[*k] = sum * weight;
+        }
     }
-    sums
 }
 
 struct OverPairs<'a, F> {
@@ -426,11 +426,12 @@ mod tests {
                     }
                 }
             }
-            let along: Vec<(usize, f64)> = (0..dimension).rev().map(|k| (k, 0.0)).collect();
+            let along: Vec<(usize, f64)> = weights.iter().copied().enumerate().rev().collect();
             let function = |factor: f64, a: f64, b: f64| factor * (a - b).abs();
-            let mut summed = over_pairs(&points, dimension, &along, &factors, function);
-            summed.reverse();
-            assert_eq!(summed, sums);
+            let mut summed = vec![0.0; dimension];
+            over_pairs(&points, &along, &factors, function, &mut summed);
+            let weighted = sums.iter().zip(&weights).map(|(sum, weight)| sum * weight);
+            assert_eq!(summed, weighted.collect::<Vec<f64>>());
         }
     }
 
