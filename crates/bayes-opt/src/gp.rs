@@ -248,6 +248,14 @@ impl Gp {
         Some((row, self.noise[row]))
     }
 
+    /// Mean and variance of `f` at `x`, where something was measured there without the work of [`Gp::posterior`].
+    pub(crate) fn posterior_of(&self, x: &[f64]) -> (f64, f64) {
+        match self.observation_at(x) {
+            Some((row, _)) => self.posterior_at(row),
+            None => self.posterior(x),
+        }
+    }
+
     /// The covariances of the value at `x` with those at the observations.
     pub(crate) fn row(&self, x: &[f64]) -> Vec<f64> {
         self.kernel.row(x, &self.points, &self.features).0

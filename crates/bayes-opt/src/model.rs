@@ -195,7 +195,7 @@ impl Model {
                 .iter()
                 .zip(measured)
                 .map(|(f, measured)| {
-                    let probability = f.probability(f.gp.posterior(&told.point));
+                    let probability = f.probability(f.gp.posterior_of(&told.point));
                     // What was seen of it counts, whatever the model says of its neighbourhood.
                     match measured {
                         None if !has_crashed => probability.max(SEEN),
@@ -440,22 +440,23 @@ const CLASSIFIER: &str = "viability classifier";
 impl Fitter<'_> {
     fn viability(&mut self, told: &[Told]) -> Option<Feasibility> {
         let labels = viability_data(told);
-        let rough = self.fit("viability", Basis::Variable, &standard(&labels))?;
+        let rough = self.hyper("viability", Basis::Variable, &standard(&labels));
         let fitted_to = self
             .hypers
             .get("viability")
             .map_or(0, |(_, fitted_to)| *fitted_to);
         // A classifier is chosen anew whenever the regression was.
-        let hyper = match self.memory.get(CLASSIFIER) {
-            Some((hyper, chosen_at)) if *chosen_at == fitted_to => hyper.clone(),
+        let gp = match self.memory.get(CLASSIFIER) {
+            Some((hyper, chosen_at)) if *chosen_at == fitted_to => {
+                viability::condition(&labels, self.coordinates, hyper.clone())
+            }
             _ => {
                 let many = self.are_many(told.len());
-                viability::choose(&labels, self.coordinates, &rough.hyper, many)?
+                viability::choose(&labels, self.coordinates, &rough, many)
             }
-        };
-        let gp = viability::condition(&labels, self.coordinates, &hyper)?;
+        }?;
         self.hypers
-            .insert(CLASSIFIER.to_owned(), (hyper, fitted_to));
+            .insert(CLASSIFIER.to_owned(), (gp.hyper.clone(), fitted_to));
         Some(Feasibility {
             gp,
             threshold: 0.0,

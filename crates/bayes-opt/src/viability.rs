@@ -36,13 +36,14 @@ struct Mode {
 }
 
 /// The classifier with the most probable of the hyper-parameters near `start`, which come from a regression on the
-/// labels (`data.values`, ±1). Of many labels, which take much time, the variance first and the length scales given that.
+/// labels (`data.values`, ±1). Of many labels, which take much time, the variance first, and then length scales as long as
+/// they get better.
 pub(crate) fn choose(
     data: &Data,
     coordinates: &[Coordinate],
     start: &Hyper,
     are_many: bool,
-) -> Option<Hyper> {
+) -> Option<Gp> {
     let near = |stretch: f64, ln_scale: f64| Hyper {
         ln_lengths: start.ln_lengths.iter().map(|ln| ln + stretch).collect(),
         ln_noise: f64::NEG_INFINITY,
@@ -52,39 +53,59 @@ pub(crate) fn choose(
         earlier: Vec::new(),
     };
     let waves = waves_between(coordinates, WAVE, &data.points);
-    let mut best: Option<(f64, Hyper)> = None;
+    let mut best: Option<(f64, Hyper, Mode)> = None;
     // The mode of one lies near that of the next.
     let mut latent = vec![MEAN_PRIOR.0; data.n()];
+    // Whether one of them is the best so far, and the variance of the best.
     let mut compare = |stretch: f64, ln_scales: &[f64]| {
         let kernel = near(stretch, 0.0).kernel(coordinates);
         let unscaled = kernel.matrix(&data.points, &waves, None);
+        let mut is_better = false;
         for ln_scale in ln_scales {
             let scale = ln_scale.exp();
             let covariance = unscaled.iter().map(|value| scale * value).collect();
             let Some(mode) = mode(data, covariance, latent.clone()) else {
                 continue;
             };
+            latent.clone_from(&mode.latent);
             let hyper = near(stretch, *ln_scale);
             let worth = mode.log_evidence - length_penalty(&hyper.ln_lengths);
-            if best.as_ref().is_none_or(|(most, _)| worth > *most) {
-                best = Some((worth, hyper));
+            if best.as_ref().is_none_or(|(most, ..)| worth > *most) {
+                best = Some((worth, hyper, mode));
+                is_better = true;
             }
-            latent = mode.latent;
         }
-        best.as_ref().map(|(_, hyper)| hyper.ln_scale)
+        let ln_scale = best.as_ref().map(|(_, hyper, _)| hyper.ln_scale);
+        (is_better, ln_scale)
     };
-    let middle = STRETCHES[STRETCHES.len() / 2];
-    let ln_scale = compare(middle, &LN_SCALES);
-    let ln_scales = ln_scale.as_slice();
-    for stretch in STRETCHES.into_iter().filter(|other| *other != middle) {
-        compare(stretch, if are_many { ln_scales } else { &LN_SCALES });
+    let (shorter, longer) = STRETCHES.split_at(STRETCHES.len() / 2);
+    let (_, ln_scale) = compare(longer[0], &LN_SCALES);
+    let ln_scales = if are_many {
+        ln_scale.as_slice()
+    } else {
+        &LN_SCALES
+    };
+    let shorter: Vec<f64> = shorter.iter().rev().copied().collect();
+    for side in [&shorter, &longer[1..]] {
+        for stretch in side {
+            let (is_better, _) = compare(*stretch, ln_scales);
+            if are_many && !is_better {
+                break;
+            }
+        }
     }
-    best.map(|(_, hyper)| hyper)
+    let (_, hyper, mode) = best?;
+    process(data, coordinates, hyper, &mode)
 }
 
-/// The classifier with given hyper-parameters, as a process of the latent value.
-pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) -> Option<Gp> {
-    let mode = mode_of(data, coordinates, hyper)?;
+/// The classifier with given hyper-parameters.
+pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: Hyper) -> Option<Gp> {
+    let mode = mode_of(data, coordinates, &hyper)?;
+    process(data, coordinates, hyper, &mode)
+}
+
+/// The process of the latent value whose mode this is.
+fn process(data: &Data, coordinates: &[Coordinate], hyper: Hyper, mode: &Mode) -> Option<Gp> {
     let pseudo = Data {
         points: data.points.clone(),
         values: mode
@@ -102,7 +123,7 @@ pub(crate) fn condition(data: &Data, coordinates: &[Coordinate], hyper: &Hyper) 
         mean_prior: MEAN_PRIOR,
         earlier: Vec::new(),
     };
-    Gp::condition(&pseudo, coordinates, hyper.clone())
+    Gp::condition(&pseudo, coordinates, hyper)
 }
 
 /// The mode under given hyper-parameters.
@@ -212,8 +233,7 @@ mod tests {
             ln_lengths: vec![-1.5],
             ..Hyper::prior_mode(1, Basis::Variable)
         };
-        let hyper = choose(&data, &[Coordinate::Place], &start, are_many).unwrap();
-        condition(&data, &[Coordinate::Place], &hyper).unwrap()
+        choose(&data, &[Coordinate::Place], &start, are_many).unwrap()
     }
 
     #[test]
@@ -260,7 +280,7 @@ mod tests {
             earlier: Vec::new(),
         };
         let mode = mode_of(&data, &[Coordinate::Place], &hyper).unwrap();
-        let gp = condition(&data, &[Coordinate::Place], &hyper).unwrap();
+        let gp = condition(&data, &[Coordinate::Place], hyper).unwrap();
         // The process through the pseudo-observations has its mean at the mode.
         for (point, latent) in data.points.iter().zip(&mode.latent) {
             assert!((gp.posterior(&[*point]).0 - latent).abs() < 1e-4);
