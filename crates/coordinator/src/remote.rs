@@ -208,6 +208,10 @@ impl<'a> RemoteSitting<'a> {
         }
         let assigned = store.assignments(self.id)?;
         self.take(&assigned)?;
+        let workers = &self.coordinator.workers;
+        if let Some(reason) = workers.given_back_by_all(self.id, &self.workers.labels) {
+            return Err(TunerError::NoWorker { reason }.into());
+        }
         if row.plan.is_none() {
             self.ask(&row)?;
             if !self.outstanding.is_empty() {

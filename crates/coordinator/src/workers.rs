@@ -20,6 +20,13 @@ use crate::store::Store;
 /// A worker that was not heard of for that long is not shown any more.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
+/// What a worker gave back is spoken of for that long: longer than the longest pause of one that goes on giving back
+/// (`dispatch::worker`).
+const GIVEN_BACK: Duration = Duration::from_secs(180);
+
+/// Where every worker has given an experiment back so many times in a row, none can measure it.
+const GIVEN_BACK_MAX: usize = 3;
+
 /// A worker keeps its name for that long after it was last heard of, however short the lease: one that is idle says hello every
 /// two seconds (`dispatch::worker`).
 const ALIVE_MIN: Duration = Duration::from_secs(3);
@@ -65,7 +72,7 @@ pub struct WorkerView {
     pub silent_s: f64,
     /// What it measures.
     pub measures: Option<String>,
-    /// Another one of its name was refused lately; what to do.
+    /// What is wrong with it, and what to do: another one of its name was refused lately, or it gives back what it is to measure.
     pub complaint: Option<String>,
 }
 
@@ -85,14 +92,32 @@ pub struct Counts {
 struct Seen {
     hello: Hello,
     at: Instant,
-    /// Another one that says it is this one.
-    namesake: Option<Namesake>,
+    complaint: Option<Complaint>,
 }
 
-/// The last one that was refused because its name is taken.
-struct Namesake {
-    at: Instant,
+/// What is wrong with a worker, until it is no news any more.
+struct Complaint {
+    text: String,
+    until: Instant,
     is_told: bool,
+}
+
+impl Seen {
+    fn complain(&mut self, text: String, lasts: Duration) {
+        let same = self.complaint().is_some_and(|before| before.text == text);
+        let is_told = same && self.complaint.as_ref().is_some_and(|it| it.is_told);
+        let until = Instant::now() + lasts;
+        self.complaint = Some(Complaint {
+            text,
+            until,
+            is_told,
+        });
+    }
+
+    fn complaint(&self) -> Option<&Complaint> {
+        let complaint = self.complaint.as_ref();
+        complaint.filter(|complaint| Instant::now() < complaint.until)
+    }
 }
 
 struct Lease {
@@ -109,6 +134,8 @@ pub struct Workers {
     leases: Mutex<HashMap<Ticket, Lease>>,
     classes: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
     sittings: Mutex<BTreeMap<i64, Thread>>,
+    /// For each experiment, how often workers gave it back since one has measured something of it, and why the last time.
+    given_back: Mutex<BTreeMap<i64, BTreeMap<String, (usize, String)>>>,
     granted: AtomicU64,
     declined: AtomicU64,
     accepted: AtomicU64,
@@ -128,6 +155,7 @@ impl Workers {
             leases: Mutex::default(),
             classes: Mutex::default(),
             sittings: Mutex::default(),
+            given_back: Mutex::default(),
             granted: AtomicU64::new(0),
             declined: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
@@ -164,7 +192,7 @@ impl Workers {
             version: seen.hello.version.clone(),
             silent_s: seen.at.elapsed().as_secs_f64(),
             measures: measures.get(seen.hello.name.as_str()).cloned(),
-            complaint: self.complaint(seen),
+            complaint: seen.complaint().map(|it| it.text.clone()),
         };
         seen.values().map(view).collect()
     }
@@ -172,19 +200,18 @@ impl Workers {
     /// What is wrong with workers now.
     pub fn complaints(&self) -> Vec<String> {
         let seen = held(&self.seen);
-        seen.values()
-            .filter_map(|seen| self.complaint(seen))
-            .collect()
+        let complaints = seen.values().filter_map(Seen::complaint);
+        complaints.map(|complaint| complaint.text.clone()).collect()
     }
 
     /// What is wrong with workers now and was not asked for here before.
     pub(crate) fn new_complaints(&self) -> Vec<String> {
         let mut new = Vec::new();
         for seen in held(&self.seen).values_mut() {
-            if let Some(namesake) = &mut seen.namesake
-                && !std::mem::replace(&mut namesake.is_told, true)
+            if let Some(complaint) = &mut seen.complaint
+                && !std::mem::replace(&mut complaint.is_told, true)
             {
-                new.extend(self.complaint(seen));
+                new.push(complaint.text.clone());
             }
         }
         new
@@ -194,22 +221,7 @@ impl Workers {
     pub(crate) fn complaint_with(&self, labels: &BTreeMap<String, String>) -> Option<String> {
         let seen = held(&self.seen);
         let mut with = seen.values().filter(|seen| has(&seen.hello, labels));
-        with.find_map(|seen| self.complaint(seen))
-    }
-
-    fn complaint(&self, seen: &Seen) -> Option<String> {
-        seen.namesake
-            .as_ref()
-            .filter(|namesake| self.is_fresh(namesake))?;
-        Some(format!(
-            "two workers are named {:?}; one is refused while the other is alive: give one of them a `name` of its own in its \
-             worker.toml",
-            seen.hello.name
-        ))
-    }
-
-    fn is_fresh(&self, namesake: &Namesake) -> bool {
-        namesake.at.elapsed() < self.alive() * 2
+        with.find_map(|seen| Some(seen.complaint()?.text.clone()))
     }
 
     /// How long a worker that is silent keeps its name.
@@ -231,8 +243,9 @@ impl Workers {
     /// How many workers that were heard of lately have these labels.
     pub(crate) fn count_with(&self, labels: &BTreeMap<String, String>) -> usize {
         let seen = held(&self.seen);
-        let is_here = |seen: &&Seen| seen.at.elapsed() < self.lease * 2 && has(&seen.hello, labels);
-        seen.values().filter(is_here).count()
+        seen.values()
+            .filter(|seen| self.is_here(seen, labels))
+            .count()
     }
 
     pub(crate) fn open_class(&self, labels: &BTreeMap<String, String>) -> String {
@@ -253,6 +266,7 @@ impl Workers {
         let is_new = !sittings.contains_key(&id);
         if is_new {
             sittings.insert(id, thread);
+            held(&self.given_back).remove(&id);
         }
         is_new
     }
@@ -294,14 +308,12 @@ impl Workers {
                 worker,
                 ..
             } => self.beat(store, ticket, attempt, worker),
-            Request::Release { ticket, attempt } => {
-                let mut leases = held(&self.leases);
-                if leases
-                    .get(&ticket)
-                    .is_some_and(|lease| lease.attempt == attempt)
-                {
-                    leases.remove(&ticket);
-                }
+            Request::Release {
+                ticket,
+                attempt,
+                why,
+            } => {
+                self.release(ticket, attempt, why);
                 Ok(Reply::Accepted)
             }
             Request::Result {
@@ -312,6 +324,7 @@ impl Workers {
                 if is_taken {
                     self.accepted.fetch_add(1, Ordering::Relaxed);
                     held(&self.leases).remove(&ticket);
+                    held(&self.given_back).remove(&ticket.experiment);
                     Reply::Accepted
                 } else {
                     self.refused.fetch_add(1, Ordering::Relaxed);
@@ -325,7 +338,9 @@ impl Workers {
     /// As [`answer`](Self::answer), and tells the experiment.
     pub(crate) fn answer_and_wake(&self, store: &Store, request: Request) -> Reply {
         let experiment = match &request {
-            Request::Result { ticket, .. } => Some(ticket.experiment),
+            Request::Result { ticket, .. } | Request::Release { ticket, .. } => {
+                Some(ticket.experiment)
+            }
             _ => None,
         };
         let reply = self.answer(store, request);
@@ -351,11 +366,11 @@ impl Workers {
         if seen.len() < WORKERS_MAX || seen.contains_key(&hello.name) {
             let before = seen.remove(&hello.name);
             let same = before.filter(|before| before.hello.instance == hello.instance);
-            let namesake = same.and_then(|same| same.namesake);
+            let complaint = same.and_then(|same| same.complaint);
             let now = Seen {
                 hello,
                 at,
-                namesake,
+                complaint,
             };
             seen.insert(now.hello.name.clone(), now);
         }
@@ -380,12 +395,12 @@ impl Workers {
             true => "started later on this host",
             false => "on another host",
         };
-        let is_told = holder
-            .namesake
-            .as_ref()
-            .is_some_and(|namesake| namesake.is_told && self.is_fresh(namesake));
-        let at = Instant::now();
-        holder.namesake = Some(Namesake { at, is_told });
+        let complaint = format!(
+            "two workers are named {:?}; one is refused while the other is alive: give one of them a `name` of its own in its \
+             worker.toml",
+            hello.name
+        );
+        holder.complain(complaint, self.alive() * 2);
         Some(format!(
             "another worker named {:?} is alive, {place}: give this one a `name` of its own in its worker.toml (where that one has \
              just ended, this one goes on within {:.0} s)",
@@ -428,6 +443,55 @@ impl Workers {
         }
         self.heard_of(ticket, attempt, worker);
         Ok(Reply::GoOn)
+    }
+
+    /// Somebody else may measure it at once.
+    fn release(&self, ticket: Ticket, attempt: i64, why: Option<String>) {
+        let worker = {
+            let mut leases = held(&self.leases);
+            let is_of = |lease: &&Lease| lease.attempt == attempt;
+            let Some(lease) = leases.get(&ticket).filter(is_of) else {
+                return;
+            };
+            let worker = lease.worker.clone();
+            leases.remove(&ticket);
+            worker
+        };
+        let Some(why) = why else { return };
+        let experiment = ticket.experiment;
+        if let Some(seen) = held(&self.seen).get_mut(&worker) {
+            let text = format!("worker {worker:?} cannot measure experiment {experiment}: {why}");
+            seen.complain(text, GIVEN_BACK);
+        }
+        let mut given_back = held(&self.given_back);
+        let by_worker = given_back.entry(experiment).or_default();
+        let (count, reason) = by_worker.entry(worker).or_default();
+        *count += 1;
+        *reason = why;
+    }
+
+    /// Why no worker can measure an experiment, where there are workers with these labels and all of them say so.
+    pub(crate) fn given_back_by_all(
+        &self,
+        id: i64,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        let by_worker = held(&self.given_back).get(&id)?.clone();
+        let seen = held(&self.seen);
+        let mut reason = None;
+        for seen in seen.values().filter(|seen| self.is_here(seen, labels)) {
+            let (count, why) = by_worker.get(&seen.hello.name)?;
+            if *count < GIVEN_BACK_MAX {
+                return None;
+            }
+            reason = Some(format!("{:?}: {why}", seen.hello.name));
+        }
+        reason
+    }
+
+    /// Whether it was heard of lately, and has these labels.
+    fn is_here(&self, seen: &Seen, labels: &BTreeMap<String, String>) -> bool {
+        seen.at.elapsed() < self.lease * 2 && has(&seen.hello, labels)
     }
 
     /// Its lease begins anew.

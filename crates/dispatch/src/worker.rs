@@ -16,6 +16,7 @@ use tuner::ledger::Event;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
+use tuner::report::Failure;
 
 use crate::config::{OWN_LABELS, WorkerConfig};
 use crate::connection::{COORDINATOR, STREAM, connect};
@@ -28,7 +29,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long one look into a queue waits for an order.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The longest pause after orders that failed through no fault of their configuration: a sick host must not drain the queue.
+/// The longest pause after orders that failed through no fault of their configuration, or could not be begun: a sick host must not
+/// drain the queue.
 const SICK_MAX: Duration = Duration::from_secs(60);
 
 /// Measures what the queue holds, until a signal.
@@ -117,7 +119,7 @@ struct Worker<'a> {
     client: Client,
     hello: Hello,
     lease: Duration,
-    /// Orders in a row that failed through no fault of their configuration.
+    /// Orders in a row that failed through no fault of their configuration, or could not be begun.
     sick: u32,
     /// No order is taken before; the coordinator is greeted all the same.
     rests_until: tokio::time::Instant,
@@ -282,32 +284,61 @@ impl Worker<'_> {
             }
         };
         self.interrupt.evaluation_is_over();
-        let (mut measured, is_restored) = match measured {
+        let (measured, is_restored) = match measured {
             Ok(measured) => measured,
             Err(_) => (
-                Measured::failed("the worker's thread panicked".into()),
+                Ok(Measured::failed("the worker's thread panicked".into())),
                 false,
             ),
         };
-        if measured.signal.is_some() {
-            let _ = self.ask(&Request::Release { ticket, attempt }).await;
-            let _ = message.ack_with(AckKind::Nak(None)).await;
-        } else {
-            measured.host = Some(self.hello.name.clone());
-            if let (Some(_), Some(reason)) = (measured.failure, &measured.reason) {
-                (self.report)(&format!("{ticket} could not be measured here: {reason}"));
+        match measured {
+            Ok(measured) if measured.signal.is_some() => {
+                self.give_back(&message, ticket, attempt, None).await;
             }
-            let is_sick = measured.failure == Some(tuner::report::Failure::Harness);
-            self.bring(&message, ticket, attempt, measured).await;
-            self.sick = if is_sick { self.sick + 1 } else { 0 };
-            if is_sick {
-                let pause = Duration::from_secs(1) * 2_u32.pow(self.sick.min(6) - 1);
-                self.rests_until = tokio::time::Instant::now() + pause.min(SICK_MAX);
+            Ok(mut measured) => {
+                measured.host = Some(self.hello.name.clone());
+                if let (Some(_), Some(reason)) = (measured.failure, &measured.reason) {
+                    (self.report)(&format!("{ticket} could not be measured here: {reason}"));
+                }
+                let is_sick = measured.failure == Some(Failure::Harness);
+                self.bring(&message, ticket, attempt, measured).await;
+                self.rest(is_sick);
+            }
+            Err(why) => {
+                (self.report)(&format!("{ticket} cannot be measured here: {why}"));
+                self.give_back(&message, ticket, attempt, Some(why)).await;
+                self.rest(true);
             }
         }
         match is_restored {
             true => Ok(()),
             false => Err(Error::NotRestored),
+        }
+    }
+
+    /// Leaves an order to others.
+    async fn give_back(
+        &self,
+        message: &Message,
+        ticket: Ticket,
+        attempt: i64,
+        why: Option<String>,
+    ) {
+        let release = Request::Release {
+            ticket,
+            attempt,
+            why,
+        };
+        let _ = self.ask(&release).await;
+        let _ = message.ack_with(AckKind::Nak(None)).await;
+    }
+
+    /// Takes no order for a while, the longer the more of them went wrong in a row.
+    fn rest(&mut self, is_sick: bool) {
+        self.sick = if is_sick { self.sick + 1 } else { 0 };
+        if is_sick {
+            let pause = Duration::from_secs(1) * 2_u32.pow(self.sick.min(6) - 1);
+            self.rests_until = tokio::time::Instant::now() + pause.min(SICK_MAX);
         }
     }
 
@@ -391,10 +422,9 @@ struct Measuring {
 }
 
 impl Measuring {
-    /// What came of it, and whether the host is as it was.
-    fn run(self) -> (Measured, bool) {
+    /// What came of it, or why it cannot be begun on this host; and whether the host is as it was.
+    fn run(self) -> (Result<Measured, String>, bool) {
         let roots = Roots::default();
-        let failed = |message: String| Measured::failed(message);
         let path = self.order.dir.join("experiment.json");
         let spec = serde_json::to_string(&self.order.spec)
             .map_err(|error| error.to_string())
@@ -403,25 +433,25 @@ impl Measuring {
             });
         let spec = match spec {
             Ok(spec) => spec,
-            Err(message) => return (failed(message), true),
+            Err(message) => return (Err(message), true),
         };
         if let Some(allow) = &self.allow
             && let Err(message) = is_allowed(allow, &self.order, &spec)
         {
-            return (failed(message), true);
+            return (Err(message), true);
         }
         let mut live = match Live::new(&spec, &self.state_dir, self.interrupt.clone()) {
             Ok(live) => live,
-            Err(error) => return (failed(error.to_string()), true),
+            Err(error) => return (Err(error.to_string()), true),
         };
         if !live.left_over().is_empty() {
             drop(live);
             if restore(&self.state_dir, |_| ()).is_err() {
-                return (failed("the host could not be restored".into()), false);
+                return (Err("the host could not be restored".into()), false);
             }
             live = match Live::new(&spec, &self.state_dir, self.interrupt.clone()) {
                 Ok(live) => live,
-                Err(error) => return (failed(error.to_string()), true),
+                Err(error) => return (Err(error.to_string()), true),
             };
         }
         let mut count = |event: &Event<'_>| {
@@ -431,10 +461,18 @@ impl Measuring {
         };
         let measured = assignment::measure(&spec, &self.order.assignment, &mut live, &mut count);
         let restored = live.restore();
-        let measured = measured.unwrap_or_else(|error| failed(error.to_string()));
+        let measured = measured.unwrap_or_else(|error| Measured::failed(error.to_string()));
         match restored {
-            Ok(restored) => (measured, restored.is_complete()),
-            Err(error) => (failed(error.to_string()), false),
+            Ok(restored) => (begun(measured), restored.is_complete()),
+            Err(error) => (Ok(Measured::failed(error.to_string())), false),
         }
+    }
+}
+
+/// What was measured, or why nothing was: where the harness failed before the first block, it may not on another host.
+fn begun(measured: Measured) -> Result<Measured, String> {
+    match (measured.failure, measured.reason) {
+        (Some(Failure::Harness), Some(reason)) if measured.blocks.is_empty() => Err(reason),
+        (_, reason) => Ok(Measured { reason, ..measured }),
     }
 }

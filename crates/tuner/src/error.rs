@@ -51,6 +51,12 @@ pub enum TunerError {
         /// What happened the last time.
         reason: String,
     },
+    /// Every worker that might measure it says that it cannot.
+    #[error("no worker can measure it; at last {reason}")]
+    NoWorker {
+        /// What a worker said.
+        reason: String,
+    },
     /// The load could not be measured under several configurations in a row, while the control's could.
     #[error(
         "the load could not be measured under {configurations} configurations in a row: {reason}"

@@ -107,12 +107,15 @@ pub enum Request {
         /// Blocks that are done.
         blocks: usize,
     },
-    /// I give it back.
+    /// I give it back: nothing of it was measured.
     Release {
         /// What.
         ticket: Ticket,
         /// The attempt that was granted.
         attempt: i64,
+        /// Why it cannot be measured on my host, if that is so.
+        #[serde(default)]
+        why: Option<String>,
     },
     /// It is measured.
     Result {

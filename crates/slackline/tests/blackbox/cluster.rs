@@ -249,7 +249,8 @@ impl Cluster {
         self.write("workers.toml", &format!("lease_s = {lease_s:?}\n{nats}"));
     }
 
-    fn configure_worker(&self, index: usize, key: &str) {
+    /// With the only coordinator whose orders it runs.
+    pub(crate) fn configure_worker(&self, index: usize, key: &str) {
         let nats = std::fs::read_to_string(self.path("nats.toml")).unwrap();
         self.write(
             &format!("worker{index}.toml"),

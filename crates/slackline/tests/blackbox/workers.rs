@@ -272,6 +272,89 @@ fn of_two_workers_of_one_name_one_is_refused_and_both_sides_say_so() {
 }
 
 #[test]
+fn a_worker_that_cannot_measure_leaves_it_to_others_and_costs_nothing() {
+    let Some(mut cluster) = Cluster::start(2, 1.5) else {
+        return;
+    };
+    let restart = |cluster: &mut Cluster, key: &str| {
+        cluster.configure_worker(1, key);
+        cluster.take_away(Part::Worker(1));
+        cluster.bring_back(Part::Worker(1));
+    };
+    let key = cluster.log("state/signing.pub");
+    // Long enough for the other one to have been in the way of all of them.
+    let mut unsigned = spec("unsigned", 4, 2, 0.3);
+    unsigned["verification"] = json!({ "runs": 2 });
+    let mut unstarted = unsigned.clone();
+    unstarted["name"] = json!("unstarted");
+    let only_first = "ip -o addr show eth0 | grep -q '\\.10/' && exec sleep 1000";
+    unstarted["target"]["start"] = json!(["sh", "-c", only_first]);
+    let of_others = "5a".repeat(32);
+    let cases = [
+        (
+            unsigned,
+            of_others.as_str(),
+            "the command",
+            "the order is not signed with a key that it knows",
+        ),
+        (unstarted, key.trim(), "control: the service ended", ""),
+    ];
+    for (id, (spec, key, begins, has)) in (1..).zip(cases) {
+        restart(&mut cluster, key);
+        cluster.create(&spec);
+        cluster.wait_until_all_rest(Duration::from_secs(60));
+        let report = cluster.export(id);
+        let evaluations = report["evaluations"].as_array().unwrap();
+        assert_eq!(evaluations.len(), 4, "{report}");
+        for it in evaluations {
+            let seen = (&it["outcome"], &it["host"]);
+            assert_eq!(seen, (&json!("completed"), &json!("w0")));
+        }
+        for arm in report["verification"].as_array().unwrap() {
+            assert_eq!(arm["runs"], 2, "{arm}");
+        }
+        assert!(cluster.log("w1.log").contains(has));
+        let said = format!("worker \"w1\" cannot measure experiment {id}: {begins}");
+        assert!(
+            cluster.log("serve.log").contains(&said),
+            "{}",
+            cluster.log("serve.log")
+        );
+        let workers = cluster.get("/workers")["workers"].clone();
+        let complaint = workers[1]["complaint"].as_str().unwrap();
+        assert!(complaint.starts_with(&said), "{complaint}");
+    }
+
+    // Where none can, it ends.
+    let mut none = spec("none can", 4, 2, 0.05);
+    none["target"]["start"] = json!(["false"]);
+    cluster.create(&none);
+    cluster.wait_until_all_rest(Duration::from_secs(60));
+    let shown = cluster.get("/experiments");
+    let states: BTreeMap<&str, &str> = shown
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| (it["name"].as_str().unwrap(), it["state"].as_str().unwrap()))
+        .collect();
+    let all = [
+        ("none can", "failed"),
+        ("unsigned", "done"),
+        ("unstarted", "done"),
+    ];
+    assert_eq!(states, BTreeMap::from(all));
+    let message = shown[0]["message"]
+        .as_str()
+        .or(shown[2]["message"].as_str());
+    let message = message.unwrap();
+    assert!(
+        message.starts_with("no worker can measure it; at last \"w1\": control: the service"),
+        "{message}"
+    );
+    cluster.end();
+}
+
+#[test]
 fn killed_and_cut_off_at_random_every_evaluation_ends_once() {
     let minutes = std::env::var("SLACKLINE_STRESS_MINUTES").ok();
     let minutes: Option<f64> = minutes.map(|text| text.parse().expect("minutes"));
