@@ -120,6 +120,13 @@ impl Seen {
     }
 }
 
+#[derive(Clone, Default)]
+struct GivenBack {
+    count: usize,
+    /// The last time.
+    why: String,
+}
+
 struct Lease {
     attempt: i64,
     worker: String,
@@ -134,8 +141,8 @@ pub struct Workers {
     leases: Mutex<HashMap<Ticket, Lease>>,
     classes: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
     sittings: Mutex<BTreeMap<i64, Thread>>,
-    /// For each experiment, how often workers gave it back since one has measured something of it, and why the last time.
-    given_back: Mutex<BTreeMap<i64, BTreeMap<String, (usize, String)>>>,
+    /// For each experiment and worker, what it gave back since anything of the experiment was measured.
+    given_back: Mutex<BTreeMap<i64, BTreeMap<String, GivenBack>>>,
     granted: AtomicU64,
     declined: AtomicU64,
     accepted: AtomicU64,
@@ -465,9 +472,9 @@ impl Workers {
         }
         let mut given_back = held(&self.given_back);
         let by_worker = given_back.entry(experiment).or_default();
-        let (count, reason) = by_worker.entry(worker).or_default();
-        *count += 1;
-        *reason = why;
+        let of_worker = by_worker.entry(worker).or_default();
+        of_worker.count += 1;
+        of_worker.why = why;
     }
 
     /// Why no worker can measure an experiment, where there are workers with these labels and all of them say so.
@@ -480,11 +487,10 @@ impl Workers {
         let seen = held(&self.seen);
         let mut reason = None;
         for seen in seen.values().filter(|seen| self.is_here(seen, labels)) {
-            let (count, why) = by_worker.get(&seen.hello.name)?;
-            if *count < GIVEN_BACK_MAX {
-                return None;
-            }
-            reason = Some(format!("{:?}: {why}", seen.hello.name));
+            let name = &seen.hello.name;
+            let of_worker = by_worker.get(name);
+            let GivenBack { why, .. } = of_worker.filter(|it| it.count >= GIVEN_BACK_MAX)?;
+            reason = Some(format!("{name:?}: {why}"));
         }
         reason
     }

@@ -440,32 +440,48 @@ fn a_warm_start_needs_a_report() {
 }
 
 #[test]
-fn addresses_begin_with_http() {
+fn addresses_can_be_asked() {
     let metric = "metric = \"cpu_s_per_request\"";
+    let with = |more: &str, url: &str| {
+        let more = more.replace("URL", &format!("{url:?}"));
+        error_with(metric, &format!("{metric}\n{more}"))
+    };
     for (more, key) in [
-        ("[target.ready]\nurl = \"127.0.0.1:80\"", "target.ready.url"),
+        ("[target.ready]\nurl = URL", "target.ready.url"),
+        ("[[target.apply]]\nurl = URL", "target.apply[0].url"),
         (
-            "[[target.apply]]\nurl = \"localhost/reload\"",
-            "target.apply[0].url",
-        ),
-        (
-            "[metrics.m]\nprometheus = \"prometheus:9090\"\nquery = \"up\"",
+            "[metrics.m]\nprometheus = URL\nquery = \"up\"",
             "metrics.m.prometheus",
         ),
     ] {
-        let error = error_with(metric, &format!("{metric}\n{more}"));
-        let found = format!("{key}: must be a URL that begins with http:// or https://");
-        assert!(
-            error.starts_with("spec.toml:") && error.ends_with(&found),
-            "{error}"
-        );
-        let sound = more
-            .replace("= \"127.0.0.1", "= \"{side}")
-            .replace("localhost", "HTTP://localhost");
-        let sound = sound.replace("prometheus:9090", "http://prometheus:9090");
+        for (url, why) in [
+            ("127.0.0.1:80", "it has to begin with http:// or https://"),
+            (
+                "http://h:99999/",
+                "\"99999\" is no port: it has to be 1 to 65535",
+            ),
+            ("http://h/a b", "a space has to be written as %20"),
+        ] {
+            let error = with(more, url);
+            assert!(
+                error.starts_with("spec.toml:") && error.ends_with(&format!("{key}: {why}")),
+                "{error}"
+            );
+        }
+        assert_eq!(with(more, "HTTPS://[::1]:9090/a?b=%20"), "no error");
+    }
+    let workload = SOUND
+        .lines()
+        .filter(|line| line.starts_with("command") || line.starts_with("json"));
+    let workload = workload.collect::<Vec<_>>().join("\n");
+    let load = |url: &str| error_with(&workload, &format!("http = {{ url = {url:?}, rate = 9 }}"));
+    let refused = "spec.toml:11: workload.http.url: it has to begin with http:// or https://";
+    assert_eq!(load("127.0.0.1:{port}/"), refused);
+    for url in ["http://127.0.0.1:{port}/{side}?a=1", "{side}/a"] {
+        let ready = with("[target.ready]\nurl = URL", url);
         assert_eq!(
-            error_with(metric, &format!("{metric}\n{sound}")),
-            "no error"
+            (ready.as_str(), load(url).as_str()),
+            ("no error", "no error")
         );
     }
 }
@@ -777,7 +793,7 @@ time_zone = "Europe/Berlin"
         (
             "hours =",
             "alert = { prometheus = \"localhost\", query = \"x\" }\nhours =",
-            "spec.toml:18: continuous.alert.prometheus: must be a URL that begins with http:// or https://",
+            "spec.toml:18: continuous.alert.prometheus: it has to begin with http:// or https://",
         ),
         (
             "[continuous]",

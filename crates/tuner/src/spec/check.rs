@@ -20,6 +20,7 @@ use crate::error::SpecError;
 use crate::http;
 use crate::metrics;
 use crate::parse;
+use crate::template;
 
 /// A specification that has been checked against itself and against this host.
 #[derive(Clone, Debug)]
@@ -160,9 +161,6 @@ impl CheckedSpec {
     }
 }
 
-/// What an address of HTTP has to be.
-pub(super) const NO_URL: &str = "must be a URL that begins with http:// or https://";
-
 /// Whether it is one line of text, which says something.
 #[must_use]
 pub fn is_line(text: &str) -> bool {
@@ -205,12 +203,15 @@ fn check_command(
     }
 }
 
-/// Where it begins with a name in braces, that may be all of it.
-fn check_url(key: &str, url: Option<&String>, source: &Source) -> Result<(), SpecError> {
-    match url {
-        Some(url) if !load::is_url(url) && !url.starts_with('{') => Err(source.error(key, NO_URL)),
-        _ => Ok(()),
+/// An address of HTTP, in which names in braces may stand; where it begins with one, that may be all of it.
+pub(super) fn check_url(key: &str, url: &str, source: &Source) -> Result<(), SpecError> {
+    if url.starts_with('{') {
+        return Ok(());
     }
+    // Any value that may stand anywhere; names that there are not are another check's.
+    let values = template::names(url).map(|name| (name, "1".to_owned()));
+    let url = template::fill(url, &values.collect()).unwrap_or_else(|_| url.to_owned());
+    load::check_url(&url).map_err(|why| source.error(key, why))
 }
 
 /// Where relative paths count from: beside the file, or where one that does not exist would be.
@@ -296,12 +297,8 @@ pub(super) fn check_experiment(
         if metric.prometheus.is_some() == metric.command.is_some() {
             return Err(source.error(&key, "give either prometheus and query, or command"));
         }
-        if metric
-            .prometheus
-            .as_ref()
-            .is_some_and(|url| !load::is_url(url))
-        {
-            return Err(source.error(&format!("{key}.prometheus"), NO_URL));
+        if let Some(url) = &metric.prometheus {
+            check_url(&format!("{key}.prometheus"), url, source)?;
         }
         if metric.prometheus.is_some() != metric.query.is_some() {
             return Err(source.error(&key, "prometheus and query belong together"));
@@ -440,7 +437,9 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
         }
         let key = |field: &str| format!("target.apply[{index}].{field}");
         check_command(&key("command"), step.command.as_ref(), source)?;
-        check_url(&key("url"), step.url.as_ref(), source)?;
+        if let Some(url) = &step.url {
+            check_url(&key("url"), url, source)?;
+        }
     }
     if let Some(ready) = &target.ready {
         let given = usize::from(ready.url.is_some())
@@ -449,7 +448,9 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
         if given != 1 {
             return Err(source.error("target.ready", "give exactly one of url, port, command"));
         }
-        check_url("target.ready.url", ready.url.as_ref(), source)?;
+        if let Some(url) = &ready.url {
+            check_url("target.ready.url", url, source)?;
+        }
         if let Some(port) = &ready.port
             && !port.contains('{')
             && !port.parse::<u16>().is_ok_and(|port| port > 0)
@@ -506,6 +507,7 @@ fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), Spec
             "is itself the load generator: leave out command, parse, json and regex",
         ));
     }
+    check_url("workload.http.url", &http.url, source)?;
     workload.command = http
         .command()
         .map_err(|(key, message)| source.error(&format!("workload.http.{key}"), message))?;

@@ -4,7 +4,7 @@ use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::check::NO_URL;
+use super::check::check_url;
 use super::locate::Source;
 use super::{ObjectiveScale, ObjectiveSpec, Spec, TargetSpec};
 use crate::continuous::{Hours, Rules};
@@ -189,9 +189,7 @@ pub(super) fn check_continuous(
         source.error("continuous.time_zone", format!("{name:?}: {error}"))
     })?;
     if let Some(alert) = &given.alert {
-        if !load::is_url(&alert.prometheus) {
-            return error("alert.prometheus", NO_URL);
-        }
+        check_url("continuous.alert.prometheus", &alert.prometheus, source)?;
         if alert.query.trim().is_empty() {
             return error("alert.query", "is empty");
         }
