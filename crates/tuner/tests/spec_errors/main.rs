@@ -8,6 +8,9 @@ use std::path::Path;
 use host::Roots;
 use tuner::spec::load;
 
+mod continuous;
+mod knobs;
+
 /// A sound specification; `line 1` is its name.
 const SOUND: &str = r#"name = "sound"
 [[parameters]]
@@ -230,58 +233,6 @@ fn targets() {
         "json = {",
         "parse = \"wrk\"\njson = {",
         "spec.toml:10: workload: give exactly one of parse, json, regex: how its output is read",
-    );
-}
-
-/// A tree with one sysctl.
-fn fake() -> (tempfile::TempDir, Roots) {
-    let tree = tempfile::tempdir().unwrap();
-    let vm = tree.path().join("proc/sys/vm");
-    std::fs::create_dir_all(&vm).unwrap();
-    std::fs::write(vm.join("swappiness"), "60\n").unwrap();
-    let roots = Roots::at(tree.path());
-    (tree, roots)
-}
-
-fn with_knob(lines: &str) -> String {
-    format!(
-        "{SOUND}[[parameters]]\nname = \"knob\"\ntype = \"int\"\nlow = 0\nhigh = 100\n{lines}\n"
-    )
-}
-
-#[test]
-fn an_absent_knob_is_an_error_unless_it_is_optional() {
-    let (tree, roots) = fake();
-    let error = error_in("spec.toml", &with_knob("sysctl = \"vm.absent\""), &roots);
-    assert_eq!(
-        error.replace(&tree.path().display().to_string(), ""),
-        "spec.toml:20: parameters[1].sysctl: /proc/sys/vm/absent does not exist on this host; \
-         set optional = true to leave the parameter out where it is absent"
-    );
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("spec.toml");
-    std::fs::write(&path, with_knob("sysctl = \"vm.absent\"\noptional = true")).unwrap();
-    let spec = load(&path, &roots).unwrap();
-    assert_eq!(spec.skipped.len(), 1);
-    assert!(spec.skipped[0].starts_with("knob: "), "{:?}", spec.skipped);
-    assert!(spec.knobs.is_empty());
-    assert!(spec.space.default_configuration().get("knob").is_none());
-}
-
-#[test]
-fn a_knob_takes_the_live_value_as_its_default() {
-    let (_tree, roots) = fake();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("spec.toml");
-    std::fs::write(&path, with_knob("sysctl = \"vm.swappiness\"")).unwrap();
-    let spec = load(&path, &roots).unwrap();
-    assert_eq!(
-        spec.space.default_configuration().get("knob"),
-        Some(&60_i64.into())
-    );
-    assert_eq!(
-        error_in("spec.toml", &with_knob("optional = true"), &roots),
-        "spec.toml:20: parameters[1].optional: only a kernel knob can be absent"
     );
 }
 
@@ -715,102 +666,5 @@ fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
     assert_eq!(
         (error.line, error.message.as_str()),
         (Some(2), "is not UTF-8 text")
-    );
-}
-
-#[test]
-fn kernel_knobs_cannot_differ_side_by_side() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
-    std::fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n").unwrap();
-    let text = SOUND
-        .replacen("default = 16", "sysctl = \"vm.swappiness\"", 1)
-        .replacen("[target]", "[target]\npairing = \"parallel\"", 1);
-    let error = error_in("spec.toml", &text, &Roots::at(dir.path()));
-    assert!(
-        error.starts_with("spec.toml:9: target.pairing: kernel knobs belong to the whole host"),
-        "{error}"
-    );
-}
-
-#[test]
-fn continuous_is_checked() {
-    const CONTINUOUS: &str = r#"name = "sound"
-mode = "continuous"
-[[parameters]]
-name = "threads"
-type = "int"
-low = 1
-high = 32
-default = 16
-[target]
-apply = [{ command = ["true"] }]
-observe = { pid = 1 }
-[workload]
-command = ["true"]
-json = { requests = "requests", latency_p99_us = "p99" }
-[objective]
-metric = "cpu_s_per_request"
-[continuous]
-hours = ["09:00-17:00"]
-time_zone = "Europe/Berlin"
-"#;
-    let error = |from: &str, to: &str| {
-        assert!(CONTINUOUS.contains(from), "{from}");
-        error_in(
-            "spec.toml",
-            &CONTINUOUS.replacen(from, to, 1),
-            &Roots::default(),
-        )
-    };
-    assert_eq!(error("name", "name"), "no error");
-    for (from, to, expected) in [
-        (
-            "mode = \"continuous\"\n",
-            "",
-            "spec.toml:16: continuous: needs mode = \"continuous\"",
-        ),
-        (
-            "time_zone = \"Europe/Berlin\"",
-            "",
-            "spec.toml:18: continuous.hours: needs time_zone, such as \"Europe/Berlin\" or \"UTC\"",
-        ),
-        (
-            "09:00-17:00",
-            "9 to 5",
-            "spec.toml:18: continuous.hours[0]: \"9 to 5\" is not HH:MM-HH:MM, such as 09:00-17:00",
-        ),
-        (
-            "hours =",
-            "control_share = 0.9\nhours =",
-            "spec.toml:18: continuous.control_share: must be above 0 and at most 0.5",
-        ),
-        (
-            "hours =",
-            "changes_per_day = 0\nhours =",
-            "spec.toml:18: continuous.changes_per_day: must be above 0: without a change there is nothing to tune",
-        ),
-        (
-            "hours =",
-            "alert = { prometheus = \"localhost\", query = \"x\" }\nhours =",
-            "spec.toml:18: continuous.alert.prometheus: it has to begin with http:// or https://",
-        ),
-        (
-            "[continuous]",
-            "[workers]\n[continuous]",
-            "spec.toml:17: workers: continuous watches the service of this host: leave the section out, or mode",
-        ),
-        (
-            "apply = [{ command = [\"true\"] }]\nobserve = { pid = 1 }",
-            "start = [\"sleep\", \"9\"]",
-            "spec.toml:2: mode: continuous needs something that stays changed: kernel knobs only, or a service that runs by itself (leave out target.start, and use files and apply)",
-        ),
-    ] {
-        assert_eq!(error(from, to), expected);
-    }
-    let zone = error("Europe/Berlin", "Europe/Atlantis");
-    assert!(
-        zone.starts_with("spec.toml:19: continuous.time_zone: \"Europe/Atlantis\""),
-        "{zone}"
     );
 }

@@ -1,0 +1,71 @@
+//! Parameters that are knobs of the kernel.
+
+use host::Roots;
+use tuner::spec::load;
+
+use crate::{SOUND, error_in};
+
+/// A tree with one sysctl.
+fn fake() -> (tempfile::TempDir, Roots) {
+    let tree = tempfile::tempdir().unwrap();
+    let vm = tree.path().join("proc/sys/vm");
+    std::fs::create_dir_all(&vm).unwrap();
+    std::fs::write(vm.join("swappiness"), "60\n").unwrap();
+    let roots = Roots::at(tree.path());
+    (tree, roots)
+}
+
+fn with_knob(lines: &str) -> String {
+    format!(
+        "{SOUND}[[parameters]]\nname = \"knob\"\ntype = \"int\"\nlow = 0\nhigh = 100\n{lines}\n"
+    )
+}
+
+#[test]
+fn an_absent_knob_is_an_error_unless_it_is_optional() {
+    let (tree, roots) = fake();
+    let error = error_in("spec.toml", &with_knob("sysctl = \"vm.absent\""), &roots);
+    assert_eq!(
+        error.replace(&tree.path().display().to_string(), ""),
+        "spec.toml:20: parameters[1].sysctl: /proc/sys/vm/absent does not exist on this host; \
+         set optional = true to leave the parameter out where it is absent"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(&path, with_knob("sysctl = \"vm.absent\"\noptional = true")).unwrap();
+    let spec = load(&path, &roots).unwrap();
+    assert_eq!(spec.skipped.len(), 1);
+    assert!(spec.skipped[0].starts_with("knob: "), "{:?}", spec.skipped);
+    assert!(spec.knobs.is_empty());
+    assert!(spec.space.default_configuration().get("knob").is_none());
+}
+
+#[test]
+fn a_knob_takes_the_live_value_as_its_default() {
+    let (_tree, roots) = fake();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(&path, with_knob("sysctl = \"vm.swappiness\"")).unwrap();
+    let spec = load(&path, &roots).unwrap();
+    assert_eq!(
+        spec.space.default_configuration().get("knob"),
+        Some(&60_i64.into())
+    );
+    assert_eq!(
+        error_in("spec.toml", &with_knob("optional = true"), &roots),
+        "spec.toml:20: parameters[1].optional: only a kernel knob can be absent"
+    );
+}
+
+#[test]
+fn kernel_knobs_cannot_differ_side_by_side() {
+    let (_tree, roots) = fake();
+    let text = SOUND
+        .replacen("default = 16", "sysctl = \"vm.swappiness\"", 1)
+        .replacen("[target]", "[target]\npairing = \"parallel\"", 1);
+    let error = error_in("spec.toml", &text, &roots);
+    assert!(
+        error.starts_with("spec.toml:9: target.pairing: kernel knobs belong to the whole host"),
+        "{error}"
+    );
+}
