@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         None
     };
     message(&format!(
-        "Serving {} services on http://{}/metrics, at most {} series.",
+        "Services: {}. Metrics on http://{}/metrics, at most {} series.",
         services.all.len(),
         listener.local_addr()?,
         arguments.max_services * metrics::SERIES_PER_SERVICE + metrics::SERIES_OF_AGENT

@@ -57,8 +57,7 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
     let (unlimited, unknown) = (count(State::NoLimit), count(State::Unknown));
     if unlimited + unknown > 0 {
         sentences.push(format!(
-            "Not judged: {unlimited} services of which not every shard has a limit, and {unknown} of which too little was \
-             counted."
+            "Not judged: services of which not every shard has a limit, {unlimited}, of which too little was counted, {unknown}."
         ));
     }
     sentences
