@@ -155,6 +155,45 @@ fn what_is_maximised_is_told_as_it_is() {
 }
 
 #[test]
+fn names_are_lines_of_text() {
+    let toy = Toy::new();
+    let spec = r#"parameter_constraints = ['"jvm.heap-size" >= 2 * port']
+[[parameters]]
+name = "jvm.heap-size"
+type = "ordinal"
+values = [1, 1.5, 2, 4]
+default = 4
+[[parameters]]
+name = "port"
+type = "int"
+low = 0
+high = 2
+[[parameters]]
+name = "--gc=Größe, [x]"
+type = "categorical"
+values = ["", "-XX:+UseG1GC", "{dir}"]
+"#;
+    let mut session = Session::of(&toy, spec);
+    for _ in 0..12 {
+        session.say(r#"{"ask":1}"#);
+        let config = session.hear()["config"].clone();
+        assert_eq!(config.as_object().unwrap().len(), 3, "{config}");
+        let (heap, port) = (&config["jvm.heap-size"], &config["port"]);
+        assert!(
+            heap.as_f64().unwrap() >= 2.0 * port.as_f64().unwrap(),
+            "{config}"
+        );
+        session.say(&json!({ "tell": { "config": config, "value": heap } }).to_string());
+    }
+    session.end().with_code(0);
+    let lines = SPACE.replace("name = \"y\"", "name = \"a\\nb\"");
+    Session::of(&toy, &lines)
+        .end()
+        .with_code(2)
+        .saying(&["parameters[1].name: \"a\\nb\" must be a line of text that is not empty"]);
+}
+
+#[test]
 fn of_more_than_there_are_the_rest_is_null() {
     let toy = Toy::new();
     let mut session = Session::of(&toy, FOUR);

@@ -181,12 +181,32 @@ pub fn without_login(url: &str) -> String {
 }
 
 /// A name stands in tables, pages and messages: it is one line, which says something.
-fn check_name(key: &str, name: &str, source: &Source) -> Result<(), SpecError> {
+pub(super) fn check_name(key: &str, name: &str, source: &Source) -> Result<(), SpecError> {
     if !is_line(name) {
         return Err(source.error(
             key,
             format!("{name:?} must be a line of text that is not empty"),
         ));
+    }
+    Ok(())
+}
+
+/// What templates name is a word.
+fn check_words(spec: &Spec, source: &Source) -> Result<(), SpecError> {
+    let is_free = |name: &str| is_word(name) && !RESERVED.contains(&name);
+    for (index, parameter) in spec.parameters.iter().enumerate() {
+        let name = &parameter.name;
+        if !is_free(name) {
+            let others = RESERVED.join(", ");
+            let why = format!("{name:?} must be a plain word other than {others}");
+            return Err(source.error(&format!("parameters[{index}].name"), why));
+        }
+    }
+    for name in spec.variables.keys() {
+        if !is_free(name) {
+            let key = format!("variables.{name}");
+            return Err(source.error(&key, "must be a plain word that is not taken"));
+        }
     }
     Ok(())
 }
@@ -232,6 +252,7 @@ pub(super) fn check_experiment(
     roots: &Roots,
     originals: &Originals,
 ) -> Result<CheckedSpec, SpecError> {
+    check_words(&spec, source)?;
     let space = check_space(&spec, source, roots, originals)?;
     let dir = folder(source.path());
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
@@ -326,14 +347,6 @@ pub(super) fn check_experiment(
             .space
             .check(&arm_configuration(&space.space, &arm.parameters))
             .map_err(|error| source.error(&format!("{key}.parameters"), error.to_string()))?;
-    }
-    for name in spec.variables.keys() {
-        if !is_word(name) || RESERVED.contains(&name.as_str()) {
-            return Err(source.error(
-                &format!("variables.{name}"),
-                "must be a plain word that is not taken",
-            ));
-        }
     }
     let parts = CheckedParts {
         spec: &spec,

@@ -8,6 +8,7 @@ use bayes_opt::{
 };
 use host::{Knob, Roots};
 
+use super::check::check_name;
 use super::earlier;
 use super::locate::Source;
 use super::{AcquisitionName, ParameterSpec, ParameterType, Scalar, Scale, Spec, StrategyName};
@@ -87,15 +88,7 @@ pub(super) fn check_space(
     for (index, parameter) in spec.parameters.iter().enumerate() {
         let key = |field: &str| format!("parameters[{index}].{field}");
         let name = &parameter.name;
-        if !is_word(name) || RESERVED.contains(&name.as_str()) {
-            return Err(source.error(
-                &key("name"),
-                format!(
-                    "{name:?} must be a plain word other than {}",
-                    RESERVED.join(", ")
-                ),
-            ));
-        }
+        check_name(&key("name"), name, source)?;
         if !names.insert(name.clone()) || spec.variables.contains_key(name) {
             return Err(source.error(&key("name"), format!("{name:?} is used twice")));
         }
