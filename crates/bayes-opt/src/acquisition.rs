@@ -11,6 +11,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::apart::Apart;
 use crate::feasibility::Feasibility;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::kernel::Kernel;
@@ -21,6 +22,8 @@ use crate::settings::Acquisition;
 
 /// Draws of the true values, of all processes together; stratified, so few are enough.
 const DRAWS: usize = 64;
+/// Pending points that are drawn too, the last ones: each ask takes as long as it is of so many more observations. A choice of this crate.
+const PENDING_MAX: usize = 128;
 /// Evaluated points that may be the best: beyond so many, the least promising are left out.
 const BASE_POINTS_MAX: usize = 24;
 /// A point stays among them while its probability of beating the best mean is more than this many deviations below ½.
@@ -164,6 +167,8 @@ pub(crate) struct Surface {
     /// One for each process of the objective.
     parts: Vec<Part>,
     feasibilities: Vec<(Feasibility, Conditional)>,
+    /// From what is pending, where there is no objective.
+    apart: Apart,
 }
 
 /// What one process of the objective says.
@@ -200,7 +205,13 @@ impl Surface {
             return Surface {
                 parts: Vec::new(),
                 feasibilities,
+                apart: Apart::from(evaluated.pending),
             };
+        };
+        let latest = evaluated.pending.len().saturating_sub(PENDING_MAX);
+        let evaluated = &Evaluated {
+            pending: &evaluated.pending[latest..],
+            ..*evaluated
         };
         let means: Vec<f64> = evaluated.posteriors.iter().map(|(mean, _)| *mean).collect();
         let worst = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -239,6 +250,7 @@ impl Surface {
         Surface {
             parts: objective.members().iter().map(part).collect(),
             feasibilities,
+            apart: Apart::default(),
         }
     }
 
@@ -291,7 +303,7 @@ impl Surface {
                 conditional.pull_back(x, &[by_mean], by_deviation, variance, scratch, gradient);
             }
         }
-        total
+        total + self.apart.log(x, gradient)
     }
 
     /// For each of `points` what the acquisition is at the most: as it would be if all draws were the luckiest one. Takes far less
@@ -312,6 +324,9 @@ impl Surface {
             conditional.evaluate_all(points, |i, means, variance| {
                 totals[i] += feasibility.log_odds(means[0], variance).0;
             });
+        }
+        for (total, point) in totals.iter_mut().zip(points) {
+            *total += self.apart.log(point, None);
         }
         totals
     }

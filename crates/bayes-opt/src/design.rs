@@ -12,7 +12,7 @@ const TRIES_MAX: u32 = 4096;
 /// Points in one Latin hypercube; a longer search takes one cube after the other.
 const CUBE_POINTS: usize = 16;
 
-/// The draws of one kind, endless.
+/// The draws of one kind.
 #[derive(Clone, Debug)]
 pub(crate) enum Design {
     Random,
@@ -47,7 +47,7 @@ impl Design {
     }
 
     /// The next point that the space allows and `taken` does not refuse; `None` when there seems to be none. Where constraints leave
-    /// next to nothing, it is between one that is drawn and one of those `inside` them.
+    /// next to nothing, it is between one that is drawn and one of those `inside` them, or one of these.
     pub(crate) fn next(
         &mut self,
         space: &Space,
@@ -64,12 +64,16 @@ impl Design {
         }
         let inside = inside();
         let mut starts = inside.iter().cycle().take(TRIES_MAX as usize);
-        starts.find_map(|start| towards(space, start, &draw(), possible))
+        let between = starts.find_map(|start| towards(space, start, &draw(), possible));
+        between.or_else(|| inside.into_iter().find(|point| possible(point)))
     }
 }
 
-/// The `index`-th point of a Sobol sequence with Owen scrambling (Burley 2020).
+/// The `index`-th point of a Sobol sequence with Owen scrambling (Burley 2020), which has 2¹⁶ points: then comes that of another
+/// scramble.
 pub(crate) fn sobol(index: u32, dimensions: usize, seed: u32) -> Vec<f64> {
+    let seed = seed.wrapping_add((index >> 16).wrapping_mul(0x85eb_ca6b));
+    let index = index & 0xffff;
     (0..dimensions)
         .map(|dimension| {
             // Above 256 dimensions the sequence starts again under another scramble.
@@ -127,5 +131,7 @@ mod tests {
             assert_eq!(below, 8);
         }
         assert_ne!(sobol(0, 2, 7), sobol(0, 2, 8));
+        assert_ne!(sobol(0, 2, 7), sobol(1 << 16, 2, 7));
+        assert!(sobol(u32::MAX, 2, 7).iter().all(|x| (0.0..1.0).contains(x)));
     }
 }

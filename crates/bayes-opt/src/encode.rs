@@ -7,7 +7,7 @@
 //! changes nothing.
 
 use crate::kernel::{Coordinate, MIDDLE};
-use crate::space::{Kind, Parameter, PriorGuess};
+use crate::space::{Kind, Parameter, PriorGuess, STEP_TOLERANCE};
 use crate::value::{Configuration, Value, cell, round_to_i64};
 
 /// Where the ordered coordinate stands while a special value is set.
@@ -240,7 +240,7 @@ impl Column {
             } => {
                 // A grid that reaches `high` up to rounding includes it.
                 Some(
-                    round_to_i64(((high - low) / step + 1e-9).floor())
+                    round_to_i64(((high - low) / step + STEP_TOLERANCE).floor())
                         .unsigned_abs()
                         .saturating_add(1),
                 )

@@ -22,8 +22,18 @@ pub(crate) fn inside(space: &Space) -> Option<Vec<f64>> {
     let mut configuration = space.default_configuration();
     for _ in 0..PULLS {
         let point = space.encoding().encode(&space.snap(&configuration));
-        if space.allows(&point) {
-            return Some(point);
+        // Where they hold between steps, they may not on the nearest one, but on the next.
+        let columns = space.encoding().columns().iter();
+        let beside = columns.flat_map(|column| {
+            [-1, 1].map(|steps| {
+                let mut beside = point.clone();
+                column.step_by(steps, &mut beside);
+                beside
+            })
+        });
+        let mut candidates = [point.clone()].into_iter().chain(beside);
+        if let Some(inside) = candidates.find(|point| space.allows(point)) {
+            return Some(inside);
         }
         for constraint in space.constraints() {
             constraint.pull(&mut configuration, span);

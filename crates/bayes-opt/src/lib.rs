@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod acquisition;
+mod apart;
 mod constraint;
 mod data;
 mod descent;

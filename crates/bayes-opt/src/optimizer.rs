@@ -39,6 +39,13 @@ pub struct Optimizer {
     memory: Memory,
 }
 
+/// What is asked next.
+enum Next {
+    New(Vec<f64>),
+    /// What this observation is of.
+    Again(usize),
+}
+
 /// An observation with its place in the cube.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
@@ -124,10 +131,7 @@ impl Optimizer {
     fn ask_one(&mut self) -> Result<Configuration, Error> {
         let configuration = match self.next_initial() {
             Some(initial) => initial,
-            None => {
-                let point = self.choose()?;
-                self.space.encoding().decode(&point)
-            }
+            None => self.choose()?,
         };
         self.pending
             .push(self.space.encoding().encode(&configuration));
@@ -160,23 +164,32 @@ impl Optimizer {
         SpaceError::Unsatisfiable { text }.into()
     }
 
-    fn choose(&mut self) -> Result<Vec<f64>, Error> {
-        let Strategy::Bayesian { acquisition } = self.settings.strategy else {
-            return self.draw(false).ok_or_else(|| self.nothing_left());
+    fn choose(&mut self) -> Result<Configuration, Error> {
+        let point = match self.settings.strategy {
+            Strategy::Bayesian { acquisition } => match self.next_point(acquisition)? {
+                Next::New(point) => point,
+                // As it was told, which may be between steps.
+                Next::Again(told) => return Ok(self.told[told].observation.configuration.clone()),
+            },
+            _ => self.draw(false).ok_or_else(|| self.nothing_left())?,
         };
+        Ok(self.space.encoding().decode(&point))
+    }
+
+    fn next_point(&mut self, acquisition: Acquisition) -> Result<Next, Error> {
         if let Some(best) = &self.earlier_best
             && !is_taken(&self.told, &self.pending, best)
         {
-            return Ok(best.clone());
+            return Ok(Next::New(best.clone()));
         }
         let asked = self.told.len() + self.pending.len();
         if asked < start_length(&self.space, &self.settings)
             && let Some(point) = self.start_point()
         {
-            return Ok(point);
+            return Ok(Next::New(point));
         }
         let Some(model) = self.model() else {
-            return self.without_model();
+            return self.without_model().map(Next::New);
         };
         self.memory.extend(
             model
@@ -205,15 +218,16 @@ impl Optimizer {
         let Some(new) = new else {
             // Everything has been tried: the best is worth another measurement.
             let waits = |point: &[f64]| is_taken(&[], &self.pending, point);
-            let left = rivals.iter().find(|rival| !waits(rival));
-            return left.map(|point| point.to_vec()).ok_or(Error::Exhausted);
+            let mut left = order.iter().filter(|i| !waits(&model.points[**i]));
+            let left = left.next().ok_or(Error::Exhausted)?;
+            return Ok(Next::Again(model.first[*left]));
         };
         if acquisition == Acquisition::LogNoisyEi
             && let Some(again) = worth_repeating(&model.objective, &rivals, &new, &self.pending)
         {
-            return Ok(rivals[again].to_vec());
+            return Ok(Next::Again(model.first[order[again]]));
         }
-        Ok(new)
+        Ok(Next::New(new))
     }
 
     /// The point where `surface` is highest, among those neither told nor pending.
@@ -241,7 +255,7 @@ impl Optimizer {
             points: &[],
             posteriors: &[],
             feasible: &[],
-            pending: &[],
+            pending: &self.pending,
         };
         let surface = Surface::new(
             Acquisition::LogEi,
@@ -296,16 +310,22 @@ impl Optimizer {
             middle.0.insert(range.name.clone(), range.middle());
         }
         let encoding = self.space.encoding();
-        let mut middle = encoding.decode(&encoding.encode(&self.space.snap(&middle)));
-        let is_in_the_middle = |point: &Vec<f64>| {
-            let point = encoding.decode(point);
-            let mut names = ranges.iter().map(|range| &range.name);
-            names.all(|name| point.get(name) == middle.get(name))
+        let point = encoding.encode(&self.space.snap(&middle));
+        let columns = encoding.columns().iter();
+        let columns = columns.filter(|column| !lists.contains(&column.name));
+        let axes = columns.flat_map(|column| [column.axis].into_iter().chain(column.special_axis));
+        let axes: Vec<usize> = axes.collect();
+        let of_ranges = |point: &[f64]| axes.iter().map(|axis| point[*axis]).collect();
+        let in_the_middle: Vec<f64> = of_ranges(&point);
+        let is_in_the_middle = |point: &Vec<f64>| -> bool {
+            let point: Vec<f64> = of_ranges(point);
+            same_point(&point, &in_the_middle)
         };
         let told = self.told.iter().map(|told| &told.point);
         if told.chain(&self.pending).any(is_in_the_middle) {
             return None;
         }
+        let mut middle = encoding.decode(&point);
         if !lists.is_empty() {
             let drawn = self.draw(true)?;
             let mut drawn = self.space.encoding().decode(&drawn);

@@ -12,6 +12,8 @@ use crate::value::{Configuration, Value};
 /// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells apart. Choices of this crate.
 const END_MAX: f64 = 1e300;
 const STEPS_MAX: f64 = 1e15;
+/// How much of a step may be missing to the end of a range, by rounding.
+pub(crate) const STEP_TOLERANCE: f64 = 1e-9;
 
 /// What values a parameter has.
 ///
@@ -71,7 +73,7 @@ impl Kind {
             } => high.abs_diff(*low) == step.unsigned_abs(),
             Kind::Float {
                 low, high, step, ..
-            } => *step == Some(high - low),
+            } => step.is_some_and(|step| (step - (high - low)).abs() <= STEP_TOLERANCE * step),
             Kind::Ordinal { values } | Kind::Categorical { values } => values.len() == 2,
             Kind::Bool => true,
         }
@@ -182,7 +184,7 @@ impl Parameter {
                     }
                 }
                 if let Some(step) = step
-                    && !(*step > 0.0 && *step <= high - low)
+                    && !(*step > 0.0 && *step <= (high - low) * (1.0 + STEP_TOLERANCE))
                 {
                     return Err(self.invalid(
                         "step",
@@ -558,6 +560,21 @@ mod tests {
         match Space::new(vec![parameter], vec![]) {
             Err(SpaceError::Invalid { key, .. }) => key,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_step_may_be_the_whole_range() {
+        // By rounding, 0.3 - 0.1 is less than 0.2, and 0.8 - 0.7 more than 0.1.
+        for (low, high, step) in [(0.1, 0.3, 0.2), (0.7, 0.8, 0.1)] {
+            let kind = Kind::Float {
+                low,
+                high,
+                step: Some(step),
+                log: false,
+            };
+            assert!(kind.is_pair());
+            assert!(Space::new(vec![Parameter::new("x", kind)], vec![]).is_ok());
         }
     }
 

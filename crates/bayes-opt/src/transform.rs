@@ -107,7 +107,8 @@ impl Transform {
             let range = quartile(0.75) - quartile(0.25);
             if range > 0.0 {
                 transform.cap = quartile(0.75) + FENCE * range;
-                transform.width = range;
+                let excess = sorted.last().map_or(0.0, |most| most - transform.cap);
+                transform.width = range.max(TINY * excess);
             }
         }
         let capped: Vec<f64> = sorted
@@ -310,6 +311,17 @@ mod tests {
             let quotient =
                 (transform.inverse(modelled + 1e-6) - transform.inverse(modelled - 1e-6)) / 2e-6;
             assert!((transform.inverse_slope(modelled) / quotient - 1.0).abs() < 1e-4);
+        }
+    }
+
+    #[test]
+    fn whatever_the_magnitudes_numbers_stay_numbers() {
+        let mut values: Vec<f64> = (0..20).map(|i| f64::from(i) * 1e-250).collect();
+        values.push(1e100);
+        let transform = Transform::new(&values, false);
+        for value in values {
+            let modelled = transform.forward(value);
+            assert!(modelled.is_finite() && transform.inverse(modelled).is_finite());
         }
     }
 

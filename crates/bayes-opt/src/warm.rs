@@ -1,6 +1,7 @@
 //! Warm start: what earlier experiments measured, for [`crate::draws`] to believe or not.
 
 use crate::data::Data;
+use crate::encode::same_point;
 use crate::gp::{Basis, Gp, Hyper};
 use crate::model::is_violated;
 use crate::observation::{Measured, Observation, Outcome};
@@ -18,7 +19,7 @@ const FIT_EVALUATIONS: usize = 40;
 #[derive(Clone, Debug)]
 pub(crate) struct Earlier {
     pub(crate) data: Data,
-    /// For each of its observations, whether it broke a constraint.
+    /// For each of its observations, whether that configuration ever crashed or broke a constraint.
     violated: Vec<bool>,
     gp: Gp,
     /// What one unit of its values is in the objective's unit (or its logarithm).
@@ -34,17 +35,23 @@ impl Earlier {
         space: &Space,
         log: bool,
     ) -> Option<Self> {
+        let encoding = space.encoding();
+        let place =
+            |observation: &Observation| encoding.encode(&space.snap(&observation.configuration));
+        let broke = |observation: &&Observation| match &observation.outcome {
+            Outcome::Completed { constraints, .. } => constraints
+                .values()
+                .any(|measured| is_violated(measured.value, measured.variance.unwrap_or(0.0))),
+            Outcome::Crashed => true,
+        };
+        let bad: Vec<Vec<f64>> = observations.iter().filter(broke).map(place).collect();
         let mut completed: Vec<_> = observations
             .iter()
             .filter_map(|observation| match &observation.outcome {
-                Outcome::Completed {
-                    objective,
-                    constraints,
-                } => {
-                    let mut constraints = constraints.values();
-                    let violated = constraints.any(|measured| {
-                        is_violated(measured.value, measured.variance.unwrap_or(0.0))
-                    });
+                Outcome::Completed { objective, .. } => {
+                    let point = place(observation);
+                    // However often it did well.
+                    let violated = bad.iter().any(|other| same_point(other, &point));
                     Some((observation, *objective, violated))
                 }
                 Outcome::Crashed => None,
@@ -65,11 +72,10 @@ impl Earlier {
             .map(|(_, measured, _)| measured.value)
             .collect();
         let transform = Transform::new(&values, log);
-        let encoding = space.encoding();
-        let mut points = Vec::new();
-        for (observation, _, _) in &completed {
-            points.extend(encoding.encode(&space.snap(&observation.configuration)));
-        }
+        let points = completed
+            .iter()
+            .map(|(observation, _, _)| place(observation));
+        let points: Vec<f64> = points.flatten().collect();
         let objectives: Vec<Measured> =
             completed.iter().map(|(_, measured, _)| *measured).collect();
         let (modelled, variances) = transform.measured(&objectives);
@@ -112,7 +118,7 @@ impl Earlier {
         data
     }
 
-    /// Where its expectation is best of its points that are allowed in `space`, first of those that broke no constraint.
+    /// Where its expectation is best of its points that are allowed in `space`, first of those that never crashed nor broke a constraint.
     pub(crate) fn best(&self, space: &Space) -> Option<Vec<f64>> {
         let points = self.data.points.chunks_exact(space.encoding().dimension());
         points

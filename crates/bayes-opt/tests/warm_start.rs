@@ -192,3 +192,23 @@ fn a_misleading_one_costs_a_few_questions() {
         );
     }
 }
+
+#[test]
+fn what_crashed_there_is_not_asked_first() {
+    let mut told = earlier(1, &NAMES, |at| bowl(at, BEST));
+    let best = Configuration(
+        NAMES
+            .iter()
+            .map(|name| ((*name).to_owned(), Value::Float(0.9)))
+            .collect(),
+    );
+    // It did very well once, and crashed since.
+    told.push(Observation::now(best.clone(), Outcome::completed(-3.0)));
+    told.push(Observation::now(best.clone(), Outcome::Crashed));
+    let settings = Settings {
+        earlier: vec![told],
+        ..Settings::default()
+    };
+    let mut optimizer = Optimizer::new(space(&NAMES), settings).unwrap();
+    assert_ne!(optimizer.ask(1).unwrap()[0], best);
+}

@@ -234,3 +234,89 @@ fn a_batch_repeats_little_while_its_results_are_out() {
         assert!(again <= 6, "{again} of 20 again");
     }
 }
+
+#[test]
+fn what_is_measured_again_is_what_was_told() {
+    let kind = || Kind::Int {
+        low: 0,
+        high: 10,
+        step: 5,
+        log: false,
+    };
+    for (limit, crashed) in [("x <= 10", 10), ("x <= 9", 0)] {
+        let constraints = vec![limit.parse().unwrap()];
+        let space = Space::new(vec![Parameter::new("x", kind())], constraints).unwrap();
+        let mut optimizer = Optimizer::new(space, Settings::default()).unwrap();
+        // The best is between steps, as a control may be.
+        for (x, value) in [(8, 1.0), (0, 5.0), (5, 4.0)] {
+            tell(&mut optimizer, at(x), value);
+        }
+        let crash = Observation::now(at(crashed), Outcome::Crashed);
+        optimizer.tell(crash).unwrap();
+        for _ in 0..3 {
+            let asked = optimizer.ask(1).unwrap().remove(0);
+            assert!(asked == at(8) || asked == at(5), "{limit}: {asked:?}");
+            tell(&mut optimizer, asked, 1.0);
+        }
+    }
+}
+
+#[test]
+fn while_nothing_is_feasible_a_batch_is_spread() {
+    let names = ["a", "b", "c", "d", "e"];
+    let five = || names.map(|name| float(name, 0.0, 1.0)).to_vec();
+    let five = || Space::new(five(), vec![]).unwrap();
+    let at = |configuration: &Configuration| names.map(|name| number(configuration, name));
+    for all_crash in [false, true] {
+        let mut sobol = Optimizer::new(five(), settings(3, Strategy::Sobol)).unwrap();
+        let mut optimizer = Optimizer::new(five(), Settings::default()).unwrap();
+        for configuration in sobol.ask(20).unwrap() {
+            let away = at(&configuration).map(|x| (x - 0.4).powi(2));
+            let excess = 0.2 + away.iter().sum::<f64>();
+            let outcome = match all_crash {
+                true => Outcome::Crashed,
+                false => Outcome::Completed {
+                    objective: 1.0.into(),
+                    constraints: [("limit".to_owned(), excess.into())].into(),
+                },
+            };
+            optimizer
+                .tell(Observation::now(configuration, outcome))
+                .unwrap();
+        }
+        let asked: Vec<[f64; 5]> = optimizer.ask(5).unwrap().iter().map(at).collect();
+        for (index, one) in asked.iter().enumerate() {
+            for other in &asked[..index] {
+                let along = one.iter().zip(other).map(|(a, b)| (a - b).abs());
+                let apart = along.fold(0.0, f64::max);
+                assert!(apart > 0.01, "{all_crash}: {asked:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn defaults_inside_of_constraints_are_found_however_little_these_leave() {
+    let switches = (0..20).map(|k| Parameter::new(format!("b{k}"), Kind::Bool));
+    let names: Vec<String> = (0..20).map(|k| format!("b{k}")).collect();
+    let few: LinearConstraint = format!("{} <= 2", names.join(" + ")).parse().unwrap();
+    let whole = |name: &str| {
+        let kind = Kind::Int {
+            low: 1,
+            high: 1000,
+            step: 1,
+            log: false,
+        };
+        Parameter::new(name, kind)
+    };
+    let sum: LinearConstraint = "2 * a + 3 * b + 4 * c <= 10".parse().unwrap();
+    for (parameters, constraint) in [
+        (switches.collect::<Vec<_>>(), few),
+        (vec![whole("a"), whole("b"), whole("c")], sum),
+    ] {
+        let space = Space::new(parameters, vec![constraint.clone()]).unwrap();
+        let mut optimizer = Optimizer::new(space, Settings::default()).unwrap();
+        let asked = optimizer.ask(1).unwrap().remove(0);
+        assert_eq!(constraint.holds(&asked), Some(true), "{asked:?}");
+    }
+}

@@ -35,11 +35,19 @@ fn a_search_begins_in_the_middle_of_its_ranges() {
     let mut x = float("x", 0.0, 8.0);
     x.default = Some(1.0.into());
     let y = Parameter::new("y", log);
-    let are_in_the_middle = |configuration: &Configuration| {
-        let (x, y) = (number(configuration, "x"), number(configuration, "y"));
-        (x - 4.0).abs() < 1e-9 && (y - 1.0).abs() < 1e-9
+    // Its middle is not what it is decoded to, by the last digit.
+    let rough = Kind::Float {
+        low: 0.0001,
+        high: 2.0,
+        step: None,
+        log: true,
     };
-    let parameters = || vec![x.clone(), y.clone(), list("k"), list("l")];
+    let z = Parameter::new("z", rough);
+    let are_in_the_middle = |configuration: &Configuration| {
+        let [x, y, z] = ["x", "y", "z"].map(|name| number(configuration, name));
+        (x - 4.0).abs() < 1e-9 && (y - 1.0).abs() < 1e-9 && (z - 0.0002_f64.sqrt()).abs() < 1e-9
+    };
+    let parameters = || vec![x.clone(), y.clone(), z.clone(), list("k"), list("l")];
     let drawn: Vec<Configuration> = (0..8).flat_map(|seed| asked(parameters(), seed)).collect();
     // Once, after the default.
     for asked in drawn.chunks(4) {

@@ -406,7 +406,8 @@ fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
             }
             if parameter
                 .step
-                .is_some_and(|step| !(step > 0.0 && step <= high - low))
+                // 0.2 is a step of 0.1 to 0.3.
+                .is_some_and(|step| !(step > 0.0 && step <= (high - low) * (1.0 + 1e-9)))
             {
                 return Err((
                     "step",
