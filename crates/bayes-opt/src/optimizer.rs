@@ -233,6 +233,14 @@ impl Optimizer {
     /// The point where `surface` is highest, among those neither told nor pending.
     fn search(&mut self, surface: &Surface, best: &[f64], observations: usize) -> Option<Vec<f64>> {
         let (told, pending) = (&self.told, &self.pending);
+        let mut survivors: Vec<&[f64]> = told
+            .iter()
+            .filter(|told| !matches!(told.observation.outcome, Outcome::Crashed))
+            .map(|told| told.point.as_slice())
+            .collect();
+        if survivors.len() * SURVIVORS_FEW > told.len() {
+            survivors.clear();
+        }
         let search = Search {
             space: &self.space,
             surface,
@@ -240,6 +248,7 @@ impl Optimizer {
             best,
             observations: observations + pending.len(),
             taken: &|point| is_taken(told, pending, point),
+            survivors,
         };
         search.run(&mut self.rng)
     }
@@ -476,6 +485,10 @@ impl Optimizer {
 /// Evaluations of a start by default. A choice of this crate: enough to see every parameter move, never so many that a
 /// budget of 20 is spent on it.
 const START: (usize, usize) = (4, 6);
+
+/// Where no more than one in so many survives, the search stays beside those that did. A choice of this crate
+/// (`docs/results/tuners-tried.md`).
+const SURVIVORS_FEW: usize = 4;
 
 /// The length of a start.
 fn start_length(space: &Space, settings: &Settings) -> usize {

@@ -2,7 +2,9 @@
 //!
 //! Small finite spaces are listed whole. Else quasi-random points are screened, and from the most promising gradient steps
 //! over the ordered coordinates alternate with moves to neighbours on the grid, to other levels and to special values.
-//! Small changes of good points are no starts: they lead to maxima close by (`docs/results/tuners-tried.md`).
+//! Small changes of good points are no starts: they lead to maxima close by (`docs/results/tuners-tried.md`). But where nearly all
+//! that was asked crashed, what differs from a survivor in one parameter is all that is looked at: of the rest a model that has
+//! seen next to no survivor knows nothing.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -98,6 +100,8 @@ pub(crate) struct Search<'a> {
     pub(crate) observations: usize,
     /// Points that must not be proposed.
     pub(crate) taken: &'a dyn Fn(&[f64]) -> bool,
+    /// Those that completed, where nearly all crashed; else none.
+    pub(crate) survivors: Vec<&'a [f64]>,
 }
 
 impl Search<'_> {
@@ -105,6 +109,9 @@ impl Search<'_> {
     pub(crate) fn run(&self, rng: &mut ChaCha8Rng) -> Option<Vec<f64>> {
         let mut scratch = Scratch::default();
         let encoding = self.space.encoding();
+        if let Some(point) = self.best_of(self.beside_survivors(rng), &mut scratch) {
+            return Some(point);
+        }
         if encoding
             .cardinality()
             .is_some_and(|size| size <= LISTED_MAX)
@@ -210,6 +217,29 @@ impl Search<'_> {
             points.extend(Some(point).filter(|point| self.possible(point)));
         }
         points
+    }
+
+    /// Points that differ from a survivor in one parameter.
+    fn beside_survivors(&self, rng: &mut ChaCha8Rng) -> Vec<Vec<f64>> {
+        let encoding = self.space.encoding();
+        let columns = encoding.columns();
+        if self.survivors.is_empty() {
+            return Vec::new();
+        }
+        let seed = rng.random();
+        let mut beside = |index: u32| {
+            let drawn = encoding.place(&sobol(index, columns.len(), seed));
+            let survivor = self.survivors[rng.random_range(0..self.survivors.len())];
+            let column = &columns[rng.random_range(0..columns.len())];
+            let mut point = survivor.to_vec();
+            for axis in [column.axis].into_iter().chain(column.special_axis) {
+                point[axis] = drawn[axis];
+            }
+            encoding.snap(&mut point);
+            Some(point).filter(|point| self.possible(point))
+        };
+        let count = self.affordable(SCREEN_WORK, SCREENED);
+        (0..count).filter_map(&mut beside).collect()
     }
 
     /// Points between the best one and some that are drawn, which tight constraints leave more of.

@@ -320,3 +320,40 @@ fn defaults_inside_of_constraints_are_found_however_little_these_leave() {
         assert_eq!(constraint.holds(&asked), Some(true), "{asked:?}");
     }
 }
+
+#[test]
+fn where_nearly_everything_crashes_the_search_stays_beside_what_survived() {
+    let names: Vec<String> = (0..18).map(|k| format!("b{k}")).collect();
+    let switches = names.iter().map(|name| {
+        let mut switch = Parameter::new(name, Kind::Bool);
+        let is_first = ["b0", "b6"].contains(&name.as_str());
+        switch.default = Some(Value::Bool(is_first));
+        switch
+    });
+    let space = Space::new(switches.collect(), vec![]).unwrap();
+    let is_on = |at: &Configuration, k: usize| at.get(&names[k]) == Some(&Value::Bool(true));
+    // One of the first six, one of the next six: one configuration in 114. The rest decides how good it is.
+    let survives = |at: &Configuration| {
+        [0..6, 6..12].map(|group| group.filter(|k| is_on(at, *k)).count()) == [1, 1]
+    };
+    for seed in 1..4 {
+        let settings = Settings {
+            seed,
+            initial: vec![space.default_configuration()],
+            ..Settings::default()
+        };
+        let mut optimizer = Optimizer::new(space.clone(), settings).unwrap();
+        let mut survived = 0;
+        for _ in 0..40 {
+            let asked = optimizer.ask(1).unwrap().remove(0);
+            let value = (12..18).filter(|k| !is_on(&asked, *k)).count() as f64;
+            let outcome = match survives(&asked) {
+                true => Outcome::completed(value),
+                false => Outcome::Crashed,
+            };
+            survived += usize::from(outcome != Outcome::Crashed);
+            optimizer.tell(Observation::now(asked, outcome)).unwrap();
+        }
+        assert!(survived >= 8, "{seed}: {survived} of 40");
+    }
+}
