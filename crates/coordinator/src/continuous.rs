@@ -106,6 +106,38 @@ impl Coordinator {
             "not every knob could be restored; `slackline restore` says which".into(),
         ))
     }
+
+    /// The service cannot be told of its own configuration any more. Where that is what the running experiment has promoted,
+    /// the control's goes into force in its place; whether it has.
+    pub(crate) fn fall_back(&self, why: &str) -> Result<bool, Error> {
+        let all = self.store.all_continuous()?.into_iter();
+        for standing in all.filter(|it| it.state.promoted.is_some()) {
+            let id = standing.id;
+            let row = self.store.experiment(id)?;
+            if row.state != State::Running {
+                continue;
+            }
+            let spec = self.checked(&row)?;
+            let mut live = Live::new(&spec, &self.state_dir, Interrupt::default())?;
+            if let Err(error) = live.promote(&spec.space.default_configuration()) {
+                // What of it was applied is taken back; that the service cannot be told so is why we are here.
+                let _ = live.restore();
+                let message = format!("{why}; nor can it be rolled back: {error}");
+                self.store.say(id, Some(&message))?;
+                return Ok(false);
+            }
+            let mut controller = self.controller(id, &spec)?;
+            controller.fell_back(Timestamp::now(), why.to_owned());
+            let entries = controller.take_entries();
+            let state = controller.state();
+            self.store
+                .keep_continuous(id, state, None, &entries, Some(None))?;
+            self.store
+                .say(id, Some(&format!("rolled back by itself: {why}")))?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
 }
 
 /// This host.
@@ -251,7 +283,20 @@ impl World for Host<'_> {
         let control = self.spec.space.default_configuration();
         let promoted = self.live.promote(configuration.unwrap_or(&control));
         // After a refusal, what was applied so far is taken back; else there is nothing to take back.
-        self.live.restore()?;
+        let promoted = match (promoted, self.live.restore()) {
+            // There is no configuration that it takes now: it is tried again, as long as it is wanted.
+            (Err(error), Err(unrestored @ TunerError::Reapply(_))) => {
+                Err(format!("{error}; {unrestored}"))
+            }
+            (promoted, restored) => {
+                restored?;
+                promoted.map_err(|error| error.to_string())
+            }
+        };
+        // Whoever looks at the experiment while it is tried again and again is to see why.
+        let trouble = promoted.as_ref().err().map(String::as_str);
+        let store = &self.coordinator.store;
+        store.say(self.id, trouble).map_err(TunerError::from)?;
         Ok(match promoted {
             Ok(changed) => {
                 self.in_force = configuration.map(|_| Promotion {
@@ -266,7 +311,7 @@ impl World for Host<'_> {
             Err(_) if self.interrupt.signal().is_some() => None,
             Err(error) => {
                 self.is_applied = true;
-                Some(Err(error.to_string()))
+                Some(Err(error))
             }
         })
     }

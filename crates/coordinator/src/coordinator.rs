@@ -236,6 +236,11 @@ impl Coordinator {
                 if undone.is_complete() {
                     return Ok(());
                 }
+                if let (true, Some(why)) = (undone.report.is_complete(), &undone.reapply)
+                    && self.fall_back(why)?
+                {
+                    return Ok(());
+                }
                 Err(Error::Conflict(
                     "not everything that an earlier run changed could be restored; `slackline restore` says what".into(),
                 ))

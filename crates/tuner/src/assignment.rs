@@ -181,11 +181,22 @@ type Ended = Result<(Outcome, Measurement), Fault>;
 
 /// One evaluation from start to end; the blocks are kept even of one that ended badly.
 pub(crate) fn evaluate(
-    mut evaluation: Evaluation,
+    evaluation: Evaluation,
     arm: &Arm,
     bench: &mut dyn Bench,
     ledger: &mut dyn Ledger,
 ) -> Result<(Ended, Vec<Block>), TunerError> {
+    let (ended, blocks, end) = evaluate_to_end(evaluation, arm, bench, ledger);
+    end.map(|()| (ended, blocks))
+}
+
+/// The same, with what was found out even where the bench could not put everything back after it.
+pub(crate) fn evaluate_to_end(
+    mut evaluation: Evaluation,
+    arm: &Arm,
+    bench: &mut dyn Bench,
+    ledger: &mut dyn Ledger,
+) -> (Ended, Vec<Block>, Result<(), TunerError>) {
     let planned = evaluation.planned_blocks();
     let mut unkept = Ok(());
     let mut measure = || -> Result<(), Fault> {
@@ -207,18 +218,9 @@ pub(crate) fn evaluate(
         Ok(())
     };
     let measured = measure();
-    bench.end()?;
-    unkept?;
-    Ok(match measured {
-        Err(fault) => (Err(fault), evaluation.blocks().to_vec()),
-        Ok(()) => {
-            let blocks = evaluation.blocks().to_vec();
-            (
-                evaluation
-                    .finish()
-                    .map(|(outcome, measurement, _)| (outcome, measurement)),
-                blocks,
-            )
-        }
-    })
+    let end = bench.end().and(unkept);
+    let blocks = evaluation.blocks().to_vec();
+    let ended = measured.and_then(|()| evaluation.finish());
+    let ended = ended.map(|(outcome, measurement, _)| (outcome, measurement));
+    (ended, blocks, end)
 }

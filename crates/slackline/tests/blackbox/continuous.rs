@@ -35,6 +35,34 @@ fn toy() -> Toy {
     toy
 }
 
+/// The same of a service that runs by itself: `reload` comes before it takes its file, as `$v`, over into `live`.
+fn attached(reload: &str) -> Toy {
+    let mut toy = toy();
+    let [conf, live, script] = ["service.conf", "live", "reload"].map(|name| toy.path(name));
+    let [conf, live] = [conf, live].map(|path| path.display().to_string());
+    std::fs::write(&conf, format!("{FIRST}\n")).unwrap();
+    std::fs::write(&live, format!("{FIRST}\n")).unwrap();
+    std::fs::write(toy.path("service.conf.in"), "{x}\n").unwrap();
+    let reload = format!("cd {}; v=$(cat {conf}); {reload}\n", toy.path("").display());
+    std::fs::write(&script, format!("{reload}cp {conf} {live}\n")).unwrap();
+    toy.spec["parameters"] =
+        json!([{ "name": "x", "type": "int", "low": 20, "high": 50, "default": 50 }]);
+    toy.spec["target"] = json!({
+        "files": [{ "template": "service.conf.in", "path": conf }],
+        "apply": [{ "command": ["sh", script] }],
+    });
+    let slow = toy.path("slow").display().to_string();
+    toy.load_with(&format!(
+        r#"v=$(cat {live}); us=$(( (v-20)*(v-20) + 1000 )); [ ! -e {slow} ] || [ "$v" = {FIRST} ] || us=$((us + 9000)); echo "{{\"requests\": 1000, \"latency_p99_us\": $us}}""#
+    ));
+    toy
+}
+
+fn read(toy: &Toy, name: &str) -> String {
+    let text = std::fs::read_to_string(toy.path(name)).unwrap_or_default();
+    text.trim().to_owned()
+}
+
 /// Waits until the experiment is as it should be.
 fn wait_until(server: &Server<'_>, id: i64, is_so: impl Fn(&Value) -> bool) -> Value {
     let end = Instant::now() + Duration::from_secs(60);
@@ -49,7 +77,7 @@ fn wait_until(server: &Server<'_>, id: i64, is_so: impl Fn(&Value) -> bool) -> V
 }
 
 fn number(shown: &Value, key: &str) -> u64 {
-    shown["continuous"][key].as_u64().unwrap()
+    shown["continuous"][key].as_u64().unwrap_or(0)
 }
 
 /// The knob's value under what is promoted.
@@ -175,6 +203,66 @@ fn killed_at_any_moment_it_measures_promotes_and_rolls_back_once() {
     server.wait_for(id, &["stopped"]);
     assert_eq!(server.end(), 128 + 15);
     toy.assert_as_before(&format!("after {kills} kills"));
+}
+
+fn is_promoted(shown: &Value) -> bool {
+    number(shown, "promotions") > 0 && !is_acting(shown)
+}
+
+fn said(shown: &Value, kind: &str, text: &str) -> usize {
+    let entries = shown["entries"].as_array().unwrap().iter();
+    let is_it = |it: &&Value| it["kind"] == kind && it["text"].as_str().unwrap().contains(text);
+    entries.filter(is_it).count()
+}
+
+/// A service that is down after a reload of what it does not accept, as after `systemctl restart`.
+const REFUSES: &str = r#"if [ -e refuses ] && [ "$v" != 50 ] || [ -e refuses-all ]; then rm -f live; echo refused >&2; exit 1; fi"#;
+
+#[test]
+fn what_the_service_no_longer_accepts_is_rolled_back() {
+    let toy = attached(REFUSES);
+    let server = Server::start(&toy);
+    let id = server.create();
+    wait_until(&server, id, is_promoted);
+    std::fs::write(toy.path("refuses"), "").unwrap();
+    let shown = wait_until(&server, id, |shown| number(shown, "rollbacks") == 1);
+    assert_eq!(said(&shown, "rollback", "refused"), 1, "{shown:#}");
+    assert_eq!(shown["promotion"], Value::Null);
+    server.does(&["stop", &id.to_string()]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    assert_eq!(
+        (read(&toy, "service.conf"), read(&toy, "live")),
+        (FIRST.into(), FIRST.into())
+    );
+    assert_eq!(server.end(), 128 + 15);
+}
+
+/// Nothing at all is accepted: it goes on trying, and says so; once the control's is accepted, that is in force.
+#[test]
+fn what_the_service_no_longer_accepts_is_rolled_back_after_a_kill() {
+    let toy = attached(REFUSES);
+    let server = Server::start(&toy);
+    let id = server.create();
+    wait_until(&server, id, is_promoted);
+    std::fs::write(toy.path("refuses-all"), "").unwrap();
+    wait_until(&server, id, |shown| {
+        read(&toy, "live").is_empty() && shown["state"] == "running"
+    });
+    server.kill();
+    assert!(toy.path("state/apply.json").exists());
+    let server = Server::start(&toy);
+    wait_until(&server, id, |shown| {
+        let message = shown["message"].as_str().unwrap_or_default();
+        message.contains("nor can it be rolled back")
+    });
+    std::fs::write(toy.path("refuses"), "").unwrap();
+    std::fs::remove_file(toy.path("refuses-all")).unwrap();
+    let shown = wait_until(&server, id, |shown| number(shown, "rollbacks") == 1);
+    assert_eq!(said(&shown, "rollback", "done"), 1, "{shown:#}");
+    server.does(&["stop", &id.to_string()]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    assert_eq!(read(&toy, "live"), FIRST);
+    assert_eq!(server.end(), 128 + 15);
 }
 
 /// A rule that fires, or does not.

@@ -301,6 +301,12 @@ impl Controller {
         self.search_later(now);
     }
 
+    /// The control's configuration has been put in force, as the service could not be told of what is promoted any more.
+    pub fn fell_back(&mut self, now: Timestamp, reason: String) {
+        self.roll_back(now, reason);
+        self.applied(now, Ok(Vec::new()));
+    }
+
     /// What is to be done now. The state is to be kept before it is done: it says what was begun.
     pub fn next(&mut self, now: Timestamp) -> Action {
         if let Some(acting) = &self.state.acting {

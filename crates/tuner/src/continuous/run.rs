@@ -6,7 +6,7 @@ use latency_stats::Pair;
 
 use super::state::Measured;
 use super::{Action, Alert, Candidate, Controller, Observation, Round, Seen};
-use crate::assignment::evaluate;
+use crate::assignment::evaluate_to_end;
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Rules};
@@ -185,7 +185,12 @@ pub fn watch(
         ..Arm::default()
     };
     let evaluation = Evaluation::new(Rules::of_round(spec), None);
-    let (measured, blocks) = evaluate(evaluation, &arm, bench, ledger)?;
+    let (measured, blocks, end) = evaluate_to_end(evaluation, &arm, bench, ledger);
+    match end {
+        // The service takes what is in force as little as the round's side: what the round saw leads to the rollback.
+        Err(TunerError::Reapply(_)) if matches!(measured, Err(Fault::Configuration(_))) => {}
+        end => end?,
+    }
     Ok(match measured {
         Ok((_, measurement)) => Some(seen(spec, &measurement, &blocks)),
         Err(Fault::Configuration(reason)) => Some(Seen::Crashed(reason)),
