@@ -336,9 +336,18 @@ impl Evaluation {
             ObjectiveScale::Ratio if control > 0.0 && experiment > 0.0 => {
                 Ok(sign * (experiment / control).ln())
             }
-            ObjectiveScale::Ratio => Err(Fault::Harness(format!(
-                "{metric} has no ratio to control: {experiment} against {control}; use scale = \"absolute\""
-            ))),
+            ObjectiveScale::Ratio => {
+                let message = format!(
+                    "{metric} has no ratio to control: {experiment} against {control}; use scale = \"absolute\""
+                );
+                // The control has its part of it.
+                let is_one_sided = control > 0.0;
+                Err(if is_one_sided {
+                    Fault::Unmeasured(message)
+                } else {
+                    Fault::Harness(message)
+                })
+            }
         }
     }
 

@@ -3,7 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use host::Roots;
-use tuner::continuous::simulation::{Epoch, SPEC, Scenario, Simulated};
+use jiff::{SignedDuration, Timestamp};
+use tuner::TunerError;
+use tuner::bench::{Arm, Bench};
+use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, Simulated};
+use tuner::continuous::{Action, Controller, Observation, Promoted, Seen, State, watch};
+use tuner::error::Fault;
+use tuner::evaluation::Block;
+use tuner::ledger::Event;
 use tuner::spec::{CheckedSpec, check};
 
 fn spec() -> CheckedSpec {
@@ -108,4 +115,134 @@ fn killed_at_any_step_it_goes_on() {
     // No round is kept twice.
     let numbers: Vec<usize> = world.rounds.iter().map(|round| round.number).collect();
     assert_eq!(numbers, (1..=numbers.len()).collect::<Vec<_>>());
+}
+
+fn promoted(spec: &CheckedSpec) -> State {
+    let mut configuration = spec.space.default_configuration();
+    configuration
+        .0
+        .insert("threads".into(), bayes_opt::Value::Int(4));
+    State {
+        promoted: Some(Promoted {
+            configuration,
+            gain: -0.1,
+            since: BEGIN,
+        }),
+        due: None,
+        ..State::new(BEGIN)
+    }
+}
+
+/// A controller with something promoted, and what it does after each of these rounds, a second apart.
+fn after(spec: &CheckedSpec, rounds: &[Seen]) -> (Controller, Vec<Action>) {
+    let control = spec.space.default_configuration();
+    let rules = spec.continuous.clone().unwrap();
+    let mut controller = Controller::resume(rules, control, promoted(spec), &[]);
+    let actions = rounds.iter().zip(1..).map(|(seen, second)| {
+        let now: Timestamp = BEGIN + SignedDuration::from_secs(second);
+        controller.observe(now, Observation::Watched(seen.clone()));
+        controller.next(now)
+    });
+    let actions = actions.collect();
+    (controller, actions)
+}
+
+#[test]
+fn what_alone_cannot_be_measured_is_rolled_back() {
+    let spec = spec();
+    let one_sided = Seen::OneSided("no answer".into());
+    let (mut controller, actions) = after(&spec, &vec![one_sided; 3]);
+    assert!(matches!(
+        actions[..],
+        [Action::Watch(_), Action::Watch(_), Action::RollBack]
+    ));
+    let view = controller.view(BEGIN);
+    assert!(
+        view.lines[1].contains("could not be measured, up to now: 3"),
+        "{:?}",
+        view.lines
+    );
+    let entries = controller.take_entries();
+    assert!(
+        entries[1]
+            .text
+            .ends_with("no answer (2 of 3 rounds in a row)"),
+        "{entries:?}"
+    );
+    // Of the control's side nothing is concluded.
+    let (_, actions) = after(&spec, &vec![Seen::Unmeasured("no answer".into()); 9]);
+    let waits = |action: &Action| matches!(action, Action::Wait(_));
+    assert!(actions.iter().all(waits), "{actions:?}");
+}
+
+/// A bench whose sides, and whose way back, fail as they are told.
+struct Failing {
+    begin: Option<Fault>,
+    end: Option<TunerError>,
+    experiment: f64,
+}
+
+impl Bench for Failing {
+    fn begin(&mut self, _: &Arm) -> Result<(), Fault> {
+        self.begin.take().map_or(Ok(()), Err)
+    }
+
+    fn block(&mut self, _: usize) -> Result<Block, Fault> {
+        let side = |cpu_s| {
+            let metrics = [
+                ("cpu_s", cpu_s),
+                ("requests", 1000.0),
+                ("latency_p99_us", 9.0),
+            ];
+            metrics.map(|(name, value)| (name.to_owned(), value)).into()
+        };
+        Ok(Block {
+            start_s: 0.0,
+            order: tuner::evaluation::Order::ControlFirst,
+            control: side(1.0),
+            experiment: side(self.experiment),
+        })
+    }
+
+    fn end(&mut self) -> Result<(), TunerError> {
+        self.end.take().map_or(Ok(()), Err)
+    }
+
+    fn elapsed_s(&self) -> f64 {
+        0.0
+    }
+
+    fn own_cpu_s(&self) -> f64 {
+        0.0
+    }
+}
+
+fn seen(begin: Option<Fault>, end: Option<TunerError>, experiment: f64) -> Option<Seen> {
+    let spec = spec();
+    let mut bench = Failing {
+        begin,
+        end,
+        experiment,
+    };
+    let control = spec.space.default_configuration();
+    watch(&spec, &control, &mut bench, &mut |_: &Event<'_>| {}).unwrap()
+}
+
+#[test]
+fn a_round_says_whose_side_failed() {
+    let refused = || Some(Fault::Configuration("refused".into()));
+    let reapply = || Some(TunerError::Reapply("refused as well".into()));
+    let crashed = Some(Seen::Crashed("refused".into()));
+    assert_eq!(seen(refused(), None, 1.0), crashed);
+    assert_eq!(seen(refused(), reapply(), 1.0), crashed);
+    let silent = || Some(Fault::Unmeasured("silent".into()));
+    let one_sided = Some(Seen::OneSided("silent".into()));
+    assert_eq!(seen(silent(), None, 1.0), one_sided);
+    assert_eq!(seen(silent(), reapply(), 1.0), one_sided);
+    let control = Some(Fault::Harness("control".into()));
+    assert!(matches!(
+        seen(control, None, 1.0),
+        Some(Seen::Unmeasured(_))
+    ));
+    assert!(matches!(seen(None, None, 0.0), Some(Seen::OneSided(_))));
 }

@@ -17,7 +17,8 @@
 //! **The rollback** needs no test of drift: `slo_rounds` rounds in a row whose mean excess over a constraint is above 0 by
 //! [`VIOLATION_DEVIATIONS`](crate::evaluation::VIOLATION_DEVIATIONS) standard errors. At the very limit that happens by chance in at most 0.1
 //! of the rounds, so three in a row in 0.001; a constraint that the control breaks by as much is not the
-//! configuration's doing, and is only said.
+//! configuration's doing, and is only said. A round in which the control was measured, and the promoted configuration could not
+//! be, counts as one that breaks a constraint; where the control could not be, nothing is concluded.
 
 mod alert;
 mod calendar;
@@ -169,6 +170,12 @@ impl View {
                 state.rounds
             ),
         }];
+        if state.unmeasured > 0 {
+            lines.push(format!(
+                "rounds in a row that could not be measured, up to now: {}",
+                state.unmeasured
+            ));
+        }
         let doing = match (&state.searching, &state.due, &state.candidate) {
             (Some(searching), ..) => Some(format!(
                 "searching since {:.0}: {}",
@@ -478,24 +485,20 @@ impl Controller {
                         self.say(now, "slo", format!("broken by the control as much: {which}; nothing is rolled back for it"));
                     }
                 } else if round.of_promoted {
-                    self.state.breaks += 1;
-                    // The others of the row follow at once.
-                    self.state.next_round = now;
                     let which = measured.broken.join("; ");
-                    let row = format!(
-                        "{} of {} rounds in a row",
-                        self.state.breaks, self.rules.slo_rounds
-                    );
-                    self.say(now, "slo", format!("broken: {which} ({row})"));
-                    if self.state.breaks >= self.rules.slo_rounds {
-                        self.doubt(measured.excess);
-                        self.roll_back(now, format!("a constraint is broken: {which}"));
-                    }
+                    let why = format!("a constraint is broken: {which}");
+                    self.broke(now, &format!("broken: {which}"), why, measured.excess);
                 }
                 // Repeats of a bad moment are no independent rounds.
                 round.counts = self.state.breaks == 0;
             }
-            Seen::Unmeasured(reason) => {
+            Seen::OneSided(reason) if round.of_promoted => {
+                self.state.unmeasured += 1;
+                let what = "what is promoted cannot be measured, and the control can";
+                let what = format!("{what}: {reason}");
+                self.broke(now, &what, what.clone(), DRIFT_SD_MIN);
+            }
+            Seen::Unmeasured(reason) | Seen::OneSided(reason) => {
                 if self.state.unmeasured == 0 {
                     self.say(
                         now,
@@ -516,6 +519,22 @@ impl Controller {
             self.drifted(now, &series);
         }
         round
+    }
+
+    /// A round that speaks against what is promoted. The others of the row follow at once.
+    fn broke(&mut self, now: Timestamp, text: &str, why: String, excess: f64) {
+        self.state.breaks += 1;
+        self.state.next_round = now;
+        let (breaks, of) = (self.state.breaks, self.rules.slo_rounds);
+        self.say(
+            now,
+            "slo",
+            format!("{text} ({breaks} of {of} rounds in a row)"),
+        );
+        if breaks >= of {
+            self.doubt(excess);
+            self.roll_back(now, why);
+        }
     }
 
     /// Gives a round to the tests; returns those that alarm.

@@ -188,13 +188,19 @@ pub fn watch(
     let (measured, blocks, end) = evaluate_to_end(evaluation, &arm, bench, ledger);
     match end {
         // The service takes what is in force as little as the round's side: what the round saw leads to the rollback.
-        Err(TunerError::Reapply(_)) if matches!(measured, Err(Fault::Configuration(_))) => {}
+        Err(TunerError::Reapply(_))
+            if matches!(
+                measured,
+                Err(Fault::Configuration(_) | Fault::Unmeasured(_))
+            ) => {}
         end => end?,
     }
     Ok(match measured {
         Ok((_, measurement)) => Some(seen(spec, &measurement, &blocks)),
         Err(Fault::Configuration(reason)) => Some(Seen::Crashed(reason)),
-        Err(Fault::Harness(reason) | Fault::Unmeasured(reason)) => Some(Seen::Unmeasured(reason)),
+        Err(Fault::Harness(reason)) => Some(Seen::Unmeasured(reason)),
+        // In each round and in each block the control's load is the first to be looked at.
+        Err(Fault::Unmeasured(reason)) => Some(Seen::OneSided(reason)),
         Err(Fault::Interrupted(_)) => None,
     })
 }

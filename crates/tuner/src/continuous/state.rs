@@ -33,7 +33,7 @@ pub struct State {
     pub next_round: Timestamp,
     /// Rounds so far, the unmeasured ones included.
     pub rounds: usize,
-    /// Rounds in a row that broke a constraint.
+    /// Rounds in a row that broke a constraint, or in which only what is promoted could not be measured.
     pub breaks: usize,
     /// Rounds in a row that could not be measured.
     pub unmeasured: usize,
@@ -240,6 +240,8 @@ pub enum Seen {
     Measured(Measured),
     /// Nobody's fault that is known: says nothing.
     Unmeasured(String),
+    /// The control was measured, and what it was compared with could not be.
+    OneSided(String),
     /// The service did not survive the configuration in force.
     Crashed(String),
 }

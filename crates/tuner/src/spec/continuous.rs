@@ -47,7 +47,8 @@ pub struct ContinuousSpec {
     pub weekends: bool,
     /// False alarms of all drift tests together, a day, at the most.
     pub false_alarms_per_day: f64,
-    /// Rounds in a row that break a constraint before it is rolled back; after the first, the others follow at once.
+    /// Rounds in a row that break a constraint, or in which only what is promoted cannot be measured, before it is rolled back;
+    /// after the first, the others follow at once.
     pub slo_rounds: usize,
     /// Promotions in a day of `time_zone`, at the most. A rollback is always allowed.
     pub changes_per_day: usize,
