@@ -7,7 +7,7 @@ use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::EvaluationRecord;
-use tuner::spec::{BudgetSpec, CheckedSpec, as_written_here};
+use tuner::spec::{BudgetSpec, CheckedSpec, Mode, as_written_here};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -291,12 +291,16 @@ impl Coordinator {
     /// [`Error::Conflict`] where nothing was promoted, or the host is in use.
     pub fn roll_back(&self, id: i64) -> Result<Vec<String>, Error> {
         let row = self.store.experiment(id)?;
-        if row.promotion.is_none() {
+        let state = self.store.continuous(id)?;
+        if row.promotion.is_none() && state.is_none_or(|state| state.promoted.is_none()) {
             return Err(refused(id, row.state, "nothing of it is in force"));
         }
         let control = row.report.control.clone();
         let changed = self.apply(&row, &control)?;
-        self.store.set_promotion(id, None)?;
+        match row.spec.mode {
+            Mode::Once => self.store.set_promotion(id, None)?,
+            Mode::Continuous => self.keep_rollback_by_hand(&row)?,
+        }
         Ok(changed)
     }
 

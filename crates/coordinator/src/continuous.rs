@@ -17,7 +17,7 @@ use tuner::spec::{AlertSpec, CheckedSpec};
 use crate::coordinator::{Coordinator, Progress};
 use crate::error::Error;
 use crate::sitting::Sitting;
-use crate::store::{Promotion, State, Wish};
+use crate::store::{ExperimentRow, Promotion, State, Wish};
 
 /// How soon a wish of its user is heeded while nothing is to be done.
 const LOOK: Duration = Duration::from_millis(200);
@@ -62,10 +62,16 @@ impl Coordinator {
     ) -> Result<(), Error> {
         let mut controller = self.controller(id, spec)?;
         let row = self.store.experiment(id)?;
-        if row.promotion.is_none() && controller.state().promoted.is_some() {
-            controller.rolled_back_by_hand(Timestamp::now());
-        }
         let promoted = controller.state().promoted.as_ref();
+        // A row that says that something was begun is of a change that has been undone since, or will be finished.
+        let in_force = promoted.map(|promoted| Promotion {
+            is_complete: true,
+            ..row.promotion.unwrap_or_else(|| Promotion {
+                is_complete: true,
+                changed: Vec::new(),
+                at: promoted.since,
+            })
+        });
         live.set_home(promoted.map(|it| it.configuration.clone()));
         let mut host = Host {
             coordinator: self,
@@ -73,7 +79,7 @@ impl Coordinator {
             spec,
             interrupt,
             live,
-            in_force: row.promotion.filter(|promotion| promotion.is_complete),
+            in_force,
             is_applied: false,
             kept: None,
         };
@@ -105,6 +111,16 @@ impl Coordinator {
         Err(Error::Conflict(
             "not every knob could be restored; `slackline restore` says which".into(),
         ))
+    }
+
+    /// Its user has put the control's configuration in force.
+    pub(crate) fn keep_rollback_by_hand(&self, row: &ExperimentRow) -> Result<(), Error> {
+        let mut controller = self.controller(row.id, &self.checked(row)?)?;
+        controller.rolled_back_by_hand(Timestamp::now());
+        let entries = controller.take_entries();
+        let state = controller.state();
+        self.store
+            .keep_continuous(row.id, state, None, &entries, Some(None))
     }
 
     /// The service cannot be told of its own configuration any more. Where that is what the running experiment has promoted,
@@ -219,7 +235,11 @@ impl World for Host<'_> {
         // Begun, and not known yet how far it comes.
         let begun = state.acting.is_some().then(|| Promotion {
             is_complete: false,
-            changed: Vec::new(),
+            // So that what a refusal leaves in force is known after a kill as well.
+            changed: self
+                .in_force
+                .as_ref()
+                .map_or_else(Vec::new, |promotion| promotion.changed.clone()),
             at: Timestamp::now(),
         });
         let promotion = match (std::mem::take(&mut self.is_applied), &begun) {

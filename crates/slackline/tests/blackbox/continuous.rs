@@ -265,6 +265,50 @@ fn what_the_service_no_longer_accepts_is_rolled_back_after_a_kill() {
     assert_eq!(server.end(), 128 + 15);
 }
 
+/// The rollback's reload hangs, and is refused at last; those of rounds are not.
+const STUCK: &str = r#"case "$(readlink /proc/$$/fd/1)" in */experiment/apply*)
+  if [ -e stuck ] && [ "$v" = 50 ]; then touch hanging; sleep 1; rm -f hanging; exit 1; fi;; esac"#;
+
+#[test]
+fn a_rollback_that_is_refused_after_a_kill_leaves_what_is_promoted_on_record() {
+    let toy = attached(STUCK);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let number_of_it = id.to_string();
+    let before = wait_until(&server, id, is_promoted);
+    for name in ["stuck", "slow"] {
+        std::fs::write(toy.path(name), "").unwrap();
+    }
+    toy.wait_for("hanging");
+    server.kill();
+    let server = Server::start(&toy);
+    let shown = wait_until(&server, id, |shown| said(shown, "refused", "rollback") > 0);
+    assert_eq!(
+        shown["promotion"]["changed"], before["promotion"]["changed"],
+        "{shown:#}"
+    );
+    server.does(&["stop", &number_of_it]).with_code(0);
+    let shown = server.wait_for(id, &["stopped"]);
+    assert_eq!(shown["promotion"]["is_complete"], true, "{shown:#}");
+    assert_eq!(promoted(&shown), promoted(&before));
+    assert_eq!(read(&toy, "live"), promoted(&before));
+
+    std::fs::remove_file(toy.path("stuck")).unwrap();
+    server.does(&["rollback", &number_of_it]).with_code(0);
+    let shown = server.get(&format!("/experiments/{id}"));
+    assert_eq!(shown["promotion"], Value::Null);
+    assert_eq!(said(&shown, "rollback", "by its user"), 1, "{shown:#}");
+    assert_eq!(shown["continuous"]["promoted"], Value::Null, "{shown:#}");
+    server.does(&["resume", &number_of_it]).with_code(0);
+    let rounds = number(&shown, "rounds");
+    let shown = wait_until(&server, id, |shown| number(shown, "rounds") > rounds);
+    assert_eq!(shown["continuous"]["promoted"], Value::Null, "{shown:#}");
+    server.does(&["stop", &number_of_it]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    assert_eq!(read(&toy, "live"), FIRST);
+    assert_eq!(server.end(), 128 + 15);
+}
+
 /// A rule that fires, or does not.
 fn rule(expression: &str) -> String {
     format!("groups: [{{ name: test, rules: [{{ alert: Incident, expr: '{expression}' }}] }}]\n")

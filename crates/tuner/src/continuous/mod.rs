@@ -303,6 +303,7 @@ impl Controller {
         self.say(now, "rollback", "by its user");
         self.state.promoted = None;
         self.state.acting = None;
+        self.state.breaks = 0;
         self.state.rollbacks += 1;
         self.restart(GAIN);
         self.search_later(now);
