@@ -49,7 +49,9 @@ impl Coordinator {
             return Ok(None);
         }
         let spec = self.checked(&row)?;
-        Ok(Some(self.controller(id, &spec)?.view(Timestamp::now())))
+        let resting = (row.state != State::Running).then(|| row.state.name());
+        let controller = self.controller(id, &spec)?;
+        Ok(Some(controller.view(Timestamp::now(), resting)))
     }
 
     /// One sitting of a continuous experiment: until its user or the end of the coordinator.
@@ -285,9 +287,12 @@ impl World for Host<'_> {
             &mut self.live,
             &mut sitting,
         )?;
-        if let Some(Tuned::Ended { .. }) = tuned {
-            self.keep_report(&report).map_err(TunerError::from)?;
+        match &tuned {
+            Some(Tuned::Ended { .. }) => self.keep_report(&report),
+            Some(Tuned::Failed { reason, .. }) => self.coordinator.store.lose(self.id, reason),
+            _ => Ok(()),
         }
+        .map_err(TunerError::from)?;
         self.progress(None);
         Ok(tuned)
     }

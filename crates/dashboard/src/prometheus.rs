@@ -38,15 +38,7 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
     let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
         family(&mut out, name, kind, help, samples);
     };
-    let states = [
-        ExperimentState::Queued,
-        ExperimentState::Running,
-        ExperimentState::Paused,
-        ExperimentState::Done,
-        ExperimentState::Stopped,
-        ExperimentState::Failed,
-    ];
-    let counted = states.map(|state| {
+    let counted = ExperimentState::ALL.map(|state| {
         let count = experiments
             .iter()
             .filter(|experiment| experiment.state == state)
@@ -121,19 +113,22 @@ fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
     let mut out = String::new();
     let states = all.iter().flat_map(|standing| {
         let labels = labels(standing.id, &standing.name);
-        let present = standing.state.doing();
-        Doing::ALL.map(|doing| {
-            (
-                format!("{{{labels},state=\"{doing}\"}}"),
-                f64::from(u8::from(doing == present)),
-            )
+        let present = standing.doing();
+        let resting = ExperimentState::ALL
+            .into_iter()
+            .filter(|state| *state != ExperimentState::Running)
+            .map(|state| state.to_string());
+        let each = Doing::ALL.map(|doing| doing.to_string()).into_iter();
+        each.chain(resting).map(move |state| {
+            let value = f64::from(u8::from(state == present));
+            (format!("{{{labels},state=\"{state}\"}}"), value)
         })
     });
     family(
         &mut out,
         "slackline_continuous_state",
         "gauge",
-        "1 for what a continuous experiment is at.",
+        "1 for what a continuous experiment is at; where it does not run, for what the experiment is.",
         &states.collect::<Vec<_>>(),
     );
     let mut each =
@@ -216,6 +211,7 @@ mod tests {
                 time_zone: Some("Europe/Berlin".into()),
                 ..Default::default()
             },
+            experiment: ExperimentState::Running,
             state: tuner::continuous::State::new(now),
         };
         let said = |standing: &Standing| text_of_continuous(std::slice::from_ref(standing), now);
@@ -239,6 +235,10 @@ mod tests {
         state.rollbacks = 3;
         let then = said(&standing);
         assert!(then.contains(&of("held", 1)), "{then}");
+        standing.experiment = ExperimentState::Failed;
+        let at_last = said(&standing);
+        assert!(at_last.contains(&of("held", 0)), "{at_last}");
+        assert!(at_last.contains(&of("failed", 1)), "{at_last}");
         for line in [
             "slackline_continuous_changes_today{experiment=\"7\",name=\"web\"} 1\n",
             "slackline_continuous_last_alarm_timestamp_seconds{experiment=\"7\",name=\"web\"} 1772323200.5\n",

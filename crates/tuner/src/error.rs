@@ -80,6 +80,14 @@ pub enum TunerError {
         "{0} was changed by someone else during the experiment and is left as found: the measurements cannot be trusted"
     )]
     Disturbed(String),
+    /// What is in force between the rounds of a continuous experiment could not be put back, again and again.
+    #[error("after each of {rounds} rounds in a row: {reason}")]
+    Unsettled {
+        /// How many.
+        rounds: usize,
+        /// What happened after the last one.
+        reason: String,
+    },
     /// What was measured could not be kept where it is to be kept.
     #[error("what was measured could not be kept: {0}")]
     Ledger(#[source] Box<dyn std::error::Error + Send + Sync>),

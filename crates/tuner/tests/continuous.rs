@@ -156,7 +156,7 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
         actions[..],
         [Action::Watch(_), Action::Watch(_), Action::RollBack]
     ));
-    let view = controller.view(BEGIN);
+    let view = controller.view(BEGIN, None);
     assert!(
         view.lines[1].contains("could not be measured, up to now: 3"),
         "{:?}",
@@ -173,6 +173,47 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     let (_, actions) = after(&spec, &vec![Seen::Unmeasured("no answer".into()); 9]);
     let waits = |action: &Action| matches!(action, Action::Wait(_));
     assert!(actions.iter().all(waits), "{actions:?}");
+}
+
+#[test]
+fn one_hiccup_at_the_end_of_a_round_is_no_end() {
+    let spec = spec();
+    let hiccup = || Seen::Unsettled("the reload failed".into());
+    let rounds = [hiccup(), hiccup(), Seen::Unmeasured("out".into()), hiccup()];
+    let (mut controller, actions) = after(&spec, &rounds);
+    assert_eq!(controller.gives_up(), None);
+    let Action::Wait(until) = &actions[1] else {
+        panic!("{actions:?}");
+    };
+    assert!(until.duration_since(BEGIN).as_secs() <= 12, "{until}");
+    let entries = controller.take_entries();
+    assert_eq!(entries[1].text, "the reload failed (2 of 3 in a row)");
+    let (controller, _) = after(&spec, &[hiccup(), hiccup(), hiccup()]);
+    assert_eq!(controller.gives_up(), Some(3));
+    assert!(controller.state().promoted.is_some());
+    let rules = spec.continuous.clone().unwrap();
+    let control = spec.space.default_configuration();
+    let resumed = Controller::resume(rules, control, controller.state().clone(), &[]);
+    assert_eq!(resumed.gives_up(), None);
+}
+
+#[test]
+fn nothing_is_watched_while_the_experiment_rests() {
+    let spec = spec();
+    let (controller, _) = after(&spec, &[]);
+    let first = |resting| controller.view(BEGIN, resting).lines[0].clone();
+    assert!(first(None).contains("; watched against the control"));
+    let resting = first(Some("failed"));
+    let ends = "when verified, and not watched: the experiment is failed; 0 rounds so far";
+    assert!(resting.ends_with(ends), "{resting}");
+    let (mut controller, _) = after(&spec, &[]);
+    controller.rolled_back_by_hand(BEGIN);
+    let view = controller.view(BEGIN, Some("paused"));
+    assert!(
+        !view.lines.concat().contains("promoted"),
+        "{:?}",
+        view.lines
+    );
 }
 
 /// A bench whose sides, and whose way back, fail as they are told.
@@ -245,4 +286,7 @@ fn a_round_says_whose_side_failed() {
         Some(Seen::Unmeasured(_))
     ));
     assert!(matches!(seen(None, None, 0.0), Some(Seen::OneSided(_))));
+    for hiccup in [reapply(), Some(TunerError::Disturbed("x".into()))] {
+        assert!(matches!(seen(None, hiccup, 1.0), Some(Seen::Unsettled(_))));
+    }
 }

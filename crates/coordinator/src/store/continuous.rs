@@ -4,7 +4,7 @@ use tuner::continuous::{Entry, Round, State};
 use tuner::spec::{ContinuousSpec, Spec};
 
 use super::database::Cell;
-use super::experiments::{Promotion, find};
+use super::experiments::{Promotion, State as ExperimentState, find, state};
 use super::{Store, json, to_json};
 use crate::error::Error;
 
@@ -17,8 +17,21 @@ pub struct Standing {
     pub name: String,
     /// What its specification says of it.
     pub rules: ContinuousSpec,
+    /// What its experiment is doing: nothing is watched unless it runs.
+    pub experiment: ExperimentState,
     /// The state.
     pub state: State,
+}
+
+impl Standing {
+    /// What it is at, in one word.
+    #[must_use]
+    pub fn doing(&self) -> String {
+        match self.experiment {
+            ExperimentState::Running => self.state.doing().to_string(),
+            resting => resting.to_string(),
+        }
+    }
 }
 
 impl Store {
@@ -44,7 +57,7 @@ impl Store {
     pub fn all_continuous(&self) -> Result<Vec<Standing>, Error> {
         let rows = self.read(|database| {
             database.query(
-                "SELECT id, name, spec, continuous FROM experiments WHERE continuous IS NOT NULL ORDER BY id DESC",
+                "SELECT id, name, spec, continuous, state FROM experiments WHERE continuous IS NOT NULL ORDER BY id DESC",
                 &[],
             )
         })?;
@@ -54,6 +67,7 @@ impl Store {
                 id: row[0].int().unwrap_or(0),
                 name: row[1].text().unwrap_or_default().to_owned(),
                 rules: spec.continuous.unwrap_or_default(),
+                experiment: state(&row[4])?,
                 state: json(&row[3])?,
             })
         };

@@ -29,7 +29,8 @@ pub enum State {
 }
 
 impl State {
-    const ALL: [Self; 6] = [
+    /// Each of them.
+    pub const ALL: [Self; 6] = [
         Self::Queued,
         Self::Running,
         Self::Paused,
@@ -227,7 +228,7 @@ fn row(cells: &[Cell]) -> Result<ExperimentRow, Error> {
     })
 }
 
-fn state(cell: &Cell) -> Result<State, Error> {
+pub(super) fn state(cell: &Cell) -> Result<State, Error> {
     let text = cell.text().unwrap_or_default();
     let mut states = State::ALL.into_iter();
     states
@@ -256,6 +257,15 @@ pub(super) fn find(database: &mut Database, id: i64) -> Result<ExperimentRow, Er
         .first()
         .ok_or_else(|| Error::NotFound(format!("experiment {id}")))?;
     row(found)
+}
+
+fn lose(database: &mut Database, id: i64, why: Option<&str>) -> Result<(), Error> {
+    database.execute(
+        "UPDATE evaluations SET outcome = 'failed', failure = 'lost', reason = $1 \
+         WHERE experiment = $2 AND outcome = 'running'",
+        &[why.into(), id.into()],
+    )?;
+    Ok(())
 }
 
 impl Store {
@@ -392,13 +402,13 @@ impl Store {
                 "UPDATE experiments SET state = $1, wish = NULL, message = $2, report = $3 WHERE id = $4",
                 &[state.name().into(), message.into(), report.as_str().into(), id.into()],
             )?;
-            database.execute(
-                "UPDATE evaluations SET outcome = 'failed', failure = 'lost', reason = $1 \
-                 WHERE experiment = $2 AND outcome = 'running'",
-                &[message.into(), id.into()],
-            )?;
-            Ok(())
+            lose(database, id, message)
         })
+    }
+
+    /// The end of a search in the middle of an evaluation, while its experiment goes on.
+    pub(crate) fn lose(&self, id: i64, why: &str) -> Result<(), Error> {
+        self.change(|database| lose(database, id, Some(why)))
     }
 
     /// Why an experiment waits, if it does.

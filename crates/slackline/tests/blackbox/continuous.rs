@@ -309,6 +309,66 @@ fn a_rollback_that_is_refused_after_a_kill_leaves_what_is_promoted_on_record() {
     assert_eq!(server.end(), 128 + 15);
 }
 
+/// The way back at the end of a round fails, once or for good.
+const HICCUPS: &str = r#"case "$(readlink /proc/$$/fd/1)" in */state/apply.out)
+  if [ -e once ] || [ -e always ]; then rm -f once; exit 1; fi;; esac"#;
+
+#[test]
+fn a_reload_that_fails_once_at_the_end_of_a_round_does_not_end_the_watch() {
+    let toy = attached(HICCUPS);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let shown = wait_until(&server, id, is_promoted);
+    let rounds = number(&shown, "rounds");
+    std::fs::write(toy.path("once"), "").unwrap();
+    let shown = wait_until(&server, id, |shown| {
+        said(shown, "measured", "again") == 1 && number(shown, "rounds") > rounds + 2
+    });
+    assert_eq!(shown["state"], "running");
+    assert_eq!(
+        said(&shown, "unmeasured", "(1 of 3 in a row)"),
+        1,
+        "{shown:#}"
+    );
+    // Where it never succeeds, the control's configuration is what is left.
+    std::fs::write(toy.path("always"), "").unwrap();
+    let shown = wait_until(&server, id, |shown| number(shown, "rollbacks") == 1);
+    assert_eq!(
+        said(&shown, "unmeasured", "(3 of 3 in a row)"),
+        1,
+        "{shown:#}"
+    );
+    std::fs::remove_file(toy.path("always")).unwrap();
+    server.does(&["stop", &id.to_string()]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    assert_eq!(read(&toy, "live"), FIRST);
+    assert_eq!(server.end(), 128 + 15);
+}
+
+#[test]
+fn a_knob_that_others_write_ends_the_watch_only_if_they_go_on() {
+    let mut toy = toy();
+    let [disturbed, knob] = ["disturbed", "knob"].map(|name| toy.path(name).display().to_string());
+    toy.load_after(&format!("[ ! -e {disturbed} ] || echo 44 > {knob}"));
+    let server = Server::start(&toy);
+    let id = server.create();
+    wait_until(&server, id, is_promoted);
+    std::fs::write(&disturbed, "").unwrap();
+    let shown = wait_until(&server, id, |shown| {
+        said(shown, "unmeasured", "changed by someone else") > 0
+    });
+    assert_eq!(shown["state"], "running", "{shown:#}");
+    let shown = server.wait_for(id, &["failed"]);
+    assert_eq!(said(&shown, "unmeasured", "in a row"), 3, "{shown:#}");
+    let first = &shown["continuous"]["lines"][0];
+    let first = first.as_str().unwrap();
+    assert!(
+        first.contains("not watched: the experiment is failed"),
+        "{first}"
+    );
+    assert_eq!(server.end(), 128 + 15);
+}
+
 /// A rule that fires, or does not.
 fn rule(expression: &str) -> String {
     format!("groups: [{{ name: test, rules: [{{ alert: Incident, expr: '{expression}' }}] }}]\n")

@@ -25,6 +25,7 @@ mod calendar;
 mod run;
 pub mod simulation;
 mod state;
+mod view;
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,6 @@ use bayes_opt::Configuration;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use latency_stats::{DriftTest, mean_interval};
-use serde::Serialize;
 
 pub use alert::{Alert, ask};
 pub use calendar::Hours;
@@ -40,6 +40,8 @@ pub use run::{Applied, Flow, Task, Tuned, World, run, tune, watch};
 pub use state::{
     Acting, Asked, Candidate, Doing, Entry, Measured, Promoted, Round, Searching, Seen, State,
 };
+
+pub use view::{TestValue, View};
 
 use crate::ledger::Drift;
 use crate::spec::AlertSpec;
@@ -55,6 +57,9 @@ const RECENT_MAX: usize = 8;
 
 /// How soon a rollback or promotion that was refused is tried again.
 const AGAIN_S: i64 = 10;
+
+/// As many rounds in a row after which not everything could be put back end the sitting.
+const UNSETTLED_MAX: usize = 3;
 
 /// A search that leaves nothing in force is repeated after a day, then after two, four, and every eight days.
 const SEARCH_AGAIN_S: f64 = 86_400.0;
@@ -120,104 +125,6 @@ pub enum Observation {
     Applied(Applied),
 }
 
-/// One drift test as it stands.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TestValue {
-    /// A metric of the control, or `gain`.
-    pub series: String,
-    /// Evidence for a change.
-    pub evidence: f64,
-    /// At which there is an alarm.
-    pub threshold: f64,
-    /// Rounds since it began.
-    pub rounds: usize,
-}
-
-/// How a continuous experiment stands, for whoever shows it.
-#[derive(Clone, Debug, Serialize)]
-pub struct View {
-    /// The state.
-    #[serde(flatten)]
-    pub state: State,
-    /// The drift tests.
-    pub tests: Vec<TestValue>,
-    /// Promotions today.
-    pub changes_today: usize,
-    /// How many there may be.
-    pub changes_per_day: usize,
-    /// From when on something may be changed: now, or the next opening of the hours and of the budget.
-    pub next_window: Timestamp,
-    /// The time zone of days and hours.
-    pub time_zone: String,
-    /// All this in words, a line each.
-    pub lines: Vec<String>,
-}
-
-impl View {
-    fn in_words(&self, now: Timestamp) -> Vec<String> {
-        let state = &self.state;
-        let mut lines = vec![match (&state.acting, &state.promoted) {
-            (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
-            (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
-            (None, Some(promoted)) => format!(
-                "promoted {:.0}, {:+.1} % when verified; watched against the control, round {}",
-                promoted.since,
-                100.0 * promoted.gain.exp_m1(),
-                state.rounds
-            ),
-            (None, None) => format!(
-                "the control's configuration is in force, round {}",
-                state.rounds
-            ),
-        }];
-        if state.unmeasured > 0 {
-            lines.push(format!(
-                "rounds in a row that could not be measured, up to now: {}",
-                state.unmeasured
-            ));
-        }
-        let doing = match (&state.searching, &state.due, &state.candidate) {
-            (Some(searching), ..) => Some(format!(
-                "searching since {:.0}: {}",
-                searching.since,
-                state.due.as_deref().unwrap_or("")
-            )),
-            (None, _, Some(_)) => {
-                Some("a verified configuration waits for its promotion".to_owned())
-            }
-            (None, Some(due), None) => Some(format!("a search is due: {due}")),
-            (None, None, None) => None,
-        };
-        lines.extend(doing);
-        lines.extend(
-            state
-                .held
-                .as_ref()
-                .map(|why| format!("nothing is changed now: {why}")),
-        );
-        lines.extend(self.tests.iter().map(|test| {
-            format!(
-                "drift of {}: evidence {:.1} after {} rounds, alarm at {:.0}",
-                test.series, test.evidence, test.rounds, test.threshold
-            )
-        }));
-        let window = if self.next_window <= now {
-            "now".to_owned()
-        } else {
-            format!("{:.0}", self.next_window)
-        };
-        lines.push(format!(
-            "changes today ({}): {} of {}; next allowed: {window}",
-            self.time_zone, self.changes_today, self.changes_per_day
-        ));
-        lines.push(format!(
-            "so far: {} alarms, {} promotions, {} rollbacks",
-            state.alarms, state.promotions, state.rollbacks
-        ));
-        lines
-    }
-}
-
 /// The state machine.
 #[derive(Debug)]
 pub struct Controller {
@@ -248,6 +155,8 @@ impl Controller {
             control,
             state,
         };
+        // Whoever has it go on has seen to it, or wants it tried again.
+        controller.state.unsettled = 0;
         let names = controller.rules.metrics.clone();
         for (index, name) in names.into_iter().chain([GAIN.to_owned()]).enumerate() {
             let test = DriftTest::new(controller.rules.run_length, index as u64);
@@ -271,31 +180,15 @@ impl Controller {
         &self.rules
     }
 
+    /// After how many rounds in a row not everything could be put back, where that is enough.
+    #[must_use]
+    pub fn gives_up(&self) -> Option<usize> {
+        (self.state.unsettled >= UNSETTLED_MAX).then_some(self.state.unsettled)
+    }
+
     /// What has happened since this was last asked, to be kept with the state.
     pub fn take_entries(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.entries)
-    }
-
-    /// How it stands.
-    #[must_use]
-    pub fn view(&self, now: Timestamp) -> View {
-        let test = |(name, test): (&String, &DriftTest)| TestValue {
-            series: name.clone(),
-            evidence: test.evidence(),
-            threshold: test.threshold(),
-            rounds: test.len(),
-        };
-        let mut view = View {
-            lines: Vec::new(),
-            tests: self.tests.iter().map(test).collect(),
-            changes_today: self.changes_today(now),
-            changes_per_day: self.rules.changes_per_day,
-            next_window: self.next_window(now),
-            time_zone: self.rules.time_zone.iana_name().unwrap_or("UTC").to_owned(),
-            state: self.state.clone(),
-        };
-        view.lines = view.in_words(now);
-        view
     }
 
     /// Somebody has put the control's configuration in force by hand.
@@ -311,6 +204,7 @@ impl Controller {
 
     /// The control's configuration has been put in force, as the service could not be told of what is promoted any more.
     pub fn fell_back(&mut self, now: Timestamp, reason: String) {
+        self.doubt(DRIFT_SD_MIN);
         self.roll_back(now, reason);
         self.applied(now, Ok(Vec::new()));
     }
@@ -471,6 +365,9 @@ impl Controller {
         };
         let every_s = self.rules.round_every_s;
         self.state.next_round = after(now, every_s);
+        if !matches!(round.seen, Seen::Unsettled(_)) {
+            self.state.unsettled = 0;
+        }
         match &round.seen {
             Seen::Measured(measured) => {
                 if std::mem::take(&mut self.state.unmeasured) > 0 {
@@ -492,6 +389,14 @@ impl Controller {
                 }
                 // Repeats of a bad moment are no independent rounds.
                 round.counts = self.state.breaks == 0;
+            }
+            Seen::Unsettled(reason) => {
+                self.state.unmeasured += 1;
+                self.state.unsettled += 1;
+                // Soon: until a round ends well, it is open what is in force.
+                self.state.next_round = after(now, every_s.min(AGAIN_S as f64));
+                let row = format!("{} of {UNSETTLED_MAX} in a row", self.state.unsettled);
+                self.say(now, "unmeasured", format!("{reason} ({row})"));
             }
             Seen::OneSided(reason) if round.of_promoted => {
                 self.state.unmeasured += 1;
@@ -651,7 +556,11 @@ impl Controller {
                     searching.is_begun = true;
                 }
             }
-            Tuned::Failed { evaluated, reason } => {
+            Tuned::Failed {
+                evaluated,
+                reason,
+                is_unsettled,
+            } => {
                 self.state.evaluated = evaluated;
                 self.state.searching = None;
                 self.say(
@@ -660,6 +569,10 @@ impl Controller {
                     format!("failed: {reason}; tried again later"),
                 );
                 self.state.not_before = after(now, self.rules.round_every_s);
+                if is_unsettled {
+                    // The service may be without what is promoted: a round puts that right.
+                    self.state.next_round = now;
+                }
             }
             Tuned::Ended {
                 evaluated,
@@ -730,6 +643,7 @@ impl Controller {
             }
             (Acting::Promote(_), Err(reason)) => {
                 self.say(now, "refused", format!("the promotion: {reason}"));
+                self.state.next_round = now;
                 if self.state.promoted.is_none() {
                     self.search_later(now);
                 }

@@ -57,6 +57,8 @@ pub enum Tuned {
         evaluated: usize,
         /// Why.
         reason: String,
+        /// What is in force could not be put back after it, or somebody else changed a knob in it.
+        is_unsettled: bool,
     },
 }
 
@@ -163,6 +165,12 @@ pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), Tun
         let now = world.now();
         let round = controller.observe(now, observation);
         world.keep(controller, round.as_ref())?;
+        if let (Some(round), Some(rounds)) = (&round, controller.gives_up())
+            && let Seen::Unsettled(reason) = &round.seen
+        {
+            let reason = reason.clone();
+            return Err(TunerError::Unsettled { rounds, reason });
+        }
         if world.wait(now) == Flow::End {
             return Ok(());
         }
@@ -186,22 +194,20 @@ pub fn watch(
     };
     let evaluation = Evaluation::new(Rules::of_round(spec), None);
     let (measured, blocks, end) = evaluate_to_end(evaluation, &arm, bench, ledger);
-    match end {
-        // The service takes what is in force as little as the round's side: what the round saw leads to the rollback.
-        Err(TunerError::Reapply(_))
-            if matches!(
-                measured,
-                Err(Fault::Configuration(_) | Fault::Unmeasured(_))
-            ) => {}
-        end => end?,
-    }
-    Ok(match measured {
-        Ok((_, measurement)) => Some(seen(spec, &measurement, &blocks)),
-        Err(Fault::Configuration(reason)) => Some(Seen::Crashed(reason)),
-        Err(Fault::Harness(reason)) => Some(Seen::Unmeasured(reason)),
+    let unsettled = match end {
+        Ok(()) => None,
+        Err(error @ (TunerError::Reapply(_) | TunerError::Disturbed(_))) => Some(error.to_string()),
+        Err(error) => return Err(error),
+    };
+    Ok(match (measured, unsettled) {
+        (Err(Fault::Interrupted(_)), _) => None,
+        // What the promoted configuration has done leads to its rollback, also where the way back to it fails.
+        (Err(Fault::Configuration(reason)), _) => Some(Seen::Crashed(reason)),
         // In each round and in each block the control's load is the first to be looked at.
-        Err(Fault::Unmeasured(reason)) => Some(Seen::OneSided(reason)),
-        Err(Fault::Interrupted(_)) => None,
+        (Err(Fault::Unmeasured(reason)), _) => Some(Seen::OneSided(reason)),
+        (_, Some(reason)) => Some(Seen::Unsettled(reason)),
+        (Err(Fault::Harness(reason)), None) => Some(Seen::Unmeasured(reason)),
+        (Ok((_, measurement)), None) => Some(seen(spec, &measurement, &blocks)),
     })
 }
 
@@ -269,10 +275,13 @@ pub fn tune(
         Some(
             error @ (TunerError::Control { .. }
             | TunerError::Load { .. }
-            | TunerError::Optimizer(_)),
+            | TunerError::Optimizer(_)
+            | TunerError::Reapply(_)
+            | TunerError::Disturbed(_)),
         ) => Some(Tuned::Failed {
             evaluated: counted,
             reason: error.to_string(),
+            is_unsettled: matches!(error, TunerError::Reapply(_) | TunerError::Disturbed(_)),
         }),
         Some(error) => return Err(error),
         None if report.interrupted.is_some() => None,

@@ -35,8 +35,11 @@ pub struct State {
     pub rounds: usize,
     /// Rounds in a row that broke a constraint, or in which only what is promoted could not be measured.
     pub breaks: usize,
-    /// Rounds in a row that could not be measured.
+    /// Rounds in a row that could not be measured, whyever.
     pub unmeasured: usize,
+    /// Rounds in a row after which not everything could be put back.
+    #[serde(default)]
+    pub unsettled: usize,
     /// Evaluations so far.
     pub evaluated: usize,
     /// Each drift test counts rounds after this one.
@@ -79,6 +82,7 @@ impl State {
             rounds: 0,
             breaks: 0,
             unmeasured: 0,
+            unsettled: 0,
             evaluated: 0,
             since: BTreeMap::new(),
             drifts: Vec::new(),
@@ -240,6 +244,8 @@ pub enum Seen {
     Measured(Measured),
     /// Nobody's fault that is known: says nothing.
     Unmeasured(String),
+    /// Somebody else changed a knob in it, or the service could not be told of what stays in force after it: says nothing.
+    Unsettled(String),
     /// The control was measured, and what it was compared with could not be.
     OneSided(String),
     /// The service did not survive the configuration in force.

@@ -1,0 +1,140 @@
+//! How a continuous experiment stands, in numbers and in words.
+
+use jiff::Timestamp;
+use latency_stats::DriftTest;
+use serde::Serialize;
+
+use super::{Acting, Controller, State};
+
+/// One drift test as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TestValue {
+    /// A metric of the control, or `gain`.
+    pub series: String,
+    /// Evidence for a change.
+    pub evidence: f64,
+    /// At which there is an alarm.
+    pub threshold: f64,
+    /// Rounds since it began.
+    pub rounds: usize,
+}
+
+/// How a continuous experiment stands, for whoever shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct View {
+    /// The state.
+    #[serde(flatten)]
+    pub state: State,
+    /// The drift tests.
+    pub tests: Vec<TestValue>,
+    /// Promotions today.
+    pub changes_today: usize,
+    /// How many there may be.
+    pub changes_per_day: usize,
+    /// From when on something may be changed: now, or the next opening of the hours and of the budget.
+    pub next_window: Timestamp,
+    /// The time zone of days and hours.
+    pub time_zone: String,
+    /// All this in words, a line each.
+    pub lines: Vec<String>,
+}
+
+impl View {
+    fn in_words(&self, now: Timestamp, resting: Option<&str>) -> Vec<String> {
+        let state = &self.state;
+        let what = match (&state.acting, &state.promoted) {
+            (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
+            (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
+            (None, Some(promoted)) => format!(
+                "promoted {:.0}, {:+.1} % when verified",
+                promoted.since,
+                100.0 * promoted.gain.exp_m1(),
+            ),
+            (None, None) => "the control's configuration is in force".to_owned(),
+        };
+        let rounds = state.rounds;
+        let mut lines = vec![match (resting, &state.acting, &state.promoted) {
+            (Some(resting), Some(_), _) => format!("{what}; it waits: the experiment is {resting}"),
+            (Some(resting), None, _) => format!(
+                "{what}, and not watched: the experiment is {resting}; {rounds} rounds so far"
+            ),
+            (None, Some(_), _) => what,
+            (None, None, Some(_)) => {
+                format!("{what}; watched against the control, round {rounds}")
+            }
+            (None, None, None) => format!("{what}, round {rounds}"),
+        }];
+        if state.unmeasured > 0 {
+            lines.push(format!(
+                "rounds in a row that could not be measured, up to now: {}",
+                state.unmeasured
+            ));
+        }
+        let doing = match (&state.searching, &state.due, &state.candidate) {
+            (Some(searching), ..) if resting.is_some() => {
+                Some(format!("a search has begun {:.0}", searching.since))
+            }
+            (Some(searching), ..) => Some(format!(
+                "searching since {:.0}: {}",
+                searching.since,
+                state.due.as_deref().unwrap_or("")
+            )),
+            (None, _, Some(_)) => {
+                Some("a verified configuration waits for its promotion".to_owned())
+            }
+            (None, Some(due), None) => Some(format!("a search is due: {due}")),
+            (None, None, None) => None,
+        };
+        lines.extend(doing);
+        lines.extend(
+            state
+                .held
+                .as_ref()
+                .map(|why| format!("nothing is changed now: {why}")),
+        );
+        lines.extend(self.tests.iter().map(|test| {
+            format!(
+                "drift of {}: evidence {:.1} after {} rounds, alarm at {:.0}",
+                test.series, test.evidence, test.rounds, test.threshold
+            )
+        }));
+        let window = if self.next_window <= now {
+            "now".to_owned()
+        } else {
+            format!("{:.0}", self.next_window)
+        };
+        lines.push(format!(
+            "changes today ({}): {} of {}; next allowed: {window}",
+            self.time_zone, self.changes_today, self.changes_per_day
+        ));
+        lines.push(format!(
+            "so far: {} alarms, {} promotions, {} rollbacks",
+            state.alarms, state.promotions, state.rollbacks
+        ));
+        lines
+    }
+}
+
+impl Controller {
+    /// How it stands. `resting` is what its experiment is where that does not run: then nothing is watched.
+    #[must_use]
+    pub fn view(&self, now: Timestamp, resting: Option<&str>) -> View {
+        let test = |(name, test): (&String, &DriftTest)| TestValue {
+            series: name.clone(),
+            evidence: test.evidence(),
+            threshold: test.threshold(),
+            rounds: test.len(),
+        };
+        let mut view = View {
+            lines: Vec::new(),
+            tests: self.tests.iter().map(test).collect(),
+            changes_today: self.changes_today(now),
+            changes_per_day: self.rules.changes_per_day,
+            next_window: self.next_window(now),
+            time_zone: self.rules.time_zone.iana_name().unwrap_or("UTC").to_owned(),
+            state: self.state.clone(),
+        };
+        view.lines = view.in_words(now, resting);
+        view
+    }
+}
