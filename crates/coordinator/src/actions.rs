@@ -7,7 +7,7 @@ use tuner::experiment;
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::EvaluationRecord;
-use tuner::spec::{BudgetSpec, CheckedSpec, Mode, as_written_here};
+use tuner::spec::{BudgetSpec, CheckedSpec, Mode, TargetSpec, as_written_here};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -140,6 +140,7 @@ impl Coordinator {
             let why = "it has measured nothing that could be verified";
             return Err(refused(id, row.state, why));
         }
+        may_be_measured(&row)?;
         if !matches!(row.state, State::Queued | State::Running) {
             self.store.new_verification(id)?;
         }
@@ -148,6 +149,7 @@ impl Coordinator {
 
     fn queue_again(&self, id: i64, wish: Option<Wish>) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
+        may_be_measured(&row)?;
         if row.state == State::Done {
             self.store.new_verification(id)?;
         }
@@ -366,6 +368,17 @@ fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
         return Err(Error::Invalid(
             "budget.wall_time_min must be above 0".into(),
         ));
+    }
+    Ok(())
+}
+
+/// What was promoted on a service that runs by itself may not be measured in turns with the control: a sitting would leave the
+/// service told of the control's values. (Knobs come back to what is in force.)
+fn may_be_measured(row: &ExperimentRow) -> Result<(), Error> {
+    let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
+    if row.spec.mode == Mode::Once && row.promotion.is_some() && is_told {
+        let why = "what it found is in force on a service that runs by itself: roll it back first, and promote it again later";
+        return Err(refused(row.id, row.state, why));
     }
     Ok(())
 }

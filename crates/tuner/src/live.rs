@@ -35,8 +35,8 @@ pub struct Live<'a> {
     /// How long earlier sittings of the experiment took.
     before_s: f64,
     sides: Option<[ActiveSide; 2]>,
-    /// The side whose files and `apply` steps are in force.
-    applied: Side,
+    /// The side whose files and `apply` steps are in force; `None` where it is neither's, or not known.
+    applied: Option<Side>,
     /// What was last written to each knob, or found there.
     in_force: BTreeMap<Knob, String>,
     state_dir: PathBuf,
@@ -44,8 +44,6 @@ pub struct Live<'a> {
     fatal: Option<HostError>,
     /// What is in force between evaluations instead of the control's configuration: it was promoted earlier.
     home: Option<Configuration>,
-    /// That is in force, and neither side's.
-    is_at_home: bool,
 }
 
 /// One side while it runs.
@@ -77,12 +75,11 @@ impl<'a> Live<'a> {
             began: Instant::now(),
             before_s: 0.0,
             sides: None,
-            applied: Side::Control,
+            applied: None,
             in_force: BTreeMap::new(),
             state_dir: state_dir.to_owned(),
             fatal: None,
             home: None,
-            is_at_home: false,
         })
     }
 
@@ -95,7 +92,6 @@ impl<'a> Live<'a> {
 
     /// Between evaluations, this is in force and not the control's configuration: it was promoted earlier.
     pub fn set_home(&mut self, home: Option<Configuration>) {
-        self.is_at_home = home.is_some();
         self.home = home;
     }
 
@@ -122,6 +118,7 @@ impl<'a> Live<'a> {
     /// # Errors
     /// The journal cannot be read or written, or the service cannot be told.
     pub fn restore(&mut self) -> Result<RestoreReport, TunerError> {
+        self.applied = None;
         self.stop_sides()?;
         let report = self.journal.restore(&self.roots, false)?;
         if self.scratch.exists() {
@@ -154,6 +151,7 @@ impl<'a> Live<'a> {
             Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch).map_err(refused)?;
         let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
         let attached = self.spec.target.start.is_none();
+        self.applied = None;
         if attached {
             self.remember_apply().map_err(refused)?;
         }
@@ -264,9 +262,6 @@ impl<'a> Live<'a> {
 
     /// Ends an evaluation while something else than the control is to stay in force: everything is as it was before.
     fn end_at_home(&mut self) -> Result<(), TunerError> {
-        self.stop_sides()?;
-        self.applied = Side::Control;
-        self.is_at_home = true;
         let report = self.restore()?;
         if let Some(error) = self.fatal.take() {
             return Err(error.into());
@@ -323,16 +318,12 @@ impl<'a> Live<'a> {
         let Some(sides) = &self.sides else {
             return Ok(());
         };
-        let target = &self.spec.target;
-        let tells = target.start.is_none()
-            && (to != self.applied || self.is_at_home)
-            && !(target.files.is_empty() && target.apply.is_empty());
+        let tells = self.spec.target.is_told() && self.applied != Some(to);
         let knobs = sides[to.index()].knobs.clone();
         let changed = self.put(&knobs, to)?;
         if tells {
             self.remember_apply()?;
-            self.applied = to;
-            self.is_at_home = false;
+            self.applied = None;
             if let Some(sides) = &mut self.sides {
                 let side = &mut sides[to.index()];
                 side.instance
@@ -343,6 +334,7 @@ impl<'a> Live<'a> {
                 side.sampler =
                     Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?;
             }
+            self.applied = Some(to);
         }
         let settle_s = self.spec.spec.evaluation.settle_s;
         if (changed || tells) && settle_s > 0.0 {
@@ -633,7 +625,8 @@ impl Bench for Live<'_> {
         if self.home.is_some() {
             return self.end_at_home();
         }
-        let back = if self.applied == Side::Experiment && self.interrupt.signal().is_none() {
+        let is_away = self.spec.target.is_told() && self.applied != Some(Side::Control);
+        let back = if is_away && self.interrupt.signal().is_none() {
             self.switch(Side::Control)
         } else {
             Ok(())
@@ -642,12 +635,12 @@ impl Bench for Live<'_> {
         if let Some(error) = self.fatal.take() {
             return Err(error.into());
         }
-        if back.is_ok() {
-            self.applied = Side::Control;
-        }
         if back.is_err() || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
             let report = self.journal.restore(&self.roots, false)?;
             self.in_force.clear();
+            if self.interrupt.signal().is_some() {
+                self.applied = None;
+            }
             self.undisturbed(&report)?;
         }
         Ok(())

@@ -36,7 +36,7 @@ fn toy() -> Toy {
 }
 
 /// The same of a service that runs by itself: `reload` comes before it takes its file, as `$v`, over into `live`.
-fn attached(reload: &str) -> Toy {
+pub(crate) fn attached(reload: &str) -> Toy {
     let mut toy = toy();
     let [conf, live, script] = ["service.conf", "live", "reload"].map(|name| toy.path(name));
     let [conf, live] = [conf, live].map(|path| path.display().to_string());
@@ -51,14 +51,14 @@ fn attached(reload: &str) -> Toy {
         "files": [{ "template": "service.conf.in", "path": conf }],
         "apply": [{ "command": ["sh", script] }],
     });
-    let slow = toy.path("slow").display().to_string();
+    let [slow, measured] = ["slow", "measured"].map(|name| toy.path(name).display().to_string());
     toy.load_with(&format!(
-        r#"v=$(cat {live}); us=$(( (v-20)*(v-20) + 1000 )); [ ! -e {slow} ] || [ "$v" = {FIRST} ] || us=$((us + 9000)); echo "{{\"requests\": 1000, \"latency_p99_us\": $us}}""#
+        r#"v=$(cat {live}); echo "{{side}} $v" >> {measured}; us=$(( (v-20)*(v-20) + 1000 )); [ ! -e {slow} ] || [ "$v" = {FIRST} ] || us=$((us + 9000)); echo "{{\"requests\": 1000, \"latency_p99_us\": $us}}""#
     ));
     toy
 }
 
-fn read(toy: &Toy, name: &str) -> String {
+pub(crate) fn read(toy: &Toy, name: &str) -> String {
     let text = std::fs::read_to_string(toy.path(name)).unwrap_or_default();
     text.trim().to_owned()
 }

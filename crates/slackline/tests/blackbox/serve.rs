@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
+use crate::continuous::{attached, read};
 use crate::toy::{Ended, FIRST, Toy, kill};
 
 /// A running server, which is killed with the test.
@@ -204,6 +205,42 @@ fn killed_at_any_moment_it_goes_on() {
     assert_eq!(verification["arms"][0]["blocks"], 9);
     assert_eq!(server.end(), 128 + 15);
     toy.assert_as_before(&format!("after {kills} kills"));
+}
+
+#[test]
+fn a_service_that_runs_by_itself_is_measured_as_what_it_was_told() {
+    // The fourth reload fails: it is open then what the service has.
+    let mut toy = attached("echo >> reloads; [ $(wc -l < reloads) != 4 ] || exit 1");
+    toy.spec["mode"] = json!("once");
+    toy.spec.as_object_mut().unwrap().remove("continuous");
+    toy.spec["budget"]["evaluations"] = json!(4);
+    std::fs::write(toy.path("live"), "44\n").unwrap();
+    let server = Server::start(&toy);
+    let id = server.create();
+    let text = id.to_string();
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    let measured = read(&toy, "measured");
+    let mut of_control = measured.lines().filter(|line| line.starts_with("control"));
+    assert!(of_control.all(|line| line == "control 50"), "{measured}");
+    assert_eq!(read(&toy, "live"), FIRST);
+
+    server.does(&["promote", &text]).with_code(0);
+    let promoted = read(&toy, "live");
+    assert_ne!(promoted, FIRST);
+    for verb in ["verify", "resume"] {
+        server
+            .does(&[verb, &text])
+            .with_code(2)
+            .saying(&["in force on a service that runs by itself: roll it back first"]);
+    }
+    assert_eq!(read(&toy, "live"), promoted);
+    server.does(&["rollback", &text]).with_code(0);
+    assert_eq!(read(&toy, "live"), FIRST);
+    server.does(&["verify", &text]).with_code(0);
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    assert_eq!(server.end(), 128 + 15);
 }
 
 #[test]

@@ -266,6 +266,14 @@ pub struct TargetSpec {
     pub observe: Option<ObserveSpec>,
 }
 
+impl TargetSpec {
+    /// It runs by itself, and takes a configuration by files and `apply` steps.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.start.is_none() && !(self.files.is_empty() && self.apply.is_empty())
+    }
+}
+
 /// How control and experiment alternate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
