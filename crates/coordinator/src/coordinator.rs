@@ -13,7 +13,7 @@ use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::protocol::{Reply, Request};
 use tuner::report::Report;
-use tuner::spec::CheckedSpec;
+use tuner::spec::{CheckedSpec, Spec};
 
 use crate::error::Error;
 use crate::sitting::Sitting;
@@ -285,16 +285,31 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// The specification of an experiment, as this host sees it now.
+    /// The specification of an experiment, as this host sees it now. Earlier reports that are gone are missed only by an
+    /// experiment that has measured nothing yet: a rollback needs none, and a search has its own by then.
     pub(crate) fn checked(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
-        let text =
-            serde_json::to_string(&row.spec).map_err(|error| Error::Invalid(error.to_string()))?;
-        let path = Path::new(&row.dir).join("experiment.json");
-        let mut spec = tuner::spec::check(text, &path, &self.roots)?;
+        let check = |spec: &Spec| {
+            let text =
+                serde_json::to_string(spec).map_err(|error| Error::Invalid(error.to_string()))?;
+            let path = Path::new(&row.dir).join("experiment.json");
+            Ok::<_, Error>(tuner::spec::check(text, &path, &self.roots)?)
+        };
+        let mut spec = match check(&row.spec) {
+            Err(Error::Spec(error)) if is_of_earlier(&error) && self.has_begun(row)? => {
+                let mut spec = row.spec.clone();
+                spec.search.warm_start.clear();
+                check(&spec)?
+            }
+            checked => checked?,
+        };
         if !row.prior.is_empty() {
             spec.settings.earlier.push(row.prior.clone());
         }
         Ok(spec)
+    }
+
+    fn has_begun(&self, row: &ExperimentRow) -> Result<bool, Error> {
+        Ok(row.promotion.is_some() || self.store.has_measured(row.id)?)
     }
 
     fn sit(
@@ -352,6 +367,11 @@ impl Coordinator {
             "not every knob could be restored; `slackline restore` says which".into(),
         ))
     }
+}
+
+/// Whether an earlier experiment's report is all that is wrong.
+fn is_of_earlier(error: &tuner::SpecError) -> bool {
+    error.key.starts_with("search.warm_start")
 }
 
 /// What a coordinator says while another Slackline, a `tune` for instance, has the host.

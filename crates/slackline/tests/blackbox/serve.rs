@@ -244,6 +244,41 @@ fn a_service_that_runs_by_itself_is_measured_as_what_it_was_told() {
 }
 
 #[test]
+fn an_earlier_report_that_is_gone_keeps_nobody_from_the_rollback() {
+    let mut toy = toy();
+    let earlier = toy.path("earlier.jsonl");
+    std::fs::write(&earlier, "{\"config\":{\"x\":40},\"value\":1400}\n").unwrap();
+    toy.spec["search"]["warm_start"] = json!(["earlier.jsonl"]);
+    toy.spec["budget"]["evaluations"] = json!(4);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let text = id.to_string();
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    server.does(&["promote", &text]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
+    std::fs::remove_file(&earlier).unwrap();
+    server.does(&["rollback", &text]).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+    // It goes on by what it has measured itself; another one could not begin.
+    server
+        .does(&["budget", &text, "--evaluations", "6"])
+        .with_code(0);
+    server.does(&["resume", &text]).with_code(0);
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(
+        (&shown["state"], &shown["evaluations"]),
+        (&json!("done"), &json!(6))
+    );
+    let file = toy.path("experiment.json");
+    server
+        .does(&["create", file.to_str().unwrap()])
+        .with_code(2)
+        .saying(&["search.warm_start[0]"]);
+    assert_eq!(server.end(), 128 + 15);
+}
+
+#[test]
 fn an_experiment_is_paused_changed_resumed_and_promoted() {
     let mut toy = toy();
     // Slow enough to be caught at it.
