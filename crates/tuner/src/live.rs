@@ -8,6 +8,7 @@ use bayes_opt::Configuration;
 use host::{HostError, Journal, Knob, RestoreReport, Roots};
 
 use crate::bench::{Arm, Bench};
+use crate::continuous::HostThen;
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
@@ -93,6 +94,18 @@ impl<'a> Live<'a> {
     /// Between evaluations, this is in force and not the control's configuration: it was promoted earlier.
     pub fn set_home(&mut self, home: Option<Configuration>) {
         self.home = home;
+    }
+
+    /// What the host is like now.
+    pub fn host(&self) -> HostThen {
+        let knobs = self.spec.knobs.values().filter_map(|binding| {
+            let value = binding.knob.read(&self.roots).ok()??;
+            Some((binding.knob.to_string(), value))
+        });
+        HostThen {
+            boot_id: host::boot_id(&self.roots),
+            knobs: knobs.collect(),
+        }
     }
 
     /// What an earlier run left to undo; empty on a healthy host.

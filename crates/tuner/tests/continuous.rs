@@ -127,6 +127,7 @@ fn promoted(spec: &CheckedSpec) -> State {
             configuration,
             gain: -0.1,
             since: BEGIN,
+            host: None,
         }),
         due: None,
         ..State::new(BEGIN)

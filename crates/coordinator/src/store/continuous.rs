@@ -165,6 +165,10 @@ mod tests {
                 configuration: at(3),
                 gain: f64::from_bits(0xbfb9_9999_9999_999b),
                 since: time(0),
+                host: Some(tuner::continuous::HostThen {
+                    boot_id: "b".into(),
+                    knobs: [("vm.swappiness".to_owned(), "1".to_owned())].into(),
+                }),
             }),
             due: Some("the gain has changed by \u{2212}3 %".into()),
             searching: Some(Searching {

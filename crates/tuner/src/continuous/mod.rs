@@ -38,7 +38,8 @@ pub use alert::{Alert, ask};
 pub use calendar::Hours;
 pub use run::{Applied, Flow, Task, Tuned, World, run, tune, watch};
 pub use state::{
-    Acting, Asked, Candidate, Doing, Entry, Measured, Promoted, Round, Searching, Seen, State,
+    Acting, Asked, Candidate, Doing, Entry, HostThen, Measured, Promoted, Round, Searching, Seen,
+    State,
 };
 
 pub use view::{TestValue, View};
@@ -196,10 +197,18 @@ impl Controller {
         self.say(now, "rollback", "by its user");
         self.state.promoted = None;
         self.state.acting = None;
+        self.state.strayed = None;
         self.state.breaks = 0;
         self.state.rollbacks += 1;
         self.restart(GAIN);
         self.search_later(now);
+    }
+
+    /// What the host is like with what was promoted; later ones are compared with the first.
+    pub fn settled(&mut self, host: impl FnOnce() -> HostThen) {
+        if let (Some(promoted), None) = (&mut self.state.promoted, &self.state.acting) {
+            promoted.host.get_or_insert_with(host);
+        }
     }
 
     /// The control's configuration has been put in force, as the service could not be told of what is promoted any more.
@@ -368,6 +377,9 @@ impl Controller {
         if !matches!(round.seen, Seen::Unsettled(_)) {
             self.state.unsettled = 0;
         }
+        if !matches!(round.seen, Seen::Strayed(_)) {
+            self.state.strayed = None;
+        }
         match &round.seen {
             Seen::Measured(measured) => {
                 if std::mem::take(&mut self.state.unmeasured) > 0 {
@@ -397,6 +409,25 @@ impl Controller {
                 self.state.next_round = after(now, every_s.min(AGAIN_S as f64));
                 let row = format!("{} of {UNSETTLED_MAX} in a row", self.state.unsettled);
                 self.say(now, "unmeasured", format!("{reason} ({row})"));
+            }
+            Seen::Strayed(what) => {
+                self.state.unmeasured += 1;
+                if self.state.strayed.as_ref() != Some(what) {
+                    let then = "no round is measured until that is put right, or what is promoted rolled back";
+                    self.say(now, "changed", format!("by somebody else: {what}; {then}"));
+                    self.state.strayed = Some(what.clone());
+                }
+            }
+            Seen::PutBack(what) => {
+                self.say(
+                    now,
+                    "changed",
+                    format!("the host has been started again: {what}; put back"),
+                );
+                if let Some(promoted) = &mut self.state.promoted {
+                    promoted.host = None;
+                }
+                self.state.next_round = now;
             }
             Seen::OneSided(reason) if round.of_promoted => {
                 self.state.unmeasured += 1;
@@ -622,6 +653,7 @@ impl Controller {
                     configuration: candidate.configuration,
                     gain: candidate.gain,
                     since: now,
+                    host: None,
                 });
                 self.state.is_search_wanted_after_rollback = true;
             }
@@ -633,6 +665,7 @@ impl Controller {
                 );
                 self.state.rollbacks += 1;
                 self.state.promoted = None;
+                self.state.strayed = None;
                 if std::mem::replace(&mut self.state.is_search_wanted_after_rollback, true) {
                     self.state
                         .due

@@ -40,6 +40,9 @@ pub struct State {
     /// Rounds in a row after which not everything could be put back.
     #[serde(default)]
     pub unsettled: usize,
+    /// What of the promoted configuration somebody else has changed: until it is put right, no round is measured.
+    #[serde(default)]
+    pub strayed: Option<String>,
     /// Evaluations so far.
     pub evaluated: usize,
     /// Each drift test counts rounds after this one.
@@ -83,6 +86,7 @@ impl State {
             breaks: 0,
             unmeasured: 0,
             unsettled: 0,
+            strayed: None,
             evaluated: 0,
             since: BTreeMap::new(),
             drifts: Vec::new(),
@@ -111,6 +115,7 @@ impl State {
         match &self.acting {
             Some(Acting::Promote(_)) => Doing::Promoting,
             Some(Acting::RollBack(_)) => Doing::RollingBack,
+            None if self.strayed.is_some() => Doing::Held,
             None if !is_due => Doing::Watching,
             None if self.held.is_some() => Doing::Held,
             None => Doing::Searching,
@@ -125,7 +130,8 @@ pub enum Doing {
     Watching,
     /// A search and its verification, or what follows it.
     Searching,
-    /// A search or a promotion waits for the hours, the budget or the alert.
+    /// A search or a promotion waits for the hours, the budget or the alert; or the rounds wait, as somebody else has changed
+    /// what is promoted.
     Held,
     /// A promotion has begun.
     Promoting,
@@ -165,6 +171,31 @@ pub struct Promoted {
     pub gain: f64,
     /// Since when.
     pub since: Timestamp,
+    /// The host just after that.
+    #[serde(default)]
+    pub host: Option<HostThen>,
+}
+
+/// What a host was like.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostThen {
+    /// The kernel's number of the boot.
+    pub boot_id: String,
+    /// What each knob of the experiment read: the kernel may have rounded what was written.
+    pub knobs: BTreeMap<String, String>,
+}
+
+impl HostThen {
+    /// What reads otherwise now, in words; `None` where nothing does.
+    #[must_use]
+    pub fn changed_to(&self, now: &Self) -> Option<String> {
+        let each = self.knobs.iter().filter_map(|(knob, was)| {
+            let is = now.knobs.get(knob).map_or("not to be read", String::as_str);
+            (is != was).then(|| format!("{knob} is {is}, not {was}"))
+        });
+        let changed: Vec<String> = each.collect();
+        (!changed.is_empty()).then(|| changed.join(", "))
+    }
 }
 
 /// A verified configuration.
@@ -211,7 +242,7 @@ pub struct Asked {
 pub struct Entry {
     /// When.
     pub at: Timestamp,
-    /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `unmeasured` or `measured`.
+    /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured` or `measured`.
     pub kind: String,
     /// The words.
     pub text: String,
@@ -246,6 +277,10 @@ pub enum Seen {
     Unmeasured(String),
     /// Somebody else changed a knob in it, or the service could not be told of what stays in force after it: says nothing.
     Unsettled(String),
+    /// Somebody else has changed this of what is promoted: nothing was measured.
+    Strayed(String),
+    /// This was not as promoted, as the host has been started again, and has been put back: nothing was measured.
+    PutBack(String),
     /// The control was measured, and what it was compared with could not be.
     OneSided(String),
     /// The service did not survive the configuration in force.

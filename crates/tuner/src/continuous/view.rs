@@ -53,11 +53,15 @@ impl View {
             (None, None) => "the control's configuration is in force".to_owned(),
         };
         let rounds = state.rounds;
-        let mut lines = vec![match (resting, &state.acting, &state.promoted) {
-            (Some(resting), Some(_), _) => format!("{what}; it waits: the experiment is {resting}"),
-            (Some(resting), None, _) => format!(
-                "{what}, and not watched: the experiment is {resting}; {rounds} rounds so far"
-            ),
+        let strayed = state.strayed.as_ref();
+        let unwatched = resting
+            .map(|resting| format!("the experiment is {resting}"))
+            .or_else(|| strayed.map(|what| format!("somebody else has changed it: {what}")));
+        let mut lines = vec![match (unwatched, &state.acting, &state.promoted) {
+            (Some(why), Some(_), _) => format!("{what}; it waits: {why}"),
+            (Some(why), None, _) => {
+                format!("{what}, and not watched: {why}; {rounds} rounds so far")
+            }
             (None, Some(_), _) => what,
             (None, None, Some(_)) => {
                 format!("{what}; watched against the control, round {rounds}")
