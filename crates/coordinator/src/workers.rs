@@ -27,6 +27,9 @@ const GIVEN_BACK: Duration = Duration::from_secs(180);
 /// Where every worker has given an experiment back so many times in a row, none can measure it.
 const GIVEN_BACK_MAX: usize = 3;
 
+/// That has to go on for so many leases, 180 s of the usual ones: what passes sooner must not end an experiment of weeks.
+const GIVEN_BACK_LEASES: u32 = 6;
+
 /// A worker keeps its name for that long after it was last heard of, however short the lease: one that is idle says hello every
 /// two seconds (`dispatch::worker`).
 const ALIVE_MIN: Duration = Duration::from_secs(3);
@@ -120,9 +123,11 @@ impl Seen {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct GivenBack {
     count: usize,
+    first: Instant,
+    last: Instant,
     /// The last time.
     why: String,
 }
@@ -313,8 +318,8 @@ impl Workers {
                 ticket,
                 attempt,
                 worker,
-                ..
-            } => self.beat(store, ticket, attempt, worker),
+                blocks,
+            } => self.beat(store, ticket, attempt, worker, blocks),
             Request::Release {
                 ticket,
                 attempt,
@@ -373,6 +378,12 @@ impl Workers {
         if seen.len() < WORKERS_MAX || seen.contains_key(&hello.name) {
             let before = seen.remove(&hello.name);
             let same = before.filter(|before| before.hello.instance == hello.instance);
+            if same.is_none() {
+                // Whoever started it again may have seen to what was wrong.
+                for by_worker in held(&self.given_back).values_mut() {
+                    by_worker.remove(&hello.name);
+                }
+            }
             let complaint = same.and_then(|same| same.complaint);
             let now = Seen {
                 hello,
@@ -440,6 +451,7 @@ impl Workers {
         ticket: Ticket,
         attempt: i64,
         worker: String,
+        blocks: usize,
     ) -> Result<Reply, Error> {
         if let Some(seen) = held(&self.seen).get_mut(&worker) {
             seen.at = Instant::now();
@@ -448,8 +460,18 @@ impl Workers {
         if store.attempt(ticket)?.map(|(attempt, _)| attempt) != Some(attempt) {
             return Ok(Reply::Stop);
         }
+        if blocks > 0 {
+            self.measures(ticket.experiment, &worker);
+        }
         self.heard_of(ticket, attempt, worker);
         Ok(Reply::GoOn)
+    }
+
+    /// A worker can measure an experiment, whatever it said before.
+    fn measures(&self, experiment: i64, worker: &str) {
+        if let Some(by_worker) = held(&self.given_back).get_mut(&experiment) {
+            by_worker.remove(worker);
+        }
     }
 
     /// Somebody else may measure it at once.
@@ -472,27 +494,51 @@ impl Workers {
         }
         let mut given_back = held(&self.given_back);
         let by_worker = given_back.entry(experiment).or_default();
-        let of_worker = by_worker.entry(worker).or_default();
+        let now = Instant::now();
+        let of_worker = by_worker.entry(worker).or_insert_with(|| GivenBack {
+            count: 0,
+            first: now,
+            last: now,
+            why: String::new(),
+        });
         of_worker.count += 1;
+        of_worker.last = now;
         of_worker.why = why;
     }
 
-    /// Why no worker can measure an experiment, where there are workers with these labels and all of them say so.
+    /// Why no worker can measure an experiment, where there are workers with these labels and all of them have long said so, those
+    /// that are cut off for the moment included, and none measures it.
     pub(crate) fn given_back_by_all(
         &self,
         id: i64,
         labels: &BTreeMap<String, String>,
     ) -> Option<String> {
         let by_worker = held(&self.given_back).get(&id)?.clone();
+        if self.is_measured(id) {
+            return None;
+        }
+        let long = self.lease * GIVEN_BACK_LEASES;
         let seen = held(&self.seen);
         let mut reason = None;
-        for seen in seen.values().filter(|seen| self.is_here(seen, labels)) {
+        for seen in seen.values() {
+            if seen.at.elapsed() > FORGOTTEN || !has(&seen.hello, labels) {
+                continue;
+            }
             let name = &seen.hello.name;
-            let of_worker = by_worker.get(name);
-            let GivenBack { why, .. } = of_worker.filter(|it| it.count >= GIVEN_BACK_MAX)?;
+            let GivenBack { why, .. } = by_worker
+                .get(name)
+                .filter(|it| it.count >= GIVEN_BACK_MAX && it.last - it.first >= long)?;
             reason = Some(format!("{name:?}: {why}"));
         }
         reason
+    }
+
+    /// Whether a worker that is heard of measures something of an experiment.
+    fn is_measured(&self, id: i64) -> bool {
+        let leases = held(&self.leases);
+        leases
+            .iter()
+            .any(|(ticket, lease)| ticket.experiment == id && lease.beat.elapsed() < self.lease)
     }
 
     /// Whether it was heard of lately, and has these labels.
@@ -539,5 +585,72 @@ mod tests {
         assert_ne!(of(&[("a", "1")]), of(&[("a", "2")]));
         assert_ne!(of(&[("a", "1b")]), of(&[("a1", "b")]));
         assert_eq!(of(&[]).len(), 16);
+    }
+
+    fn ticket(experiment: i64, number: usize) -> Ticket {
+        Ticket {
+            experiment,
+            verification: 0,
+            arm: 0,
+            number,
+        }
+    }
+
+    fn workers_named(names: &[&str], lease: Duration) -> Workers {
+        let mut workers = Workers::new();
+        workers.set_lease(lease);
+        for name in names {
+            greet(&workers, name, 1);
+        }
+        workers
+    }
+
+    fn greet(workers: &Workers, name: &str, started_ns: u64) {
+        let welcome = workers.welcome(Hello {
+            name: name.into(),
+            labels: BTreeMap::new(),
+            version: String::new(),
+            instance: Some(Instance {
+                boot_id: "a".into(),
+                started_ns,
+            }),
+        });
+        assert!(matches!(welcome, Reply::Welcome { .. }));
+    }
+
+    fn give_back(workers: &Workers, worker: &str, times: usize) {
+        for _ in 0..times {
+            workers.heard_of(ticket(1, 1), 1, worker.into());
+            workers.release(ticket(1, 1), 1, Some("no".into()));
+        }
+    }
+
+    #[test]
+    fn none_can_measure_only_where_all_have_long_said_so_and_nobody_measures() {
+        let lease = Duration::from_millis(20);
+        let labels = BTreeMap::new();
+        let workers = workers_named(&["bad", "good"], lease);
+        let none_can = || workers.given_back_by_all(1, &labels);
+        give_back(&workers, "bad", 3);
+        // Longer than it takes to be no more thought of as here.
+        std::thread::sleep(lease * GIVEN_BACK_LEASES);
+        give_back(&workers, "bad", 1);
+        assert_eq!(none_can(), None, "the other is cut off, or says nothing");
+        give_back(&workers, "good", 3);
+        assert_eq!(none_can(), None, "that one has just begun to");
+        std::thread::sleep(lease * GIVEN_BACK_LEASES);
+        give_back(&workers, "good", 1);
+        workers.heard_of(ticket(1, 2), 1, "unknown since the start".into());
+        assert_eq!(none_can(), None, "somebody measures it");
+        workers.forget(ticket(1, 2));
+        assert_eq!(none_can().as_deref(), Some("\"good\": no"));
+        greet(&workers, "good", 2);
+        assert_eq!(none_can(), None, "it was started again");
+        give_back(&workers, "good", 3);
+        std::thread::sleep(lease * GIVEN_BACK_LEASES);
+        give_back(&workers, "good", 1);
+        assert!(none_can().is_some());
+        workers.measures(1, "good");
+        assert_eq!(none_can(), None, "a block of it was measured");
     }
 }

@@ -280,6 +280,8 @@ impl Worker<'_> {
                     if self.ask(&beat).await == Ok(Reply::Stop) {
                         self.interrupt.kill_evaluation();
                     }
+                    // A coordinator that was started meanwhile knows nobody.
+                    let _ = self.ask(&Request::Hello(self.hello.clone())).await;
                 }
             }
         };
