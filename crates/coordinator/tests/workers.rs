@@ -233,15 +233,7 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
         let id = coordinator
             .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
             .unwrap();
-        let end = Instant::now() + Duration::from_secs(20);
-        let order = loop {
-            let order = queue.orders.lock().unwrap().pop_front();
-            match order {
-                Some(order) => break order,
-                None => assert!(Instant::now() < end, "no order came"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let order = order_of(&queue);
         let ticket = order.ticket;
         let claim = |worker: &str| {
             coordinator.answer(Request::Claim {
@@ -290,6 +282,60 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
             rows.iter().all(|row| !row.is_running),
             "nothing is left running"
         );
+    });
+}
+
+/// Runs one more worker around `test`.
+fn with_worker(coordinator: &Coordinator, queue: &Queue, test: impl FnOnce()) {
+    /// Ends the worker also where the test fails.
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = End(&is_over);
+        scope.spawn(|| work(coordinator, queue, "w", &is_over));
+        test();
+    });
+}
+
+/// The next order that comes.
+fn order_of(queue: &Queue) -> Order {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(order) = queue.orders.lock().unwrap().pop_front() {
+            return order;
+        }
+        assert!(Instant::now() < end, "no order came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_ends_with_its_experiment_is_measured_again_and_costs_nothing() {
+    let queue = Queue::default();
+    with_workers(0, &queue, |coordinator| {
+        let id = coordinator
+            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .unwrap();
+        let asked = order_of(&queue).assignment.arm.configuration;
+        coordinator.stop(id).unwrap();
+        wait_for(coordinator, id, State::Stopped);
+        let ended = coordinator.store().evaluation(id, 1).unwrap().record;
+        assert_eq!(ended.failure, Some(tuner::report::Failure::Lost));
+        assert_eq!(ended.reason.as_deref(), Some("with its experiment"));
+        queue.orders.lock().unwrap().clear();
+        coordinator.resume(id).unwrap();
+        with_worker(coordinator, &queue, || {
+            wait_for(coordinator, id, State::Done)
+        });
+        let all = coordinator.export(id).unwrap().evaluations;
+        let measured = all.iter().filter(|it| it.measurement.is_some());
+        assert_eq!(measured.clone().count(), 4, "{all:?}");
+        assert_eq!(measured.filter(|it| it.configuration == asked).count(), 1);
     });
 }
 

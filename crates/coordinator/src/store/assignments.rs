@@ -6,7 +6,7 @@ use tuner::evaluation::Outcome;
 use tuner::experiment::BY_USER;
 use tuner::ledger::PlannedArm;
 use tuner::protocol::Ticket;
-use tuner::report::EvaluationRecord;
+use tuner::report::{EvaluationRecord, Failure};
 
 use super::database::{Cell, Database};
 use super::evaluations::{Running, find_evaluation, insert, insert_block, leave_queue, write_end};
@@ -65,8 +65,15 @@ fn assign(database: &mut Database, ticket: Ticket, incumbent: Option<f64>) -> Re
     Ok(())
 }
 
-/// Ends evaluations that workers are measuring: their results will be refused.
-fn withdraw(database: &mut Database, id: i64, number: usize, reason: &str) -> Result<u64, Error> {
+/// Ends an evaluation that a worker is measuring: its result will be refused. Without a failure its user has killed it, and it is
+/// not asked for again.
+fn withdraw(
+    database: &mut Database,
+    id: i64,
+    number: usize,
+    reason: &str,
+    failure: Option<Failure>,
+) -> Result<u64, Error> {
     let ticket = Ticket {
         experiment: id,
         verification: 0,
@@ -79,7 +86,8 @@ fn withdraw(database: &mut Database, id: i64, number: usize, reason: &str) -> Re
     )?;
     if gone > 0 {
         let mut record = find_evaluation(database, id, number)?.record;
-        record.outcome = Outcome::Killed;
+        record.outcome = failure.map_or(Outcome::Killed, |_| Outcome::Failed);
+        record.failure = failure;
         record.reason = Some(reason.to_owned());
         write_end(database, id, &record)?;
     }
@@ -260,15 +268,18 @@ impl Store {
 
     /// Its user does not want an evaluation any more: it ends now, and what its worker brings will be refused.
     pub(crate) fn withdraw(&self, id: i64, number: usize) -> Result<(), Error> {
-        self.change(|database| match withdraw(database, id, number, BY_USER)? {
-            0 => Err(Error::Conflict(format!(
-                "evaluation {number} of experiment {id} is not running"
-            ))),
-            _ => Ok(()),
-        })
+        self.change(
+            |database| match withdraw(database, id, number, BY_USER, None)? {
+                0 => Err(Error::Conflict(format!(
+                    "evaluation {number} of experiment {id} is not running"
+                ))),
+                _ => Ok(()),
+            },
+        )
     }
 
-    /// As [`withdraw`](Self::withdraw), for everything of an experiment; runs of a verification are forgotten.
+    /// Everything of an experiment that workers measure, or will, is lost, and measured again should it go on; runs of a
+    /// verification are forgotten.
     pub(crate) fn withdraw_all(&self, id: i64, reason: &str) -> Result<(), Error> {
         self.change(|database| {
             let rows = database.query(
@@ -276,7 +287,7 @@ impl Store {
                 &[id.into()],
             )?;
             for row in rows {
-                withdraw(database, id, usize_of(&row[0]), reason)?;
+                withdraw(database, id, usize_of(&row[0]), reason, Some(Failure::Lost))?;
             }
             database.execute(
                 "DELETE FROM assignments WHERE experiment = $1",
