@@ -265,7 +265,9 @@ impl<'a> RemoteSitting<'a> {
                 blocks: Vec::new(),
                 ..row.record
             };
-            self.search.take(record, self.workers.at_once)?;
+            let workers = &self.coordinator.workers;
+            let able = workers.able_with(self.id, &self.workers.labels);
+            self.search.take(record, self.workers.at_once, &able)?;
         }
         Ok(())
     }

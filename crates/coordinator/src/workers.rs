@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use tuner::assignment::Measured;
 use tuner::protocol::{Hello, Instance, Order, Reply, Request, Ticket};
 
 use crate::error::Error;
@@ -332,17 +333,7 @@ impl Workers {
                 ticket,
                 attempt,
                 measured,
-            } => store.finish(ticket, attempt, *measured).map(|is_taken| {
-                if is_taken {
-                    self.accepted.fetch_add(1, Ordering::Relaxed);
-                    held(&self.leases).remove(&ticket);
-                    held(&self.given_back).remove(&ticket.experiment);
-                    Reply::Accepted
-                } else {
-                    self.refused.fetch_add(1, Ordering::Relaxed);
-                    Reply::Refused
-                }
-            }),
+            } => self.take(store, ticket, attempt, *measured),
         };
         answered.unwrap_or_else(|error| Reply::Trouble(error.to_string()))
     }
@@ -474,6 +465,26 @@ impl Workers {
         }
     }
 
+    fn take(
+        &self,
+        store: &Store,
+        ticket: Ticket,
+        attempt: i64,
+        measured: Measured,
+    ) -> Result<Reply, Error> {
+        let has_measured = measured.failure.is_none();
+        if !store.finish(ticket, attempt, measured)? {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Ok(Reply::Refused);
+        }
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        held(&self.leases).remove(&ticket);
+        if has_measured {
+            held(&self.given_back).remove(&ticket.experiment);
+        }
+        Ok(Reply::Accepted)
+    }
+
     /// Somebody else may measure it at once.
     fn release(&self, ticket: Ticket, attempt: i64, why: Option<String>) {
         let worker = {
@@ -517,20 +528,35 @@ impl Workers {
         if self.is_measured(id) {
             return None;
         }
-        let long = self.lease * GIVEN_BACK_LEASES;
-        let seen = held(&self.seen);
         let mut reason = None;
-        for seen in seen.values() {
-            if seen.at.elapsed() > FORGOTTEN || !has(&seen.hello, labels) {
-                continue;
-            }
-            let name = &seen.hello.name;
-            let GivenBack { why, .. } = by_worker
-                .get(name)
-                .filter(|it| it.count >= GIVEN_BACK_MAX && it.last - it.first >= long)?;
+        for name in self.known_with(labels) {
+            let GivenBack { why, .. } = by_worker.get(&name).filter(|it| self.is_final(it))?;
             reason = Some(format!("{name:?}: {why}"));
         }
         reason
+    }
+
+    /// Workers with these labels that may be able to measure an experiment: those that have not long said that they are not.
+    pub(crate) fn able_with(&self, id: i64, labels: &BTreeMap<String, String>) -> Vec<String> {
+        let by_worker = held(&self.given_back).get(&id).cloned();
+        let by_worker = by_worker.unwrap_or_default();
+        let mut known = self.known_with(labels);
+        known.retain(|name| !by_worker.get(name).is_some_and(|it| self.is_final(it)));
+        known
+    }
+
+    /// Workers with these labels, those that are cut off for the moment included.
+    fn known_with(&self, labels: &BTreeMap<String, String>) -> Vec<String> {
+        let seen = held(&self.seen);
+        let known = seen
+            .values()
+            .filter(|seen| seen.at.elapsed() < FORGOTTEN && has(&seen.hello, labels));
+        known.map(|seen| seen.hello.name.clone()).collect()
+    }
+
+    fn is_final(&self, given_back: &GivenBack) -> bool {
+        given_back.count >= GIVEN_BACK_MAX
+            && given_back.last - given_back.first >= self.lease * GIVEN_BACK_LEASES
     }
 
     /// Whether a worker that is heard of measures something of an experiment.
@@ -644,6 +670,7 @@ mod tests {
         assert_eq!(none_can(), None, "somebody measures it");
         workers.forget(ticket(1, 2));
         assert_eq!(none_can().as_deref(), Some("\"good\": no"));
+        assert_eq!(workers.able_with(1, &labels), Vec::<String>::new());
         greet(&workers, "good", 2);
         assert_eq!(none_can(), None, "it was started again");
         give_back(&workers, "good", 3);
@@ -652,5 +679,6 @@ mod tests {
         assert!(none_can().is_some());
         workers.measures(1, "good");
         assert_eq!(none_can(), None, "a block of it was measured");
+        assert_eq!(workers.able_with(1, &labels), ["good"]);
     }
 }

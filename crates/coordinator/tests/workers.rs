@@ -83,8 +83,26 @@ fn hello_of(name: &str, boot_id: &str, started_ns: u64) -> Request {
     Request::Hello(Hello { instance, ..hello })
 }
 
+/// On a host whose load fails after the first block.
+fn failing(order: &Order) -> Measured {
+    std::thread::sleep(Duration::from_millis(20));
+    let mut measured = simulated(order);
+    measured.blocks.truncate(1);
+    Measured {
+        blocks: measured.blocks,
+        host: Some("bad".into()),
+        ..Measured::failed("the load failed".into())
+    }
+}
+
 /// Takes, claims, measures and brings until told to end.
-fn work(coordinator: &Coordinator, queue: &Queue, name: &str, is_over: &AtomicBool) {
+fn work(
+    coordinator: &Coordinator,
+    queue: &Queue,
+    name: &str,
+    measure: fn(&Order) -> Measured,
+    is_over: &AtomicBool,
+) {
     while !is_over.load(Ordering::Relaxed) {
         coordinator.answer(hello(name));
         let order = queue.orders.lock().unwrap().pop_front();
@@ -97,7 +115,7 @@ fn work(coordinator: &Coordinator, queue: &Queue, name: &str, is_over: &AtomicBo
         else {
             continue;
         };
-        let measured = Box::new(simulated(&order));
+        let measured = Box::new(measure(&order));
         loop {
             let result = Request::Result {
                 ticket,
@@ -143,7 +161,8 @@ fn with_workers(workers: usize, queue: &Queue, test: impl FnOnce(&Coordinator)) 
         scope.spawn(|| coordinator.run_workers(queue, &|message| say(message)));
         for index in 0..workers {
             let (coordinator, is_over) = (&coordinator, &is_over);
-            scope.spawn(move || work(coordinator, queue, &format!("w{index}"), is_over));
+            let name = format!("w{index}");
+            scope.spawn(move || work(coordinator, queue, &name, simulated, is_over));
         }
         let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(&coordinator)));
         is_over.store(true, Ordering::Relaxed);
@@ -286,7 +305,13 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
 }
 
 /// Runs one more worker around `test`.
-fn with_worker(coordinator: &Coordinator, queue: &Queue, test: impl FnOnce()) {
+fn with_worker(
+    coordinator: &Coordinator,
+    queue: &Queue,
+    name: &str,
+    measure: fn(&Order) -> Measured,
+    test: impl FnOnce(),
+) {
     /// Ends the worker also where the test fails.
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
@@ -297,7 +322,7 @@ fn with_worker(coordinator: &Coordinator, queue: &Queue, test: impl FnOnce()) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _end = End(&is_over);
-        scope.spawn(|| work(coordinator, queue, "w", &is_over));
+        scope.spawn(|| work(coordinator, queue, name, measure, &is_over));
         test();
     });
 }
@@ -329,13 +354,53 @@ fn what_ends_with_its_experiment_is_measured_again_and_costs_nothing() {
         assert_eq!(ended.reason.as_deref(), Some("with its experiment"));
         queue.orders.lock().unwrap().clear();
         coordinator.resume(id).unwrap();
-        with_worker(coordinator, &queue, || {
-            wait_for(coordinator, id, State::Done)
+        with_worker(coordinator, &queue, "w", simulated, || {
+            wait_for(coordinator, id, State::Done);
         });
         let all = coordinator.export(id).unwrap().evaluations;
         let measured = all.iter().filter(|it| it.measurement.is_some());
         assert_eq!(measured.clone().count(), 4, "{all:?}");
         assert_eq!(measured.filter(|it| it.configuration == asked).count(), 1);
+    });
+}
+
+#[test]
+fn a_host_that_fails_midway_costs_the_others_nothing() {
+    fn slow(order: &Order) -> Measured {
+        std::thread::sleep(Duration::from_millis(300));
+        let host = Some("good".into());
+        Measured {
+            host,
+            ..simulated(order)
+        }
+    }
+    let queue = Queue::default();
+    with_workers(0, &queue, |coordinator| {
+        with_worker(coordinator, &queue, "good", slow, || {
+            with_worker(coordinator, &queue, "bad", failing, || {
+                let id = coordinator
+                    .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+                    .unwrap();
+                let end = Instant::now() + Duration::from_secs(20);
+                let evaluations = || coordinator.store().evaluations(id, 1).unwrap();
+                let is_of = |host: &str| {
+                    let rows = evaluations();
+                    let of_host = rows
+                        .iter()
+                        .filter(|it| it.record.host.as_deref() == Some(host));
+                    of_host.count()
+                };
+                while is_of("good") < 4 {
+                    let row = coordinator.store().experiment(id).unwrap();
+                    assert_ne!(row.state, State::Failed, "{:?}", row.message);
+                    assert!(Instant::now() < end, "{:?}", evaluations());
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                assert!(is_of("bad") >= 4, "{}", is_of("bad"));
+                coordinator.stop(id).unwrap();
+                wait_for(coordinator, id, State::Stopped);
+            });
+        });
     });
 }
 

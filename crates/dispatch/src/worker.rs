@@ -302,7 +302,7 @@ impl Worker<'_> {
                 if let (Some(_), Some(reason)) = (measured.failure, &measured.reason) {
                     (self.report)(&format!("{ticket} could not be measured here: {reason}"));
                 }
-                let is_sick = measured.failure == Some(Failure::Harness);
+                let is_sick = measured.failure.is_some();
                 self.bring(&message, ticket, attempt, measured).await;
                 self.rest(is_sick);
             }

@@ -2,7 +2,7 @@
 //!
 //! It decides and counts; whatever touches the world is behind [`Bench`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bayes_opt::{Configuration, Observation, Optimizer};
 
@@ -133,16 +133,22 @@ enum Ended {
 pub struct Search {
     optimizer: Optimizer,
     records: Vec<EvaluationRecord>,
-    /// Evaluations in a row in which the control could not be measured.
-    failures: usize,
-    /// Configurations in a row that were given up because their load could not be measured.
-    given_up: usize,
+    /// What failed in a row, by the worker on whose host it did; `None` is this one.
+    in_a_row: BTreeMap<Option<String>, InARow>,
     /// To be measured again before anything else.
     again: Vec<Configuration>,
     /// Configurations that could not be measured once already.
     unmeasured: Vec<Configuration>,
     /// What has drifted since earlier evaluations.
     drifts: Vec<Drift>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct InARow {
+    /// Evaluations in a row in which the control could not be measured.
+    failures: usize,
+    /// Configurations in a row that were given up because their load could not be measured.
+    given_up: usize,
 }
 
 impl Search {
@@ -158,8 +164,7 @@ impl Search {
             search.records.push(record);
         }
         // Whoever goes on has seen to what ended the last sitting.
-        search.failures = 0;
-        search.given_up = 0;
+        search.in_a_row.clear();
         search.begin_again(kept.in_force.as_ref());
         Ok(search)
     }
@@ -196,8 +201,7 @@ impl Search {
         Ok(Self {
             optimizer,
             records: Vec::new(),
-            failures: 0,
-            given_up: 0,
+            in_a_row: BTreeMap::new(),
             again: Vec::new(),
             unmeasured: Vec::new(),
             drifts: Vec::new(),
@@ -255,19 +259,24 @@ impl Search {
             if let Some(signal) = signal {
                 return Ok(Ended::Signal(signal));
             }
-            self.give_up(reason, 1)?;
+            self.give_up(reason, 1, &[])?;
         }
     }
 
-    /// Takes in an evaluation that ended, of several measured at once.
+    /// Takes in an evaluation that ended, of several measured at once, by any of these workers.
     ///
     /// # Errors
-    /// Going on is of no use: the control, or the load, could not be measured several times in a row.
-    pub fn take(&mut self, record: EvaluationRecord, at_once: usize) -> Result<(), TunerError> {
+    /// Going on is of no use: the control, or the load, could not be measured several times in a row on any of their hosts.
+    pub fn take(
+        &mut self,
+        record: EvaluationRecord,
+        at_once: usize,
+        workers: &[String],
+    ) -> Result<(), TunerError> {
         self.learn(&record)?;
         let reason = record.reason.clone();
         self.records.push(record);
-        self.give_up(reason, at_once)
+        self.give_up(reason, at_once, workers)
     }
 
     /// Counts a configuration as being measured.
@@ -299,10 +308,16 @@ impl Search {
         })
     }
 
-    /// Evaluations that count against the budget.
+    /// Evaluations that count against the budget: what failed on one worker's host does not, where another one's could measure.
     pub fn counted(&self) -> usize {
-        let is_lost = |record: &&EvaluationRecord| record.failure == Some(Failure::Lost);
-        self.records.len() - self.records.iter().filter(is_lost).count()
+        let measured = self.records.iter().filter(|it| it.measurement.is_some());
+        let able: BTreeSet<&str> = measured.filter_map(|it| it.host.as_deref()).collect();
+        let counts = |record: &&EvaluationRecord| match (record.failure, &record.host) {
+            (Some(Failure::Lost), _) => false,
+            (Some(_), Some(host)) => able.iter().all(|other| other == host),
+            _ => true,
+        };
+        self.records.iter().filter(counts).count()
     }
 
     /// The next question; an absolute objective asks for the control's own value first.
@@ -356,12 +371,15 @@ impl Search {
         if record.failure != Some(Failure::Lost) {
             self.unmeasured.retain(|once| once != configuration);
         }
-        if !matches!(record.failure, Some(Failure::Lost | Failure::Harness)) {
-            self.failures = 0;
+        match record.failure {
+            // The control could be measured: on that host, which says nothing of others that have failed.
+            Some(Failure::Unmeasured) => self.of_host(record).failures = 0,
+            Some(Failure::Lost | Failure::Harness) => {}
+            None => self.in_a_row.values_mut().for_each(|it| it.failures = 0),
         }
         match record.outcome {
             Outcome::Completed | Outcome::Violated | Outcome::Aborted => {
-                self.given_up = 0;
+                self.in_a_row.clear();
                 if let Some(measurement) = &record.measurement {
                     let weight = weight(&self.drifts, record.number, measurement.score_variance);
                     self.tell(configuration, measurement.observed(), weight)?;
@@ -372,7 +390,7 @@ impl Search {
             Outcome::Killed => self.optimizer.hold(configuration)?,
             Outcome::Failed => match record.failure {
                 Some(Failure::Unmeasured) if was_second_try => {
-                    self.given_up += 1;
+                    self.of_host(record).given_up += 1;
                     self.optimizer.hold(configuration)?;
                 }
                 Some(Failure::Unmeasured) => {
@@ -381,7 +399,7 @@ impl Search {
                 }
                 Some(Failure::Lost) => self.again.push(configuration.clone()),
                 Some(Failure::Harness) | None => {
-                    self.failures += 1;
+                    self.of_host(record).failures += 1;
                     self.again.push(configuration.clone());
                 }
             },
@@ -389,19 +407,38 @@ impl Search {
         Ok(())
     }
 
-    /// Ends the experiment where going on is of no use. Of several at once, some had begun before the others failed.
-    fn give_up(&self, reason: Option<String>, at_once: usize) -> Result<(), TunerError> {
+    fn of_host(&mut self, record: &EvaluationRecord) -> &mut InARow {
+        self.in_a_row.entry(record.host.clone()).or_default()
+    }
+
+    /// Ends the experiment where going on is of no use: of several workers, any that has not failed so often may be able to. Of
+    /// several at once, some had begun before the others failed.
+    fn give_up(
+        &self,
+        reason: Option<String>,
+        at_once: usize,
+        workers: &[String],
+    ) -> Result<(), TunerError> {
+        let has_failed = |worker: &String| {
+            let of_host = self.in_a_row.get(&Some(worker.clone()));
+            of_host.is_some_and(|it| it.failures.max(it.given_up) >= FAILURES_IN_A_ROW)
+        };
+        if !workers.iter().all(has_failed) {
+            return Ok(());
+        }
         let reason = reason.unwrap_or_default();
         let limit = FAILURES_IN_A_ROW + at_once.saturating_sub(1);
-        if self.failures >= limit {
+        let failures = self.in_a_row.values().map(|it| it.failures).sum();
+        if failures >= limit {
             return Err(TunerError::Control {
-                attempts: self.failures,
+                attempts: failures,
                 reason,
             });
         }
-        if self.given_up >= limit {
+        let given_up = self.in_a_row.values().map(|it| it.given_up).sum();
+        if given_up >= limit {
             return Err(TunerError::Load {
-                configurations: self.given_up,
+                configurations: given_up,
                 reason,
             });
         }
@@ -444,4 +481,108 @@ fn known_excess(spec: &CheckedSpec) -> BTreeMap<String, f64> {
         .filter(|constraint| matches!(constraint.limit, Limit::TimesControl(_)))
         .map(|constraint| (constraint.text.clone(), constraint.excess(1.0, 1.0)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> CheckedSpec {
+        let text = r#"
+parameters = [{ name = "threads", type = "int", low = 1, high = 32, default = 16 }]
+target = { start = ["sleep", "9"] }
+workload = { command = ["true"], json = { requests = "requests" } }
+objective = { metric = "cpu_s_per_request" }
+search = { strategy = "random" }
+"#;
+        let roots = host::Roots::default();
+        crate::spec::check(text.into(), "simulated.toml".as_ref(), &roots).unwrap()
+    }
+
+    /// Evaluations as they end, on hosts.
+    struct Ends {
+        spec: CheckedSpec,
+        search: Search,
+        at_once: usize,
+        workers: Vec<String>,
+    }
+
+    impl Ends {
+        fn new(at_once: usize, workers: &[&str]) -> Self {
+            let spec = spec();
+            Self {
+                search: Search::resume(&spec, &mut Kept::default()).unwrap(),
+                spec,
+                at_once,
+                workers: workers.iter().map(ToString::to_string).collect(),
+            }
+        }
+
+        fn on(&mut self, host: &str, failure: Option<Failure>) -> Result<(), TunerError> {
+            let measurement = Measurement {
+                score: 0.0,
+                score_variance: 1e-4,
+                excess: BTreeMap::new(),
+                excess_variance: BTreeMap::new(),
+            };
+            let record = EvaluationRecord {
+                number: self.search.records.len() + 1,
+                configuration: self.search.next(&self.spec, None).unwrap().unwrap(),
+                outcome: failure.map_or(Outcome::Completed, |_| Outcome::Failed),
+                reason: failure.map(|_| "no load".into()),
+                measurement: failure.is_none().then_some(measurement),
+                failure,
+                blocks: Vec::new(),
+                duration_s: 1.0,
+                own_cpu_s: 0.0,
+                host: Some(host.into()),
+            };
+            self.search.take(record, self.at_once, &self.workers)
+        }
+    }
+
+    #[test]
+    fn a_host_that_fails_ends_no_experiment_of_several() {
+        for failure in [Failure::Harness, Failure::Unmeasured] {
+            let mut ends = Ends::new(2, &["bad", "good"]);
+            for _ in 0..12 {
+                ends.on("bad", Some(failure)).unwrap();
+            }
+            assert_eq!(ends.search.counted(), 12, "nobody has measured anything");
+            ends.on("good", None).unwrap();
+            assert_eq!(ends.search.counted(), 1);
+            ends.on("good", Some(failure)).unwrap();
+            assert_eq!(ends.search.counted(), 2, "it is the only one that can");
+        }
+    }
+
+    #[test]
+    fn hosts_that_all_fail_end_it() {
+        let mut ends = Ends::new(2, &["bad", "worse"]);
+        for _ in 0..3 {
+            ends.on("bad", Some(Failure::Harness)).unwrap();
+        }
+        // That the control can be measured here says nothing of the other one.
+        ends.on("worse", Some(Failure::Unmeasured)).unwrap();
+        ends.on("bad", Some(Failure::Harness)).unwrap();
+        let mut tries = (0..8).map(|_| ends.on("worse", Some(Failure::Unmeasured)));
+        let ended = tries.find(Result::is_err).unwrap_or(Ok(()));
+        assert!(
+            matches!(ended, Err(TunerError::Control { attempts: 4, .. })),
+            "{ended:?}"
+        );
+    }
+
+    #[test]
+    fn a_single_host_that_fails_ends_it() {
+        let mut ends = Ends::new(2, &["only"]);
+        for _ in 0..3 {
+            ends.on("only", Some(Failure::Harness)).unwrap();
+        }
+        let ended = ends.on("only", Some(Failure::Harness));
+        assert!(
+            matches!(ended, Err(TunerError::Control { attempts: 4, .. })),
+            "{ended:?}"
+        );
+    }
 }
