@@ -11,7 +11,7 @@ use async_nats::jetstream::{self, AckKind, Message};
 use async_nats::{Client, RequestErrorKind};
 use futures_util::StreamExt as _;
 use host::Roots;
-use tuner::assignment::{self, Measured};
+use tuner::assignment::{self, Measured, Purpose};
 use tuner::ledger::Event;
 use tuner::live::Live;
 use tuner::process::Interrupt;
@@ -464,17 +464,26 @@ impl Measuring {
         let measured = assignment::measure(&spec, &self.order.assignment, &mut live, &mut count);
         let restored = live.restore();
         let measured = measured.unwrap_or_else(|error| Measured::failed(error.to_string()));
+        let purpose = self.order.assignment.purpose;
         match restored {
-            Ok(restored) => (begun(measured), restored.is_complete()),
+            Ok(restored) => (or_why_not(measured, purpose), restored.is_complete()),
             Err(error) => (Ok(Measured::failed(error.to_string())), false),
         }
     }
 }
 
-/// What was measured, or why nothing was: where the harness failed before the first block, it may not on another host.
-fn begun(measured: Measured) -> Result<Measured, String> {
-    match (measured.failure, measured.reason) {
-        (Some(Failure::Harness), Some(reason)) if measured.blocks.is_empty() => Err(reason),
-        (_, reason) => Ok(Measured { reason, ..measured }),
+/// What was measured, or why another host is to measure it: where the harness failed before the first block, it may not there. A
+/// verification's runs are few, and what claims rest on: no failure of this host may be a finding.
+fn or_why_not(measured: Measured, purpose: Purpose) -> Result<Measured, String> {
+    let is_for_others = match purpose {
+        Purpose::Search => measured.failure == Some(Failure::Harness) && measured.blocks.is_empty(),
+        Purpose::Verification => measured.failure.is_some(),
+    };
+    match is_for_others {
+        true => Err(measured.reason.unwrap_or_default()),
+        false => Ok(measured),
     }
 }
+
+#[cfg(test)]
+mod tests;
