@@ -379,7 +379,7 @@ impl<'a> RemoteSitting<'a> {
                 });
             }
             if self.message.is_none() {
-                self.message = self.coordinator.workers.complaint_with(labels);
+                self.message = self.coordinator.workers.complaint_with(self.id, labels);
             }
         }
         if row.message != self.message {

@@ -96,7 +96,8 @@ pub struct Counts {
 struct Seen {
     hello: Hello,
     at: Instant,
-    complaint: Option<Complaint>,
+    /// By the experiment that they are about; `None` is the worker itself.
+    complaints: BTreeMap<Option<i64>, Complaint>,
 }
 
 /// What is wrong with a worker, until it is no news any more.
@@ -107,20 +108,29 @@ struct Complaint {
 }
 
 impl Seen {
-    fn complain(&mut self, text: String, lasts: Duration) {
-        let same = self.complaint().is_some_and(|before| before.text == text);
-        let is_told = same && self.complaint.as_ref().is_some_and(|it| it.is_told);
-        let until = Instant::now() + lasts;
-        self.complaint = Some(Complaint {
+    fn complain(&mut self, about: Option<i64>, text: String, lasts: Duration) {
+        let now = Instant::now();
+        self.complaints.retain(|_, complaint| now < complaint.until);
+        let before = self.complaints.get(&about);
+        let is_told = before.is_some_and(|before| before.text == text && before.is_told);
+        let complaint = Complaint {
             text,
-            until,
+            until: now + lasts,
             is_told,
-        });
+        };
+        self.complaints.insert(about, complaint);
     }
 
-    fn complaint(&self) -> Option<&Complaint> {
-        let complaint = self.complaint.as_ref();
+    fn complaint_about(&self, about: Option<i64>) -> Option<&Complaint> {
+        let complaint = self.complaints.get(&about);
         complaint.filter(|complaint| Instant::now() < complaint.until)
+    }
+
+    /// What is to be seen first: what is wrong with itself, or else the last.
+    fn complaint(&self) -> Option<&Complaint> {
+        let last = self.complaints.iter().max_by_key(|(_, it)| it.until);
+        self.complaint_about(None)
+            .or_else(|| self.complaint_about(*last?.0))
     }
 }
 
@@ -221,20 +231,27 @@ impl Workers {
     pub(crate) fn new_complaints(&self) -> Vec<String> {
         let mut new = Vec::new();
         for seen in held(&self.seen).values_mut() {
-            if let Some(complaint) = &mut seen.complaint
-                && !std::mem::replace(&mut complaint.is_told, true)
-            {
-                new.push(complaint.text.clone());
+            for complaint in seen.complaints.values_mut() {
+                if !std::mem::replace(&mut complaint.is_told, true) {
+                    new.push(complaint.text.clone());
+                }
             }
         }
         new
     }
 
-    /// What is wrong with a worker that has these labels.
-    pub(crate) fn complaint_with(&self, labels: &BTreeMap<String, String>) -> Option<String> {
+    /// What is wrong with a worker that has these labels, as far as it is about an experiment.
+    pub(crate) fn complaint_with(
+        &self,
+        id: i64,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<String> {
         let seen = held(&self.seen);
         let mut with = seen.values().filter(|seen| has(&seen.hello, labels));
-        with.find_map(|seen| Some(seen.complaint()?.text.clone()))
+        with.find_map(|seen| {
+            let about = |about| seen.complaint_about(about);
+            Some(about(None).or_else(|| about(Some(id)))?.text.clone())
+        })
     }
 
     /// How long a worker that is silent keeps its name.
@@ -375,11 +392,11 @@ impl Workers {
                     by_worker.remove(&hello.name);
                 }
             }
-            let complaint = same.and_then(|same| same.complaint);
+            let complaints = same.map(|same| same.complaints);
             let now = Seen {
                 hello,
                 at,
-                complaint,
+                complaints: complaints.unwrap_or_default(),
             };
             seen.insert(now.hello.name.clone(), now);
         }
@@ -409,7 +426,7 @@ impl Workers {
              worker.toml",
             hello.name
         );
-        holder.complain(complaint, self.alive() * 2);
+        holder.complain(None, complaint, self.alive() * 2);
         Some(format!(
             "another worker named {:?} is alive, {place}: give this one a `name` of its own in its worker.toml (where that one has \
              just ended, this one goes on within {:.0} s)",
@@ -501,7 +518,7 @@ impl Workers {
         let experiment = ticket.experiment;
         if let Some(seen) = held(&self.seen).get_mut(&worker) {
             let text = format!("worker {worker:?} cannot measure experiment {experiment}: {why}");
-            seen.complain(text, GIVEN_BACK);
+            seen.complain(Some(experiment), text, GIVEN_BACK);
         }
         let mut given_back = held(&self.given_back);
         let by_worker = given_back.entry(experiment).or_default();
@@ -680,5 +697,28 @@ mod tests {
         workers.measures(1, "good");
         assert_eq!(none_can(), None, "a block of it was measured");
         assert_eq!(workers.able_with(1, &labels), ["good"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_once_and_of_its_experiment_only() {
+        let workers = workers_named(&["w"], Duration::from_secs(30));
+        let give_back = |experiment, why: &str| {
+            workers.heard_of(ticket(experiment, 1), 1, "w".into());
+            workers.release(ticket(experiment, 1), 1, Some(why.into()));
+        };
+        let said = |experiment: i64, why: &str| {
+            format!("worker \"w\" cannot measure experiment {experiment}: {why}")
+        };
+        give_back(1, "no control");
+        give_back(2, "no file");
+        let with = |id| workers.complaint_with(id, &BTreeMap::new());
+        assert_eq!(with(1), Some(said(1, "no control")));
+        assert_eq!(with(2), Some(said(2, "no file")));
+        assert_eq!(with(3), None);
+        assert_eq!(workers.complaints(), [said(2, "no file")], "the last");
+        assert_eq!(workers.new_complaints().len(), 2);
+        give_back(1, "no control");
+        give_back(2, "another");
+        assert_eq!(workers.new_complaints(), [said(2, "another")]);
     }
 }

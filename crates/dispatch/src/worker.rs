@@ -1,5 +1,6 @@
 //! A worker: takes orders from the queue, claims them, measures them on this host, and brings the results.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,6 +34,9 @@ const LOOK: Duration = Duration::from_secs(2);
 /// drain the queue.
 const SICK_MAX: Duration = Duration::from_secs(60);
 
+/// Experiments of which is known what was said of them; of more, it may be said again.
+const TOLD_MAX: usize = 1000;
+
 /// Measures what the queue holds, until a signal.
 ///
 /// First it undoes whatever an earlier worker on this host left when it was killed.
@@ -62,6 +66,7 @@ pub fn run(
             hello,
             lease: Duration::from_secs(30),
             sick: 0,
+            told: BTreeMap::new(),
             rests_until: tokio::time::Instant::now(),
         };
         worker.work().await
@@ -121,6 +126,8 @@ struct Worker<'a> {
     lease: Duration,
     /// Orders in a row that failed through no fault of their configuration, or could not be begun.
     sick: u32,
+    /// Why it could not measure experiments, as it was said last.
+    told: BTreeMap<i64, String>,
     /// No order is taken before; the coordinator is greeted all the same.
     rests_until: tokio::time::Instant,
 }
@@ -129,6 +136,8 @@ impl Worker<'_> {
     async fn work(&mut self) -> Result<(), Error> {
         let mut turn = 0;
         let mut said = String::new();
+        // What is in the way of each queue, as it was said last.
+        let mut of_queues: BTreeMap<String, String> = BTreeMap::new();
         let mut is_welcome = false;
         while self.interrupt.signal().is_none() {
             let classes = match self.ask(&Request::Hello(self.hello.clone())).await {
@@ -163,12 +172,18 @@ impl Worker<'_> {
             // Of several queues, none is waited for long.
             let wait = LOOK / u32::try_from(classes.len()).unwrap_or(1);
             match self.take(class, wait.max(Duration::from_millis(100))).await {
-                Ok(None) => {}
-                Ok(Some(message)) => self.attend(message).await?,
+                Ok(message) => {
+                    if of_queues.remove(class).is_some() {
+                        (self.report)("the queue answers");
+                    }
+                    if let Some(message) = message {
+                        self.attend(message).await?;
+                    }
+                }
                 Err(message) => {
-                    if said != message {
+                    if of_queues.get(class) != Some(&message) {
                         (self.report)(&format!("the queue: {message}"));
-                        said = message;
+                        of_queues.insert(class.clone(), message);
                     }
                     self.pause(AGAIN).await;
                 }
@@ -299,15 +314,16 @@ impl Worker<'_> {
             }
             Ok(mut measured) => {
                 measured.host = Some(self.hello.name.clone());
-                if let (Some(_), Some(reason)) = (measured.failure, &measured.reason) {
-                    (self.report)(&format!("{ticket} could not be measured here: {reason}"));
+                match (measured.failure, &measured.reason) {
+                    (Some(_), Some(reason)) => self.tell(ticket, "could ", reason),
+                    _ => drop(self.told.remove(&ticket.experiment)),
                 }
                 let is_sick = measured.failure.is_some();
                 self.bring(&message, ticket, attempt, measured).await;
                 self.rest(is_sick);
             }
             Err(why) => {
-                (self.report)(&format!("{ticket} cannot be measured here: {why}"));
+                self.tell(ticket, "can", &why);
                 self.give_back(&message, ticket, attempt, Some(why)).await;
                 self.rest(true);
             }
@@ -316,6 +332,19 @@ impl Worker<'_> {
             true => Ok(()),
             false => Err(Error::NotRestored),
         }
+    }
+
+    /// Says why something of an experiment was not measured, once until that changes.
+    fn tell(&mut self, ticket: Ticket, can: &str, why: &str) {
+        let before = self.told.get(&ticket.experiment);
+        if before.is_some_and(|before| before == why) {
+            return;
+        }
+        (self.report)(&format!("{ticket} {can}not be measured here: {why}"));
+        if self.told.len() >= TOLD_MAX {
+            self.told.clear();
+        }
+        self.told.insert(ticket.experiment, why.to_owned());
     }
 
     /// Leaves an order to others.
