@@ -69,7 +69,10 @@ pub fn run(
             told: BTreeMap::new(),
             rests_until: tokio::time::Instant::now(),
         };
-        worker.work().await
+        let ended = worker.work().await;
+        // What was said last is still on its way.
+        let _ = tokio::time::timeout(AGAIN, worker.client.flush()).await;
+        ended
     });
     // A measurement that is under way has been told to end.
     runtime.shutdown_timeout(Duration::from_secs(60));
@@ -400,7 +403,8 @@ impl Worker<'_> {
         None
     }
 
-    /// Brings a result until the coordinator has written it down, or does not want it.
+    /// Brings a result until the coordinator has written it down, or does not want it. After a signal that is tried once; then the order
+    /// is left to others, at once.
     async fn bring(&self, message: &Message, ticket: Ticket, attempt: i64, measured: Measured) {
         let mut result = Request::Result {
             ticket,
@@ -421,7 +425,7 @@ impl Worker<'_> {
                 measured: Box::new(failed),
             };
         }
-        while self.interrupt.signal().is_none() {
+        loop {
             match self.ask(&result).await {
                 Ok(reply @ (Reply::Accepted | Reply::Refused)) => {
                     if reply == Reply::Refused {
@@ -433,12 +437,14 @@ impl Worker<'_> {
                     let _ = message.double_ack().await;
                     return;
                 }
+                _ if self.interrupt.signal().is_some() => break,
                 _ => {
                     let _ = message.ack_with(AckKind::Progress).await;
                     self.pause(AGAIN).await;
                 }
             }
         }
+        self.give_back(message, ticket, attempt, None).await;
     }
 }
 
