@@ -4,7 +4,7 @@
 //! that removes the row. Leases are kept in memory only: they keep a second worker from starting what a first one is
 //! measuring, which is a matter of thrift. That a result is taken once is a matter of the row.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
@@ -37,6 +37,9 @@ const ALIVE_MIN: Duration = Duration::from_secs(3);
 
 /// Workers that are shown; more may work.
 const WORKERS_MAX: usize = 10_000;
+
+/// So many results that were taken are remembered: a worker brings one again within seconds.
+const TAKEN_MAX: usize = 1000;
 
 /// Brings orders to workers.
 pub trait Bus: Sync {
@@ -159,6 +162,8 @@ pub struct Workers {
     sittings: Mutex<BTreeMap<i64, Thread>>,
     /// For each experiment and worker, what it gave back since anything of the experiment was measured.
     given_back: Mutex<BTreeMap<i64, BTreeMap<String, GivenBack>>>,
+    /// The last attempts whose results were taken, for those that bring them again.
+    taken: Mutex<VecDeque<(Ticket, i64)>>,
     granted: AtomicU64,
     declined: AtomicU64,
     accepted: AtomicU64,
@@ -179,6 +184,7 @@ impl Workers {
             classes: Mutex::default(),
             sittings: Mutex::default(),
             given_back: Mutex::default(),
+            taken: Mutex::default(),
             granted: AtomicU64::new(0),
             declined: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
@@ -491,10 +497,18 @@ impl Workers {
     ) -> Result<Reply, Error> {
         let has_measured = measured.failure.is_none();
         if !store.finish(ticket, attempt, measured)? {
+            // The answer was lost on its way.
+            if held(&self.taken).contains(&(ticket, attempt)) {
+                return Ok(Reply::Accepted);
+            }
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Ok(Reply::Refused);
         }
         self.accepted.fetch_add(1, Ordering::Relaxed);
+        let mut taken = held(&self.taken);
+        taken.truncate(TAKEN_MAX - 1);
+        taken.push_front((ticket, attempt));
+        drop(taken);
         held(&self.leases).remove(&ticket);
         if has_measured {
             held(&self.given_back).remove(&ticket.experiment);

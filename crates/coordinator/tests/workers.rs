@@ -340,6 +340,33 @@ fn order_of(queue: &Queue) -> Order {
 }
 
 #[test]
+fn a_result_that_is_brought_again_was_taken() {
+    let queue = Queue::default();
+    with_workers(0, &queue, |coordinator| {
+        coordinator
+            .create(&spec("random", 4, 1), Path::new("/tmp/simulated.json"))
+            .unwrap();
+        let order = order_of(&queue);
+        let ticket = order.ticket;
+        let worker = "w".to_owned();
+        coordinator.answer(Request::Claim { ticket, worker });
+        let bring = |attempt: i64| {
+            let measured = Box::new(simulated(&order));
+            coordinator.answer(Request::Result {
+                ticket,
+                attempt,
+                measured,
+            })
+        };
+        assert_eq!(bring(1), Reply::Accepted);
+        assert_eq!(bring(1), Reply::Accepted, "the answer was lost");
+        assert_eq!(bring(0), Reply::Refused);
+        let counts = coordinator.workers().counts();
+        assert_eq!((counts.accepted, counts.refused), (1, 1));
+    });
+}
+
+#[test]
 fn what_ends_with_its_experiment_is_measured_again_and_costs_nothing() {
     let queue = Queue::default();
     with_workers(0, &queue, |coordinator| {

@@ -30,6 +30,12 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long one look into a queue waits for an order.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// An answer that takes longer will not come; the client's own bound does not hold for what waits to be sent.
+const ASK_MAX: Duration = Duration::from_secs(10);
+
+/// What is in the way where there is no connection.
+const UNREACHED: &str = "NATS is not reached";
+
 /// The longest pause after orders that failed through no fault of their configuration, or could not be begun: a sick host must not
 /// drain the queue.
 const SICK_MAX: Duration = Duration::from_secs(60);
@@ -203,8 +209,27 @@ impl Worker<'_> {
         }
     }
 
-    /// Asks the coordinator.
+    /// Asks the coordinator. While NATS is away nothing is asked: the client would keep all of it, and send it when it is back.
     async fn ask(&self, request: &Request) -> Result<Reply, String> {
+        if !self.is_connected() {
+            return Err(UNREACHED.into());
+        }
+        let asked = tokio::time::timeout(ASK_MAX, self.ask_now(request)).await;
+        asked.unwrap_or_else(|_| Err(UNREACHED.into()))
+    }
+
+    fn is_connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
+    }
+
+    /// Keeps an order from being delivered to others.
+    async fn keep(&self, message: &Message) {
+        if self.is_connected() {
+            let _ = message.ack_with(AckKind::Progress).await;
+        }
+    }
+
+    async fn ask_now(&self, request: &Request) -> Result<Reply, String> {
         let body = serde_json::to_vec(request).map_err(|error| error.to_string())?;
         let most = self.client.server_info().max_payload;
         if most > 0 && body.len() > most {
@@ -215,8 +240,8 @@ impl Worker<'_> {
         }
         let answer = self.client.request(COORDINATOR, body.into()).await;
         let answer = answer.map_err(|error| {
-            if self.client.connection_state() != State::Connected {
-                "NATS is not reached".to_owned()
+            if !self.is_connected() {
+                UNREACHED.to_owned()
             } else if error.kind() == RequestErrorKind::NoResponders {
                 "none is there: does `slackline serve --workers` run, on this NATS?".to_owned()
             } else {
@@ -287,7 +312,7 @@ impl Worker<'_> {
             tokio::select! {
                 ended = &mut measuring => break ended,
                 () = tokio::time::sleep(self.lease / 4) => {
-                    let _ = message.ack_with(AckKind::Progress).await;
+                    self.keep(&message).await;
                     let beat = Request::Beat {
                         ticket,
                         attempt,
@@ -394,7 +419,7 @@ impl Worker<'_> {
                     return None;
                 }
                 _ => {
-                    let _ = message.ack_with(AckKind::Progress).await;
+                    self.keep(message).await;
                     self.pause(AGAIN).await;
                 }
             }
@@ -439,7 +464,7 @@ impl Worker<'_> {
                 }
                 _ if self.interrupt.signal().is_some() => break,
                 _ => {
-                    let _ = message.ack_with(AckKind::Progress).await;
+                    self.keep(message).await;
                     self.pause(AGAIN).await;
                 }
             }

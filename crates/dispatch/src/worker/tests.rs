@@ -204,3 +204,17 @@ fn a_result_is_brought_once_more_after_a_signal_or_else_left_to_others() {
     });
     has(&in_trouble, &["result", "release", "-NAK"]);
 }
+
+#[test]
+fn without_nats_nothing_is_asked_and_nothing_waits_to_be_sent() {
+    with_worker("nats://127.0.0.1:9", async |worker| {
+        let began = std::time::Instant::now();
+        let hello = Request::Hello(worker.hello.clone());
+        for _ in 0..10 {
+            assert_eq!(worker.ask(&hello).await, Err("NATS is not reached".into()));
+        }
+        assert!(began.elapsed() < Duration::from_secs(2));
+        let waits = worker.client.statistics();
+        assert_eq!(waits.out_messages.load(Ordering::Relaxed), 0);
+    });
+}
