@@ -206,7 +206,19 @@ impl<'a> RemoteSitting<'a> {
             store.sat(self.id, State::Stopped, None, &report)?;
             return Ok(Next::Rests);
         }
-        let assigned = store.assignments(self.id)?;
+        // A pause, or a verification, comes when those end that somebody has begun.
+        let unwanted = match (row.wish, &row.plan) {
+            (Some(Wish::Pause | Wish::Verify), None) => Some(0),
+            (Some(Wish::Pause), Some(_)) => Some(row.verification),
+            _ => None,
+        };
+        let mut assigned = store.assignments(self.id)?;
+        if let Some(verification) = unwanted
+            && assigned.iter().any(|it| it.attempt == 0)
+        {
+            store.withdraw_unclaimed(self.id, verification)?;
+            assigned = store.assignments(self.id)?;
+        }
         self.take(&assigned)?;
         let workers = &self.coordinator.workers;
         if let Some(reason) = workers.given_back_by_all(self.id, &self.workers.labels) {
@@ -226,6 +238,9 @@ impl<'a> RemoteSitting<'a> {
         let of_this = |assigned: &Assigned| assigned.ticket.verification == row.verification;
         if assigned.iter().any(of_this) {
             return self.wait(&row);
+        }
+        if row.wish == Some(Wish::Pause) {
+            return self.rest();
         }
         let plan = row.plan.clone().unwrap_or_default();
         if store.runs(self.id)?.len() < plan.len() * self.spec.spec.verification.runs {
@@ -282,7 +297,10 @@ impl<'a> RemoteSitting<'a> {
         let end_s = budget
             .wall_time_min
             .map_or(f64::INFINITY, |minutes| minutes * 60.0);
-        while self.outstanding.len() < self.workers.at_once
+        // One more than there are workers, so that none waits; those that nobody takes would only be older.
+        let there = self.coordinator.workers.count_with(&self.workers.labels);
+        let at_once = self.workers.at_once.min(there + 1);
+        while self.outstanding.len() < at_once
             && self.search.counted() + self.outstanding.len() < budget.evaluations
             && self.elapsed_s() < end_s
             && !self.coordinator.is_ending()

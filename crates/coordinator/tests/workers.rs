@@ -367,6 +367,58 @@ fn a_result_that_is_brought_again_was_taken() {
 }
 
 #[test]
+fn a_pause_waits_for_what_is_measured_only() {
+    let queue = Queue::default();
+    with_workers(0, &queue, |coordinator| {
+        let id = coordinator
+            .create(&spec("random", 6, 4), Path::new("/tmp/simulated.json"))
+            .unwrap();
+        let first = order_of(&queue);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(queue.orders.lock().unwrap().is_empty(), "nobody is there");
+        // Two workers, and one order more than they take.
+        for name in ["a", "b"] {
+            coordinator.answer(hello(name));
+        }
+        let orders = [first, order_of(&queue), order_of(&queue)];
+        for order in &orders[..2] {
+            let (ticket, worker) = (order.ticket, "a".to_owned());
+            coordinator.answer(Request::Claim { ticket, worker });
+        }
+        coordinator.pause(id).unwrap();
+        let bring = |order: &Order| {
+            coordinator.answer(Request::Result {
+                ticket: order.ticket,
+                attempt: 1,
+                measured: Box::new(simulated(order)),
+            })
+        };
+        assert_eq!(bring(&orders[0]), Reply::Accepted);
+        let record = |order: &Order| {
+            let number = order.ticket.number;
+            coordinator.store().evaluation(id, number).unwrap().record
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        while record(&orders[2]).failure.is_none() {
+            assert!(Instant::now() < end, "it is still wanted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let state = coordinator.store().experiment(id).unwrap().state;
+        assert_eq!(state, State::Running, "the second is measured");
+        assert_eq!(bring(&orders[1]), Reply::Accepted);
+        wait_for(coordinator, id, State::Paused);
+        queue.orders.lock().unwrap().clear();
+        coordinator.resume(id).unwrap();
+        with_worker(coordinator, &queue, "w", simulated, || {
+            wait_for(coordinator, id, State::Done);
+        });
+        let all = coordinator.export(id).unwrap().evaluations;
+        let measured = all.iter().filter(|it| it.measurement.is_some());
+        assert_eq!(measured.count(), 6, "{all:?}");
+    });
+}
+
+#[test]
 fn what_ends_with_its_experiment_is_measured_again_and_costs_nothing() {
     let queue = Queue::default();
     with_workers(0, &queue, |coordinator| {

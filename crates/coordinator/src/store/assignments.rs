@@ -65,33 +65,13 @@ fn assign(database: &mut Database, ticket: Ticket, incumbent: Option<f64>) -> Re
     Ok(())
 }
 
-/// Ends an evaluation that a worker is measuring: its result will be refused. Without a failure its user has killed it, and it is
-/// not asked for again.
-fn withdraw(
-    database: &mut Database,
-    id: i64,
-    number: usize,
-    reason: &str,
-    failure: Option<Failure>,
-) -> Result<u64, Error> {
-    let ticket = Ticket {
-        experiment: id,
-        verification: 0,
-        arm: 0,
-        number,
-    };
-    let gone = database.execute(
-        &format!("DELETE FROM assignments WHERE {KEY}"),
-        &key(ticket),
-    )?;
-    if gone > 0 {
-        let mut record = find_evaluation(database, id, number)?.record;
-        record.outcome = failure.map_or(Outcome::Killed, |_| Outcome::Failed);
-        record.failure = failure;
-        record.reason = Some(reason.to_owned());
-        write_end(database, id, &record)?;
-    }
-    Ok(gone)
+/// An evaluation ends without having said anything of its configuration.
+fn lose(database: &mut Database, id: i64, number: usize, reason: &str) -> Result<(), Error> {
+    let mut record = find_evaluation(database, id, number)?.record;
+    record.outcome = Outcome::Failed;
+    record.failure = Some(Failure::Lost);
+    record.reason = Some(reason.to_owned());
+    write_end(database, id, &record)
 }
 
 impl Store {
@@ -268,14 +248,27 @@ impl Store {
 
     /// Its user does not want an evaluation any more: it ends now, and what its worker brings will be refused.
     pub(crate) fn withdraw(&self, id: i64, number: usize) -> Result<(), Error> {
-        self.change(
-            |database| match withdraw(database, id, number, BY_USER, None)? {
-                0 => Err(Error::Conflict(format!(
+        let ticket = Ticket {
+            experiment: id,
+            verification: 0,
+            arm: 0,
+            number,
+        };
+        self.change(|database| {
+            let gone = database.execute(
+                &format!("DELETE FROM assignments WHERE {KEY}"),
+                &key(ticket),
+            )?;
+            if gone == 0 {
+                return Err(Error::Conflict(format!(
                     "evaluation {number} of experiment {id} is not running"
-                ))),
-                _ => Ok(()),
-            },
-        )
+                )));
+            }
+            let mut record = find_evaluation(database, id, number)?.record;
+            record.outcome = Outcome::Killed;
+            record.reason = Some(BY_USER.to_owned());
+            write_end(database, id, &record)
+        })
     }
 
     /// Everything of an experiment that workers measure, or will, is lost, and measured again should it go on; runs of a
@@ -283,16 +276,26 @@ impl Store {
     pub(crate) fn withdraw_all(&self, id: i64, reason: &str) -> Result<(), Error> {
         self.change(|database| {
             let rows = database.query(
-                "SELECT number FROM assignments WHERE experiment = $1 AND verification = 0",
+                "DELETE FROM assignments WHERE experiment = $1 RETURNING verification, number",
                 &[id.into()],
             )?;
-            for row in rows {
-                withdraw(database, id, usize_of(&row[0]), reason, Some(Failure::Lost))?;
+            for row in rows.iter().filter(|row| row[0].int() == Some(0)) {
+                lose(database, id, usize_of(&row[1]), reason)?;
             }
-            database.execute(
-                "DELETE FROM assignments WHERE experiment = $1",
-                &[id.into()],
+            Ok(())
+        })
+    }
+
+    /// What nobody has begun to measure, of the search or of a verification, is lost, and measured later.
+    pub(crate) fn withdraw_unclaimed(&self, id: i64, verification: i64) -> Result<(), Error> {
+        self.change(|database| {
+            let rows = database.query(
+                "DELETE FROM assignments WHERE experiment = $1 AND verification = $2 AND attempt = 0 RETURNING number",
+                &[id.into(), verification.into()],
             )?;
+            for row in rows.iter().filter(|_| verification == 0) {
+                lose(database, id, usize_of(&row[0]), "nobody had begun to measure it")?;
+            }
             Ok(())
         })
     }
