@@ -13,7 +13,7 @@ use tuner::assignment::{Assignment, Purpose};
 use tuner::bench::{Arm, Bench};
 use tuner::evaluation::Block;
 use tuner::experiment::{self, Search};
-use tuner::ledger::{Kept, PlannedArm};
+use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
 use tuner::protocol::{Order, Ticket};
 use tuner::report::EvaluationRecord;
 use tuner::spec::{CheckedSpec, WorkersSpec};
@@ -415,14 +415,19 @@ impl<'a> RemoteSitting<'a> {
         let mut nowhere = Nowhere {
             elapsed_s: self.elapsed_s(),
         };
-        let mut sitting = Sitting::new(self.coordinator, self.id);
+        let mut sitting = AtRest(Sitting::new(self.coordinator, self.id));
         let (mut report, error) = experiment::run_to_end(self.spec, &mut nowhere, &mut sitting);
         report.evaluations.clear();
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
         }
+        let row = store.experiment(self.id)?;
+        if report.paused && row.wish != Some(Wish::Pause) {
+            // Its user took the pause back meanwhile.
+            return Ok(Next::Wait);
+        }
         let (state, message) = crate::coordinator::end_of(&mut report, error.as_ref(), false);
-        report.keep_verified(&store.experiment(self.id)?.report);
+        report.keep_verified(&row.report);
         store.sat(self.id, state, message.as_deref(), &report)?;
         Ok(Next::Rests)
     }
@@ -445,6 +450,26 @@ fn evaluation(id: i64, number: usize) -> Ticket {
         verification: 0,
         arm: 0,
         number,
+    }
+}
+
+/// The ledger of a sitting that only makes its report: whatever its user wishes meanwhile, nothing is to be measured.
+struct AtRest<'a>(Sitting<'a>);
+
+impl Ledger for AtRest<'_> {
+    fn kept(&mut self) -> Result<Kept, TunerError> {
+        self.0.kept()
+    }
+
+    fn wish(&mut self) -> Result<tuner::ledger::Wish, TunerError> {
+        Ok(tuner::ledger::Wish {
+            pause: true,
+            ..Default::default()
+        })
+    }
+
+    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+        self.0.note(event)
     }
 }
 
@@ -472,5 +497,63 @@ impl Bench for Nowhere {
 
     fn own_cpu_s(&self) -> f64 {
         0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Location, Store};
+
+    const SPEC: &str = r#"
+parameters = [{ name = "threads", type = "int", low = 1, high = 32, default = 16 }]
+target = { start = ["true"] }
+workload = { command = ["true"], json = { requests = "requests" } }
+objective = { metric = "cpu_s_per_request" }
+workers = { at_once = 2 }
+"#;
+
+    struct NoBus;
+
+    impl Bus for NoBus {
+        fn publish(&self, _: &str, _: &Order) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// A sitting of a new experiment that nobody sits yet.
+    fn sit(test: impl FnOnce(&Coordinator, RemoteSitting<'_>)) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("slackline.db").display().to_string();
+        let store = Store::open(&Location::parse(&file)).unwrap();
+        let coordinator =
+            Coordinator::new(store, dir.path()).with_workers(Duration::from_millis(200));
+        assert!(coordinator.store.try_lock().unwrap());
+        let id = coordinator
+            .create(SPEC, &dir.path().join("simulated.toml"))
+            .unwrap();
+        let (row, spec) = coordinator.begin_remote(id).unwrap().unwrap();
+        let sitting = RemoteSitting::new(&coordinator, &row, &spec, &NoBus).unwrap();
+        test(&coordinator, sitting);
+    }
+
+    #[test]
+    fn a_pause_that_is_taken_back_as_it_comes_measures_nothing() {
+        sit(|coordinator, mut sitting| {
+            let id = sitting.id;
+            // The look saw the pause; it is taken back before the sitting rests.
+            assert!(matches!(sitting.rest(), Ok(Next::Wait)));
+            assert_eq!(coordinator.store.evaluations(id, 1).unwrap().len(), 0);
+            assert_eq!(
+                coordinator.store.experiment(id).unwrap().state,
+                State::Running
+            );
+            coordinator.pause(id).unwrap();
+            assert!(matches!(sitting.rest(), Ok(Next::Rests)));
+            assert_eq!(
+                coordinator.store.experiment(id).unwrap().state,
+                State::Paused
+            );
+        });
     }
 }
