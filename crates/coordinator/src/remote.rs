@@ -131,7 +131,9 @@ struct RemoteSitting<'a> {
     /// Evaluations of the search that are outstanding.
     outstanding: BTreeMap<usize, Configuration>,
     last_number: usize,
-    began: Instant,
+    /// How long something of it was measured in this sitting: time in which no worker is there is none of the budget's.
+    measured: Duration,
+    looked: Instant,
     /// How long earlier sittings took, about.
     before_s: f64,
     swept: Option<Instant>,
@@ -171,7 +173,8 @@ impl<'a> RemoteSitting<'a> {
             search,
             outstanding,
             last_number,
-            began: Instant::now(),
+            measured: Duration::ZERO,
+            looked: Instant::now(),
             before_s: measured_s / workers.at_once as f64,
             swept: None,
             message: None,
@@ -180,7 +183,7 @@ impl<'a> RemoteSitting<'a> {
     }
 
     fn elapsed_s(&self) -> f64 {
-        self.before_s + self.began.elapsed().as_secs_f64()
+        self.before_s + self.measured.as_secs_f64()
     }
 
     fn run(mut self) -> Result<(), Error> {
@@ -219,8 +222,14 @@ impl<'a> RemoteSitting<'a> {
             store.withdraw_unclaimed(self.id, verification)?;
             assigned = store.assignments(self.id)?;
         }
+        let outstanding = self.outstanding.len();
         self.take(&assigned)?;
         let workers = &self.coordinator.workers;
+        let since = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
+        // A look follows each result at once, and its lease is gone by then.
+        if workers.is_measured(self.id) || self.outstanding.len() < outstanding {
+            self.measured += since;
+        }
         if let Some(reason) = workers.given_back_by_all(self.id, &self.workers.labels) {
             return Err(TunerError::NoWorker { reason }.into());
         }
@@ -554,6 +563,28 @@ workers = { at_once = 2 }
                 coordinator.store.experiment(id).unwrap().state,
                 State::Paused
             );
+        });
+    }
+
+    #[test]
+    fn time_in_which_nobody_measures_is_not_counted() {
+        sit(|coordinator, mut sitting| {
+            let look = |sitting: &mut RemoteSitting<'_>| {
+                std::thread::sleep(Duration::from_millis(60));
+                assert!(matches!(sitting.look(), Ok(Next::Wait)));
+                sitting.elapsed_s()
+            };
+            look(&mut sitting);
+            assert_eq!(look(&mut sitting), 0.0, "nobody is there");
+            let ticket = evaluation(sitting.id, 1);
+            let worker = "w".to_owned();
+            let request = tuner::protocol::Request::Claim { ticket, worker };
+            coordinator.workers.answer(&coordinator.store, request);
+            let measured_s = look(&mut sitting);
+            assert!(measured_s >= 0.06, "{measured_s}");
+            // Longer than the lease.
+            std::thread::sleep(Duration::from_millis(200));
+            assert_eq!(look(&mut sitting), measured_s, "the worker is gone");
         });
     }
 }

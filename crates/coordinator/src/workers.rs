@@ -591,7 +591,7 @@ impl Workers {
     }
 
     /// Whether a worker that is heard of measures something of an experiment.
-    fn is_measured(&self, id: i64) -> bool {
+    pub(crate) fn is_measured(&self, id: i64) -> bool {
         let leases = held(&self.leases);
         leases
             .iter()
