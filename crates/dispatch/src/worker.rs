@@ -281,8 +281,7 @@ impl Worker<'_> {
     /// Claims an order, measures it, brings the result. An order that is not acknowledged is delivered again.
     async fn attend(&mut self, message: Message) -> Result<(), Error> {
         let Ok(order) = serde_json::from_slice::<Order>(&message.payload) else {
-            (self.report)("an order is not understood: are worker and coordinator of one version?");
-            let _ = message.ack_with(AckKind::Nak(Some(self.lease))).await;
+            self.refuse(&message).await;
             return Ok(());
         };
         let Some(attempt) = self.claim(&message, order.ticket).await else {
@@ -359,6 +358,26 @@ impl Worker<'_> {
         match is_restored {
             true => Ok(()),
             false => Err(Error::NotRestored),
+        }
+    }
+
+    /// Gives back an order that is not understood, which another worker may be able to: what it is stands in its subject.
+    async fn refuse(&mut self, message: &Message) {
+        let version = &self.hello.version;
+        let why = format!(
+            "the order is not understood, by version {version} of Slackline: has the coordinator the same?"
+        );
+        let numbers = message.subject.rsplitn(5, '.').collect::<Vec<_>>();
+        let numbers = numbers.iter().take(4).rev().copied().collect::<Vec<_>>();
+        let Ok(ticket) = numbers.join(".").parse::<Ticket>() else {
+            (self.report)(&why);
+            let _ = message.ack_with(AckKind::Nak(Some(self.lease))).await;
+            return;
+        };
+        if let Some(attempt) = self.claim(message, ticket).await {
+            self.tell(ticket, "can", &why);
+            self.give_back(message, ticket, attempt, Some(why)).await;
+            self.rest(true);
         }
     }
 

@@ -33,6 +33,24 @@ impl std::fmt::Display for Ticket {
     }
 }
 
+impl std::str::FromStr for Ticket {
+    type Err = ();
+
+    /// As it is written.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let numbers: Vec<&str> = text.split('.').collect();
+        let &[experiment, verification, arm, number] = numbers.as_slice() else {
+            return Err(());
+        };
+        Ok(Self {
+            experiment: experiment.parse().map_err(drop)?,
+            verification: verification.parse().map_err(drop)?,
+            arm: arm.parse().map_err(drop)?,
+            number: number.parse().map_err(drop)?,
+        })
+    }
+}
+
 /// What lies in the queue: everything that a worker needs to know. It is signed as a whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
@@ -158,4 +176,23 @@ pub enum Reply {
     Refused,
     /// The coordinator cannot say now; ask again.
     Trouble(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_is_read_as_it_is_written() {
+        let ticket = Ticket {
+            experiment: 3,
+            verification: 1,
+            arm: 0,
+            number: 12,
+        };
+        assert_eq!(ticket.to_string().parse(), Ok(ticket));
+        for text in ["", "3.1.0", "3.1.0.12.1", "3.1.-1.12", "a.1.0.12"] {
+            assert_eq!(text.parse::<Ticket>(), Err(()), "{text}");
+        }
+    }
 }

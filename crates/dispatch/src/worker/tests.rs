@@ -6,9 +6,6 @@ use tuner::evaluation::Outcome;
 
 use super::*;
 
-/// What was reported by a worker of that URL's; a `fn` holds nothing.
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
 /// A server that knows so much of NATS's protocol (docs.nats.io, "Client Protocol") as a worker needs to ask, and answers in the
 /// coordinator's place. What was published, in order.
 #[derive(Clone, Default)]
@@ -96,7 +93,7 @@ fn with_worker<T>(url: &str, act: impl AsyncFnOnce(&mut Worker<'_>) -> T) -> T {
             config: &config,
             state_dir: PathBuf::new(),
             interrupt: Interrupt::default(),
-            report: |text| SAID.lock().unwrap().push(text.to_owned()),
+            report: |_| (),
             client,
             hello: hello(&config),
             lease: Duration::from_secs(30),
@@ -138,7 +135,10 @@ fn message(worker: &Worker<'_>, payload: &str) -> Message {
 
 #[test]
 fn why_it_cannot_measure_is_said_once_of_each_experiment() {
+    // A `fn` holds nothing.
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     with_worker("nats://127.0.0.1:9", async |worker| {
+        worker.report = |text| SAID.lock().unwrap().push(text.to_owned());
         for (experiment, why) in [(1, "a"), (2, "b"), (1, "a"), (2, "b"), (1, "c")] {
             worker.tell(ticket(experiment), "can", why);
         }
@@ -217,4 +217,28 @@ fn without_nats_nothing_is_asked_and_nothing_waits_to_be_sent() {
         let waits = worker.client.statistics();
         assert_eq!(waits.out_messages.load(Ordering::Relaxed), 0);
     });
+}
+
+#[test]
+fn an_order_that_is_not_understood_is_given_back_with_the_version() {
+    let server = Server::default();
+    let reply: fn(&Request) -> Reply = |request| match request {
+        Request::Claim { .. } => Reply::Granted { attempt: 4 },
+        _ => Reply::Accepted,
+    };
+    let rests = with_worker(&server.start(reply), async |worker| {
+        let message = message(worker, r#"{ "ticket": "of another version" }"#);
+        worker.attend(message).await.unwrap();
+        worker.rests_until > tokio::time::Instant::now()
+    });
+    assert!(rests);
+    let published = server.published();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(published.len(), 3, "{published:?}");
+    assert!(published[0].contains("claim"), "{published:?}");
+    let why = format!("the order is not understood, by version {version} of Slackline");
+    for part in [r#""experiment":3"#, r#""number":7"#, r#""attempt":4"#, &why] {
+        assert!(published[1].contains(part), "{published:?}");
+    }
+    assert_eq!(published[2], "order -NAK");
 }
