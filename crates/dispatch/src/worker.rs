@@ -330,10 +330,7 @@ impl Worker<'_> {
         self.interrupt.evaluation_is_over();
         let (measured, is_restored) = match measured {
             Ok(measured) => measured,
-            Err(_) => (
-                Ok(Measured::failed("the worker's thread panicked".into())),
-                false,
-            ),
+            Err(_) => (Err("the worker's thread panicked".into()), false),
         };
         match measured {
             Ok(measured) if measured.signal.is_some() => {
@@ -461,6 +458,10 @@ impl Worker<'_> {
             let reason = format!(
                 "the result has {size} bytes, more than NATS's max_payload of {most}: raise that, or measure fewer blocks"
             );
+            if ticket.verification > 0 {
+                self.give_back(message, ticket, attempt, Some(reason)).await;
+                return;
+            }
             let mut failed = Measured::failed(reason);
             failed.host = Some(self.hello.name.clone());
             result = Request::Result {
@@ -546,7 +547,7 @@ impl Measuring {
         let purpose = self.order.assignment.purpose;
         match restored {
             Ok(restored) => (or_why_not(measured, purpose), restored.is_complete()),
-            Err(error) => (Ok(Measured::failed(error.to_string())), false),
+            Err(error) => (Err(error.to_string()), false),
         }
     }
 }

@@ -206,6 +206,23 @@ fn a_result_is_brought_once_more_after_a_signal_or_else_left_to_others() {
 }
 
 #[test]
+fn a_result_of_a_verification_that_is_too_long_is_no_finding() {
+    let server = Server::default();
+    with_worker(&server.start(|_| Reply::Accepted), async |worker| {
+        let message = message(worker, "");
+        let run = Ticket {
+            verification: 1,
+            ..ticket(3)
+        };
+        let measured = Measured::failed("x".repeat(2 << 20));
+        worker.bring(&message, run, 1, measured).await;
+    });
+    let published = server.published();
+    assert!(published[0].contains("max_payload"), "{published:?}");
+    assert!(published[0].contains("release"), "{published:?}");
+}
+
+#[test]
 fn without_nats_nothing_is_asked_and_nothing_waits_to_be_sent() {
     with_worker("nats://127.0.0.1:9", async |worker| {
         let began = std::time::Instant::now();
