@@ -39,7 +39,7 @@ pub enum HostError {
         /// The value read back.
         found: String,
     },
-    /// Somebody else changed the knob after us.
+    /// Somebody else changed the knob, or the file, after us.
     #[error("{knob} was changed by someone else, from {left} to {found}, and is left as found")]
     Disturbed {
         /// The knob as a person names it.

@@ -75,7 +75,7 @@ pub enum TunerError {
         "the service's own configuration is back, but it could not be told so ({0}): see to it that it reads it again"
     )]
     Reapply(String),
-    /// Somebody else changed a knob while it was being tuned; it was left as found.
+    /// Somebody else changed a knob, or a templated file, while it was being tuned; it was left as found.
     #[error(
         "{0} was changed by someone else during the experiment and is left as found: the measurements cannot be trusted"
     )]

@@ -547,6 +547,14 @@ fn fault_of(what: &str, error: &RunError, side: Side) -> Fault {
     }
 }
 
+/// A templated file that somebody else has changed during an evaluation is an error, as a knob is.
+fn undisturbed_files(files: Result<(), HostError>) -> Result<(), TunerError> {
+    match files {
+        Err(HostError::Disturbed { knob, .. }) => Err(TunerError::Disturbed(knob)),
+        files => Ok(files?),
+    }
+}
+
 /// What is to be written to each knob for a configuration.
 fn knob_values(
     spec: &CheckedSpec,
@@ -635,8 +643,11 @@ impl Bench for Live<'_> {
     fn end(&mut self) -> Result<(), TunerError> {
         // The way back is not the evaluation's.
         self.interrupt.evaluation_is_over();
+        // Before they are put back: what somebody else wrote then stays, and is no error of the restore.
+        let files = self.journal.check_files();
         if self.home.is_some() {
-            return self.end_at_home();
+            self.end_at_home()?;
+            return undisturbed_files(files);
         }
         let is_away = self.spec.target.is_told() && self.applied != Some(Side::Control);
         let back = if is_away && self.interrupt.signal().is_none() {
@@ -648,7 +659,8 @@ impl Bench for Live<'_> {
         if let Some(error) = self.fatal.take() {
             return Err(error.into());
         }
-        if back.is_err() || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
+        let is_disturbed = back.is_err() || files.is_err();
+        if is_disturbed || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
             let report = self.journal.restore(&self.roots, false)?;
             self.in_force.clear();
             if self.interrupt.signal().is_some() {
@@ -656,7 +668,7 @@ impl Bench for Live<'_> {
             }
             self.undisturbed(&report)?;
         }
-        Ok(())
+        undisturbed_files(files)
     }
 
     fn elapsed_s(&self) -> f64 {

@@ -28,6 +28,11 @@ pub(super) fn fnv(bytes: &[u8]) -> u64 {
     })
 }
 
+/// The contents of a file, to tell them from others.
+pub(super) fn in_words(fnv: u64) -> String {
+    format!("contents with hash {fnv:016x}")
+}
+
 /// A file that stays replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Former {
@@ -43,8 +48,8 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`HostError::Journal`] where the old contents cannot be saved (the file was not touched); [`HostError::Read`];
-    /// [`HostError::Write`].
+    /// [`HostError::Journal`] where the old contents cannot be saved (the file was not touched);
+    /// [`HostError::Disturbed`] where somebody else has changed it since it was replaced; [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
         let path = target(path);
         let is_known = self.pendings.list.iter().any(
@@ -52,7 +57,10 @@ impl Journal {
         );
         let backup = match fs::read(&path) {
             // Only the first old contents are ever restored.
-            Ok(_) if is_known => None,
+            Ok(found) if is_known => {
+                self.check_file(&path, &found)?;
+                None
+            }
             Ok(old) => Some(self.save(&old)?),
             Err(error) if is_absence(&error) => None,
             Err(error) => return Err(HostError::read(&path, &error)),
@@ -70,6 +78,40 @@ impl Journal {
             of: seq,
             left: String::new(),
         })?;
+        Ok(())
+    }
+
+    /// An error if somebody else has changed one of the replaced files since. One that is gone has nothing that could be lost.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Disturbed`].
+    pub fn check_files(&self) -> Result<(), HostError> {
+        for pending in &self.pendings.list {
+            if let Action::File { path, .. } = &pending.action
+                && let Ok(found) = fs::read(path)
+            {
+                self.check_file(path, &found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_file(&self, of: &Path, found: &[u8]) -> Result<(), HostError> {
+        for pending in &self.pendings.list {
+            if let Action::File { path, new_fnv, .. } = &pending.action
+                && path == of
+                // While a replacement is under way it is not known which contents are there.
+                && pending.left.is_some()
+                && *new_fnv != fnv(found)
+            {
+                return Err(HostError::Disturbed {
+                    knob: of.display().to_string(),
+                    left: in_words(*new_fnv),
+                    found: in_words(fnv(found)),
+                });
+            }
+        }
         Ok(())
     }
 

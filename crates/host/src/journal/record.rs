@@ -98,6 +98,18 @@ pub(crate) struct Pending {
     before: Option<(Action, Option<String>)>,
 }
 
+impl Pending {
+    /// The hashes of what we may have left in a file: what was to be written last, and, while that was under way, what was
+    /// there before. It changes by a rename, so anything else is somebody else's.
+    pub(crate) fn may_hold(&self, new_fnv: u64) -> Vec<u64> {
+        let mut hashes = vec![new_fnv];
+        if let (None, Some((Action::File { new_fnv, .. }, _))) = (&self.left, &self.before) {
+            hashes.push(*new_fnv);
+        }
+        hashes
+    }
+}
+
 /// The things to undo, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Pendings {
@@ -172,12 +184,16 @@ impl Pendings {
                 time: pending.time.clone(),
                 record,
             };
-            lines.push(line(
-                pending.seq,
-                Record::Will {
-                    action: pending.action.clone(),
-                },
-            ));
+            let will = |action: &Action| Record::Will {
+                action: action.clone(),
+            };
+            if let (None, Some((before, _))) = (&pending.left, &pending.before) {
+                lines.push(line(pending.seq, will(before)));
+                next_seq += 1;
+                lines.push(line(next_seq, will(&pending.action)));
+                continue;
+            }
+            lines.push(line(pending.seq, will(&pending.action)));
             if let Some(left) = &pending.left {
                 next_seq += 1;
                 lines.push(line(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::Journal;
-use super::file::{fnv, replace, temporary};
+use super::file::{fnv, in_words, replace, temporary};
 use super::group::{ControllerUse, controller_use, disable_controller};
 use super::record::{Action, Pending};
 use crate::cgroup_tree::below;
@@ -181,8 +181,7 @@ impl Journal {
             } => self.undo_file(
                 path,
                 backup.as_deref(),
-                *new_fnv,
-                pending.left.is_none(),
+                &pending.may_hold(*new_fnv),
                 dry_run,
             ),
             Action::Group { directory } => undo_group(&roots.absolute(directory), dry_run),
@@ -279,8 +278,7 @@ impl Journal {
         &self,
         path: &Path,
         backup: Option<&str>,
-        new_fnv: u64,
-        is_under_way: bool,
+        ours_fnv: &[u64],
         dry_run: bool,
     ) -> Result<RestoreOutcome, i32> {
         if !dry_run {
@@ -303,12 +301,10 @@ impl Journal {
         let Some(found) = found else {
             return Ok(RestoreOutcome::Vanished);
         };
-        // While a replacement was under way the file had the contents of this one or of the one before.
-        if fnv(&found) != new_fnv && !is_under_way {
-            let words = |what: u64| format!("contents with hash {what:016x}");
+        if !ours_fnv.contains(&fnv(&found)) {
             return Ok(RestoreOutcome::ChangedByOther {
-                expected: words(new_fnv),
-                found: words(fnv(&found)),
+                expected: in_words(ours_fnv[0]),
+                found: in_words(fnv(&found)),
             });
         }
         if !dry_run {

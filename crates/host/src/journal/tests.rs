@@ -272,6 +272,73 @@ fn a_replaced_file_gets_its_contents_and_mode_back() {
 }
 
 #[test]
+fn a_replaced_file_that_somebody_else_changed_is_not_replaced_again() {
+    let (dir, roots, state) = host();
+    let config = dir.path().join("nginx.conf");
+    fs::write(&config, "workers 1;").unwrap();
+    let mut journal = Journal::open(&state).unwrap();
+    journal.replace_file(&config, b"workers 2;").unwrap();
+    journal.check_files().unwrap();
+    fs::write(&config, "workers 1; # by hand").unwrap();
+    for disturbed in [
+        journal.check_files(),
+        journal.replace_file(&config, b"workers 3;"),
+    ] {
+        assert!(
+            matches!(disturbed, Err(HostError::Disturbed { .. })),
+            "{disturbed:?}"
+        );
+    }
+    drop(journal);
+    let mut journal = Journal::open(&state).unwrap();
+    let report = journal.restore(&roots, false).unwrap();
+    assert_eq!(report.changed_by_others().count(), 1);
+    assert_eq!(fs::read(&config).unwrap(), b"workers 1; # by hand");
+    // From here on that is what is there before.
+    journal.replace_file(&config, b"workers 3;").unwrap();
+    fs::remove_file(&config).unwrap();
+    journal.check_files().unwrap();
+    journal.replace_file(&config, b"workers 4;").unwrap();
+    assert!(journal.restore(&roots, false).unwrap().is_complete());
+    assert_eq!(fs::read(&config).unwrap(), b"workers 1; # by hand");
+}
+
+#[test]
+fn an_edit_after_a_replacement_that_was_cut_short_is_left_alone() {
+    let (dir, roots, state) = host();
+    let config = dir.path().join("nginx.conf");
+    fs::write(&config, "first").unwrap();
+    let path = state.join("journal.jsonl");
+    let cut = |contents: &str, kept_lines: usize| {
+        let mut journal = Journal::open(&state).unwrap();
+        journal.replace_file(&config, b"second").unwrap();
+        journal.replace_file(&config, b"third").unwrap();
+        drop(journal);
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.split_inclusive('\n').take(kept_lines).collect();
+        fs::write(&path, lines.concat()).unwrap();
+        fs::write(&config, contents).unwrap();
+        let mut journal = Journal::open(&state).unwrap();
+        // Compacting forgets nothing of it.
+        journal.rewrite(journal.pendings.clone()).unwrap();
+        drop(journal);
+        let mut journal = Journal::open(&state).unwrap();
+        let report = journal.restore(&roots, false).unwrap();
+        (
+            report.items[0].outcome == RestoreOutcome::Restored,
+            fs::read_to_string(&config).unwrap(),
+        )
+    };
+    let first = || "first".to_owned();
+    assert_eq!(cut("second", 3), (true, first()));
+    assert_eq!(cut("third", 3), (true, first()));
+    assert_eq!(cut("by hand", 3), (false, "by hand".to_owned()));
+    fs::write(&config, "first").unwrap();
+    assert_eq!(cut("second", 1), (true, first()));
+    assert_eq!(cut("by hand", 1), (false, "by hand".to_owned()));
+}
+
+#[test]
 fn what_a_promoted_file_held_before_is_kept_if_somebody_else_wrote_it() {
     let dir = tempfile::tempdir().unwrap();
     let (path, state) = (dir.path().join("f.conf"), dir.path().join("state"));

@@ -90,3 +90,21 @@ fn the_files_of_an_attached_service_come_back() {
     );
     toy.assert_as_before("after a tune of an attached service");
 }
+
+#[test]
+fn an_edit_of_a_templated_file_during_a_tune_stays_and_is_told() {
+    let mut toy = Toy::attached();
+    let file = toy.path("service.conf");
+    // Somebody edits it under the second load, as if by hand.
+    toy.load_after(&format!(
+        "if [ -e {count} ] && [ ! -e {edited} ]; then echo 'x = mine' > {file}; touch {edited}; fi; touch {count}",
+        count = toy.path("count").display(),
+        edited = toy.path("edited").display(),
+        file = file.display(),
+    ));
+    let changed =
+        "service.conf was changed by someone else during the experiment and is left as found";
+    Ended::of(toy.tune(&[])).with_code(2).saying(&[changed]);
+    toy.restore();
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "x = mine\n");
+}
