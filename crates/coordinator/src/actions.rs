@@ -313,14 +313,21 @@ impl Coordinator {
         configuration: &Configuration,
     ) -> Result<Vec<String>, Error> {
         let spec = self.checked(row)?;
-        let mut live = Live::new(&spec, &self.state_dir, Interrupt::default()).map_err(
-            |error| match error {
+        let open = || {
+            Live::new(&spec, &self.state_dir, Interrupt::default()).map_err(|error| match error {
                 tuner::TunerError::Host(error @ host::HostError::Locked { .. }) => Error::Conflict(
                     format!("the host is in use, by what runs here (pause it first) or by another command: {error}"),
                 ),
                 error => error.into(),
-            },
-        )?;
+            })
+        };
+        let mut live = open()?;
+        if !live.left_over().is_empty() {
+            // Of a run that was killed. A promotion forgets what there is to undo, so that has to be undone before.
+            drop(live);
+            self.undo(&|_| ())?;
+            live = open()?;
+        }
         self.store.set_promotion(
             row.id,
             Some(&Promotion {

@@ -227,7 +227,7 @@ impl Coordinator {
         self.store.recover()
     }
 
-    fn undo(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
+    pub(crate) fn undo(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
         match tuner::undo::undo(&self.state_dir, &self.roots, false) {
             Ok(undone) => {
                 if let Some(sentence) = undone.sentence() {

@@ -579,6 +579,44 @@ fn a_second_server_waits_for_the_first() {
     second.wait_for(id, &["done"]);
 }
 
+#[test]
+fn what_a_killed_run_left_is_undone_before_a_promotion() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    let text = id.to_string();
+    let roots = host::Roots::default();
+    let other = toy.path("other");
+    let leave_behind = |contents: &str| {
+        std::fs::write(&other, contents).unwrap();
+        let mut journal = host::Journal::open(&toy.path("state")).unwrap();
+        let knob = host::Knob::File(other.clone());
+        journal.write(&roots, &knob, "7").unwrap();
+    };
+    let value = || std::fs::read_to_string(&other).unwrap().trim().to_owned();
+    leave_behind("3\n");
+    server.does(&["promote", &text]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
+    assert_eq!(value(), "3");
+    leave_behind("4\n");
+    server.does(&["rollback", &text]).with_code(0);
+    assert_eq!((toy.knob().as_str(), value().as_str()), (FIRST, "4"));
+    // What cannot be undone keeps a promotion from forgetting it.
+    leave_behind("5\n");
+    let copies = toy.path("state/files");
+    let hidden = toy.path("hidden");
+    std::fs::rename(&copies, &hidden).unwrap();
+    server
+        .does(&["promote", &text])
+        .with_code(2)
+        .saying(&["not everything that an earlier run changed could be restored"]);
+    assert_eq!(toy.knob(), FIRST);
+    std::fs::rename(&hidden, &copies).unwrap();
+    toy.restore().with_code(0);
+    assert_eq!(value(), "5");
+}
+
 /// What sd_notify(3) says systemd is told, with a socket of our own in systemd's place.
 #[test]
 fn systemd_is_told_of_its_start_its_life_and_its_end() {
