@@ -7,7 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use tuner::TunerError;
 use tuner::bench::{Arm, Bench};
 use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, Simulated};
-use tuner::continuous::{Action, Controller, Observation, Promoted, Seen, State, watch};
+use tuner::continuous::{
+    Acting, Action, Alert, Asked, Controller, Observation, Promoted, Seen, State, watch,
+};
 use tuner::error::Fault;
 use tuner::evaluation::Block;
 use tuner::ledger::Event;
@@ -290,4 +292,58 @@ fn a_round_says_whose_side_failed() {
     for hiccup in [reapply(), Some(TunerError::Disturbed("x".into()))] {
         assert!(matches!(seen(None, hiccup, 1.0), Some(Seen::Unsettled(_))));
     }
+}
+
+#[test]
+fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
+    let spec = spec();
+    let rules = spec.continuous.clone().unwrap();
+    let control = spec.space.default_configuration();
+    // A Thursday at noon, and three days later.
+    let now: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+    let ahead = now + SignedDuration::from_hours(72);
+    let next = |state: State| {
+        let mut controller = Controller::resume(rules.clone(), control.clone(), state, &[]);
+        let action = controller.next(now);
+        (action, controller)
+    };
+    let soon = |until: Timestamp| until <= now + SignedDuration::from_secs(900);
+    let quiet = State {
+        due: None,
+        next_round: ahead,
+        ..State::new(ahead)
+    };
+    let (action, _) = next(quiet.clone());
+    assert!(
+        matches!(action, Action::Wait(until) if soon(until)),
+        "{action:?}"
+    );
+    let (action, _) = next(State {
+        acting: Some(Acting::RollBack("it is slow".into())),
+        ..quiet.clone()
+    });
+    assert!(
+        matches!(action, Action::Wait(until) if soon(until)),
+        "{action:?}"
+    );
+    // The answer of an alert query counts for 30 s, not for three days; what was changed counts for today.
+    let (action, controller) = next(State {
+        due: Some("the first".into()),
+        not_before: now,
+        asked: Some(Asked {
+            at: ahead,
+            alert: Alert::Firing(1),
+        }),
+        changes: vec![ahead],
+        ..quiet.clone()
+    });
+    assert_eq!(action, Action::AskAlert);
+    assert_eq!(controller.view(now, None).changes_today, 1);
+    let tomorrow = now + SignedDuration::from_hours(24);
+    assert_eq!(controller.view(tomorrow, None).changes_today, 0);
+    let (_, controller) = next(State {
+        search_again: Some(ahead),
+        ..quiet
+    });
+    assert_eq!(controller.state().search_again, Some(tomorrow));
 }

@@ -220,6 +220,7 @@ impl Controller {
 
     /// What is to be done now. The state is to be kept before it is done: it says what was begun.
     pub fn next(&mut self, now: Timestamp) -> Action {
+        self.heed_clock(now);
         if let Some(acting) = &self.state.acting {
             if now < self.state.not_before {
                 return Action::Wait(self.state.not_before);
@@ -262,6 +263,21 @@ impl Controller {
         };
         self.hold(now, Some(why));
         Action::Wait(until.min(self.state.next_round))
+    }
+
+    /// A clock that was ahead and has been set right makes nothing wait longer than it ever has to.
+    fn heed_clock(&mut self, now: Timestamp) {
+        let (state, every_s) = (&mut self.state, self.rules.round_every_s);
+        state.next_round = state.next_round.min(after(now, every_s));
+        let again_s = every_s.max(AGAIN_S as f64);
+        state.not_before = state.not_before.min(after(now, again_s));
+        let latest = after(now, state.search_again_after_s);
+        state.search_again = state.search_again.map(|at| at.min(latest));
+        state.asked.take_if(|asked| asked.at > now);
+        // They were made, and count for the budget of the day on which that is found.
+        for at in &mut state.changes {
+            *at = now.min(*at);
+        }
     }
 
     /// Takes what came of the last action.
