@@ -312,6 +312,15 @@ impl Coordinator {
         row: &ExperimentRow,
         configuration: &Configuration,
     ) -> Result<Vec<String>, Error> {
+        if !self.is_active() {
+            // Another coordinator has the store, perhaps that of another host.
+            let why = self
+                .trouble()
+                .unwrap_or_else(|| "it has only just started".into());
+            return Err(Error::Conflict(format!(
+                "this server does not have the store yet, so it changes nothing: {why}"
+            )));
+        }
         let spec = self.checked(row)?;
         let open = || {
             Live::new(&spec, &self.state_dir, Interrupt::default()).map_err(|error| match error {

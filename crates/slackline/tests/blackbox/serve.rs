@@ -574,6 +574,17 @@ fn a_second_server_waits_for_the_first() {
         assert!(Instant::now() < end, "{}", second.get("/host"));
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Until then it changes nothing on its host, which may be another one.
+    let id = first.create();
+    first.wait_for(id, &["done"]);
+    second
+        .does(&["promote", &id.to_string()])
+        .with_code(2)
+        .saying(&[
+            "does not have the store",
+            "another coordinator has the store",
+        ]);
+    assert_eq!(toy.knob(), FIRST);
     first.kill();
     let id = second.create();
     second.wait_for(id, &["done"]);
