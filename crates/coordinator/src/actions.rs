@@ -261,12 +261,8 @@ impl Coordinator {
         if let Some(why) = row.not_promotable() {
             return Err(refused(id, row.state, why));
         }
-        let others = self.store.experiments()?;
-        if let Some(other) = others.iter().find(|other| other.promoted && other.id != id) {
-            return Err(Error::Conflict(format!(
-                "what experiment {} found is in force on this host: roll it back first",
-                other.id
-            )));
+        if let Some(why) = self.bars_promotion(id)? {
+            return Err(Error::Conflict(why));
         }
         let winner = row.report.winner().map(|arm| arm.configuration.clone());
         let winner = winner.ok_or_else(|| refused(id, row.state, "it has no winner"))?;
@@ -285,6 +281,18 @@ impl Coordinator {
         };
         self.store.set_promotion(id, Some(&promotion))?;
         Ok(promotion)
+    }
+
+    /// Why nothing of an experiment may be promoted: what another one found is in force.
+    pub(crate) fn bars_promotion(&self, id: i64) -> Result<Option<String>, Error> {
+        let others = self.store.experiments()?.into_iter();
+        let mut others = others.filter(|other| other.promoted && other.id != id);
+        Ok(others.next().map(|other| {
+            format!(
+                "what experiment {} found is in force on this host: roll it back first",
+                other.id
+            )
+        }))
     }
 
     /// Applies the control's configuration again, as it was when the experiment was made.

@@ -324,6 +324,11 @@ impl World for Host<'_> {
         continuous::ask(alert)
     }
 
+    fn bars_promotion(&mut self) -> Result<Option<String>, TunerError> {
+        let barred = self.coordinator.bars_promotion(self.id);
+        barred.map_err(TunerError::from)
+    }
+
     fn apply(
         &mut self,
         configuration: Option<&Configuration>,

@@ -376,6 +376,57 @@ fn a_knob_that_others_write_holds_the_rounds() {
     assert_eq!(server.end(), 128 + 15);
 }
 
+#[test]
+fn what_another_experiment_has_in_force_holds_a_promotion() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let is_promoted = |shown: &Value| {
+        shown["continuous"].is_object() && number(shown, "promotions") > 0 && !is_acting(shown)
+    };
+    let first = server.create();
+    wait_until(&server, first, is_promoted);
+    server.does(&["pause", &first.to_string()]).with_code(0);
+    server.wait_for(first, &["paused"]);
+    let in_force = toy.knob();
+    let second: i64 = server
+        .does(&["fork", &first.to_string()])
+        .with_code(0)
+        .stdout
+        .trim()
+        .parse()
+        .unwrap();
+    let held = wait_until(&server, second, |shown| {
+        shown["continuous"].is_object()
+            && shown["continuous"]["held"]
+                .as_str()
+                .is_some_and(|why| why.contains("experiment 1 found is in force"))
+    });
+    let rounds = number(&held, "rounds");
+    // It goes on with its rounds, and says so once.
+    let held = wait_until(&server, second, |shown| {
+        number(shown, "rounds") > rounds + 2
+    });
+    assert_eq!(number(&held, "promotions"), 0);
+    assert_eq!(held["promotion"], Value::Null);
+    let entries = held["entries"].as_array().unwrap().iter();
+    assert_eq!(
+        entries.filter(|entry| entry["kind"] == "held").count(),
+        1,
+        "{held:#}"
+    );
+    server.does(&["stop", &second.to_string()]).with_code(0);
+    server.wait_for(second, &["stopped"]);
+    assert_eq!(toy.knob(), in_force);
+    server.does(&["rollback", &first.to_string()]).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+    server.does(&["resume", &second.to_string()]).with_code(0);
+    wait_until(&server, second, is_promoted);
+    server.does(&["stop", &second.to_string()]).with_code(0);
+    server.wait_for(second, &["stopped"]);
+    server.does(&["rollback", &second.to_string()]).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+}
+
 /// A rule that fires, or does not.
 fn rule(expression: &str) -> String {
     format!("groups: [{{ name: test, rules: [{{ alert: Incident, expr: '{expression}' }}] }}]\n")

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use latency_stats::Pair;
 
 use super::state::Measured;
-use super::{Action, Alert, Candidate, Controller, Observation, Round, Seen};
+use super::{Acting, Action, Alert, Candidate, Controller, Observation, Round, Seen, after};
 use crate::assignment::evaluate_to_end;
 use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
@@ -107,6 +107,14 @@ pub trait World {
     /// Asks whether an alert fires.
     fn alert(&mut self, alert: &AlertSpec) -> Alert;
 
+    /// Why nothing may be promoted now, whatever the rules say.
+    ///
+    /// # Errors
+    /// As a ledger's.
+    fn bars_promotion(&mut self) -> Result<Option<String>, TunerError> {
+        Ok(None)
+    }
+
     /// Puts a configuration in force; `None` is the control's. `None` where something asked for an end meanwhile: it is begun
     /// again later.
     ///
@@ -123,9 +131,20 @@ pub trait World {
 /// # Errors
 /// Those of the world.
 pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), TunerError> {
+    let mut barred = None;
     loop {
         let now = world.now();
         let action = controller.next(now);
+        if let Action::Promote(_) = &action {
+            let why = world.bars_promotion()?;
+            if let Some(why) = &why {
+                controller.put_off(now, why, barred.as_ref() != Some(why));
+            }
+            barred = why;
+            if barred.is_some() {
+                continue;
+            }
+        }
         let observation = match &action {
             Action::Wait(until) => {
                 // There may be words about why.
@@ -174,6 +193,22 @@ pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), Tun
         if world.wait(now) == Flow::End {
             return Ok(());
         }
+    }
+}
+
+impl Controller {
+    /// What was to be promoted waits until after the next round; that is said once.
+    fn put_off(&mut self, now: Timestamp, why: &str, is_new: bool) {
+        let Some(Acting::Promote(candidate)) = self.state.acting.take() else {
+            return;
+        };
+        self.state.candidate = Some(candidate);
+        self.state.changes.pop();
+        self.state.not_before = after(now, self.rules.round_every_s);
+        if is_new {
+            self.say(now, "held", why);
+        }
+        self.state.held = Some(why.to_owned());
     }
 }
 

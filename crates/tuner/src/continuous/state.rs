@@ -130,8 +130,8 @@ pub enum Doing {
     Watching,
     /// A search and its verification, or what follows it.
     Searching,
-    /// A search or a promotion waits for the hours, the budget or the alert; or the rounds wait, as somebody else has changed
-    /// what is promoted.
+    /// A search or a promotion waits for the hours, the budget or the alert, or for what another experiment has in force; or the
+    /// rounds wait, as somebody else has changed what is promoted.
     Held,
     /// A promotion has begun.
     Promoting,
