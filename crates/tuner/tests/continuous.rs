@@ -294,6 +294,18 @@ fn a_round_says_whose_side_failed() {
     }
 }
 
+/// A load that is 10 % lower at weekends gives nine times the false alarms where it is compared with that of other days.
+#[test]
+fn weekends_are_seasons_of_their_own_unless_told_otherwise() {
+    let weekends = |said: &str| {
+        let text = SPEC.replace("weekends = true\n", said);
+        let spec = check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap();
+        spec.continuous.unwrap().weekends
+    };
+    assert!(weekends(""));
+    assert!(!weekends("weekends = false\n"));
+}
+
 #[test]
 fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
     let spec = spec();

@@ -43,7 +43,8 @@ pub struct ContinuousSpec {
     pub seasons: usize,
     /// The same for the gain, which depends less on the time of day: fewer parts find a change sooner.
     pub gain_seasons: usize,
-    /// Saturdays and Sundays are compared with Saturdays and Sundays only.
+    /// Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a change sooner, and is for a load that is
+    /// the same on all days: any other raises false alarms then.
     pub weekends: bool,
     /// False alarms of all drift tests together, a day, at the most.
     pub false_alarms_per_day: f64,
@@ -70,7 +71,7 @@ impl Default for ContinuousSpec {
             metrics: Vec::new(),
             seasons: 96,
             gain_seasons: 8,
-            weekends: false,
+            weekends: true,
             false_alarms_per_day: 0.03,
             slo_rounds: 3,
             changes_per_day: 1,
