@@ -136,6 +136,14 @@ impl Coordinator {
     /// [`Error::NotFound`], [`Error::Conflict`].
     pub fn verify(&self, id: i64) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
+        if row.spec.mode == Mode::Continuous {
+            return Err(refused(
+                id,
+                row.state,
+                "a continuous one verifies before each promotion, and its rounds compare what is in force with the control; to \
+                 verify what it has found by itself, fork it with a specification without mode = \"continuous\"",
+            ));
+        }
         if row.state != State::Running && !self.store.has_measured(id)? {
             let why = "it has measured nothing that could be verified";
             return Err(refused(id, row.state, why));

@@ -149,7 +149,8 @@ impl<'a> Sitting<'a> {
         let store = &self.coordinator.store;
         let row = store.experiment(self.id)?;
         let mut budget = row.budget().clone();
-        if row.wish == Some(Wish::Verify) {
+        // A continuous experiment verifies by itself; earlier versions took such a wish.
+        if row.wish == Some(Wish::Verify) && self.task.is_none() {
             budget.evaluations = 0;
         }
         if let Some(task) = &self.task {

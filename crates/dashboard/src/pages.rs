@@ -14,7 +14,7 @@ use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use serde::Deserialize;
 use tuner::report::{change, difference, score_text};
-use tuner::spec::ObjectiveSpec;
+use tuner::spec::{Mode, ObjectiveSpec};
 
 use crate::access::{Role, Visitor};
 use crate::api;
@@ -169,7 +169,9 @@ impl Verbs {
             pause: is_active && row.wish != Some(Wish::Pause),
             resume: !is_active || row.wish == Some(Wish::Pause),
             stop: is_active || state == ExperimentState::Paused,
-            verify: row.wish != Some(Wish::Verify)
+            // A continuous one does so by itself.
+            verify: row.spec.mode != Mode::Continuous
+                && row.wish != Some(Wish::Verify)
                 && (has_measured || state == ExperimentState::Running),
             promote: row.not_promotable().is_none() && !is_promoted,
             roll_back: is_promoted,

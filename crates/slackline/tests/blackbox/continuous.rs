@@ -385,6 +385,11 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
     };
     let first = server.create();
     wait_until(&server, first, is_promoted);
+    // Nothing but its own verifications are there to be verified.
+    server
+        .does(&["verify", &first.to_string()])
+        .with_code(2)
+        .saying(&["verifies before each promotion", "fork it"]);
     server.does(&["pause", &first.to_string()]).with_code(0);
     server.wait_for(first, &["paused"]);
     let in_force = toy.knob();
