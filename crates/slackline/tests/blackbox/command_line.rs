@@ -90,6 +90,37 @@ fn check_names_programs_that_are_missing_and_all_ranges() {
 }
 
 #[test]
+fn check_names_a_file_that_is_not_as_its_template_has_it() {
+    let mut toy = Toy::attached();
+    toy.tune(&[]);
+    let file = toy.path("experiment.json");
+    let conf = toy.path("service.conf");
+    let other = format!(
+        "other contents: {} is not what its template gives with the control's values (target.files[0])",
+        conf.display()
+    );
+    let says = |toy: &Toy| {
+        toy.tune(&[]);
+        let ended = Ended::of(toy.slackline(&["check", file.to_str().unwrap()])).with_code(0);
+        ended.stdout.contains(&other)
+    };
+    assert!(says(&toy));
+    std::fs::write(&conf, "x = 50\n").unwrap();
+    assert!(!says(&toy));
+    std::fs::remove_file(&conf).unwrap();
+    assert!(!says(&toy), "it is made");
+    // What is not known before it is measured says nothing.
+    std::fs::write(&conf, "x = 50\n").unwrap();
+    std::fs::write(toy.path("service.conf.in"), "x = {x}, in {dir}\n").unwrap();
+    assert!(!says(&toy));
+    std::fs::write(toy.path("service.conf.in"), "x = {x}, port {port}\n").unwrap();
+    toy.spec["target"]["ports"] = serde_json::json!([8080, 8081]);
+    assert!(says(&toy));
+    std::fs::write(&conf, "x = 50, port 8080\n").unwrap();
+    assert!(!says(&toy));
+}
+
+#[test]
 fn what_is_missing_is_what_can_be_given() {
     let toy = Toy::new();
     let complaint = |arguments: &str| {

@@ -87,21 +87,54 @@ pub struct Pins {
 
 impl CheckedSpec {
     /// What is right, and still better known before anything is measured, a sentence each: parameters that are left out on this
-    /// host, parameters of no effect, and, where all is measured here, programs that are not on `path`.
+    /// host, parameters of no effect, and, where all is measured here, programs that are not on `path` and files that are not as
+    /// their templates have them.
     #[must_use]
     pub fn remarks(&self, path: &OsStr) -> Vec<String> {
         let skipped = self.skipped.iter().map(|it| format!("skipped {it}"));
         let unused = self.unused.iter().map(|name| {
             format!("of no effect: {name:?} is no knob, and no command, file or environment has {{{name}}}")
         });
-        let missing = match self.spec.workers {
-            Some(_) => Vec::new(),
-            None => self.missing_programs(path),
+        let (missing, other) = match self.spec.workers {
+            Some(_) => (Vec::new(), Vec::new()),
+            None => (self.missing_programs(path), self.other_files()),
         };
         let missing = missing.into_iter().map(|(key, program)| {
             format!("missing here: {key} is {program:?}, and there is no such program on the PATH")
         });
-        skipped.chain(unused).chain(missing).collect()
+        let other = other.into_iter().map(|(key, path)| {
+            format!(
+                "other contents: {path} is not what its template gives with the control's values ({key}), which it has while it is \
+                 measured and after a rollback"
+            )
+        });
+        skipped.chain(unused).chain(missing).chain(other).collect()
+    }
+
+    /// Files of a service that runs by itself which differ from what the control makes of their templates, as (key, path).
+    fn other_files(&self) -> Vec<(String, String)> {
+        if self.target.start.is_some() {
+            return Vec::new();
+        }
+        let control = self.space.default_configuration();
+        let mut variables = template::variables(&self.spec.variables, &control);
+        variables.insert("side".into(), "control".into());
+        variables.insert("spec_dir".into(), self.dir.display().to_string());
+        if let Some([port, _]) = self.target.ports {
+            variables.insert("port".into(), port.to_string());
+        }
+        let files = self.target.files.iter().enumerate();
+        files
+            .filter_map(|(index, file)| {
+                // What has a port of its own, or the instance's directory, is not known yet.
+                let path = template::fill(&file.path, &variables).ok()?;
+                let text = std::fs::read_to_string(self.dir.join(&file.template)).ok()?;
+                let filled = template::fill(&text, &variables).ok()?;
+                let is_file = std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file());
+                let is_other = is_file && std::fs::read(&path).ok()? != filled.as_bytes();
+                is_other.then(|| (format!("target.files[{index}]"), path))
+            })
+            .collect()
     }
 
     /// Programs that prepare and start the target, apply a configuration to it, put it under load and measure it, and are not on

@@ -51,15 +51,16 @@ pub struct ContinuousSpec {
     /// Rounds in a row that break a constraint, or in which only what is promoted cannot be measured, before it is rolled back;
     /// after the first, the others follow at once.
     pub slo_rounds: usize,
-    /// Promotions in a day of `time_zone`, at the most. A rollback is always allowed.
+    /// Promotions in a day of `time_zone`, at the most; after the last one there is no search either. A rollback is always allowed.
     pub changes_per_day: usize,
-    /// When something may be changed: `["09:00-17:00"]`; at any time by default.
+    /// When it may search and promote: `["09:00-17:00"]`; at any time by default. Rounds, in which the control's configuration and
+    /// the one in force alternate, go on at any time, and so do rollbacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hours: Vec<String>,
     /// In which time zone days and hours are: `"Europe/Berlin"`; UTC by default. Needed with `hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// Nothing is changed while this fires.
+    /// It neither searches nor promotes while this fires; rounds and rollbacks go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alert: Option<AlertSpec>,
 }
