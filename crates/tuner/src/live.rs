@@ -91,7 +91,8 @@ impl<'a> Live<'a> {
         self
     }
 
-    /// Between evaluations, this is in force and not the control's configuration: it was promoted earlier.
+    /// Between evaluations, this is in force and not the control's configuration: it was promoted earlier. Without one it is, in
+    /// `mode = "continuous"`, whatever was found.
     pub fn set_home(&mut self, home: Option<Configuration>) {
         self.home = home;
     }
@@ -273,7 +274,7 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// Ends an evaluation while something else than the control is to stay in force: everything is as it was before.
+    /// Ends an evaluation after which not the control, but what was found before is to be in force: everything is as it was.
     fn end_at_home(&mut self) -> Result<(), TunerError> {
         let report = self.restore()?;
         if let Some(error) = self.fatal.take() {
@@ -645,7 +646,8 @@ impl Bench for Live<'_> {
         self.interrupt.evaluation_is_over();
         // Before they are put back: what somebody else wrote then stays, and is no error of the restore.
         let files = self.journal.check_files();
-        if self.home.is_some() {
+        // In mode = "continuous" a round is over long before the next one: what its user changes in between is not of it.
+        if self.home.is_some() || self.spec.continuous.is_some() {
             self.end_at_home()?;
             return undisturbed_files(files);
         }

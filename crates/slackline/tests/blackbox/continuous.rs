@@ -377,6 +377,35 @@ fn a_knob_that_others_write_holds_the_rounds() {
 }
 
 #[test]
+fn an_edit_of_a_templated_file_between_two_rounds_stays() {
+    let mut toy = toy();
+    toy.spec["target"] = Toy::attached().spec["target"].clone();
+    let file = toy.path("service.conf");
+    std::fs::write(toy.path("service.conf.in"), "x = {x}\n").unwrap();
+    toy.spec["target"]["files"][0]["path"] = json!(file);
+    toy.spec["parameters"] =
+        json!([{ "name": "x", "type": "int", "low": 20, "high": 50, "default": 50 }]);
+    // Rounds of half a second every three, and no search: there is no such server.
+    toy.spec["continuous"]["control_share"] = json!(0.05);
+    toy.spec["continuous"]["alert"] = json!({ "prometheus": "http://127.0.0.1:9", "query": "x" });
+    std::fs::write(&file, "x = 50 # by hand\n").unwrap();
+    let server = Server::start(&toy);
+    let id = server.create();
+    let read = || std::fs::read_to_string(&file).unwrap();
+    for (round, text) in [(1, "x = 50 # by hand\n"), (2, "x = 50 # again\n")] {
+        wait_until(&server, id, |shown| {
+            assert_eq!(shown["message"], Value::Null, "{shown:#}");
+            shown["continuous"].is_object() && number(shown, "rounds") == round
+        });
+        assert_eq!(read(), text);
+        std::fs::write(&file, "x = 50 # again\n").unwrap();
+    }
+    server.does(&["stop", &id.to_string()]).with_code(0);
+    server.wait_for(id, &["stopped"]);
+    assert_eq!(read(), "x = 50 # again\n");
+}
+
+#[test]
 fn what_another_experiment_has_in_force_holds_a_promotion() {
     let toy = toy();
     let server = Server::start(&toy);
