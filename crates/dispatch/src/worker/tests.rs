@@ -1,3 +1,5 @@
+//! The worker against a loopback server that speaks a little NATS.
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
