@@ -44,7 +44,7 @@ const SEEN: f64 = 0.9;
 const VIOLATED_ERRORS: f64 = 1.645;
 
 /// Hyper-parameters are fitted again when the observations have grown by one part in so many: every time up to 25, every
-/// twelfth time at 300, where they no longer move much.
+/// thirteenth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
 
 /// What the objective's process is called, as it is or of ratios; and by how much more probable what was measured has to be of

@@ -168,64 +168,6 @@ fn every_acquisition_finds_the_valley() {
     }
 }
 
-/// How the tables behind the constants were made: `cargo test -p bayes-opt --release -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement, not a check"]
-fn print_regrets() {
-    for (name, strategy) in [
-        ("noisy EI", Strategy::default()),
-        (
-            "EI",
-            Strategy::Bayesian {
-                acquisition: Acquisition::LogEi,
-            },
-        ),
-        ("random", Strategy::Random),
-    ] {
-        for evaluations in [20, 40] {
-            let quiet = mean_regret(
-                strategy,
-                10,
-                branin_space,
-                branin,
-                0.0,
-                evaluations,
-                0.397_887,
-            );
-            let noisy = mean_regret(
-                strategy,
-                20,
-                branin_space,
-                branin,
-                5.0,
-                evaluations,
-                0.397_887,
-            );
-            let six = mean_regret(
-                strategy,
-                15,
-                hartmann_space,
-                hartmann,
-                0.1,
-                evaluations,
-                -3.322_37,
-            );
-            let loud = mean_regret(
-                strategy,
-                15,
-                hartmann_space,
-                hartmann,
-                0.4,
-                evaluations,
-                -3.322_37,
-            );
-            println!(
-                "{name:9} {evaluations}: branin {quiet:.4} sd 5 {noisy:.3}; hartmann6 sd 0.1 {six:.3} sd 0.4 {loud:.3}"
-            );
-        }
-    }
-}
-
 /// An `ask` after a `tell`, on a mixed space: the time is printed, and held against the promise in release builds.
 #[test]
 #[ignore = "times depend on the machine"]

@@ -88,11 +88,11 @@ pub struct Rules {
     pub slo_rounds: usize,
     /// Promotions in a day.
     pub changes_per_day: usize,
-    /// When something may be changed; at any time where empty.
+    /// When a search or a promotion may begin; at any time where empty.
     pub hours: Vec<Hours>,
     /// Whose days and hours these are.
     pub time_zone: TimeZone,
-    /// Nothing is changed while this fires.
+    /// No search or promotion begins while this fires.
     pub alert: Option<AlertSpec>,
 }
 

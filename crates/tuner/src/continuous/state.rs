@@ -35,7 +35,7 @@ pub struct State {
     pub rounds: usize,
     /// Rounds in a row that broke a constraint, or in which only what is promoted could not be measured.
     pub breaks: usize,
-    /// Rounds in a row that could not be measured, whyever.
+    /// Rounds in a row that could not be measured, for whatever reason.
     pub unmeasured: usize,
     /// Rounds in a row after which not everything could be put back.
     #[serde(default)]

@@ -94,7 +94,7 @@ impl View {
             state
                 .held
                 .as_ref()
-                .map(|why| format!("nothing is changed now: {why}")),
+                .map(|why| format!("held back now: {why}")),
         );
         lines.extend(self.tests.iter().map(|test| {
             format!(
