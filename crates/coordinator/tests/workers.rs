@@ -476,6 +476,8 @@ fn a_host_that_fails_midway_costs_the_others_nothing() {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 assert!(is_of("bad") >= 4, "{}", is_of("bad"));
+                let shown = coordinator.store().experiments().unwrap();
+                assert_eq!(shown[0].evaluations, 4, "those of the budget");
                 coordinator.stop(id).unwrap();
                 wait_for(coordinator, id, State::Stopped);
             });

@@ -269,7 +269,7 @@ fn lose(database: &mut Database, id: i64, why: Option<&str>) -> Result<(), Error
 }
 
 impl Store {
-    /// Every experiment, newest first.
+    /// Every experiment, newest first. Of its evaluations those are counted that `tuner::experiment::Search::counted` has.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
@@ -279,7 +279,9 @@ impl Store {
                 "SELECT e.id, e.name, e.state, e.wish, e.message, e.created_ms, e.budget, e.spec, e.report, e.parent, \
                  e.promotion, \
                  (SELECT COUNT(*) FROM evaluations v WHERE v.experiment = e.id AND v.outcome <> 'running' \
-                  AND COALESCE(v.failure, '') <> 'lost'), \
+                  AND COALESCE(v.failure, '') <> 'lost' \
+                  AND NOT (v.failure IS NOT NULL AND v.host IS NOT NULL AND EXISTS (SELECT 1 FROM evaluations o \
+                   WHERE o.experiment = e.id AND o.score IS NOT NULL AND o.host <> v.host))), \
                  (SELECT MIN(score) FROM evaluations v WHERE v.experiment = e.id AND v.outcome = 'completed') \
                  FROM experiments e ORDER BY e.id DESC",
                 &[],
