@@ -69,8 +69,16 @@ impl Server {
         }
     }
 
-    fn published(&self) -> Vec<String> {
-        self.published.lock().unwrap().clone()
+    /// All that was published, so many at least: the last may still be on its way.
+    fn published(&self, count: usize) -> Vec<String> {
+        let end = std::time::Instant::now() + Duration::from_secs(5);
+        loop {
+            let published = self.published.lock().unwrap().clone();
+            if published.len() >= count || std::time::Instant::now() > end {
+                return published;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -182,7 +190,7 @@ fn a_run_of_a_verification_that_fails_is_left_to_others() {
 
 #[test]
 fn a_result_is_brought_once_more_after_a_signal_or_else_left_to_others() {
-    let published = |reply: fn(&Request) -> Reply| {
+    let published = |reply: fn(&Request) -> Reply, count: usize| {
         let server = Server::default();
         with_worker(&server.start(reply), async |worker| {
             worker.interrupt.raise(15);
@@ -190,7 +198,7 @@ fn a_result_is_brought_once_more_after_a_signal_or_else_left_to_others() {
             let measured = Measured::failed("no load".into());
             worker.bring(&message, ticket(3), 1, measured).await;
         });
-        server.published()
+        server.published(count)
     };
     let has = |published: &[String], expected: &[&str]| {
         assert_eq!(published.len(), expected.len(), "{published:?}");
@@ -198,12 +206,13 @@ fn a_result_is_brought_once_more_after_a_signal_or_else_left_to_others() {
             assert!(published.contains(expected), "{published:?}");
         }
     };
-    let taken = published(|_| Reply::Accepted);
+    let taken = published(|_| Reply::Accepted, 2);
     has(&taken, &["result", "+ACK"]);
-    let in_trouble = published(|request| match request {
+    let trouble: fn(&Request) -> Reply = |request| match request {
         Request::Result { .. } => Reply::Trouble("no store".into()),
         _ => Reply::Accepted,
-    });
+    };
+    let in_trouble = published(trouble, 3);
     has(&in_trouble, &["result", "release", "-NAK"]);
 }
 
@@ -219,7 +228,7 @@ fn a_result_of_a_verification_that_is_too_long_is_no_finding() {
         let measured = Measured::failed("x".repeat(2 << 20));
         worker.bring(&message, run, 1, measured).await;
     });
-    let published = server.published();
+    let published = server.published(1);
     assert!(published[0].contains("max_payload"), "{published:?}");
     assert!(published[0].contains("release"), "{published:?}");
 }
@@ -251,7 +260,7 @@ fn an_order_that_is_not_understood_is_given_back_with_the_version() {
         worker.rests_until > tokio::time::Instant::now()
     });
     assert!(rests);
-    let published = server.published();
+    let published = server.published(3);
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(published.len(), 3, "{published:?}");
     assert!(published[0].contains("claim"), "{published:?}");

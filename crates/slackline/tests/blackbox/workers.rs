@@ -287,8 +287,9 @@ fn a_worker_that_cannot_measure_leaves_it_to_others_and_costs_nothing() {
     unsigned["verification"] = json!({ "runs": 2 });
     let mut unstarted = unsigned.clone();
     unstarted["name"] = json!("unstarted");
-    let only_first = "ip -o addr show eth0 | grep -q '\\.10/' && exec sleep 1000";
-    unstarted["target"]["start"] = json!(["sh", "-c", only_first]);
+    // The control is the first to be waited for.
+    let only_first = "ip -o addr show eth0 | grep -q '\\.10/'";
+    unstarted["target"]["ready"] = json!({ "command": ["sh", "-c", only_first], "timeout_s": 0.5 });
     let of_others = "5a".repeat(32);
     let cases = [
         (
@@ -297,7 +298,7 @@ fn a_worker_that_cannot_measure_leaves_it_to_others_and_costs_nothing() {
             "the command",
             "the order is not signed with a key that it knows",
         ),
-        (unstarted, key.trim(), "control: the service ended", ""),
+        (unstarted, key.trim(), "control: ", ""),
     ];
     for (id, (spec, key, begins, has)) in (1..).zip(cases) {
         restart(&mut cluster, key);
@@ -327,7 +328,7 @@ fn a_worker_that_cannot_measure_leaves_it_to_others_and_costs_nothing() {
 
     // Where none can, it ends.
     let mut none = spec("none can", 4, 2, 0.05);
-    none["target"]["start"] = json!(["false"]);
+    none["target"]["ready"] = json!({ "command": ["false"], "timeout_s": 0.5 });
     cluster.create(&none);
     cluster.wait_until_all_rest(Duration::from_secs(60));
     let shown = cluster.get("/experiments");
@@ -348,7 +349,7 @@ fn a_worker_that_cannot_measure_leaves_it_to_others_and_costs_nothing() {
         .or(shown[2]["message"].as_str());
     let message = message.unwrap();
     assert!(
-        message.starts_with("no worker can measure it; at last \"w1\": control: the service"),
+        message.starts_with("no worker can measure it; at last \"w1\": control: "),
         "{message}"
     );
     cluster.end();
