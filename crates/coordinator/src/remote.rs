@@ -375,6 +375,7 @@ impl<'a> RemoteSitting<'a> {
                 arm,
                 incumbent,
             },
+            made_ms: Some(row.created_ms),
         };
         match self.bus.publish(&self.class, &order) {
             Ok(()) => true,
@@ -578,7 +579,11 @@ workers = { at_once = 2 }
             assert_eq!(look(&mut sitting), 0.0, "nobody is there");
             let ticket = evaluation(sitting.id, 1);
             let worker = "w".to_owned();
-            let request = tuner::protocol::Request::Claim { ticket, worker };
+            let request = tuner::protocol::Request::Claim {
+                ticket,
+                worker,
+                made_ms: None,
+            };
             coordinator.workers.answer(&coordinator.store, request);
             let measured_s = look(&mut sitting);
             assert!(measured_s >= 0.06, "{measured_s}");

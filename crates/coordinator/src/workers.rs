@@ -337,7 +337,11 @@ impl Workers {
     pub(crate) fn answer(&self, store: &Store, request: Request) -> Reply {
         let answered = match request {
             Request::Hello(hello) => Ok(self.welcome(hello)),
-            Request::Claim { ticket, worker } => self.claim(store, ticket, worker),
+            Request::Claim {
+                ticket,
+                worker,
+                made_ms,
+            } => self.claim(store, ticket, worker, made_ms),
             Request::Beat {
                 ticket,
                 attempt,
@@ -441,7 +445,20 @@ impl Workers {
         ))
     }
 
-    fn claim(&self, store: &Store, ticket: Ticket, worker: String) -> Result<Reply, Error> {
+    fn claim(
+        &self,
+        store: &Store,
+        ticket: Ticket,
+        worker: String,
+        made_ms: Option<i64>,
+    ) -> Result<Reply, Error> {
+        if let Some(made_ms) = made_ms
+            && store.made_ms(ticket.experiment)? != Some(made_ms)
+        {
+            // Of an earlier store that had this NATS: its order makes way for ours.
+            self.declined.fetch_add(1, Ordering::Relaxed);
+            return Ok(Reply::Gone);
+        }
         let is_taken = held(&self.leases)
             .get(&ticket)
             .is_some_and(|lease| lease.worker != worker && lease.beat.elapsed() < self.lease);

@@ -110,9 +110,13 @@ fn work(
             std::thread::sleep(Duration::from_millis(5));
             continue;
         };
-        let (ticket, worker) = (order.ticket, name.to_owned());
-        let Reply::Granted { attempt } = coordinator.answer(Request::Claim { ticket, worker })
-        else {
+        let claim = Request::Claim {
+            ticket: order.ticket,
+            worker: name.to_owned(),
+            made_ms: order.made_ms,
+        };
+        let ticket = order.ticket;
+        let Reply::Granted { attempt } = coordinator.answer(claim) else {
             continue;
         };
         let measured = Box::new(measure(&order));
@@ -258,8 +262,15 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
             coordinator.answer(Request::Claim {
                 ticket,
                 worker: worker.into(),
+                made_ms: order.made_ms,
             })
         };
+        let of_another_store = coordinator.answer(Request::Claim {
+            ticket,
+            worker: "first".into(),
+            made_ms: Some(1),
+        });
+        assert_eq!(of_another_store, Reply::Gone);
         let beat = |attempt: i64, worker: &str| {
             let (worker, blocks) = (worker.to_owned(), 0);
             coordinator.answer(Request::Beat {
@@ -349,7 +360,11 @@ fn a_result_that_is_brought_again_was_taken() {
         let order = order_of(&queue);
         let ticket = order.ticket;
         let worker = "w".to_owned();
-        coordinator.answer(Request::Claim { ticket, worker });
+        coordinator.answer(Request::Claim {
+            ticket,
+            worker,
+            made_ms: None,
+        });
         let bring = |attempt: i64| {
             let measured = Box::new(simulated(&order));
             coordinator.answer(Request::Result {
@@ -383,7 +398,11 @@ fn a_pause_waits_for_what_is_measured_only() {
         let orders = [first, order_of(&queue), order_of(&queue)];
         for order in &orders[..2] {
             let (ticket, worker) = (order.ticket, "a".to_owned());
-            coordinator.answer(Request::Claim { ticket, worker });
+            coordinator.answer(Request::Claim {
+                ticket,
+                worker,
+                made_ms: None,
+            });
         }
         coordinator.pause(id).unwrap();
         let bring = |order: &Order| {
@@ -572,6 +591,7 @@ fn without_workers_an_experiment_for_them_is_refused() {
     let reply = coordinator.answer(Request::Claim {
         ticket,
         worker: "w".into(),
+        made_ms: None,
     });
     assert!(
         matches!(reply, Reply::Trouble(_)),

@@ -117,6 +117,7 @@ async fn work(
         let claim = Request::Claim {
             ticket,
             worker: name.clone(),
+            made_ms: order.made_ms,
         };
         let attempt = match ask(client, &claim).await? {
             Reply::Granted { attempt } => attempt,

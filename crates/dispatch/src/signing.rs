@@ -222,6 +222,7 @@ mod tests {
                 arm: tuner::bench::Arm::default(),
                 incumbent: None,
             },
+            made_ms: None,
         };
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let mut allow = Allow::default();

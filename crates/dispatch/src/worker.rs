@@ -284,7 +284,7 @@ impl Worker<'_> {
             self.refuse(&message).await;
             return Ok(());
         };
-        let Some(attempt) = self.claim(&message, order.ticket).await else {
+        let Some(attempt) = self.claim(&message, order.ticket, order.made_ms).await else {
             return Ok(());
         };
         let ticket = order.ticket;
@@ -371,7 +371,7 @@ impl Worker<'_> {
             let _ = message.ack_with(AckKind::Nak(Some(self.lease))).await;
             return;
         };
-        if let Some(attempt) = self.claim(message, ticket).await {
+        if let Some(attempt) = self.claim(message, ticket, None).await {
             self.tell(ticket, "can", &why);
             self.give_back(message, ticket, attempt, Some(why)).await;
             self.rest(true);
@@ -418,10 +418,11 @@ impl Worker<'_> {
     }
 
     /// The attempt under which it may be measured; `None` where it is not to be.
-    async fn claim(&self, message: &Message, ticket: Ticket) -> Option<i64> {
+    async fn claim(&self, message: &Message, ticket: Ticket, made_ms: Option<i64>) -> Option<i64> {
         let claim = Request::Claim {
             ticket,
             worker: self.hello.name.clone(),
+            made_ms,
         };
         while self.interrupt.signal().is_none() {
             match self.ask(&claim).await {

@@ -62,6 +62,9 @@ pub struct Order {
     pub dir: PathBuf,
     /// What is to be measured.
     pub assignment: Assignment,
+    /// When the experiment was made, in milliseconds of the epoch: another store has another one of its number.
+    #[serde(default)]
+    pub made_ms: Option<i64>,
 }
 
 /// A run of a worker's process, by which two workers of one name are told apart.
@@ -113,6 +116,9 @@ pub enum Request {
         ticket: Ticket,
         /// Who.
         worker: String,
+        /// [`Order::made_ms`]; none where the order was not understood.
+        #[serde(default)]
+        made_ms: Option<i64>,
     },
     /// I am measuring it.
     Beat {

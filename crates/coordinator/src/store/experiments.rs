@@ -319,6 +319,17 @@ impl Store {
         self.read(|database| find(database, id))
     }
 
+    /// When an experiment was made; `None` where there is none of that number.
+    pub(crate) fn made_ms(&self, id: i64) -> Result<Option<i64>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT created_ms FROM experiments WHERE id = $1",
+                &[id.into()],
+            )
+        })?;
+        Ok(rows.first().and_then(|row| row[0].int()))
+    }
+
     /// The experiment whose turn it is on this host, if any waits.
     pub(crate) fn next_in_queue(&self) -> Result<Option<i64>, Error> {
         let rows = self.read(|database| {
