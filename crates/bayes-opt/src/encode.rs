@@ -251,6 +251,11 @@ impl Column {
         }
     }
 
+    /// Its coordinates.
+    pub(crate) fn axes(&self) -> impl Iterator<Item = usize> + use<> {
+        [self.axis].into_iter().chain(self.special_axis)
+    }
+
     pub(crate) fn specials(&self) -> usize {
         self.special.len()
     }

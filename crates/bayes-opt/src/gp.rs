@@ -351,6 +351,7 @@ struct Likelihood {
     factor: Cholesky,
     alpha: Vec<f64>,
     kernel: Kernel,
+    noise: Vec<f64>,
     /// The negative logarithm, with the prior of the mean, up to a constant.
     negative_log: f64,
 }
@@ -384,6 +385,7 @@ impl Likelihood {
             factor,
             alpha,
             kernel,
+            noise,
             negative_log,
         })
     }
@@ -410,6 +412,7 @@ fn negative_log_posterior(
         factor,
         alpha,
         kernel,
+        noise,
         negative_log: value,
     } = likelihood;
     let inverse = factor.into_inverse();
@@ -417,7 +420,6 @@ fn negative_log_posterior(
     gradient.fill(0.0);
     let mut by_noise = 0.0;
     let fitted = hyper.ln_noise.exp();
-    let noise = data.noise(&hyper);
     let mut pairs = factors.iter_mut();
     for i in 0..n {
         let row = &inverse[i * n..i * n + i + 1];

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::acquisition::{Evaluated, Surface};
 use crate::design::{Design, fold};
-use crate::encode::same_point;
+use crate::encode::{Column, same_point};
 use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
 use crate::inside::inside;
@@ -322,8 +322,7 @@ impl Optimizer {
         let point = encoding.encode(&self.space.snap(&middle));
         let columns = encoding.columns().iter();
         let columns = columns.filter(|column| !lists.contains(&column.name));
-        let axes = columns.flat_map(|column| [column.axis].into_iter().chain(column.special_axis));
-        let axes: Vec<usize> = axes.collect();
+        let axes: Vec<usize> = columns.flat_map(Column::axes).collect();
         let of_ranges = |point: &[f64]| axes.iter().map(|axis| point[*axis]).collect();
         let in_the_middle: Vec<f64> = of_ranges(&point);
         let is_in_the_middle = |point: &Vec<f64>| -> bool {

@@ -232,7 +232,7 @@ impl Search<'_> {
             let survivor = self.survivors[rng.random_range(0..self.survivors.len())];
             let column = &columns[rng.random_range(0..columns.len())];
             let mut point = survivor.to_vec();
-            for axis in [column.axis].into_iter().chain(column.special_axis) {
+            for axis in column.axes() {
                 point[axis] = drawn[axis];
             }
             encoding.snap(&mut point);

@@ -52,7 +52,7 @@ impl Earlier {
                     let point = place(observation);
                     // However often it did well.
                     let violated = bad.iter().any(|other| same_point(other, &point));
-                    Some((observation, *objective, violated))
+                    Some((observation, *objective, violated, point))
                 }
                 Outcome::Crashed => None,
             })
@@ -64,20 +64,22 @@ impl Earlier {
         let kept = (KEPT_OF_ALL / of_all.max(1)).min(KEPT_MAX);
         if completed.len() > kept {
             completed = (0..kept)
-                .map(|i| completed[crate::value::cell(i as f64 / kept as f64, completed.len())])
+                .map(|i| {
+                    completed[crate::value::cell(i as f64 / kept as f64, completed.len())].clone()
+                })
                 .collect();
         }
         let values: Vec<f64> = completed
             .iter()
-            .map(|(_, measured, _)| measured.value)
+            .map(|(_, measured, ..)| measured.value)
             .collect();
         let transform = Transform::new(&values, log);
-        let points = completed
+        let points = completed.iter().flat_map(|(.., point)| point).copied();
+        let points: Vec<f64> = points.collect();
+        let objectives: Vec<Measured> = completed
             .iter()
-            .map(|(observation, _, _)| place(observation));
-        let points: Vec<f64> = points.flatten().collect();
-        let objectives: Vec<Measured> =
-            completed.iter().map(|(_, measured, _)| *measured).collect();
+            .map(|(_, measured, ..)| *measured)
+            .collect();
         let (modelled, variances) = transform.measured(&objectives);
         let data = Data {
             points,
@@ -85,7 +87,7 @@ impl Earlier {
             variances,
             weights: completed
                 .iter()
-                .map(|(observation, _, _)| observation.weight)
+                .map(|(observation, ..)| observation.weight)
                 .collect(),
             mean_prior: (0.0, 1.0),
             earlier: Vec::new(),
@@ -100,7 +102,10 @@ impl Earlier {
         )?;
         Some(Earlier {
             data,
-            violated: completed.iter().map(|(_, _, violated)| *violated).collect(),
+            violated: completed
+                .iter()
+                .map(|(_, _, violated, _)| *violated)
+                .collect(),
             gp,
             scale: transform.scale(),
         })

@@ -95,6 +95,22 @@ fn failing(order: &Order) -> Measured {
     }
 }
 
+fn claim(coordinator: &Coordinator, order: &Order, worker: &str) -> Reply {
+    coordinator.answer(Request::Claim {
+        ticket: order.ticket,
+        worker: worker.to_owned(),
+        made_ms: order.made_ms,
+    })
+}
+
+fn bring(coordinator: &Coordinator, order: &Order, attempt: i64) -> Reply {
+    coordinator.answer(Request::Result {
+        ticket: order.ticket,
+        attempt,
+        measured: Box::new(simulated(order)),
+    })
+}
+
 /// Takes, claims, measures and brings until told to end.
 fn work(
     coordinator: &Coordinator,
@@ -110,15 +126,10 @@ fn work(
             std::thread::sleep(Duration::from_millis(5));
             continue;
         };
-        let claim = Request::Claim {
-            ticket: order.ticket,
-            worker: name.to_owned(),
-            made_ms: order.made_ms,
-        };
-        let ticket = order.ticket;
-        let Reply::Granted { attempt } = coordinator.answer(claim) else {
+        let Reply::Granted { attempt } = claim(coordinator, &order, name) else {
             continue;
         };
+        let ticket = order.ticket;
         let measured = Box::new(measure(&order));
         loop {
             let result = Request::Result {
@@ -258,13 +269,7 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
             .unwrap();
         let order = order_of(&queue);
         let ticket = order.ticket;
-        let claim = |worker: &str| {
-            coordinator.answer(Request::Claim {
-                ticket,
-                worker: worker.into(),
-                made_ms: order.made_ms,
-            })
-        };
+        let claim = |worker: &str| claim(coordinator, &order, worker);
         let of_another_store = coordinator.answer(Request::Claim {
             ticket,
             worker: "first".into(),
@@ -290,14 +295,7 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
             "the first is silent"
         );
         assert_eq!(beat(1, "first"), Reply::Stop);
-        let bring = |attempt: i64| {
-            let measured = Box::new(simulated(&order));
-            coordinator.answer(Request::Result {
-                ticket,
-                attempt,
-                measured,
-            })
-        };
+        let bring = |attempt: i64| bring(coordinator, &order, attempt);
         assert_eq!(bring(1), Reply::Refused, "too late");
         coordinator.kill(id, ticket.number).unwrap();
         assert_eq!(beat(2, "second"), Reply::Stop);
@@ -358,21 +356,8 @@ fn a_result_that_is_brought_again_was_taken() {
             .create(&spec("random", 4, 1), Path::new("/tmp/simulated.json"))
             .unwrap();
         let order = order_of(&queue);
-        let ticket = order.ticket;
-        let worker = "w".to_owned();
-        coordinator.answer(Request::Claim {
-            ticket,
-            worker,
-            made_ms: None,
-        });
-        let bring = |attempt: i64| {
-            let measured = Box::new(simulated(&order));
-            coordinator.answer(Request::Result {
-                ticket,
-                attempt,
-                measured,
-            })
-        };
+        claim(coordinator, &order, "w");
+        let bring = |attempt: i64| bring(coordinator, &order, attempt);
         assert_eq!(bring(1), Reply::Accepted);
         assert_eq!(bring(1), Reply::Accepted, "the answer was lost");
         assert_eq!(bring(0), Reply::Refused);
@@ -397,21 +382,10 @@ fn a_pause_waits_for_what_is_measured_only() {
         }
         let orders = [first, order_of(&queue), order_of(&queue)];
         for order in &orders[..2] {
-            let (ticket, worker) = (order.ticket, "a".to_owned());
-            coordinator.answer(Request::Claim {
-                ticket,
-                worker,
-                made_ms: None,
-            });
+            claim(coordinator, order, "a");
         }
         coordinator.pause(id).unwrap();
-        let bring = |order: &Order| {
-            coordinator.answer(Request::Result {
-                ticket: order.ticket,
-                attempt: 1,
-                measured: Box::new(simulated(order)),
-            })
-        };
+        let bring = |order: &Order| bring(coordinator, order, 1);
         assert_eq!(bring(&orders[0]), Reply::Accepted);
         let record = |order: &Order| {
             let number = order.ticket.number;

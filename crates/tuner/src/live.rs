@@ -647,7 +647,7 @@ impl Bench for Live<'_> {
         // Before they are put back: what somebody else wrote then stays, and is no error of the restore.
         let files = self.journal.check_files();
         // In mode = "continuous" a round is over long before the next one: what its user changes in between is not of it.
-        if self.home.is_some() || self.spec.continuous.is_some() {
+        if self.spec.continuous.is_some() {
             self.end_at_home()?;
             return undisturbed_files(files);
         }
