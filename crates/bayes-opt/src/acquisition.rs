@@ -259,6 +259,11 @@ impl Surface {
         self.parts.len().max(1) as f64
     }
 
+    /// How many are in all, with those of feasibility; at least 1.
+    pub(crate) fn processes(&self) -> f64 {
+        (self.parts.len() + self.feasibilities.len()).max(1) as f64
+    }
+
     /// The acquisition at `x`, in logarithms (but for the confidence bound); its gradient is added to `gradient` where
     /// one is given.
     pub(crate) fn evaluate(

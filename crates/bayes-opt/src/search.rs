@@ -150,14 +150,15 @@ impl Search<'_> {
         self.with_belief(value, x, gradient)
     }
 
-    /// How often the surface can be evaluated for `work` multiplications, within limits, once at least. The lower one is work too: it
-    /// is shared by the processes of the objective.
+    /// How often the surface can be evaluated for `work` multiplications of the objective's processes, within limits, once at least.
+    /// The lower one is work too: it is shared by all processes.
     fn affordable(&self, work: f64, (least, most): (f64, f64)) -> u32 {
         let n = self.observations as f64;
         let dimension = self.space.encoding().dimension() as f64;
         let once = n * n + n * (64.0 + 2.0 * dimension) + 3000.0;
         let parts = self.surface.parts();
-        let affordable = (work / once / parts).clamp(least / parts, most).max(1.0);
+        let least = least / self.surface.processes();
+        let affordable = (work / once / parts).clamp(least, most).max(1.0);
         u32::try_from(round_to_i64(affordable)).unwrap_or_default()
     }
 
