@@ -350,7 +350,8 @@ impl CpuQuota {
     ///
     /// # Errors
     ///
-    /// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist, [`HostError::Parse`].
+    /// [`HostError::NoController`], [`HostError::NotPassedOn`], [`HostError::Absent`] where the group does not exist,
+    /// [`HostError::Parse`].
     pub fn read(roots: &Roots, group: &str) -> Result<Self, HostError> {
         Self::read_in(&Hierarchies::of(roots), group)
     }
@@ -371,6 +372,12 @@ impl CpuQuota {
         };
         let required = |file: &str| match line(file)? {
             (path, Some(text)) => Ok((path, text)),
+            (_, None) if version == CgroupVersion::V2 && directory.is_dir() => {
+                Err(HostError::NotPassedOn {
+                    group: group.to_owned(),
+                    path: directory.with_file_name("cgroup.subtree_control"),
+                })
+            }
             (path, None) => Err(HostError::Absent {
                 knob: knob(group, file).to_string(),
                 path,

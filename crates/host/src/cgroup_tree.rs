@@ -40,27 +40,6 @@ pub fn group_of(roots: &Roots, pid: u32) -> Result<String, HostError> {
     group.ok_or_else(|| HostError::parse(&path, &text, "it has no line of the cpu controller"))
 }
 
-/// The group of a systemd unit: the directory of that name, wherever systemd has put its slice. `None` where there is none.
-///
-/// # Errors
-///
-/// [`HostError::NoController`].
-pub fn group_of_unit(roots: &Roots, unit: &str) -> Result<Option<String>, HostError> {
-    let hierarchies = Hierarchies::of(roots);
-    let top = hierarchies.require("cpu")?.1;
-    let mut directories = vec![top.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for child in below(&directory) {
-            if child.file_name().is_some_and(|name| name == unit) {
-                let group = child.strip_prefix(top).unwrap_or(&child);
-                return Ok(Some(group.display().to_string()));
-            }
-            directories.push(child);
-        }
-    }
-    Ok(None)
-}
-
 /// The group that a path names: below the hierarchy's root, or the whole path of its directory.
 ///
 /// # Errors
@@ -253,9 +232,17 @@ pub fn tightest_quota_in(
     let mut current = group.trim_matches('/');
     // The root group has no quota of its own.
     while !current.is_empty() {
-        let quota = CpuQuota::read_in(hierarchies, current)?;
-        let fewer = |other: &TightestQuota| quota.cores() < other.quota.cores();
-        if quota.quota_us.is_some() && tightest.as_ref().is_none_or(fewer) {
+        let quota = match CpuQuota::read_in(hierarchies, current) {
+            // Nor one that is not given the controller; those above it may have one.
+            Err(HostError::NotPassedOn { .. }) => None,
+            quota => Some(quota?),
+        };
+        let fewer = |quota: &CpuQuota| {
+            let tightest = tightest.as_ref();
+            quota.quota_us.is_some()
+                && tightest.is_none_or(|other| quota.cores() < other.quota.cores())
+        };
+        if let Some(quota) = quota.filter(fewer) {
             tightest = Some(TightestQuota {
                 group: current.to_owned(),
                 quota,
@@ -294,6 +281,27 @@ mod tests {
             tightest_quota(&roots, "none"),
             Err(HostError::Absent { .. })
         ));
+    }
+
+    /// `DefaultCPUAccounting=no`, say: systemd passes on what a unit asks for, and no more.
+    #[test]
+    fn on_v2_a_group_without_the_controller_has_the_limits_above_it() {
+        let (_dir, roots) = fake(&[
+            (V2, "cpu memory\n"),
+            ("sys/fs/cgroup/a.slice/cpu.max", "150000 100000\n"),
+            ("sys/fs/cgroup/a.slice/b.service/cpu.stat", "usage_usec 1\n"),
+            ("sys/fs/cgroup/b.slice/b.service/cpu.stat", "usage_usec 1\n"),
+        ]);
+        let found = tightest_quota(&roots, "a.slice/b.service").unwrap();
+        assert_eq!(found.unwrap().group, "a.slice");
+        let free = tightest_quota(&roots, "b.slice/b.service").unwrap();
+        assert_eq!(free, None);
+        let error = CpuQuota::read(&roots, "a.slice/b.service").unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("a.slice/cgroup.subtree_control") && error.is_missing_privilege(),
+            "{text}"
+        );
     }
 
     #[test]

@@ -125,6 +125,18 @@ pub enum HostError {
         /// The controller, e.g. `cpu`.
         controller: String,
     },
+    /// A group of v2 whose parent keeps the cpu controller to itself (Documentation/admin-guide/cgroup-v2.rst, "Enabling and
+    /// Disabling").
+    #[error(
+        "{group} can have no limit of its own, as the group above it does not pass the cpu controller on: echo +cpu > {}, or, of a systemd unit, give it one: systemctl set-property UNIT CPUQuota=",
+        path.display()
+    )]
+    NotPassedOn {
+        /// The group.
+        group: String,
+        /// What the group above it passes on.
+        path: PathBuf,
+    },
     /// A list of CPUs that is not one.
     #[error("\"{text}\" is not a list of CPUs: write it like 0-3,5, with numbers below 1024")]
     CpuList {
@@ -205,7 +217,7 @@ impl HostError {
     /// Whether a privilege or a kernel feature is missing (exit code 3), rather than the input being wrong.
     #[must_use]
     pub fn is_missing_privilege(&self) -> bool {
-        matches!(self, Self::NoController { .. })
+        matches!(self, Self::NoController { .. } | Self::NotPassedOn { .. })
             || matches!(self.errno(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
     }
 }

@@ -28,8 +28,8 @@ mod journal;
 pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample};
 pub use cgroup_tree::{
-    ServiceGroup, TightestQuota, group_of, group_of_path, group_of_unit, processes_below,
-    processes_in, service_groups, threads_below, tightest_quota, tightest_quota_in,
+    ServiceGroup, TightestQuota, group_of, group_of_path, processes_below, processes_in,
+    service_groups, threads_below, tightest_quota, tightest_quota_in,
 };
 pub use clock::own_cpu_s;
 pub use cpu_time::CpuTimes;

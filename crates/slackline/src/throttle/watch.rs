@@ -224,9 +224,7 @@ pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String
         return Ok(host::group_of(roots, pid)?);
     }
     if let Some(unit) = &target.unit {
-        return host::group_of_unit(roots, unit)?.with_context(|| {
-            format!("no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?")
-        });
+        return group_of_unit(roots, unit);
     }
     if let Some(id) = &target.container {
         return group_of_container(roots, id);
@@ -251,6 +249,27 @@ pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String
         ),
         error => error.into(),
     })
+}
+
+/// The group of a systemd unit: the directory of that name, wherever systemd has put its slice.
+fn group_of_unit(roots: &Roots, unit: &str) -> anyhow::Result<String> {
+    let name_of = |group: &str| {
+        let name = group.rsplit('/').next()?;
+        (name == unit).then(|| name.to_owned())
+    };
+    let found = host::service_groups(&Hierarchies::of(roots), &name_of)?;
+    match found.as_slice() {
+        [one] => Ok(one.group.clone()),
+        [] => anyhow::bail!(
+            "no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?"
+        ),
+        // As where systemd runs in a container too, or of a user.
+        [first, second, ..] => anyhow::bail!(
+            "several control groups are named {unit}, {} and {} among them: give --cgroup",
+            first.group,
+            second.group
+        ),
+    }
 }
 
 fn group_of_container(roots: &Roots, id: &str) -> anyhow::Result<String> {

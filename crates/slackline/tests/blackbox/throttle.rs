@@ -211,6 +211,22 @@ fn a_group_or_process_that_is_not_there_is_named() {
     }
 }
 
+/// As of systemd on the host and of one in a container.
+#[test]
+fn of_units_of_one_name_none_is_guessed() {
+    let (Some(first), Some(second)) = (Group::new(), Group::new()) else {
+        return;
+    };
+    let (Some(_below_first), Some(_below_second)) = (first.below(), second.below()) else {
+        return;
+    };
+    let toy = Toy::new();
+    let ended = Ended::of(toy.slackline(&["throttle", "watch", "--unit", "below"]));
+    ended
+        .with_code(2)
+        .saying(&["several control groups are named below", "--cgroup"]);
+}
+
 #[test]
 fn without_a_quota_there_is_nothing_to_throttle() {
     let pid = std::process::id();
