@@ -76,13 +76,16 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     } else {
         Ok(())
     };
-    crate::publish(
+    let published = crate::publish(
         arguments.json.as_deref(),
         &report,
         &table::results(&report),
         "The whole report",
-    )?;
+    );
     if !is_restored {
+        if let Err(error) = published {
+            message(&format!("slackline: {error:#}"));
+        }
         if let Err(error) = restored {
             message(&format!("slackline: {error}"));
         }
@@ -94,6 +97,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         return Err(error.into());
     }
     promoted?;
+    published?;
     Ok(match (report.interrupted, report.finding) {
         (Some(signal), _) => {
             message(&format!(

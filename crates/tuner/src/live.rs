@@ -13,7 +13,7 @@ use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
 use crate::parse;
-use crate::process::{Interrupt, Launch, RunError, Running, family};
+use crate::process::{Interrupt, Launch, RunError, Running};
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, difference, external};
 use crate::spec::{CheckedSpec, Pairing};
@@ -444,7 +444,8 @@ impl<'a> Live<'a> {
         self.check_alive()?;
         let mut metrics = Vec::new();
         for ((side, before), output) in order.iter().zip(&before).zip(&outputs) {
-            let mut counted = difference(&self.counters(*side)?, before);
+            let counted = difference(&self.counters(*side)?, before);
+            let mut counted = counted.map_err(|message| side.unmeasured(message))?;
             let workload = &self.spec.workload;
             let parsed = if let Some(format) = &workload.parse {
                 parse::parse(format, output)
@@ -518,7 +519,11 @@ impl<'a> Live<'a> {
         };
         for side in sides {
             let mine = (side.instance.side.index() + index) % 2;
-            for pid in side.instance.pid().map(family).unwrap_or_default() {
+            let family = side
+                .instance
+                .pid()
+                .map(|pid| host::family(&self.roots, pid));
+            for (pid, _) in family.unwrap_or_default() {
                 match host::pin_process(&self.roots, pid, &cpus[mine]) {
                     Ok(()) | Err(host::HostError::NoSuchProcess { .. }) => {}
                     Err(error) => return Err(Fault::Harness(error.to_string())),

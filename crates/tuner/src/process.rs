@@ -56,17 +56,16 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Catches SIGINT, SIGTERM and SIGHUP from now on.
+    /// Catches SIGINT, SIGTERM and, unless it is ignored already, as under `nohup`, SIGHUP from now on.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn on_signals() -> std::io::Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let interrupt = Self::default();
-        for signal in [
-            signal_hook::consts::SIGINT,
-            signal_hook::consts::SIGTERM,
-            signal_hook::consts::SIGHUP,
-        ] {
+        // Not SIGINT, which a shell's script has whatever is in the background ignore.
+        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
             let number = usize::try_from(signal).unwrap_or(0);
             signal_hook::flag::register_usize(signal, Arc::clone(&interrupt.signal), number)?;
         }
@@ -126,6 +125,15 @@ impl Interrupt {
     }
 }
 
+/// Whether this process ignores a signal: proc_pid_status(5), `SigIgn`, a bit each from the lowest on.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
 /// A command, filled in and ready to run.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
@@ -172,7 +180,7 @@ impl Launch {
         let (program, arguments) = self.argv.split_first().ok_or("the command is empty")?;
         let create = |stream: &str| {
             let path = self.log_file(stream);
-            File::create(&path).map_err(|error| format!("{}: {error}", path.display()))
+            create_anew(&path).map_err(|error| format!("{}: {error}", path.display()))
         };
         let mut command = Command::new(program);
         command
@@ -347,13 +355,14 @@ pub(crate) fn signal_of(name: &str) -> Option<Signal> {
 }
 
 /// Ends a process group that we started: `signal` to its first process, which after `grace` is
-/// followed by SIGKILL to the whole group.
+/// followed by SIGKILL to the whole group and all that it had started.
 pub(crate) fn end_group(child: &mut Child, signal: Signal, grace: Duration) {
     let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
         return;
     };
+    let roots = Roots::default();
     // Asked before the first signal: orphans no longer show whose they were.
-    let members = family(child.id());
+    let members = host::family(&roots, child.id());
     if matches!(child.try_wait(), Ok(None)) {
         // Errors mean that it is gone already.
         let _ = rustix::process::kill_process(pid, signal);
@@ -364,11 +373,14 @@ pub(crate) fn end_group(child: &mut Child, signal: Signal, grace: Duration) {
     }
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     let _ = child.wait();
-    // SIGKILL is delivered, not awaited: what we killed must be gone before anybody looks.
-    let end = Instant::now() + KILL_WAIT;
-    while Instant::now() < end && members.iter().any(|member| runs(*member)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    // Some may have left the group, as with `su -`, and SIGKILL is delivered, not awaited.
+    end_all(|| {
+        let running = members.iter();
+        let running =
+            running.filter(|(pid, start_time)| host::is_running(&roots, *pid, *start_time));
+        let families = running.flat_map(|(pid, _)| host::family(&roots, *pid));
+        families.map(|(pid, _)| pid).collect()
+    });
 }
 
 /// How long killed processes are waited for; one in an uninterruptible sleep may take longer.
@@ -382,27 +394,13 @@ fn runs(pid: u32) -> bool {
     })
 }
 
-/// A process and its descendants, as of now.
-pub(crate) fn family(first: u32) -> Vec<u32> {
-    let mut found = vec![first];
-    let mut next = 0;
-    while next < found.len() {
-        let pid = found[next];
-        next += 1;
-        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-            continue;
-        };
-        for thread in threads.flatten() {
-            let children =
-                std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            found.extend(
-                children
-                    .split_whitespace()
-                    .filter_map(|word| word.parse::<u32>().ok()),
-            );
-        }
+/// A new file in the place of what is there. Whoever may write to an instance's directory may have put a link in its place, which
+/// is not followed.
+pub(crate) fn create_anew(path: &Path) -> std::io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
     }
-    found
 }
 
 /// The processes that runs with their directories below `scratch_root` started and did not end. The caller holds the host's
@@ -541,5 +539,38 @@ mod tests {
         end_orphans(dir.path());
         let left = orphans(dir.path()).into_iter();
         assert_eq!(left.filter(|pid| runs(*pid)).count(), 0);
+    }
+
+    #[test]
+    fn what_left_the_process_group_and_its_environment_ends_with_the_first_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let service = script(
+            dir.path(),
+            "setsid env -i sleep 1000 & echo $! > pid; mv pid left; sleep 1000",
+        );
+        let mut child = service.spawn().unwrap();
+        let left = dir.path().join("left");
+        while !left.exists() {
+            std::thread::sleep(POLL);
+        }
+        let left = std::fs::read_to_string(left).unwrap();
+        let left: u32 = left.trim().parse().unwrap();
+        assert!(runs(left));
+        end_group(&mut child, Signal::TERM, Duration::ZERO);
+        assert!(!runs(left));
+    }
+
+    #[test]
+    fn a_link_that_somebody_put_in_the_place_of_a_log_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let says = script(dir.path(), "echo said");
+        let other = dir.path().join("other");
+        std::fs::write(&other, "of somebody else").unwrap();
+        for stream in ["out", "err"] {
+            std::os::unix::fs::symlink(&other, says.log_file(stream)).unwrap();
+        }
+        let said = says.run(KILL_WAIT * 60, &Interrupt::default(), || Ok(()));
+        assert_eq!(said, Ok("said\n".to_owned()));
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "of somebody else");
     }
 }

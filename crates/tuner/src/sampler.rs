@@ -100,11 +100,26 @@ fn open_group(roots: &Roots, group: &str) -> Result<CgroupReader, Fault> {
     CgroupReader::open(roots, group).map_err(|error| Fault::Harness(error.to_string()))
 }
 
+/// How far a counter may seem to fall by rounding, as where it is a sum of many.
+const ROUNDING: f64 = 1e-9;
+
 /// `after − before`, for every counter that both have.
-pub(crate) fn difference(after: &SideMetrics, before: &SideMetrics) -> SideMetrics {
-    after
+///
+/// # Errors
+/// In words: a counter that fell counts something else now, as after a restart of the service.
+pub(crate) fn difference(after: &SideMetrics, before: &SideMetrics) -> Result<SideMetrics, String> {
+    let common = after
         .iter()
-        .filter_map(|(name, value)| Some((name.clone(), value - before.get(name)?)))
+        .filter_map(|(name, after)| Some((name, *after, *before.get(name)?)));
+    common
+        .map(|(name, after, before)| {
+            if after < before - ROUNDING * before.abs() {
+                return Err(format!(
+                    "the counter {name} went from {before} to {after}: was the service restarted meanwhile?"
+                ));
+            }
+            Ok((name.clone(), after - before))
+        })
         .collect()
 }
 
@@ -158,6 +173,16 @@ fn prometheus_value(answer: &serde_json::Value) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_that_fell_measures_nothing() {
+        let at = |errors: f64| SideMetrics::from([("errors".to_owned(), errors)]);
+        assert_eq!(difference(&at(1e6), &at(999_999.0)), Ok(at(1.0)));
+        let rounded = difference(&at(0.3), &at(0.1 + 0.2)).unwrap();
+        assert!(rounded["errors"].abs() < 1e-15);
+        let error = difference(&at(400.0), &at(1000.0)).unwrap_err();
+        assert!(error.contains("errors went from 1000 to 400"), "{error}");
+    }
 
     #[test]
     fn a_metric_is_a_finite_number_and_little_of_anything_else_is_said() {

@@ -97,8 +97,8 @@ impl Instance {
             std::fs::remove_dir_all(&dir).map_err(io)?;
         }
         std::fs::create_dir_all(&dir).map_err(io)?;
-        // Services drop privileges: their user must be able to write here.
-        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o777)).map_err(io)?;
+        // Services drop privileges: their user must be able to write here, and nobody take away what is another's.
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(io)?;
         let port = match spec.target.ports {
             Some(ports) => ports[side.index()],
             None => {
@@ -301,7 +301,7 @@ impl Instance {
                 return Err(harness(format!("{} has .. in it", path.display())));
             }
             if path.starts_with(&self.dir) {
-                std::fs::write(&path, filled)
+                self.write_own(&path, &filled)
                     .map_err(|error| harness(format!("{}: {error}", path.display())))?;
             } else if let Some(journal) = journal.as_deref_mut() {
                 journal
@@ -315,6 +315,19 @@ impl Instance {
             }
         }
         Ok(())
+    }
+
+    /// Writes a file of the instance's directory, to which others may write, and not where a link of theirs leads.
+    fn write_own(&self, path: &Path, text: &str) -> std::io::Result<()> {
+        use std::io::Write as _;
+        let parent = path.parent().unwrap_or(path).canonicalize()?;
+        if !parent.starts_with(self.dir.canonicalize()?) {
+            return Err(std::io::Error::other(format!(
+                "leads to {}, outside {{dir}}",
+                parent.display()
+            )));
+        }
+        process::create_anew(path)?.write_all(text.as_bytes())
     }
 
     /// Runs the `apply` steps: a refusal is the configuration's fault.

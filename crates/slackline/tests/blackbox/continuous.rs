@@ -206,7 +206,9 @@ fn killed_at_any_moment_it_measures_promotes_and_rolls_back_once() {
 }
 
 fn is_promoted(shown: &Value) -> bool {
-    number(shown, "promotions") > 0 && !is_acting(shown)
+    number(shown, "promotions") > 0
+        && !is_acting(shown)
+        && shown["promotion"]["is_complete"] == true
 }
 
 fn said(shown: &Value, kind: &str, text: &str) -> usize {

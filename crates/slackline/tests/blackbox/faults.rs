@@ -301,3 +301,29 @@ fn no_file_is_written_out_of_its_directory_without_a_record() {
     toy.spec["target"]["files"] = json!([{ "template": "template", "path": "{dir}{place}" }]);
     gives_up(&toy, &["has .. in it"]);
 }
+
+/// Others may write to an instance's directory, as its service may be of any user.
+#[test]
+fn no_file_is_written_where_a_link_in_its_directory_leads() {
+    let mut toy = Toy::new();
+    std::fs::write(toy.path("template"), "x").unwrap();
+    let elsewhere = toy.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    toy.spec["target"]["prepare"] = json!(["ln", "-s", elsewhere, "{dir}/conf"]);
+    toy.spec["target"]["files"] = json!([{ "template": "template", "path": "{dir}/conf/file" }]);
+    gives_up(&toy, &["outside {dir}"]);
+    assert_eq!(std::fs::read_dir(elsewhere).unwrap().count(), 0);
+}
+
+#[test]
+fn a_counter_that_a_restart_of_the_service_has_reset_is_no_improvement() {
+    let mut toy = Toy::new();
+    toy.spec["target"]["prepare"] = json!(["sh", "-c", "echo 1000 > {dir}/errors"]);
+    toy.spec["metrics"] =
+        json!({ "errors": { "command": ["cat", "{dir}/errors"], "counter": true } });
+    toy.spec["constraints"] = json!(["errors <= 5"]);
+    toy.load_after(r#"[ "$v" = 50 ] || echo 400 > {dir}/errors"#);
+    let (outcome, reason) = evaluation_of_90(&mut toy);
+    assert_eq!(outcome, "failed", "{reason}");
+    assert!(reason.contains("errors went from 1000 to 400"), "{reason}");
+}

@@ -1,5 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP in the middle of a block.
 
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::toy::{Ended, FIRST, Toy};
@@ -25,6 +28,28 @@ fn each_signal_restores_everything_and_says_so() {
             toy.assert_as_before(&format!("after signal {number}"));
         }
     }
+}
+
+/// Whoever logs out after `nohup slackline tune … &` finds its report in the morning.
+#[test]
+fn under_nohup_a_hang_up_ends_nothing() {
+    let mut toy = Toy::new();
+    toy.load_after(HANG_ON_EXPERIMENT);
+    let tune = toy.tune(&[]);
+    let mut under_nohup = Command::new("nohup");
+    under_nohup.arg(tune.get_program()).args(tune.get_args());
+    for (name, value) in tune.get_envs() {
+        under_nohup.env(name, value.unwrap());
+    }
+    under_nohup.stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut tune = under_nohup.spawn().unwrap();
+    toy.wait_for("measuring");
+    kill_process(Pid::from_child(&tune), Signal::HUP).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(tune.try_wait().unwrap().is_none());
+    kill_process(Pid::from_child(&tune), Signal::INT).unwrap();
+    Ended::from(tune.wait_with_output().unwrap()).with_code(130);
+    toy.assert_as_before("after a hang-up");
 }
 
 /// What a running service was last told is its own configuration, however the tune ended.

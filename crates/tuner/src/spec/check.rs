@@ -473,6 +473,12 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
         }
         let key = format!("target.files[{index}].path");
         check_path(&key, &file.path, target, source)?;
+        if target.files[..index]
+            .iter()
+            .any(|other| other.path == file.path)
+        {
+            return Err(source.error(&key, format!("{:?} is written twice", file.path)));
+        }
     }
     for (index, step) in target.apply.iter().enumerate() {
         if step.command.is_some() == step.url.is_some() {

@@ -82,7 +82,7 @@ pub(super) fn check_space(
     }
     let mut parameters = Vec::new();
     let mut kept = Vec::new();
-    let mut knobs = BTreeMap::new();
+    let mut knobs: BTreeMap<String, KnobBinding> = BTreeMap::new();
     let mut skipped = Vec::new();
     let mut names = BTreeSet::new();
     for (index, parameter) in spec.parameters.iter().enumerate() {
@@ -138,6 +138,14 @@ pub(super) fn check_space(
                     ));
                 }
                 Some(_) => {}
+            }
+            let path = knob.path(roots);
+            let is_same = |(_, other): &(&String, &KnobBinding)| other.knob.path(roots) == path;
+            if let Some((other, _)) = knobs.iter().find(is_same) {
+                return Err(source.error(
+                    &key(field),
+                    format!("{} is the knob of {other} already", path.display()),
+                ));
             }
             knobs.insert(
                 name.clone(),

@@ -41,6 +41,25 @@ fn an_absent_knob_is_an_error_unless_it_is_optional() {
 }
 
 #[test]
+fn a_knob_is_one_parameter_s_however_it_is_written() {
+    let (tree, roots) = fake();
+    let knob = with_knob("sysctl = \"vm.swappiness\"");
+    for again in [
+        "sysctl = \"vm/swappiness\"".to_owned(),
+        "sysctl = \"vm.swappiness\"".to_owned(),
+    ] {
+        let again = format!(
+            "{knob}[[parameters]]\nname = \"again\"\ntype = \"int\"\nlow = 0\nhigh = 100\n{again}\n"
+        );
+        let error = error_in("spec.toml", &again, &roots);
+        assert_eq!(
+            error.replace(&tree.path().display().to_string(), ""),
+            "spec.toml:26: parameters[2].sysctl: /proc/sys/vm/swappiness is the knob of knob already"
+        );
+    }
+}
+
+#[test]
 fn a_knob_takes_the_live_value_as_its_default() {
     let (_tree, roots) = fake();
     let dir = tempfile::tempdir().unwrap();

@@ -612,6 +612,11 @@ fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
             attached,
             "target.files[0].path: \"conf\" must be absolute",
         ),
+        (
+            "/etc/conf\" }, { template = \"template\", path = \"/etc/conf",
+            attached,
+            "target.files[1].path: \"/etc/conf\" is written twice",
+        ),
     ] {
         assert_eq!(file(path, rest), error);
     }
