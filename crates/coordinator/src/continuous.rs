@@ -233,7 +233,7 @@ impl World for Host<'_> {
         controller: &mut Controller,
         round: Option<&Round>,
     ) -> Result<(), TunerError> {
-        controller.settled(|| self.live.host());
+        controller.settled(|promoted| self.live.host(promoted));
         let entries = controller.take_entries();
         let state = controller.state();
         let promoted = state.promoted.as_ref();
@@ -269,11 +269,11 @@ impl World for Host<'_> {
     }
 
     fn watch(&mut self, configuration: &Configuration) -> Result<Option<Seen>, TunerError> {
-        let now = self.live.host();
+        let now = self.live.host(configuration);
         let then = self.then.as_ref();
         if let Some((then, what)) = then.and_then(|it| Some((it, it.changed_to(&now)?))) {
-            // Knobs do not outlive a boot; whatever else changes one has its reasons.
-            if then.boot_id == now.boot_id {
+            // Knobs do not outlive a boot; whoever else changes one, or a file, has reasons.
+            if !then.is_reset_by_boot(&now) {
                 return Ok(Some(Seen::Strayed(what)));
             }
             return Ok(self
@@ -371,6 +371,9 @@ impl World for Host<'_> {
 }
 
 #[cfg(test)]
+mod file_tests;
+
+#[cfg(test)]
 mod tests {
     use std::time::Instant;
 
@@ -425,6 +428,7 @@ json = { requests = "n", latency_p99_us = "us" }
                 host: Some(HostThen {
                     boot_id: boot_id.to_owned(),
                     knobs: [(Knob::File(knob.clone()).to_string(), "20".to_owned())].into(),
+                    files: None,
                 }),
             }),
             due: None,

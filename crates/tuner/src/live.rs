@@ -97,15 +97,22 @@ impl<'a> Live<'a> {
         self.home = home;
     }
 
-    /// What the host is like now.
-    pub fn host(&self) -> HostThen {
+    /// What the host is like now, on which this configuration was promoted.
+    pub fn host(&self, promoted: &Configuration) -> HostThen {
         let knobs = self.spec.knobs.values().filter_map(|binding| {
             let value = binding.knob.read(&self.roots).ok()??;
             Some((binding.knob.to_string(), value))
         });
+        let files = self.spec.promoted_files(promoted);
+        let files = files.flat_map(|(path, template)| {
+            let template_is = format!("the template {}", template.display());
+            [(path.display().to_string(), path), (template_is, template)]
+        });
+        let files = files.filter_map(|(name, path)| Some((name, host::fingerprint(&path).ok()?)));
         HostThen {
             boot_id: host::boot_id(&self.roots),
             knobs: knobs.collect(),
+            files: Some(files.collect()),
         }
     }
 

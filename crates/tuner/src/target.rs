@@ -39,7 +39,7 @@ impl Side {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Control => "control",
             Self::Experiment => "experiment",

@@ -33,6 +33,14 @@ pub(super) fn in_words(fnv: u64) -> String {
     format!("contents with hash {fnv:016x}")
 }
 
+/// The contents of a file in a few characters, to tell them from others.
+///
+/// # Errors
+/// It cannot be read.
+pub fn fingerprint(path: &Path) -> io::Result<String> {
+    Ok(format!("{:016x}", fnv(&fs::read(path)?)))
+}
+
 /// A file that stays replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Former {

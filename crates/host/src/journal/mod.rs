@@ -22,7 +22,7 @@ mod group;
 mod record;
 mod restore;
 
-pub use file::Former;
+pub use file::{Former, fingerprint};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -205,9 +205,15 @@ impl Controller {
     }
 
     /// What the host is like with what was promoted; later ones are compared with the first.
-    pub fn settled(&mut self, host: impl FnOnce() -> HostThen) {
-        if let (Some(promoted), None) = (&mut self.state.promoted, &self.state.acting) {
-            promoted.host.get_or_insert_with(host);
+    pub fn settled(&mut self, host: impl FnOnce(&Configuration) -> HostThen) {
+        let (Some(promoted), None) = (&mut self.state.promoted, &self.state.acting) else {
+            return;
+        };
+        match &mut promoted.host {
+            // Kept before files were looked at.
+            Some(then) if then.files.is_none() => then.files = host(&promoted.configuration).files,
+            Some(_) => {}
+            None => promoted.host = Some(host(&promoted.configuration)),
         }
     }
 

@@ -183,6 +183,9 @@ pub struct HostThen {
     pub boot_id: String,
     /// What each knob of the experiment read: the kernel may have rounded what was written.
     pub knobs: BTreeMap<String, String>,
+    /// What each templated file and each template held, as [`host::fingerprint`] says it. `None` where none was looked at yet.
+    #[serde(default)]
+    pub files: Option<BTreeMap<String, String>>,
 }
 
 impl HostThen {
@@ -193,8 +196,25 @@ impl HostThen {
             let is = now.knobs.get(knob).map_or("not to be read", String::as_str);
             (is != was).then(|| format!("{knob} is {is}, not {was}"))
         });
-        let changed: Vec<String> = each.collect();
+        let changed: Vec<String> = self.other_files(now).chain(each).collect();
         (!changed.is_empty()).then(|| changed.join(", "))
+    }
+
+    /// Whether a boot is all that can have changed what reads otherwise now: files and templates outlive one.
+    #[must_use]
+    pub fn is_reset_by_boot(&self, now: &Self) -> bool {
+        self.boot_id != now.boot_id && self.other_files(now).next().is_none()
+    }
+
+    /// Files and templates that are not as they were, in words.
+    fn other_files(&self, now: &Self) -> impl Iterator<Item = String> {
+        let found = |file: &String| now.files.as_ref().and_then(|files| files.get(file));
+        let each = self.files.iter().flatten();
+        each.filter_map(move |(file, was)| match found(file) {
+            Some(is) if is == was => None,
+            Some(_) => Some(format!("{file} has other contents than when promoted")),
+            None => Some(format!("{file} cannot be read any more")),
+        })
     }
 }
 

@@ -1,0 +1,235 @@
+//! What becomes of templated files that a promotion wrote, where files and templates do not stay as they were.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bayes_opt::Value;
+use tempfile::TempDir;
+use tuner::continuous::{Entry, Promoted};
+
+use super::*;
+use crate::store::{Location, Store};
+
+const SPEC: &str = r#"
+name = "file"
+mode = "continuous"
+parameters = [
+  { name = "x", type = "int", low = 20, high = 50, default = 50 },
+  { name = "y", type = "int", low = 20, high = 50, file = "DIR/knob" },
+]
+objective = { metric = "latency_p99_us" }
+evaluation = { warm_up_s = 0, block_s = 0.05, blocks = 2 }
+continuous = { control_share = 0.5, seasons = 1, gain_seasons = 1 }
+
+[target]
+files = [{ template = "service.in", path = "DIR/service.conf" }]
+apply = [{ command = ["cp", "DIR/service.conf", "DIR/live"] }]
+
+[workload]
+command = ["echo", '{"n": 1000, "us": 9}']
+json = { requests = "n", latency_p99_us = "us" }
+"#;
+
+/// A service that runs by itself, on which `x = 20` and `y = 20` were promoted.
+struct Service {
+    dir: TempDir,
+    coordinator: Coordinator,
+    id: i64,
+}
+
+/// Ends it, also where an assertion fails: its thread is waited for.
+struct Ends<'a>(&'a Coordinator);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+impl Service {
+    /// That was on this boot, or on the one of that number.
+    fn promoted(boot_id: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for (name, text) in [("knob", "50\n"), ("service.conf", "x = 50\n")] {
+            std::fs::write(path(name), text).unwrap();
+        }
+        std::fs::write(path("service.in"), "x = {x}\n").unwrap();
+        let text = SPEC.replace("DIR", dir.path().to_str().unwrap());
+        let store = Store::open(&Location::parse(path("store.db").to_str().unwrap())).unwrap();
+        let coordinator = Coordinator::new(store, &path("state"));
+        let id = coordinator.create(&text, &path("spec.toml")).unwrap();
+        let row = coordinator.store.experiment(id).unwrap();
+        let spec = coordinator.checked(&row).unwrap();
+        let configuration = ["x", "y"].map(|name| (name.to_owned(), Value::Int(20)));
+        let configuration = Configuration(configuration.into());
+        let mut live = Live::new(&spec, &path("state"), Interrupt::default()).unwrap();
+        live.promote(&configuration).unwrap();
+        live.restore().unwrap();
+        let mut host = live.host(&configuration);
+        if let Some(boot_id) = boot_id {
+            host.boot_id = boot_id.to_owned();
+        }
+        drop(live);
+        let now = Timestamp::now();
+        let promotion = Promotion {
+            is_complete: true,
+            changed: vec!["x = 20".into()],
+            at: now,
+        };
+        let state = Known {
+            promoted: Some(Promoted {
+                configuration,
+                gain: -0.1,
+                since: now,
+                host: Some(host),
+            }),
+            due: None,
+            ..Known::new(now)
+        };
+        coordinator
+            .store
+            .keep_continuous(id, &state, None, &[], Some(Some(&promotion)))
+            .unwrap();
+        let service = Self {
+            dir,
+            coordinator,
+            id,
+        };
+        assert_eq!(service.read("service.conf"), "x = 20\n");
+        service
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// At once: a file that is written is empty for a moment.
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path("next"), text).unwrap();
+        std::fs::rename(self.path("next"), self.path(name)).unwrap();
+    }
+
+    fn known(&self) -> Known {
+        let kept = self.coordinator.store.continuous(self.id).unwrap();
+        kept.unwrap()
+    }
+
+    /// Oldest first.
+    fn entries(&self) -> Vec<Entry> {
+        let mut entries = self.coordinator.store.entries(self.id, 99).unwrap();
+        entries.reverse();
+        entries
+    }
+
+    fn rounds(&self) -> Vec<Round> {
+        self.coordinator.store.rounds(self.id).unwrap()
+    }
+
+    /// Runs the coordinator until that is so.
+    fn run_until(&self, is_so: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        let is_over = std::thread::scope(|scope| {
+            let _ends = Ends(&self.coordinator);
+            scope.spawn(|| self.coordinator.run(&|_| ()).unwrap());
+            loop {
+                let is_over = is_so(self);
+                if is_over || Instant::now() > end {
+                    break is_over;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        assert!(is_over, "{:?} {:?}", self.entries(), self.rounds());
+    }
+
+    /// Three rounds are held for this, and told of once; nothing that was found there is written over. Where it is put right,
+    /// the next one is measured.
+    fn is_held_for(&self, name: &str, what: &str) {
+        let (found, knob) = (std::fs::read(self.path(name)).ok(), self.read("knob"));
+        let right = match name {
+            "service.in" => "x = {x}\n",
+            _ => "x = 20\n",
+        };
+        let is_held = std::cell::Cell::new(false);
+        self.run_until(|service| {
+            let rounds = service.rounds();
+            if rounds.len() >= 3 && !is_held.replace(true) {
+                let is_strayed = |round: &Round| matches!(round.seen, Seen::Strayed(_));
+                assert!(rounds.iter().all(is_strayed), "{rounds:?}");
+                assert_eq!(service.known().doing().to_string(), "held");
+                assert_eq!(std::fs::read(service.path(name)).ok(), found);
+                assert_eq!(service.read("knob"), knob);
+                service.write(name, right);
+            }
+            let last = rounds.last();
+            last.is_some_and(|round| matches!(round.seen, Seen::Measured(_)))
+        });
+        assert!(is_held.get());
+        let entries = self.entries();
+        let told = entries.iter().filter(|entry| entry.text.contains(what));
+        assert_eq!(told.count(), 1, "{entries:?}");
+        assert_eq!(entries[0].kind, "changed", "{entries:?}");
+        assert_eq!(self.known().strayed, None);
+        assert_eq!(self.read("service.conf"), "x = 20\n");
+    }
+}
+
+#[test]
+fn a_file_that_somebody_else_has_changed_holds_the_rounds() {
+    let service = Service::promoted(None);
+    service.write("service.conf", "x = 33 # deployed\n");
+    service.is_held_for(
+        "service.conf",
+        "/service.conf has other contents than when promoted; no round is measured until",
+    );
+}
+
+#[test]
+fn a_file_that_is_gone_holds_the_rounds() {
+    let service = Service::promoted(None);
+    std::fs::remove_file(service.path("service.conf")).unwrap();
+    service.is_held_for("service.conf", "/service.conf cannot be read any more");
+}
+
+/// What was promoted stays what it was: it is not what the template would give now.
+#[test]
+fn an_edited_template_holds_the_rounds() {
+    let service = Service::promoted(None);
+    service.write("service.in", "x = {x}\nmore = true\n");
+    let what = "/service.in has other contents than when promoted";
+    service.is_held_for("service.in", what);
+}
+
+/// What puts the knobs back would write over the file.
+#[test]
+fn a_boot_is_no_reason_to_write_over_a_file_of_somebody_else() {
+    let service = Service::promoted(Some("an earlier one"));
+    service.write("knob", "50\n");
+    service.write("service.conf", "x = 33 # deployed\n");
+    let what = "/service.conf has other contents than when promoted, ";
+    service.is_held_for("service.conf", what);
+    assert_eq!(service.read("knob"), "20\n");
+}
+
+/// In a store of before files were looked at, those count that are found.
+#[test]
+fn the_files_of_a_promotion_of_before_are_taken_as_they_are() {
+    let service = Service::promoted(None);
+    let mut known = service.known();
+    let promoted = known.promoted.as_mut().unwrap();
+    let then = promoted.host.as_mut().unwrap().files.take().unwrap();
+    service
+        .coordinator
+        .store
+        .keep_continuous(service.id, &known, None, &[], None)
+        .unwrap();
+    service.run_until(|service| !service.rounds().is_empty());
+    assert!(matches!(service.rounds()[0].seen, Seen::Measured(_)));
+    let host = service.known().promoted.unwrap().host.unwrap();
+    assert_eq!(host.files, Some(then));
+}
