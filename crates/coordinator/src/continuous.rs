@@ -490,7 +490,7 @@ json = { requests = "n", latency_p99_us = "us" }
         assert!(
             entries[1]
                 .text
-                .contains(" is 50, not 20; no round is measured until")
+                .contains(" is 50, not 20; nothing is measured or promoted until")
         );
     }
 }

@@ -8,7 +8,7 @@ use tuner::TunerError;
 use tuner::bench::{Arm, Bench};
 use tuner::continuous::simulation::{BEGIN, Epoch, SPEC, Scenario, Simulated};
 use tuner::continuous::{
-    Acting, Action, Alert, Asked, Controller, Observation, Promoted, Seen, State, watch,
+    Acting, Action, Alert, Asked, Candidate, Controller, Observation, Promoted, Seen, State, watch,
 };
 use tuner::error::Fault;
 use tuner::evaluation::Block;
@@ -176,6 +176,44 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     let (_, actions) = after(&spec, &vec![Seen::Unmeasured("no answer".into()); 9]);
     let waits = |action: &Action| matches!(action, Action::Wait(_));
     assert!(actions.iter().all(waits), "{actions:?}");
+}
+
+/// A search measures, and a promotion writes over, what somebody else has put in the place of what is promoted.
+#[test]
+fn nothing_is_searched_or_promoted_while_somebody_else_has_changed_it() {
+    let spec = spec();
+    let candidate = Candidate {
+        configuration: spec.space.default_configuration(),
+        gain: -0.2,
+    };
+    // A Thursday at noon, when the hours are open.
+    let now = BEGIN + SignedDuration::from_hours(12);
+    let quiet = Asked {
+        at: now,
+        alert: Alert::Quiet,
+    };
+    let next = |strayed: Option<&str>, candidate: Option<Candidate>| {
+        let state = State {
+            strayed: strayed.map(str::to_owned),
+            due: Some("the gain has changed".into()),
+            candidate,
+            next_round: now + SignedDuration::from_secs(60),
+            asked: Some(quiet.clone()),
+            ..promoted(&spec)
+        };
+        let rules = spec.continuous.clone().unwrap();
+        let control = spec.space.default_configuration();
+        Controller::resume(rules, control, state, &[]).next(now)
+    };
+    assert!(matches!(next(None, None), Action::Tune(_)));
+    assert!(matches!(
+        next(None, Some(candidate.clone())),
+        Action::Promote(_)
+    ));
+    for candidate in [None, Some(candidate)] {
+        let action = next(Some("/etc/a.conf"), candidate);
+        assert!(matches!(action, Action::Wait(_)), "{action:?}");
+    }
 }
 
 #[test]

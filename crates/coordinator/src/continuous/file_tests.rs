@@ -185,7 +185,7 @@ fn a_file_that_somebody_else_has_changed_holds_the_rounds() {
     service.write("service.conf", "x = 33 # deployed\n");
     service.is_held_for(
         "service.conf",
-        "/service.conf has other contents than when promoted; no round is measured until",
+        "/service.conf has other contents than when promoted; nothing is measured or promoted until",
     );
 }
 

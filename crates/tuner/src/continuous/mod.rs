@@ -241,6 +241,10 @@ impl Controller {
             let configuration = promoted.map_or(&self.control, |promoted| &promoted.configuration);
             return Action::Watch(configuration.clone());
         }
+        if self.state.strayed.is_some() {
+            // A search would measure, and a promotion overwrite, what somebody else has put there.
+            return Action::Wait(self.state.next_round);
+        }
         if self.state.search_again.is_some_and(|at| now >= at) {
             self.state.search_again = None;
             self.state
@@ -435,7 +439,7 @@ impl Controller {
             Seen::Strayed(what) => {
                 self.state.unmeasured += 1;
                 if self.state.strayed.as_ref() != Some(what) {
-                    let then = "no round is measured until that is put right, or what is promoted rolled back";
+                    let then = "nothing is measured or promoted until that is put right, or what is promoted rolled back";
                     self.say(now, "changed", format!("by somebody else: {what}; {then}"));
                     self.state.strayed = Some(what.clone());
                 }

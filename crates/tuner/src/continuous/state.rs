@@ -40,7 +40,7 @@ pub struct State {
     /// Rounds in a row after which not everything could be put back.
     #[serde(default)]
     pub unsettled: usize,
-    /// What of the promoted configuration somebody else has changed: until it is put right, no round is measured.
+    /// What of the promoted configuration somebody else has changed: until it is put right, nothing is measured or promoted.
     #[serde(default)]
     pub strayed: Option<String>,
     /// Evaluations so far.
