@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bayes_opt::{Configuration, Observation};
 use tuner::experiment;
-use tuner::live::Live;
+use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{BudgetSpec, CheckedSpec, Mode, TargetSpec, as_written_here};
@@ -274,7 +274,7 @@ impl Coordinator {
         }
         let winner = row.report.winner().map(|arm| arm.configuration.clone());
         let winner = winner.ok_or_else(|| refused(id, row.state, "it has no winner"))?;
-        let changed = self.apply(&row, &winner)?;
+        let changed = self.apply(&row, &winner)?.done;
         if changed.is_empty() {
             self.store.set_promotion(id, None)?;
             return Err(Error::Conflict(
@@ -306,7 +306,8 @@ impl Coordinator {
     /// Applies the control's configuration again, as it was when the experiment was made.
     ///
     /// # Errors
-    /// [`Error::Conflict`] where nothing was promoted, or the host is in use.
+    /// [`Error::Conflict`] where nothing was promoted, the host is in use, or a file had to be left as it was: all else is rolled
+    /// back then.
     pub fn roll_back(&self, id: i64) -> Result<Vec<String>, Error> {
         let row = self.store.experiment(id)?;
         let state = self.store.continuous(id)?;
@@ -317,17 +318,19 @@ impl Coordinator {
         let changed = self.apply(&row, &control)?;
         match row.spec.mode {
             Mode::Once => self.store.set_promotion(id, None)?,
-            Mode::Continuous => self.keep_rollback_by_hand(&row)?,
+            Mode::Continuous => self.keep_rollback_by_hand(&row, &changed)?,
         }
-        Ok(changed)
+        if changed.left.is_empty() {
+            return Ok(changed.done);
+        }
+        let left = changed.left.join(", ");
+        Err(Error::Conflict(format!(
+            "experiment {id} is rolled back, but for what had to be left as it was: {left}"
+        )))
     }
 
     /// Puts a configuration in force. Until that is done, the row says that it was begun.
-    fn apply(
-        &self,
-        row: &ExperimentRow,
-        configuration: &Configuration,
-    ) -> Result<Vec<String>, Error> {
+    fn apply(&self, row: &ExperimentRow, configuration: &Configuration) -> Result<Changed, Error> {
         if !self.is_active() {
             // Another coordinator has the store, perhaps that of another host.
             let why = self

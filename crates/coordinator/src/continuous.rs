@@ -10,7 +10,7 @@ use tuner::continuous::{
     Tuned, World,
 };
 use tuner::ledger::Event;
-use tuner::live::Live;
+use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
 use tuner::report::Report;
 use tuner::spec::{AlertSpec, CheckedSpec};
@@ -118,9 +118,13 @@ impl Coordinator {
     }
 
     /// Its user has put the control's configuration in force.
-    pub(crate) fn keep_rollback_by_hand(&self, row: &ExperimentRow) -> Result<(), Error> {
+    pub(crate) fn keep_rollback_by_hand(
+        &self,
+        row: &ExperimentRow,
+        changed: &Changed,
+    ) -> Result<(), Error> {
         let mut controller = self.controller(row.id, &self.checked(row)?)?;
-        controller.rolled_back_by_hand(Timestamp::now());
+        controller.rolled_back_by_hand(Timestamp::now(), changed);
         let entries = controller.take_entries();
         let state = controller.state();
         self.store
@@ -139,15 +143,18 @@ impl Coordinator {
             }
             let spec = self.checked(&row)?;
             let mut live = Live::new(&spec, &self.state_dir, Interrupt::default())?;
-            if let Err(error) = live.promote(&spec.space.default_configuration()) {
-                // What of it was applied is taken back; that the service cannot be told so is why we are here.
-                let _ = live.restore();
-                let message = format!("{why}; nor can it be rolled back: {error}");
-                self.store.say(id, Some(&message))?;
-                return Ok(false);
-            }
+            let changed = match live.promote(&spec.space.default_configuration()) {
+                Ok(changed) => changed,
+                Err(error) => {
+                    // What of it was applied is taken back; that the service cannot be told so is why we are here.
+                    let _ = live.restore();
+                    let message = format!("{why}; nor can it be rolled back: {error}");
+                    self.store.say(id, Some(&message))?;
+                    return Ok(false);
+                }
+            };
             let mut controller = self.controller(id, &spec)?;
-            controller.fell_back(Timestamp::now(), why.to_owned());
+            controller.fell_back(Timestamp::now(), why.to_owned(), changed);
             let entries = controller.take_entries();
             let state = controller.state();
             self.store
@@ -354,7 +361,7 @@ impl World for Host<'_> {
             Ok(changed) => {
                 self.in_force = configuration.map(|_| Promotion {
                     is_complete: true,
-                    changed: changed.clone(),
+                    changed: changed.done.clone(),
                     at: Timestamp::now(),
                 });
                 self.is_applied = true;

@@ -13,7 +13,7 @@ use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::protocol::{Reply, Request};
 use tuner::report::Report;
-use tuner::spec::{CheckedSpec, Spec};
+use tuner::spec::{CheckedSpec, Mode, Spec};
 
 use crate::error::Error;
 use crate::sitting::Sitting;
@@ -286,13 +286,23 @@ impl Coordinator {
     }
 
     /// The specification of an experiment, as this host sees it now. Earlier reports that are gone are missed only by an
-    /// experiment that has measured nothing yet: a rollback needs none, and a search has its own by then.
+    /// experiment that has measured nothing yet: a rollback needs none, and a search has its own by then. Nor do templates that are
+    /// gone matter where something may have to be rolled back, or where it goes on by itself once they are there again.
     pub(crate) fn checked(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
+        let may_miss_templates = match row.spec.mode {
+            Mode::Once => row.promotion.is_some(),
+            Mode::Continuous => self.store.continuous(row.id)?.is_some(),
+        };
         let check = |spec: &Spec| {
             let text =
                 serde_json::to_string(spec).map_err(|error| Error::Invalid(error.to_string()))?;
             let path = Path::new(&row.dir).join("experiment.json");
-            Ok::<_, Error>(tuner::spec::check(text, &path, &self.roots)?)
+            let checked = if may_miss_templates {
+                tuner::spec::check_begun(text, &path, &self.roots)
+            } else {
+                tuner::spec::check(text, &path, &self.roots)
+            };
+            Ok::<_, Error>(checked?)
         };
         let mut spec = match check(&row.spec) {
             Err(Error::Spec(error)) if is_of_earlier(&error) && self.has_begun(row)? => {

@@ -121,7 +121,7 @@ fn promote(
             let promoted = live.promote(&winner);
             // After a refusal, what was applied so far is taken back; else there is nothing to take back.
             live.restore()?;
-            report.promoted = promoted?;
+            report.promoted = promoted?.done;
             if report.promoted.is_empty() && spec.target.start.is_some() {
                 message(
                     "Nothing to promote to: the service was started by Slackline for the experiment only. Put the settings below into your own.",

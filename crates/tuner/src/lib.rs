@@ -14,6 +14,7 @@
 pub mod assignment;
 pub mod bench;
 pub mod continuous;
+mod control_files;
 pub mod error;
 pub mod evaluation;
 pub mod experiment;

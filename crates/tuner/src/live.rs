@@ -9,6 +9,7 @@ use host::{HostError, Journal, Knob, RestoreReport, Roots};
 
 use crate::bench::{Arm, Bench};
 use crate::continuous::HostThen;
+use crate::control_files::{ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
@@ -45,6 +46,15 @@ pub struct Live<'a> {
     fatal: Option<HostError>,
     /// What is in force between evaluations instead of the control's configuration: it was promoted earlier.
     home: Option<Configuration>,
+}
+
+/// What a promotion or a rollback has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// What it has put in force, in words, and where copies of what somebody else had written there are kept.
+    pub done: Vec<String>,
+    /// Of a rollback: files that it had to leave as they were, in words.
+    pub left: Vec<String>,
 }
 
 /// One side while it runs.
@@ -158,20 +168,20 @@ impl<'a> Live<'a> {
     }
 
     /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
-    /// for a service that Slackline did not start, its files and `apply` steps.
+    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a rollback, which needs no
+    /// template that its promotion had.
     ///
     /// # Errors
     /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
-    pub fn promote(&mut self, configuration: &Configuration) -> Result<Vec<String>, TunerError> {
+    pub fn promote(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
         let refused = |fault: Fault| TunerError::Promotion(fault.to_string());
-        let arm = Arm {
-            configuration: configuration.clone(),
-            ..Arm::default()
-        };
-        let instance =
-            Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch).map_err(refused)?;
-        let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
         let attached = self.spec.target.start.is_none();
+        let is_rollback = *configuration == self.spec.space.default_configuration();
+        if attached && !is_rollback {
+            self.keep_control_files().map_err(refused)?;
+        }
+        let instance = self.prepare_promotion(configuration).map_err(refused)?;
+        let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
         self.applied = None;
         if attached {
             self.remember_apply().map_err(refused)?;
@@ -179,11 +189,18 @@ impl<'a> Live<'a> {
         for (knob, value) in &knobs {
             self.journal.write(&self.roots, knob, value)?;
         }
-        let mut done: Vec<String> = knobs
-            .iter()
-            .map(|(knob, value)| format!("{knob} = {value}"))
-            .collect();
-        if attached && !self.spec.target.files.is_empty() {
+        let mut changed = Changed::default();
+        let done = &mut changed.done;
+        done.extend(
+            knobs
+                .iter()
+                .map(|(knob, value)| format!("{knob} = {value}")),
+        );
+        if attached && is_rollback {
+            let written = self.write_control_files(&instance).map_err(refused)?;
+            done.extend(written.done);
+            changed.left = written.left;
+        } else if attached {
             instance
                 .write_files(self.spec, Some(&mut self.journal))
                 .map_err(refused)?;
@@ -203,7 +220,66 @@ impl<'a> Live<'a> {
             }));
             Reapply::forget(&self.state_dir);
         }
-        Ok(done)
+        Ok(changed)
+    }
+
+    /// What is promoted, and what it is rolled back to, has the experiment's side.
+    fn prepare_promotion(&self, configuration: &Configuration) -> Result<Instance, Fault> {
+        let arm = Arm {
+            configuration: configuration.clone(),
+            ..Arm::default()
+        };
+        Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)
+    }
+
+    /// Keeps on disk what a rollback is to write where it has no template any more.
+    fn keep_control_files(&self) -> Result<(), Fault> {
+        if self.spec.target.files.is_empty() {
+            return Ok(());
+        }
+        let control = self.spec.space.default_configuration();
+        let instance = self.prepare_promotion(&control)?;
+        let mut kept = ControlFiles::kept_in(&self.state_dir);
+        for file in &self.spec.target.files {
+            let contents = instance.contents_of(self.spec, file);
+            let of_control = ControlFile {
+                template: self.spec.dir.join(&file.template),
+                control: control.clone(),
+                contents: contents.map_err(Fault::Harness)?,
+            };
+            kept.insert(instance.path_of(file)?, of_control);
+        }
+        kept.keep(&self.state_dir).map_err(Fault::Harness)
+    }
+
+    /// Writes the control's files: those that have no template any more as they were kept; a file of which there is no copy
+    /// either is left, so that it does not hold up the rest of a rollback.
+    fn write_control_files(&mut self, instance: &Instance) -> Result<Changed, Fault> {
+        let kept = ControlFiles::kept_in(&self.state_dir);
+        let control = self.spec.space.default_configuration();
+        let mut changed = Changed::default();
+        for file in &self.spec.target.files {
+            let path = instance.path_of(file)?;
+            let template = self.spec.dir.join(&file.template);
+            let name = path.display();
+            let (contents, done) = match instance.contents_of(self.spec, file) {
+                Ok(contents) => (contents, name.to_string()),
+                Err(why) => match kept.contents(&path, &template, &control) {
+                    Some(kept) => (
+                        kept.to_owned(),
+                        format!("{name} as it was kept at the promotion ({why})"),
+                    ),
+                    None => {
+                        let left = format!("{name} ({why}, and no copy of the control's was kept)");
+                        changed.left.push(left);
+                        continue;
+                    }
+                },
+            };
+            instance.write_file(&path, &contents, Some(&mut self.journal))?;
+            changed.done.push(done);
+        }
+        Ok(changed)
     }
 
     /// Keeps on disk how the service is told of its own configuration: the control's, or what is in force between

@@ -12,7 +12,7 @@ use crate::bench::Arm;
 use crate::error::Fault;
 use crate::process::{self, Interrupt, Launch, RunError};
 use crate::reapply::{Reapply, Step};
-use crate::spec::{ApplySpec, CheckedSpec, ReadySpec};
+use crate::spec::{ApplySpec, CheckedSpec, FileSpec, ReadySpec};
 use crate::template::{self, Variables};
 
 /// Readiness probes and `apply` requests are local; longer than this is a refusal.
@@ -279,42 +279,66 @@ impl Instance {
         }
     }
 
-    /// Writes the templated files: below the instance's own directory directly, elsewhere through
-    /// the journal.
+    /// Writes the templated files.
     pub(crate) fn write_files(
         &self,
         spec: &CheckedSpec,
         mut journal: Option<&mut Journal>,
     ) -> Result<(), Fault> {
         for file in &spec.target.files {
-            let template_path = spec.dir.join(&file.template);
-            let harness =
-                |message: String| Fault::Harness(format!("{}: {message}", template_path.display()));
-            let text = std::fs::read_to_string(&template_path)
-                .map_err(|error| harness(error.to_string()))?;
-            let filled = template::fill(&text, &self.variables)
-                .map_err(|error| harness(error.to_string()))?;
-            let path = template::fill(&file.path, &self.variables)
-                .map_err(|error| harness(error.to_string()))?;
-            let path = PathBuf::from(path);
-            if path.components().any(|part| part == Component::ParentDir) {
-                return Err(harness(format!("{} has .. in it", path.display())));
-            }
-            if path.starts_with(&self.dir) {
-                self.write_own(&path, &filled)
-                    .map_err(|error| harness(format!("{}: {error}", path.display())))?;
-            } else if let Some(journal) = journal.as_deref_mut() {
-                journal
-                    .replace_file(&path, filled.as_bytes())
-                    .map_err(|error| harness(error.to_string()))?;
-            } else {
-                return Err(harness(format!(
-                    "{} is outside {{dir}}: two instances would overwrite each other's file",
-                    path.display()
-                )));
-            }
+            let path = self.path_of(file)?;
+            let contents = self.contents_of(spec, file).map_err(Fault::Harness)?;
+            self.write_file(&path, &contents, journal.as_deref_mut())?;
         }
         Ok(())
+    }
+
+    /// Where a templated file is.
+    pub(crate) fn path_of(&self, file: &FileSpec) -> Result<PathBuf, Fault> {
+        let filled = template::fill(&file.path, &self.variables);
+        let path = PathBuf::from(filled.map_err(|error| Fault::Harness(error.to_string()))?);
+        if path.components().any(|part| part == Component::ParentDir) {
+            let message = format!("{} has .. in it", path.display());
+            return Err(Fault::Harness(message));
+        }
+        Ok(path)
+    }
+
+    /// What its template gives with this side's values; else why it gives nothing.
+    pub(crate) fn contents_of(
+        &self,
+        spec: &CheckedSpec,
+        file: &FileSpec,
+    ) -> Result<String, String> {
+        let path = spec.dir.join(&file.template);
+        let failed =
+            |error: &dyn std::fmt::Display| format!("the template {}: {error}", path.display());
+        let text = std::fs::read_to_string(&path).map_err(|error| failed(&error))?;
+        template::fill(&text, &self.variables).map_err(|error| failed(&error))
+    }
+
+    /// Writes a templated file: below the instance's own directory directly, elsewhere through the journal.
+    pub(crate) fn write_file(
+        &self,
+        path: &Path,
+        contents: &str,
+        journal: Option<&mut Journal>,
+    ) -> Result<(), Fault> {
+        let failed =
+            |error: &dyn std::fmt::Display| Fault::Harness(format!("{}: {error}", path.display()));
+        if path.starts_with(&self.dir) {
+            return self
+                .write_own(path, contents)
+                .map_err(|error| failed(&error));
+        }
+        match journal {
+            Some(journal) => journal
+                .replace_file(path, contents.as_bytes())
+                .map_err(|error| Fault::Harness(error.to_string())),
+            None => Err(failed(
+                &"is outside {dir}: two instances would overwrite each other's file",
+            )),
+        }
     }
 
     /// Writes a file of the instance's directory, to which others may write, and not where a link of theirs leads.

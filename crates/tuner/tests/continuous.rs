@@ -13,6 +13,7 @@ use tuner::continuous::{
 use tuner::error::Fault;
 use tuner::evaluation::Block;
 use tuner::ledger::Event;
+use tuner::live::Changed;
 use tuner::spec::{CheckedSpec, check};
 
 fn spec() -> CheckedSpec {
@@ -248,7 +249,7 @@ fn nothing_is_watched_while_the_experiment_rests() {
     let ends = "when verified, and not watched: the experiment is failed; 0 rounds so far";
     assert!(resting.ends_with(ends), "{resting}");
     let (mut controller, _) = after(&spec, &[]);
-    controller.rolled_back_by_hand(BEGIN);
+    controller.rolled_back_by_hand(BEGIN, &Changed::default());
     let view = controller.view(BEGIN, Some("paused"));
     assert!(
         !view.lines.concat().contains("promoted"),

@@ -233,3 +233,117 @@ fn the_files_of_a_promotion_of_before_are_taken_as_they_are() {
     let host = service.known().promoted.unwrap().host.unwrap();
     assert_eq!(host.files, Some(then));
 }
+
+impl Service {
+    /// A rollback has begun, on this service.
+    fn is_to_be_rolled_back(&self) {
+        let known = Known {
+            acting: Some(Acting::RollBack("a constraint is broken".into())),
+            ..self.known()
+        };
+        let store = &self.coordinator.store;
+        store
+            .keep_continuous(self.id, &known, None, &[], None)
+            .unwrap();
+    }
+
+    /// What was said of its end.
+    fn rolled_back(&self) -> String {
+        self.run_until(|service| service.known().acting.is_none());
+        let known = self.known();
+        assert_eq!((known.rollbacks, known.promoted), (1, None));
+        assert_eq!(self.read("knob"), "50\n");
+        assert_eq!(self.read("live"), self.read("service.conf"));
+        let row = self.coordinator.store.experiment(self.id).unwrap();
+        assert!(row.promotion.is_none());
+        let said = self.entries().into_iter();
+        let mut said = said.filter(|entry| entry.text.starts_with("done"));
+        said.next().unwrap().text
+    }
+}
+
+#[test]
+fn a_rollback_without_its_template_has_what_was_kept_at_the_promotion() {
+    for edit in [None, Some("x = {x}\n{nope}\n")] {
+        let service = Service::promoted(None);
+        service.is_to_be_rolled_back();
+        match edit {
+            None => std::fs::remove_file(service.path("service.in")).unwrap(),
+            Some(edit) => service.write("service.in", edit),
+        }
+        let said = service.rolled_back();
+        let why = "/service.conf as it was kept at the promotion (the template /";
+        assert!(said.contains(why), "{said}");
+        assert_eq!(service.read("service.conf"), "x = 50\n");
+        assert!(service.known().left.is_empty());
+    }
+}
+
+/// Its copy is that of the promotion: a template that gives something comes first.
+#[test]
+fn a_rollback_has_what_its_template_gives_now() {
+    let service = Service::promoted(None);
+    service.is_to_be_rolled_back();
+    service.write("service.in", "x = {x}\nmore = true\n");
+    service.rolled_back();
+    assert_eq!(service.read("service.conf"), "x = 50\nmore = true\n");
+}
+
+/// As after a promotion of before copies were kept.
+#[test]
+fn a_rollback_without_its_template_and_without_a_copy_does_the_rest_and_says_what_is_left() {
+    let service = Service::promoted(None);
+    service.is_to_be_rolled_back();
+    std::fs::remove_file(service.path("service.in")).unwrap();
+    std::fs::remove_file(service.path("state/control.json")).unwrap();
+    let said = service.rolled_back();
+    assert!(said.contains("; LEFT AS IT WAS: /"), "{said}");
+    assert_eq!(service.read("service.conf"), "x = 20\n");
+    let known = service.known();
+    assert!(
+        known.left[0].ends_with("and no copy of the control's was kept)"),
+        "{:?}",
+        known.left
+    );
+    let view = service.coordinator.continuous(service.id).unwrap().unwrap();
+    let line = "the control's configuration is in force, but for what was left at the rollback: /";
+    assert!(view.lines[0].starts_with(line), "{:?}", view.lines);
+}
+
+/// What somebody else had put there is kept, and the history says where.
+#[test]
+fn a_rollback_says_where_what_it_wrote_over_is_kept() {
+    let service = Service::promoted(None);
+    service.is_to_be_rolled_back();
+    service.write("service.conf", "x = 33 # deployed\n");
+    let said = service.rolled_back();
+    let (_, kept) = said
+        .split_once("as it was before is kept in ")
+        .expect(&said);
+    let kept = std::fs::read_to_string(kept.trim_end_matches(')')).unwrap();
+    assert_eq!(kept, "x = 33 # deployed\n");
+}
+
+#[test]
+fn a_rollback_by_hand_needs_no_template_either() {
+    for is_kept in [true, false] {
+        let service = Service::promoted(None);
+        let (coordinator, id) = (&service.coordinator, service.id);
+        coordinator.pause(id).unwrap();
+        std::fs::remove_file(service.path("service.in")).unwrap();
+        if !is_kept {
+            std::fs::remove_file(service.path("state/control.json")).unwrap();
+        }
+        service.run_until(|_| coordinator.is_active());
+        let done = coordinator.roll_back(id).map_err(|error| error.to_string());
+        match done {
+            Ok(_) => assert!(is_kept),
+            Err(why) => assert!(!is_kept && why.contains("is rolled back, but for"), "{why}"),
+        }
+        let conf = if is_kept { "x = 50\n" } else { "x = 20\n" };
+        assert_eq!(service.read("service.conf"), conf);
+        assert_eq!(service.read("knob"), "50\n");
+        assert_eq!(service.known().promoted, None);
+        assert_eq!(service.known().left.is_empty(), is_kept);
+    }
+}

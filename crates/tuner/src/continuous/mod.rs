@@ -45,6 +45,7 @@ pub use state::{
 pub use view::{TestValue, View};
 
 use crate::ledger::Drift;
+use crate::live::Changed;
 use crate::spec::AlertSpec;
 
 /// How long the answer of an alert query counts, and how soon one that fired is asked again: but until the next round at most.
@@ -193,15 +194,27 @@ impl Controller {
     }
 
     /// Somebody has put the control's configuration in force by hand.
-    pub fn rolled_back_by_hand(&mut self, now: Timestamp) {
-        self.say(now, "rollback", "by its user");
-        self.state.promoted = None;
+    pub fn rolled_back_by_hand(&mut self, now: Timestamp, changed: &Changed) {
+        self.rolled_back(now, "by its user", changed);
         self.state.acting = None;
-        self.state.strayed = None;
         self.state.breaks = 0;
-        self.state.rollbacks += 1;
         self.restart(GAIN);
         self.search_later(now);
+    }
+
+    fn rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
+        let mut text = how.to_owned();
+        if !changed.done.is_empty() {
+            text += &format!(" ({})", changed.done.join(", "));
+        }
+        if !changed.left.is_empty() {
+            text += &format!("; LEFT AS IT WAS: {}", changed.left.join(", "));
+        }
+        self.say(now, "rollback", text);
+        self.state.rollbacks += 1;
+        self.state.promoted = None;
+        self.state.strayed = None;
+        self.state.left.clone_from(&changed.left);
     }
 
     /// What the host is like with what was promoted; later ones are compared with the first.
@@ -218,10 +231,10 @@ impl Controller {
     }
 
     /// The control's configuration has been put in force, as the service could not be told of what is promoted any more.
-    pub fn fell_back(&mut self, now: Timestamp, reason: String) {
+    pub fn fell_back(&mut self, now: Timestamp, reason: String, changed: Changed) {
         self.doubt(DRIFT_SD_MIN);
         self.roll_back(now, reason);
-        self.applied(now, Ok(Vec::new()));
+        self.applied(now, Ok(changed));
     }
 
     /// What is to be done now. The state is to be kept before it is done: it says what was begun.
@@ -667,11 +680,13 @@ impl Controller {
         match (acting, applied) {
             (Acting::Promote(candidate), Ok(changed)) => {
                 let gain = 100.0 * candidate.gain.exp_m1();
+                let done = changed.done.join(", ");
                 self.say(
                     now,
                     "promoted",
-                    format!("{} ({gain:+.1} % when verified)", changed.join(", ")),
+                    format!("{done} ({gain:+.1} % when verified)"),
                 );
+                self.state.left.clear();
                 self.state.promotions += 1;
                 self.state.search_again = None;
                 self.state.search_again_after_s = SEARCH_AGAIN_S;
@@ -683,15 +698,9 @@ impl Controller {
                 });
                 self.state.is_search_wanted_after_rollback = true;
             }
-            (Acting::RollBack(reason), Ok(_)) => {
-                self.say(
-                    now,
-                    "rollback",
-                    "done: the control's configuration is in force",
-                );
-                self.state.rollbacks += 1;
-                self.state.promoted = None;
-                self.state.strayed = None;
+            (Acting::RollBack(reason), Ok(changed)) => {
+                let how = "done: the control's configuration is in force";
+                self.rolled_back(now, how, &changed);
                 if std::mem::replace(&mut self.state.is_search_wanted_after_rollback, true) {
                     self.state
                         .due

@@ -12,6 +12,7 @@ use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Rules};
 use crate::experiment;
 use crate::ledger::{Drift, Ledger};
+use crate::live::Changed;
 use crate::report::{ArmResult, Finding, Report};
 use crate::spec::{AlertSpec, CheckedSpec, Limit};
 
@@ -63,7 +64,7 @@ pub enum Tuned {
 }
 
 /// What was changed, or why nothing was.
-pub type Applied = Result<Vec<String>, String>;
+pub type Applied = Result<Changed, String>;
 
 /// Whether to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

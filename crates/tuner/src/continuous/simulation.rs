@@ -15,6 +15,7 @@ use crate::bench::{Arm, Bench};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::Block;
 use crate::ledger::{Event, Kept, Ledger, Wish};
+use crate::live::Changed;
 use crate::simulation::{Noise, SimulatedService, Truth, number};
 use crate::spec::{AlertSpec, CheckedSpec};
 
@@ -533,6 +534,9 @@ impl World for Simulated<'_> {
             .0
             .iter()
             .map(|(name, value)| format!("{name} = {value}"));
-        Ok(Some(Ok(changed.collect())))
+        Ok(Some(Ok(Changed {
+            done: changed.collect(),
+            left: Vec::new(),
+        })))
     }
 }

@@ -43,6 +43,9 @@ pub struct State {
     /// What of the promoted configuration somebody else has changed: until it is put right, nothing is measured or promoted.
     #[serde(default)]
     pub strayed: Option<String>,
+    /// Files that the last rollback had to leave as they were, in words.
+    #[serde(default)]
+    pub left: Vec<String>,
     /// Evaluations so far.
     pub evaluated: usize,
     /// Each drift test counts rounds after this one.
@@ -87,6 +90,7 @@ impl State {
             unmeasured: 0,
             unsettled: 0,
             strayed: None,
+            left: Vec::new(),
             evaluated: 0,
             since: BTreeMap::new(),
             drifts: Vec::new(),

@@ -50,7 +50,13 @@ impl View {
                 promoted.since,
                 100.0 * promoted.gain.exp_m1(),
             ),
-            (None, None) => "the control's configuration is in force".to_owned(),
+            (None, None) if state.left.is_empty() => {
+                "the control's configuration is in force".to_owned()
+            }
+            (None, None) => format!(
+                "the control's configuration is in force, but for what was left at the rollback: {}",
+                state.left.join(", ")
+            ),
         };
         let rounds = state.rounds;
         let strayed = state.strayed.as_ref();

@@ -65,8 +65,18 @@ const COUNT_MAX: usize = 1_000_000;
 /// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration` do not take every number.)
 const TIME_MAX_S: f64 = 30.0 * 86_400.0;
 
+/// What is asked of template files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Templates {
+    /// They can be read, and name what there is.
+    AreThere,
+    /// Nothing: what was made from them is in force.
+    MayBeGone,
+}
+
 /// What [`check_templates`] looks at.
 pub(super) struct CheckedParts<'a> {
+    pub(super) templates: Templates,
     pub(super) spec: &'a Spec,
     pub(super) source: &'a Source,
     pub(super) dir: &'a Path,
@@ -306,6 +316,7 @@ pub(super) fn check_experiment(
     source: &Source,
     roots: &Roots,
     originals: &Originals,
+    templates: Templates,
 ) -> Result<CheckedSpec, SpecError> {
     check_words(&spec, source)?;
     let space = check_space(&spec, source, roots, originals)?;
@@ -314,7 +325,7 @@ pub(super) fn check_experiment(
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
     let mut workload = spec.workload.clone().ok_or_else(|| missing("workload"))?;
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
-    check_target(&target, source, &dir)?;
+    check_target(&target, source, &dir, templates)?;
     resolve_http(&mut workload, source)?;
     check_workload(&workload, source)?;
     check_numbers(&spec, source)?;
@@ -404,6 +415,7 @@ pub(super) fn check_experiment(
             .map_err(|error| source.error(&format!("{key}.parameters"), error.to_string()))?;
     }
     let parts = CheckedParts {
+        templates,
         spec: &spec,
         source,
         dir: &dir,
@@ -453,7 +465,12 @@ pub(super) fn check_experiment(
     })
 }
 
-fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), SpecError> {
+fn check_target(
+    target: &TargetSpec,
+    source: &Source,
+    dir: &Path,
+    templates: Templates,
+) -> Result<(), SpecError> {
     if target.start.is_none() && target.pairing == Pairing::Parallel {
         return Err(source.error(
             "target.pairing",
@@ -487,7 +504,7 @@ fn check_target(target: &TargetSpec, source: &Source, dir: &Path) -> Result<(), 
     }
     for (index, file) in target.files.iter().enumerate() {
         let template = dir.join(&file.template);
-        if !template.is_file() {
+        if templates == Templates::AreThere && !template.is_file() {
             return Err(source.error(
                 &format!("target.files[{index}].template"),
                 format!("{} is not a file", template.display()),

@@ -11,6 +11,7 @@ mod locate;
 mod parameters;
 mod templates;
 
+use check::Templates;
 pub use check::{CheckedSpec, Pins, is_line, without_login};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
@@ -655,7 +656,13 @@ pub struct SearchSpec {
 /// Anything that is wrong with it, with file, line and key.
 pub fn load(path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> {
     let source = locate::Source::read(path)?;
-    check::check_experiment(source.parse()?, &source, roots, &Originals::new())
+    check::check_experiment(
+        source.parse()?,
+        &source,
+        roots,
+        &Originals::new(),
+        Templates::AreThere,
+    )
 }
 
 /// Checks a specification that is not in a file: `path` is where it would be, which says what it is (`.json`, else TOML),
@@ -679,7 +686,28 @@ pub fn check_beside(
     originals: &Originals,
 ) -> Result<CheckedSpec, SpecError> {
     let source = locate::Source::new(path, text);
-    check::check_experiment(source.parse()?, &source, roots, originals)
+    check::check_experiment(
+        source.parse()?,
+        &source,
+        roots,
+        originals,
+        Templates::AreThere,
+    )
+}
+
+/// As [`check()`], of an experiment that has begun: a template that is gone, or names what there is not, is missed where a file
+/// is to be made from it, and keeps nothing from its rollback.
+///
+/// # Errors
+/// As [`check()`].
+pub fn check_begun(
+    text: String,
+    path: &Path,
+    roots: &host::Roots,
+) -> Result<CheckedSpec, SpecError> {
+    let source = locate::Source::new(path, text);
+    let (spec, originals) = (source.parse()?, Originals::new());
+    check::check_experiment(spec, &source, roots, &originals, Templates::MayBeGone)
 }
 
 /// Reads and checks a specification of which only `parameters` are needed, and `parameter_constraints`, `initial`, `search`, `seed`

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::check::CheckedParts;
+use super::check::{CheckedParts, Templates};
 use crate::error::SpecError;
 use crate::quota::QuotaSpec;
 use crate::template::{self, Variables};
@@ -15,6 +15,7 @@ const OF_INSTANCE: [&str; 4] = ["port", "dir", "side", "spec_dir"];
 /// All names that are used.
 pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<String>, SpecError> {
     let CheckedParts {
+        templates,
         spec,
         source,
         dir,
@@ -94,9 +95,11 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
     for (index, file) in target.files.iter().enumerate() {
         let key = format!("target.files[{index}]");
         check(&format!("{key}.path"), &file.path, &known)?;
-        let text = check_file(&dir.join(&file.template), &known)
-            .map_err(|message| source.error(&format!("{key}.template"), message))?;
-        used.borrow_mut().extend(template::names(&text));
+        match check_file(&dir.join(&file.template), &known) {
+            Ok(text) => used.borrow_mut().extend(template::names(&text)),
+            Err(_) if *templates == Templates::MayBeGone => {}
+            Err(message) => return Err(source.error(&format!("{key}.template"), message)),
+        }
     }
     known.extend([named("duration_s")]);
     for (name, text) in &workload.env {
