@@ -632,6 +632,7 @@ mod tests {
     use super::*;
     use crate::data::Data;
     use crate::design::sobol;
+    use crate::feasibility::Demand;
     use crate::gp::Hyper;
     use crate::kernel::Coordinate;
     use crate::trend::Shared;
@@ -684,9 +685,7 @@ mod tests {
             .collect();
         let viability = Feasibility {
             gp: objective.members()[0].clone(),
-            threshold: -0.4,
-            below: false,
-            outcome_variance: 0.7,
+            demand: Demand::Survives,
         };
         let evaluated = Evaluated {
             points: &points,

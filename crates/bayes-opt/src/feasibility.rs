@@ -9,47 +9,50 @@ use crate::normal::log_cdf;
 const CAUTION: f64 = 15.0;
 const CAUTIOUS_BELOW: f64 = 0.7;
 
-/// Feasibility of one kind: the process is at most `threshold`, or, for viability, at least.
+/// What has to be, of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// A constraint's value is at most 0.
+    Holds,
+    /// A probit classifier's outcome, which has a variance of 1 around the process, is above 0.
+    Survives,
+}
+
+/// The process of one demand.
 #[derive(Clone, Debug)]
 pub(crate) struct Feasibility {
     pub(crate) gp: Gp,
-    pub(crate) threshold: f64,
-    pub(crate) below: bool,
-    /// Variance of the outcome around the process: 1 for a probit classifier, 0 where the process is the quantity itself.
-    pub(crate) outcome_variance: f64,
+    pub(crate) demand: Demand,
 }
 
 impl Feasibility {
-    fn z(&self, mean: f64, deviation: f64) -> f64 {
-        let margin = if self.below {
-            self.threshold - mean
-        } else {
-            mean - self.threshold
+    /// How far the mean is on the right side, in deviations of the outcome, and its variance.
+    fn z(&self, mean: f64, variance: f64) -> (f64, f64) {
+        let (margin, variance) = match self.demand {
+            Demand::Holds => (-mean, variance),
+            Demand::Survives => (mean, variance + 1.0),
         };
-        margin / deviation
+        (margin / variance.sqrt(), variance)
     }
 
     /// The logarithm of the probability of being feasible, with caution where it concerns crashes, and its derivatives by mean
     /// and deviation.
     pub(crate) fn log_odds(&self, mean: f64, variance: f64) -> (f64, f64, f64) {
-        let total_variance = variance + self.outcome_variance;
-        let deviation = total_variance.sqrt();
-        let z = self.z(mean, deviation);
+        let (z, total_variance) = self.z(mean, variance);
         let (mut log, mut slope) = log_cdf(z);
         let cautious_below = CAUTIOUS_BELOW.ln();
-        if log < cautious_below && !self.below {
+        let survives = self.demand == Demand::Survives;
+        if log < cautious_below && survives {
             log = CAUTION * log - (CAUTION - 1.0) * cautious_below;
             slope *= CAUTION;
         }
-        let sign = if self.below { -1.0 } else { 1.0 };
+        let sign = if survives { 1.0 } else { -1.0 };
         let by_deviation = -slope * z * variance.sqrt() / total_variance;
-        (log, sign * slope / deviation, by_deviation)
+        (log, sign * slope / total_variance.sqrt(), by_deviation)
     }
 
     /// The probability of being feasible where the process has this mean and variance.
     pub(crate) fn probability(&self, (mean, variance): (f64, f64)) -> f64 {
-        log_cdf(self.z(mean, (variance + self.outcome_variance).sqrt()))
-            .0
-            .exp()
+        log_cdf(self.z(mean, variance).0).0.exp()
     }
 }

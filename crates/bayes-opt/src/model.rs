@@ -6,7 +6,7 @@ use crate::acquisition::Evaluated;
 use crate::data::Data;
 use crate::draws::{Length, draw, drawn_priors};
 use crate::encode::{Encoding, same_point};
-use crate::feasibility::Feasibility;
+use crate::feasibility::{Demand, Feasibility};
 use crate::gp::{Basis, Gp, Hyper, Priors, likeliest, log_posterior};
 use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
@@ -158,9 +158,7 @@ impl Model {
             let gp = fitter.fit(&format!("constraint {name}"), Basis::Variable, &data)?;
             feasibilities.push(Feasibility {
                 gp,
-                threshold: 0.0,
-                below: true,
-                outcome_variance: 0.0,
+                demand: Demand::Holds,
             });
         }
         if !crashed.is_empty() {
@@ -459,9 +457,7 @@ impl Fitter<'_> {
             .insert(CLASSIFIER.to_owned(), (gp.hyper.clone(), fitted_to));
         Some(Feasibility {
             gp,
-            threshold: 0.0,
-            below: false,
-            outcome_variance: 1.0,
+            demand: Demand::Survives,
         })
     }
 }
