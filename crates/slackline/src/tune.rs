@@ -64,6 +64,12 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             progress.show(event)
         });
     progress.finish();
+    if interrupt.signal().is_some() && !spec.target.apply.is_empty() {
+        message(&format!(
+            "Stopping: the service is told of its own configuration, each apply step for {} s at most.",
+            tuner::reapply::Reapply::STEP_MAX.as_secs()
+        ));
+    }
     let restored = live.restore();
     if let Ok(restored) = &restored {
         for line in restore::lines(restored, false) {

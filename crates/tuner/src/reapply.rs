@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,9 @@ fn file(state_dir: &Path) -> PathBuf {
 }
 
 impl Reapply {
+    /// No command among the steps may take longer.
+    pub const STEP_MAX: Duration = COMMAND_TIMEOUT;
+
     /// What a run left to be applied again; `None` where there is nothing.
     ///
     /// # Errors
