@@ -78,6 +78,13 @@ pub struct Observed {
     pub runnable_mean: f64,
     /// The most of them at once.
     pub runnable_max: usize,
+    /// CPUs on which threads of the group ran.
+    #[serde(default)]
+    pub cpus: usize,
+    /// The part of the group's waiting, summed over its threads, in which one of these CPUs ran somebody else's thread instead: one
+    /// such CPU keeps one thread waiting.
+    #[serde(default)]
+    pub waited_for_others_us: f64,
     /// Switches to threads of the group that were not seen, where no wake-up tells either when the thread got its CPU: kernels
     /// leave some out, mostly from idleness (`perf sched` calls them state machine bugs). Such a stretch is not counted.
     pub gaps: u64,
@@ -115,6 +122,10 @@ enum State {
 struct Running {
     thread: u32,
     since_ns: u64,
+    /// Whether a thread of the group has run on this CPU.
+    is_of_group: bool,
+    /// Whether it has, and now somebody else does.
+    is_taken: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -163,6 +174,11 @@ pub struct Schedule {
     cpu_ns: u64,
     cores: Cores,
     cpus: FxHashMap<usize, Running>,
+    /// Threads that wait for a CPU.
+    waiting: usize,
+    /// CPUs that are taken.
+    taken: usize,
+    waited_for_others_ns: f64,
     gaps: u64,
     /// `None`: jobs are not recorded.
     room_for_jobs: Option<usize>,
@@ -185,6 +201,9 @@ impl Schedule {
             cpu_ns: 0,
             cores: Cores::default(),
             cpus: FxHashMap::default(),
+            waiting: 0,
+            taken: 0,
+            waited_for_others_ns: 0.0,
             gaps: 0,
             room_for_jobs: None,
             left_out: 0,
@@ -248,9 +267,7 @@ impl Schedule {
 
     /// Takes in an event. Events come in order of time, up to the reordering between CPUs, which is cut off at zero length.
     pub fn take(&mut self, time_ns: u64, event: Event) {
-        let time_ns = time_ns.max(self.now_ns);
-        self.runnable_integral_ns += self.runnable as f64 * (time_ns - self.now_ns) as f64;
-        self.now_ns = time_ns;
+        self.advance(time_ns);
         match event {
             Event::Switch {
                 cpu,
@@ -258,11 +275,8 @@ impl Schedule {
                 previous_is_runnable,
                 next,
             } => {
-                let running = Running {
-                    thread: next,
-                    since_ns: self.now_ns,
-                };
-                let before = self.cpus.insert(cpu, running);
+                let was_of_group = self.threads.contains_key(&previous);
+                let before = self.put(cpu, next, self.now_ns, was_of_group);
                 let since_ns = match before {
                     None => self.start_ns,
                     Some(before) if before.thread == previous => before.since_ns,
@@ -282,6 +296,38 @@ impl Schedule {
         self.runnable_max = self.runnable_max.max(self.runnable);
     }
 
+    fn advance(&mut self, time_ns: u64) {
+        let time_ns = time_ns.max(self.now_ns);
+        let passed_ns = (time_ns - self.now_ns) as f64;
+        self.runnable_integral_ns += self.runnable as f64 * passed_ns;
+        self.waited_for_others_ns += self.waiting.min(self.taken) as f64 * passed_ns;
+        self.now_ns = time_ns;
+    }
+
+    /// Notes who runs on a CPU from now on; who did before.
+    fn put(
+        &mut self,
+        cpu: usize,
+        thread: u32,
+        since_ns: u64,
+        was_of_group: bool,
+    ) -> Option<Running> {
+        let before = self.cpus.get(&cpu).copied();
+        let is_member = self.threads.contains_key(&thread);
+        let is_of_group =
+            is_member || was_of_group || before.is_some_and(|before| before.is_of_group);
+        let is_taken = is_of_group && !is_member && thread != 0;
+        self.taken += usize::from(is_taken);
+        self.taken -= usize::from(before.is_some_and(|before| before.is_taken));
+        let running = Running {
+            thread,
+            since_ns,
+            is_of_group,
+            is_taken,
+        };
+        self.cpus.insert(cpu, running)
+    }
+
     /// When a thread got a CPU that had another one, or none, since `since_ns`, where the switch to it was not seen: when it
     /// was woken, if that was later. Otherwise nothing tells, and it counts as just now: giving it all the time since the CPU's
     /// last switch overstated the group's use by 40 % where this did by 3 % (a JVM at 0.4 cores, Linux 6.18).
@@ -299,7 +345,7 @@ impl Schedule {
     /// Says who runs on a CPU, to one who is not given the switches between strangers.
     pub(crate) fn set_on_cpu(&mut self, cpu: usize, thread: u32, since_ns: u64) {
         let since_ns = since_ns.max(self.start_ns);
-        self.cpus.insert(cpu, Running { thread, since_ns });
+        self.put(cpu, thread, since_ns, false);
     }
 
     fn wake(&mut self, id: u32) {
@@ -325,6 +371,7 @@ impl Schedule {
         name.runnable += 1;
         name.sums.runnable_max = name.sums.runnable_max.max(name.runnable);
         self.runnable += 1;
+        self.waiting += 1;
     }
 
     fn enter(&mut self, id: u32) {
@@ -340,6 +387,7 @@ impl Schedule {
             sums.waited_us += waited_us;
             sums.waited_max_us = sums.waited_max_us.max(waited_us);
             thread.state = State::Running;
+            self.waiting -= 1;
         }
     }
 
@@ -354,7 +402,9 @@ impl Schedule {
         if was_asleep {
             thread.woke_ns = since_ns;
         }
+        self.waiting -= usize::from(thread.state != State::Running);
         if is_runnable {
+            self.waiting += 1;
             thread.state = State::Waiting {
                 since_ns: self.now_ns,
             };
@@ -419,12 +469,13 @@ impl Schedule {
 
     /// What still runs is counted up to `end_ns`.
     fn close(&mut self, end_ns: u64) {
-        let end_ns = end_ns.max(self.now_ns);
-        self.runnable_integral_ns += self.runnable as f64 * (end_ns - self.now_ns) as f64;
-        for running in std::mem::take(&mut self.cpus).into_values() {
-            self.ran(running.thread, running.since_ns, end_ns);
+        self.advance(end_ns);
+        let mut cpus = std::mem::take(&mut self.cpus);
+        for running in cpus.values_mut() {
+            self.ran(running.thread, running.since_ns, self.now_ns);
+            running.since_ns = self.now_ns;
         }
-        self.now_ns = end_ns;
+        self.cpus = cpus;
     }
 
     /// The jobs so far; those that had not ended by `end_ns` with the CPU time that they took by then.
@@ -487,6 +538,8 @@ impl Schedule {
             cores: self.cores,
             runnable_mean: self.runnable_integral_ns / (duration_ns as f64).max(1.0),
             runnable_max: self.runnable_max,
+            cpus: self.cpus.values().filter(|cpu| cpu.is_of_group).count(),
+            waited_for_others_us: self.waited_for_others_ns / 1000.0,
             gaps: self.gaps,
             names,
         }
@@ -563,6 +616,32 @@ mod tests {
             (2, 3, 30_000.0, 10_000.0)
         );
         assert_eq!(a.woken_at_once_max, 2);
+    }
+
+    #[test]
+    fn waits_are_for_others_where_a_cpu_of_the_group_runs_one() {
+        let on = |cpu: usize, previous: u32, next: u32| Event::Switch {
+            cpu,
+            previous,
+            previous_is_runnable: previous != 0,
+            next,
+        };
+        let mut schedule = Schedule::new(0);
+        (1..=4).for_each(|thread| schedule.add(thread, "a"));
+        // Strangers where the group never runs are in nobody's way.
+        schedule.take(0, on(7, 0, 90));
+        schedule.take(0, on(0, 0, 1));
+        // Three wait for each other on CPUs 0 and 1…
+        schedule.take(0, on(1, 0, 2));
+        schedule.take(0, Event::Wakeup { thread: 3 });
+        schedule.take(0, Event::Wakeup { thread: 4 });
+        // …until a stranger takes one of them, for 5 ms, and both, for 2 ms.
+        schedule.take(10 * MS, on(0, 1, 91));
+        schedule.take(15 * MS, on(1, 2, 92));
+        schedule.take(17 * MS, on(0, 91, 1));
+        schedule.take(17 * MS, on(1, 92, 2));
+        let observed = schedule.finish(20 * MS);
+        assert_eq!((observed.cpus, observed.waited_for_others_us), (2, 9000.0));
     }
 
     #[test]

@@ -17,6 +17,8 @@ const SELDOM: f64 = 0.05;
 const NOTICEABLE_WAIT_US: f64 = 1000.0;
 /// All CPUs count as busy from this share on.
 const SATURATED: f64 = 0.9;
+/// The share of what is waited for, or used, from which on it is others' doing: most of it.
+const MOST: f64 = 0.5;
 
 /// What the group's own counters advanced by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,8 +59,15 @@ pub enum Cause {
     },
     /// Not throttled; the CPUs are full.
     Saturated,
-    /// Not throttled, CPUs are not full of this group, and yet it waits for them.
+    /// Not throttled, CPUs are not full of this group, and yet it waits for them, mostly while others have them.
     Neighbours,
+    /// The same, but it waits for its own threads: more of them want to run at once than there are CPUs.
+    OwnThreads {
+        /// The name of most of them.
+        name: String,
+        /// The most of that name that wanted to run at once.
+        runnable: usize,
+    },
     /// Not throttled, and it does not wait.
     Healthy,
 }
@@ -99,7 +108,7 @@ pub fn judge(
     let above = observed.cores.share_above(quota);
     let throttled = counters.map_or(above > 0.0, |counters| counters.throttled_periods > 0);
     if !throttled {
-        return unthrottled(observed, quota, cpus, used, waits);
+        return unthrottled(observed, quota, cpus, used);
     }
     let evidence = counters.map_or_else(
         || {
@@ -183,32 +192,44 @@ pub fn judge(
     }
 }
 
-fn unthrottled(observed: &Observed, quota: f64, cpus: usize, used: f64, waits: f64) -> Verdict {
+fn unthrottled(observed: &Observed, quota: f64, cpus: usize, used: f64) -> Verdict {
+    let waits_us = mean_wait_us(observed);
+    let waits = format!("wait {} for a CPU, on average", time(waits_us));
     let room = format!("{used:.2} of {quota:.2} cores in use");
-    let (cause, sentence) = if waits < NOTICEABLE_WAIT_US {
+    // It may be confined to some of the host's CPUs.
+    let cpus = match observed.cpus {
+        0 => cpus,
+        ran_on => ran_on.min(cpus),
+    };
+    let (cause, sentence) = if waits_us < NOTICEABLE_WAIT_US {
         (
             Cause::Healthy,
-            format!(
-                "Not throttled: {room}, and threads wait {} for a CPU, on average.",
-                time(waits)
-            ),
+            format!("Not throttled: {room}, and threads {waits}."),
         )
     } else if observed.cores.mean() >= SATURATED * cpus as f64 {
         (
             Cause::Saturated,
             format!(
                 "Not throttled, saturated: {room} is all that {cpus} CPUs have, and threads wait {} for one, on average.",
-                time(waits)
+                time(waits_us)
             ),
         )
-    } else {
+    } else if observed.waited_for_others_us >= MOST * waited(observed).1 {
         (
             Cause::Neighbours,
             format!(
-                "Not throttled, but threads wait {} for a CPU, on average, with {room} on {cpus} CPUs: others use them.",
-                time(waits)
+                "Not throttled, but threads {waits}, with {room} on {cpus} CPUs: others use them."
             ),
         )
+    } else {
+        let (name, by_name) = busiest(observed);
+        let runnable = by_name.runnable_max;
+        let sentence = format!(
+            "Not throttled, but threads {waits}, with {room}: for each other. Up to {} of the group want to run at once on \
+             {cpus} CPUs, {runnable} of them named {name}.",
+            observed.runnable_max
+        );
+        (Cause::OwnThreads { name, runnable }, sentence)
     };
     Verdict { cause, sentence }
 }
@@ -230,10 +251,15 @@ fn busiest(observed: &Observed) -> (String, ByName) {
 }
 
 fn mean_wait_us(observed: &Observed) -> f64 {
-    let (waits, waited_us) = observed.names.values().fold((0, 0.0), |(waits, us), by| {
+    let (waits, waited_us) = waited(observed);
+    waited_us / waits.max(1) as f64
+}
+
+/// How often its threads waited for a CPU, and how long in all.
+fn waited(observed: &Observed) -> (u64, f64) {
+    observed.names.values().fold((0, 0.0), |(waits, us), by| {
         (waits + by.waits, us + by.waited_us)
-    });
-    waited_us / (waits.max(1)) as f64
+    })
 }
 
 fn time(us: f64) -> String {
@@ -263,6 +289,8 @@ mod tests {
             cores: histogram,
             runnable_mean: 2.0,
             runnable_max: by_name.runnable_max,
+            cpus: 8,
+            waited_for_others_us: 0.9 * by_name.waited_us,
             gaps: 0,
             names: [(name.to_owned(), by_name)].into(),
         }
@@ -352,6 +380,27 @@ mod tests {
             Cause::Saturated
         );
         assert_eq!(cause(&burst, Some(9.0), &none), Cause::Neighbours);
+        let alone = Observed {
+            waited_for_others_us: 0.0,
+            ..burst.clone()
+        };
+        let alone = judge(&alone, Some(&Limit::cores(9.0)), Some(&none), 8);
+        assert!(
+            matches!(alone.cause, Cause::OwnThreads { runnable: 32, .. }),
+            "{alone:?}"
+        );
+        assert!(
+            alone.sentence.ends_with(
+                "for each other. Up to 32 of the group want to run at once on 8 CPUs, 32 of them named http-worker."
+            ),
+            "{}",
+            alone.sentence
+        );
+        let confined = Observed {
+            cpus: 2,
+            ..observed(2, 0.95, "w", pool(9, 5000.0))
+        };
+        assert_eq!(cause(&confined, Some(9.0), &none), Cause::Saturated);
         assert_eq!(
             cause(&observed(1, 0.1, "w", pool(1, 20.0)), Some(9.0), &none),
             Cause::Healthy
