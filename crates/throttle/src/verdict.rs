@@ -23,8 +23,9 @@ const MOST: f64 = 0.5;
 /// What the group's own counters advanced by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// CPU time: exact over seconds, where switches that the kernel did not report blur what the tracepoints saw.
-    pub cpu_s: f64,
+    /// CPU time: exact over seconds, where switches that the kernel did not report blur what the tracepoints saw. `None` of a
+    /// group that is in the cpu hierarchy of cgroup v1 and not in that of cpuacct.
+    pub cpu_s: Option<f64>,
     /// Quota periods in which the group wanted to run.
     pub periods: u64,
     /// Those in which it was throttled.
@@ -91,7 +92,8 @@ pub fn judge(
     counters: Option<&Counters>,
     cpus: usize,
 ) -> Verdict {
-    let cpu_us = counters.map_or(observed.cpu_us, |counters| counters.cpu_s * 1e6);
+    let counted_s = counters.and_then(|counters| counters.cpu_s);
+    let cpu_us = counted_s.map_or(observed.cpu_us, |counted_s| counted_s * 1e6);
     let used = cpu_us / observed.duration_us.max(1.0);
     let (name, by_name) = busiest(observed);
     let waits = mean_wait_us(observed);
@@ -307,7 +309,7 @@ mod tests {
     }
 
     const THROTTLED: Counters = Counters {
-        cpu_s: 8.0,
+        cpu_s: Some(8.0),
         periods: 100,
         throttled_periods: 30,
         throttled_s: 1.5,
@@ -351,7 +353,7 @@ mod tests {
             Cause::RuntimeThreads { .. }
         ));
         let busy = |cores: f64, counters: Counters| Counters {
-            cpu_s: 10.0 * cores,
+            cpu_s: Some(10.0 * cores),
             ..counters
         };
         let full = observed(2, 1.0, "worker", pool(4, 5000.0));
@@ -371,6 +373,12 @@ mod tests {
             ),
             Cause::QuotaBelowUse
         );
+        // What the tracepoints saw stands in for CPU time that is not counted.
+        let uncounted = Counters {
+            cpu_s: None,
+            ..THROTTLED
+        };
+        assert_eq!(cause(&full, Some(2.0), &uncounted), Cause::QuotaBelowUse);
         let none = Counters {
             throttled_periods: 0,
             ..THROTTLED

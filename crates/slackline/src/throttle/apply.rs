@@ -352,7 +352,10 @@ impl Trial<'_> {
             value > 0.0 && f64::is_finite(value),
             "the metric is {value}: only numbers above 0 have a ratio"
         );
-        let counters = report.counters.unwrap_or_default();
+        // Taken for 0, they would say that nothing was throttled.
+        let counters = report
+            .counters
+            .with_context(|| format!("the counters of {} cannot be read", report.group))?;
         Ok(Block {
             is_new,
             value,

@@ -55,7 +55,7 @@ pub(crate) fn collect(
         },
         end_ns: start_ns,
         lost: 0,
-        counters: before.and_then(|before| difference(&before, &before)),
+        counters: before.map(|before| difference(&before, &before)),
     };
     look(&roots, group, &mut seen.schedule)?;
     let (start, mut looked) = (Instant::now(), Instant::now());
@@ -77,7 +77,7 @@ pub(crate) fn collect(
         }
         seen.counters = before
             .zip(sample())
-            .and_then(|(before, now)| difference(&before, &now));
+            .map(|(before, now)| difference(&before, &now));
         seen.end_ns = tracepoints.drain(|time_ns, event| seen.schedule.take(time_ns, event));
         seen.lost = tracepoints.lost();
     }
@@ -95,18 +95,18 @@ fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<(), HostE
     Ok(())
 }
 
-/// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved. `None` of a group
-/// without CPU time.
-fn difference(before: &CgroupSample, after: &CgroupSample) -> Option<Counters> {
-    Some(Counters {
-        cpu_s: (after.cpu?.total_s() - before.cpu?.total_s()).max(0.0),
+/// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.
+fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
+    let cpu = before.cpu.zip(after.cpu);
+    Counters {
+        cpu_s: cpu.map(|(before, after)| (after.total_s() - before.total_s()).max(0.0)),
         periods: after.periods.saturating_sub(before.periods),
         throttled_periods: after
             .throttled_periods
             .saturating_sub(before.throttled_periods),
         throttled_s: (after.throttled_s - before.throttled_s).max(0.0),
         burst_s: (after.burst_s - before.burst_s).max(0.0),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -124,11 +124,26 @@ mod tests {
             cpu: Some(CpuTimes::default()),
             ..CgroupSample::default()
         };
-        let found = difference(&sample(10, 1.0), &sample(30, 1.5)).unwrap();
+        let found = difference(&sample(10, 1.0), &sample(30, 1.5));
         assert_eq!((found.periods, found.throttled_periods), (20, 10));
+        let none = Counters {
+            cpu_s: Some(0.0),
+            ..Counters::default()
+        };
+        assert_eq!(difference(&sample(30, 1.5), &sample(10, 1.0)), none);
+    }
+
+    #[test]
+    fn without_cpu_time_the_periods_are_counted() {
+        let sample = |periods| CgroupSample {
+            periods,
+            throttled_periods: periods / 2,
+            ..CgroupSample::default()
+        };
+        let found = difference(&sample(10), &sample(30));
         assert_eq!(
-            difference(&sample(30, 1.5), &sample(10, 1.0)),
-            Some(Counters::default())
+            (found.cpu_s, found.periods, found.throttled_periods),
+            (None, 20, 10)
         );
     }
 }
