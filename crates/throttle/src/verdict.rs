@@ -44,6 +44,11 @@ pub enum Cause {
     NoLimit,
     /// Throttled, and mean use is about as large as the quota.
     QuotaBelowUse,
+    /// Throttled, and most of what is used of the quota is used by others below the group that has it.
+    Siblings {
+        /// The group that has the quota.
+        group: String,
+    },
     /// Throttled because threads of one name woke together, more than the quota has cores.
     PoolWakesAtOnce {
         /// Their name.
@@ -84,11 +89,13 @@ pub struct Verdict {
 
 /// Judges what was seen of a group under `limit` on a host of so many CPUs.
 ///
-/// `None` for the counters where they cannot be read: then what the tracepoints saw decides alone.
+/// The counters are those of the group that has the limit: `above`, where that is not the one that was watched but one above it.
+/// `None` for counters that cannot be read: then what the tracepoints saw decides alone.
 #[must_use]
 pub fn judge(
     observed: &Observed,
     limit: Option<&Limit>,
+    above: Option<&str>,
     counters: Option<&Counters>,
     cpus: usize,
 ) -> Verdict {
@@ -107,8 +114,8 @@ pub fn judge(
             ),
         };
     };
-    let above = observed.cores.share_above(quota);
-    let throttled = counters.map_or(above > 0.0, |counters| counters.throttled_periods > 0);
+    let over = observed.cores.share_above(quota);
+    let throttled = counters.map_or(over > 0.0, |counters| counters.throttled_periods > 0);
     if !throttled {
         return unthrottled(observed, quota, cpus, used);
     }
@@ -116,7 +123,7 @@ pub fn judge(
         || {
             format!(
                 "{:.1} % of all windows of 10 ms are above the quota",
-                above * 100.0
+                over * 100.0
             )
         },
         |counters| {
@@ -134,6 +141,21 @@ pub fn judge(
     } else {
         "its burst used up"
     };
+    let of = above.map_or(String::new(), |group| format!(" of {group}"));
+    let quota_text = format!("{quota:.2} cores of quota{of}, {burst}");
+    let own = observed.cpu_us / observed.duration_us.max(1.0);
+    if let Some(group) = above.filter(|_| own < MOST * used) {
+        return Verdict {
+            cause: Cause::Siblings {
+                group: group.to_owned(),
+            },
+            sentence: format!(
+                "Throttled by what else runs in {group}: of {used:.2} cores in use there {own:.2} are this group's, against \
+                 {quota_text} ({evidence}; the group wants {:.1} threads on average, {} at most).",
+                observed.runnable_mean, observed.runnable_max
+            ),
+        };
+    }
     // A throttled period is one whose quota was used up, so "nearly all of them" is the same finding; what a kernel books late
     // keeps the mean a little below the quota even then.
     let nearly_always = counters.is_some_and(|counters| {
@@ -145,7 +167,7 @@ pub fn judge(
         return Verdict {
             cause: Cause::QuotaBelowUse,
             sentence: format!(
-                "The quota is too small: {used:.2} cores in use of {quota:.2} ({evidence}). No pool size helps; raise the \
+                "The quota{of} is too small: {used:.2} cores in use of {quota:.2} ({evidence}). No pool size helps; raise the \
                  quota or lower the work."
             ),
         };
@@ -154,7 +176,6 @@ pub fn judge(
         (counters.throttled_periods as f64) < SELDOM * counters.periods as f64
     });
     let runnable = by_name.runnable_max;
-    let quota_text = format!("{quota:.2} cores of quota, {burst}");
     let (cause, who) = match RuntimePool::of(&name) {
         Some(pool) => (
             Cause::RuntimeThreads {
@@ -318,7 +339,7 @@ mod tests {
 
     fn cause(observed: &Observed, quota: Option<f64>, counters: &Counters) -> Cause {
         let limit = quota.map(Limit::cores);
-        judge(observed, limit.as_ref(), Some(counters), 8).cause
+        judge(observed, limit.as_ref(), None, Some(counters), 8).cause
     }
 
     #[test]
@@ -328,7 +349,7 @@ mod tests {
             cause(&burst, Some(2.0), &THROTTLED),
             Cause::PoolWakesAtOnce { name, runnable: 32 } if name == "http-worker"
         ));
-        let sentence = judge(&burst, Some(&Limit::cores(2.0)), Some(&THROTTLED), 8).sentence;
+        let sentence = judge(&burst, Some(&Limit::cores(2.0)), None, Some(&THROTTLED), 8).sentence;
         assert_eq!(
             sentence,
             "Throttled at 40 % of the quota in use: a pool of 40 threads named http-worker has 32 that want to run at once, \
@@ -339,7 +360,7 @@ mod tests {
             throttled_periods: 1,
             ..THROTTLED
         };
-        let seldom = judge(&burst, Some(&Limit::cores(2.0)), Some(&once), 8);
+        let seldom = judge(&burst, Some(&Limit::cores(2.0)), None, Some(&once), 8);
         assert!(
             seldom
                 .sentence
@@ -392,7 +413,7 @@ mod tests {
             waited_for_others_us: 0.0,
             ..burst.clone()
         };
-        let alone = judge(&alone, Some(&Limit::cores(9.0)), Some(&none), 8);
+        let alone = judge(&alone, Some(&Limit::cores(9.0)), None, Some(&none), 8);
         assert!(
             matches!(alone.cause, Cause::OwnThreads { runnable: 32, .. }),
             "{alone:?}"
@@ -417,12 +438,40 @@ mod tests {
     }
 
     #[test]
+    fn a_group_that_uses_little_of_a_quota_above_it_is_not_blamed() {
+        let limit = Limit::cores(2.0);
+        let victim = observed(8, 0.005, "worker", pool(2, 5000.0));
+        let of = |counters: &Counters, observed: &Observed| {
+            judge(observed, Some(&limit), Some("slice"), Some(counters), 8)
+        };
+        assert_eq!(
+            of(&THROTTLED, &victim).sentence,
+            "Throttled by what else runs in slice: of 0.80 cores in use there 0.04 are this group's, against 2.00 cores of \
+             quota of slice, no burst (throttled in 30 of 100 periods of 100 ms, 1.50 s in all; the group wants 2.0 threads \
+             on average, 2 at most)."
+        );
+        let full = Counters {
+            cpu_s: Some(20.0),
+            ..THROTTLED
+        };
+        assert!(matches!(of(&full, &victim).cause, Cause::Siblings { group } if group == "slice"));
+        // The one that uses it is.
+        let hog = observed(8, 0.1, "worker", pool(32, 5000.0));
+        let hog = of(&THROTTLED, &hog);
+        assert!(
+            matches!(hog.cause, Cause::PoolWakesAtOnce { .. }),
+            "{hog:?}"
+        );
+        assert!(hog.sentence.contains("2.00 cores of quota of slice, no"));
+    }
+
+    #[test]
     fn an_empty_observation_is_healthy_or_without_limit() {
         let nothing = Observed::default();
         assert_eq!(
-            judge(&nothing, Some(&Limit::cores(1.0)), None, 2).cause,
+            judge(&nothing, Some(&Limit::cores(1.0)), None, None, 2).cause,
             Cause::Healthy
         );
-        assert_eq!(judge(&nothing, None, None, 2).cause, Cause::NoLimit);
+        assert_eq!(judge(&nothing, None, None, None, 2).cause, Cause::NoLimit);
     }
 }

@@ -103,7 +103,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let (known, group) = match (&arguments.service, &arguments.watched) {
         (Some(path), _) => (read(path)?, None),
         (None, Some(watched)) => {
-            let group = watch::group_of(&Roots::default(), watched)?;
+            let roots = Roots::default();
+            let group = watch::group_of(&roots, watched)?;
+            // Others may use it, too: their jobs belong to the recording.
+            watch::ensure_own_limit(&roots, &group, "for advice on")?;
             match record(arguments, &group)? {
                 Ok(known) => (known, Some(group)),
                 Err(done) => return Ok(done),

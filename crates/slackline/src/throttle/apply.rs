@@ -112,16 +112,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         journal.is_empty(),
         "an earlier run left something to undo: slackline restore first"
     );
-    let tightest = host::tightest_quota(&roots, &group)?;
-    if let Some(tightest) = tightest.filter(|tightest| tightest.group != group) {
-        bail!(
-            "what limits {} is {}, {:.2} cores: to change that one, give --cgroup {}",
-            watch::named(&group),
-            watch::named(&tightest.group),
-            tightest.quota.cores(),
-            tightest.group
-        );
-    }
+    watch::ensure_own_limit(&roots, &group, "to change")?;
     let before = CpuQuota::read(&roots, &group)?;
     let tried = tried(arguments, &before)?;
     ensure!(

@@ -193,7 +193,13 @@ impl Watch {
         let runtimes = runtimes.clone();
         Report {
             runtimes,
-            verdict: throttle::judge(&observed, limit.as_ref(), counters.as_ref(), cpus),
+            verdict: throttle::judge(
+                &observed,
+                limit.as_ref(),
+                Some(self.limited_by()).filter(|by| *by != self.group),
+                counters.as_ref(),
+                cpus,
+            ),
             own_cpu_cores: (host::own_cpu_s() - self.own_before_s)
                 / (observed.duration_us / 1e6).max(0.001),
             limited_by: self
@@ -207,6 +213,21 @@ impl Watch {
             limit,
             counters,
         }
+    }
+}
+
+/// That no other group's limit is the one that counts for this one; what is done `to` a limit is done to its own.
+pub(super) fn ensure_own_limit(roots: &Roots, group: &str, to: &str) -> anyhow::Result<()> {
+    let tightest = host::tightest_quota(roots, group)?;
+    match tightest.filter(|tightest| tightest.group != group) {
+        None => Ok(()),
+        Some(tightest) => anyhow::bail!(
+            "what limits {} is {}, {:.2} cores: {to} that one, give --cgroup {}",
+            named(group),
+            named(&tightest.group),
+            tightest.quota.cores(),
+            tightest.group
+        ),
     }
 }
 

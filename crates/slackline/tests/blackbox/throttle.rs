@@ -29,6 +29,19 @@ impl Group {
         Self::named(format!("{}/below", self.name))
     }
 
+    /// Takes its quota from it.
+    fn lift_quota(&mut self) {
+        let unlimited = CpuQuota {
+            period_us: 100_000,
+            quota_us: None,
+            burst_us: None,
+        };
+        let roots = Roots::default();
+        for (knob, value) in unlimited.writes(&roots, &self.name).unwrap() {
+            self.journal.write(&roots, &knob, &value).unwrap();
+        }
+    }
+
     fn named(name: String) -> Option<Self> {
         let roots = Roots::default();
         let state = tempfile::tempdir().unwrap();
@@ -144,6 +157,41 @@ fn two_spinners_in_a_fifth_of_a_core_are_throttled() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// Of a quota that two groups share, one uses nearly all.
+#[test]
+fn a_quota_above_the_group_is_judged_by_all_who_use_it() {
+    let Some(slice) = Group::new() else {
+        return;
+    };
+    let (Some(mut hog), Some(mut victim)) = (
+        Group::named(format!("{}/hog", slice.name)),
+        Group::named(format!("{}/victim", slice.name)),
+    ) else {
+        return;
+    };
+    hog.lift_quota();
+    victim.lift_quota();
+    hog.spin();
+    victim.run("while :; do sleep 0.2; done");
+    let toy = Toy::new();
+    let cause = |group: &Group| {
+        let mut command = toy.slackline(&["throttle", "watch", "--cgroup", &group.name]);
+        command.args(["--duration-s", "2", "--json", "-"]);
+        let report: Value = serde_json::from_str(&Ended::of(command).with_code(0).stdout).unwrap();
+        report["verdict"]["cause"].clone()
+    };
+    let siblings = serde_json::json!({ "cause": "siblings", "group": slice.name });
+    assert_eq!(cause(&victim), siblings);
+    assert_eq!(cause(&hog)["cause"], "quota_below_use");
+    // What is advised by one group's jobs alone would shrink it for both.
+    Ended::of(toy.slackline(&["throttle", "advise", "--cgroup", &victim.name]))
+        .with_code(2)
+        .saying(&[&format!(
+            "for advice on that one, give --cgroup {}",
+            slice.name
+        )]);
 }
 
 #[test]
