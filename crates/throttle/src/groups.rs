@@ -5,7 +5,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::histogram::WINDOW_NS;
-use crate::schedule::{Event, Schedule};
+use crate::schedule::{Event, Left, Schedule};
 
 /// Upper bounds of the classes of [`Shares`]: cores in use in a window of 10 ms, as a share of what the group may use. Tenths up to
 /// the limit, beyond which windows throttle; Twitter's services went to several times theirs.
@@ -91,8 +91,8 @@ impl Groups {
             Event::Switch {
                 cpu,
                 previous,
+                left,
                 next,
-                ..
             } => {
                 let groups = [previous, next].map(|thread| self.of_thread.get(&thread).copied());
                 let before = self.on_cpu.insert(cpu, (next, time_ns));
@@ -100,6 +100,9 @@ impl Groups {
                 self.give(time_ns, event, groups[0], &[previous, next], before);
                 if groups[1] != groups[0] {
                     self.give(time_ns, event, groups[1], &[next], before);
+                }
+                if left == Left::Dead {
+                    self.of_thread.remove(&previous);
                 }
             }
             Event::Wakeup { thread } => {
@@ -179,7 +182,7 @@ mod tests {
         Event::Switch {
             cpu,
             previous,
-            previous_is_runnable: false,
+            left: Left::Sleeping,
             next,
         }
     }

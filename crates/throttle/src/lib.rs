@@ -18,7 +18,9 @@ pub use bandwidth::Limit;
 pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
 pub use runtime::{RuntimePool, Sizing, ignores_quota};
-pub use schedule::{ByName, Event, JOBS_MAX, NAMES_MAX, Observed, Recording, Schedule, pool_name};
+pub use schedule::{
+    ByName, Event, JOBS_MAX, Left, NAMES_MAX, Observed, Recording, Schedule, pool_name,
+};
 pub use simulation::{Demand, Host, Job, Outcome, Pool, Service, Work, simulate};
 pub use verdict::{Cause, Counters, Verdict, judge};
 

@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,17 @@ pub const JOBS_MAX: usize = 1_000_000;
 /// Names that are kept apart; further ones count as `(other)`.
 pub const NAMES_MAX: usize = 1000;
 
+/// How a thread left its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It still wants to run: it was preempted, or throttled.
+    Runnable,
+    /// It waits for something else.
+    Sleeping,
+    /// It has ended.
+    Dead,
+}
+
 /// Something that the scheduler did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -27,8 +39,8 @@ pub enum Event {
         cpu: usize,
         /// Who ran.
         previous: u32,
-        /// Whether it still wants to run: it was preempted, or throttled.
-        previous_is_runnable: bool,
+        /// How it left.
+        left: Left,
         /// Who runs now.
         next: u32,
     },
@@ -49,7 +61,7 @@ pub enum Event {
 /// What threads of one name did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ByName {
-    /// Threads of this name that ran or wanted to.
+    /// The most threads of this name at one time.
     pub threads: usize,
     /// CPU time.
     pub cpu_us: f64,
@@ -153,11 +165,21 @@ impl Thread {
 #[derive(Clone, Debug, Default)]
 struct Name {
     sums: ByName,
+    /// Threads of now, and those of them that only have it from their parents so far.
+    threads: usize,
+    unnamed: usize,
     runnable: usize,
     woken: usize,
     window: u64,
     jobs: Vec<Job>,
     latencies_us: Vec<f64>,
+}
+
+impl Name {
+    /// Counts the threads of now with those that have the name from their parents.
+    fn count_all(&mut self) {
+        self.sums.threads = self.sums.threads.max(self.threads);
+    }
 }
 
 /// Follows the threads of a group.
@@ -220,13 +242,12 @@ impl Schedule {
     }
 
     /// Takes a thread into the group, by the name that the kernel has for it; it counts as sleeping until an event says
-    /// otherwise. One that was forked in the group, and counted by its parent's name, counts by its own from now on.
+    /// otherwise. One that was forked in the group, and counted by its parent's name, counts by its own instead.
     pub fn add(&mut self, thread: u32, name: &str) {
         if self.is_named(thread) {
             return;
         }
         let number = self.number_of(&pool_name(name));
-        self.names[number].sums.threads += 1;
         match self.threads.get_mut(&thread) {
             None => {
                 self.threads.insert(thread, Thread::new(number, true));
@@ -235,10 +256,47 @@ impl Schedule {
                 let before = std::mem::replace(&mut known.name, number);
                 known.is_named = true;
                 let runs = usize::from(known.state != State::Sleeping);
-                self.names[before].sums.threads -= 1;
+                self.names[before].threads -= 1;
+                self.names[before].unnamed -= 1;
                 self.names[before].runnable -= runs;
                 self.names[number].runnable += runs;
             }
+        }
+        let name = &mut self.names[number];
+        name.threads += 1;
+        // Those without a name of their own may yet get another one.
+        name.sums.threads = name.sums.threads.max(name.threads - name.unnamed);
+    }
+
+    /// The threads of the group.
+    pub fn threads(&self) -> impl Iterator<Item = u32> {
+        self.threads.keys().copied()
+    }
+
+    /// Lets a thread go that has ended or left the group.
+    pub fn forget(&mut self, thread: u32) {
+        let on_cpu = self.cpus.iter().find(|(_, on)| on.thread == thread);
+        let on_cpu = on_cpu.map(|(cpu, on)| (*cpu, on.since_ns));
+        if let Some((_, since_ns)) = on_cpu {
+            self.ran(thread, since_ns, self.now_ns);
+        }
+        let Some(gone) = self.threads.remove(&thread) else {
+            return;
+        };
+        if let Some((cpu, _)) = on_cpu {
+            self.put(cpu, thread, self.now_ns, true);
+        }
+        let name = &mut self.names[gone.name];
+        if !gone.is_named {
+            name.count_all();
+            name.unnamed -= 1;
+        }
+        name.threads -= 1;
+        if gone.state != State::Sleeping {
+            name.runnable -= 1;
+            self.runnable -= 1;
+            self.waiting -= usize::from(gone.state != State::Running);
+            self.record(gone.name, Job::of(&gone, self.start_ns), None);
         }
     }
 
@@ -272,7 +330,7 @@ impl Schedule {
             Event::Switch {
                 cpu,
                 previous,
-                previous_is_runnable,
+                left,
                 next,
             } => {
                 let was_of_group = self.threads.contains_key(&previous);
@@ -282,14 +340,21 @@ impl Schedule {
                     Some(before) if before.thread == previous => before.since_ns,
                     Some(before) => self.bridge(previous, before.since_ns),
                 };
-                self.leave(previous, since_ns, previous_is_runnable);
+                self.leave(previous, since_ns, left == Left::Runnable);
+                if left == Left::Dead {
+                    self.forget(previous);
+                }
                 self.enter(next);
             }
             Event::Wakeup { thread } => self.wake(thread),
             Event::Fork { parent, child } => {
-                if let Some(number) = self.threads.get(&parent).map(|thread| thread.name) {
-                    self.names[number].sums.threads += 1;
-                    self.threads.insert(child, Thread::new(number, false));
+                // One that is known was found in the group before its fork was read.
+                if let Some(number) = self.threads.get(&parent).map(|thread| thread.name)
+                    && let Entry::Vacant(vacant) = self.threads.entry(child)
+                {
+                    vacant.insert(Thread::new(number, false));
+                    self.names[number].threads += 1;
+                    self.names[number].unnamed += 1;
                 }
             }
         }
@@ -491,6 +556,7 @@ impl Schedule {
         for (name, job) in open {
             self.record(name, job, None);
         }
+        self.names.iter_mut().for_each(Name::count_all);
         let mut pools: Vec<(f64, Pool, Vec<f64>)> = Vec::new();
         for (name, number) in std::mem::take(&mut self.name_numbers) {
             let of_name = &mut self.names[number];
@@ -528,6 +594,7 @@ impl Schedule {
         let end_ns = self.now_ns;
         let duration_ns = end_ns - self.start_ns;
         self.cores.close(duration_ns);
+        self.names.iter_mut().for_each(Name::count_all);
         let mut names = HashMap::new();
         for (name, number) in self.name_numbers {
             names.insert(name, std::mem::take(&mut self.names[number].sums));
@@ -567,174 +634,4 @@ impl Job {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    fn switch(previous: u32, previous_is_runnable: bool, next: u32) -> Event {
-        Event::Switch {
-            cpu: 0,
-            previous,
-            previous_is_runnable,
-            next,
-        }
-    }
-
-    #[test]
-    fn a_wait_between_wakeup_and_cpu_is_run_queue_delay() {
-        let mut schedule = Schedule::new(0);
-        schedule.add(7, "worker");
-        schedule.take(5 * MS, Event::Wakeup { thread: 7 });
-        schedule.take(8 * MS, switch(0, false, 7));
-        schedule.take(18 * MS, switch(7, false, 0));
-        let observed = schedule.finish(40 * MS);
-        let worker = &observed.names["worker"];
-        assert_eq!(
-            (worker.waits, worker.waited_us, worker.cpu_us),
-            (1, 3000.0, 10_000.0)
-        );
-        assert_eq!(observed.cores.windows(), 4);
-        assert_eq!((observed.cores.bins[2], observed.cores.bins[8]), (1, 1));
-        assert!((observed.runnable_mean - 13.0 / 40.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn preempted_threads_go_on_wanting() {
-        let mut schedule = Schedule::new(0);
-        schedule.add(1, "a");
-        schedule.add(2, "a");
-        schedule.take(0, switch(0, false, 1));
-        schedule.take(0, Event::Wakeup { thread: 2 });
-        schedule.take(10 * MS, switch(1, true, 2));
-        schedule.take(20 * MS, switch(2, false, 1));
-        let observed = schedule.finish(30 * MS);
-        assert_eq!(observed.runnable_max, 2);
-        let a = &observed.names["a"];
-        assert_eq!(
-            (a.threads, a.waits, a.cpu_us, a.waited_max_us),
-            (2, 3, 30_000.0, 10_000.0)
-        );
-        assert_eq!(a.woken_at_once_max, 2);
-    }
-
-    #[test]
-    fn waits_are_for_others_where_a_cpu_of_the_group_runs_one() {
-        let on = |cpu: usize, previous: u32, next: u32| Event::Switch {
-            cpu,
-            previous,
-            previous_is_runnable: previous != 0,
-            next,
-        };
-        let mut schedule = Schedule::new(0);
-        (1..=4).for_each(|thread| schedule.add(thread, "a"));
-        // Strangers where the group never runs are in nobody's way.
-        schedule.take(0, on(7, 0, 90));
-        schedule.take(0, on(0, 0, 1));
-        // Three wait for each other on CPUs 0 and 1…
-        schedule.take(0, on(1, 0, 2));
-        schedule.take(0, Event::Wakeup { thread: 3 });
-        schedule.take(0, Event::Wakeup { thread: 4 });
-        // …until a stranger takes one of them, for 5 ms, and both, for 2 ms.
-        schedule.take(10 * MS, on(0, 1, 91));
-        schedule.take(15 * MS, on(1, 2, 92));
-        schedule.take(17 * MS, on(0, 91, 1));
-        schedule.take(17 * MS, on(1, 92, 2));
-        let observed = schedule.finish(20 * MS);
-        assert_eq!((observed.cpus, observed.waited_for_others_us), (2, 9000.0));
-    }
-
-    #[test]
-    fn a_job_lasts_from_waking_to_sleeping() {
-        let mut schedule = Schedule::recorder(0);
-        schedule.add(7, "worker");
-        schedule.add(8, "worker");
-        schedule.take(5 * MS, Event::Wakeup { thread: 7 });
-        schedule.take(8 * MS, switch(0, false, 7));
-        // Preempted in between.
-        schedule.take(10 * MS, switch(7, true, 0));
-        schedule.take(14 * MS, switch(0, false, 7));
-        schedule.take(17 * MS, switch(7, false, 8));
-        let recording = schedule.recording(20 * MS);
-        let work = Work::Recorded(vec![
-            Job {
-                at_us: 5000.0,
-                cpu_us: 5000.0,
-            },
-            Job {
-                at_us: 17_000.0,
-                cpu_us: 3000.0,
-            },
-        ]);
-        assert_eq!(recording.service.pools[0].work, work);
-        assert_eq!(recording.service.pools[0].threads, 2);
-        assert_eq!(recording.latencies_us, [[12_000.0]]);
-    }
-
-    #[test]
-    fn children_belong_to_the_group_and_strangers_do_not() {
-        let mut schedule = Schedule::new(0);
-        schedule.add(1, "a");
-        schedule.take(
-            0,
-            Event::Fork {
-                parent: 1,
-                child: 2,
-            },
-        );
-        schedule.take(
-            0,
-            Event::Fork {
-                parent: 9,
-                child: 10,
-            },
-        );
-        schedule.take(0, switch(0, false, 10));
-        schedule.take(MS, switch(10, false, 2));
-        // Its own name was not known at the fork.
-        schedule.add(2, "worker-17");
-        schedule.take(3 * MS, switch(2, false, 0));
-        let observed = schedule.finish(3 * MS);
-        assert_eq!(observed.cpu_us, 2000.0);
-        let threads = |name: &str| observed.names[name].threads;
-        assert_eq!((threads("a"), threads("worker-*")), (1, 1));
-    }
-
-    #[test]
-    fn a_switch_that_was_not_seen_costs_little() {
-        let mut schedule = Schedule::new(0);
-        schedule.add(1, "a");
-        schedule.add(2, "a");
-        schedule.take(2 * MS, switch(1, false, 0));
-        // The switch to 2, some time in between, is missing.
-        schedule.take(5 * MS, switch(2, false, 0));
-        // From idleness to 1 is missing, but its wake-up is there.
-        schedule.take(7 * MS, Event::Wakeup { thread: 1 });
-        schedule.take(8 * MS, switch(1, false, 0));
-        let observed = schedule.finish(9 * MS);
-        assert_eq!((observed.cpu_us, observed.gaps), (3000.0, 1));
-    }
-
-    #[test]
-    fn ten_thousand_threads_share_a_bounded_number_of_names() {
-        let mut schedule = Schedule::new(0);
-        for thread in 1..=10_000 {
-            schedule.add(thread, &format!("worker-{thread}-of-many"));
-        }
-        for thread in 1..=10_000 {
-            schedule.take(MS, Event::Wakeup { thread });
-        }
-        let observed = schedule.finish(2 * MS);
-        assert_eq!(observed.runnable_max, 10_000);
-        assert_eq!(observed.names.len(), NAMES_MAX + 1);
-        assert_eq!(observed.names["(other)"].threads, 10_000 - NAMES_MAX);
-    }
-
-    #[test]
-    fn what_ran_before_the_watch_counts_from_its_start() {
-        let mut schedule = Schedule::new(100 * MS);
-        schedule.add(1, "a");
-        schedule.take(104 * MS, switch(1, false, 0));
-        assert_eq!(schedule.finish(110 * MS).cpu_us, 4000.0);
-    }
-}
+mod tests;

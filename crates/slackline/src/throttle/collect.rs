@@ -1,5 +1,6 @@
 //! A watch of one group: the scheduler's tracepoints, given to [`throttle::Schedule`].
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use host::{CgroupReader, CgroupSample, HostError, Roots};
@@ -59,7 +60,7 @@ pub(crate) fn collect(
     };
     look(&roots, group, &mut seen.schedule)?;
     let (start, mut looked) = (Instant::now(), Instant::now());
-    let mut is_there = true;
+    let (mut is_there, mut gone) = (true, Vec::new());
     while is_there && start.elapsed() < duration && goes_on(&seen)? {
         std::thread::sleep(DRAIN_EVERY.min(duration.saturating_sub(start.elapsed())));
         if looked.elapsed() > LOOK_EVERY {
@@ -71,7 +72,7 @@ pub(crate) fn collect(
                     ));
                     is_there = false;
                 }
-                looked => looked?,
+                looked => gone = looked?,
             }
             looked = Instant::now();
         }
@@ -79,20 +80,26 @@ pub(crate) fn collect(
             .zip(sample())
             .map(|(before, now)| difference(&before, &now));
         seen.end_ns = tracepoints.drain(|time_ns, event| seen.schedule.take(time_ns, event));
+        // Not earlier: what they did before they went was still to come.
+        gone.drain(..)
+            .for_each(|thread| seen.schedule.forget(thread));
         seen.lost = tracepoints.lost();
     }
     Ok(seen)
 }
 
-/// Takes in the threads that are in the group now.
-fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<(), HostError> {
-    for thread in host::threads_below(roots, group)? {
+/// Takes in the threads that are in the group now; those that are no longer.
+fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<Vec<u32>, HostError> {
+    let threads: HashSet<u32> = host::threads_below(roots, group)?.into_iter().collect();
+    let gone = schedule.threads().filter(|known| !threads.contains(known));
+    let gone = gone.collect();
+    for thread in threads {
         if !schedule.is_named(thread) {
             let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
             schedule.add(thread, name.trim());
         }
     }
-    Ok(())
+    Ok(gone)
 }
 
 /// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.

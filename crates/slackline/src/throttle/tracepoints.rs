@@ -2,11 +2,13 @@
 
 use host::Roots;
 use perf_events::{Field, Format, Record, Ring, Sample, Tracefs};
-use throttle::Event;
+use throttle::{Event, Left};
 
 /// States of `prev_state` below TASK_REPORT_MAX; none of them means that the thread still wants to run
 /// (include/linux/sched.h).
 const NOT_RUNNABLE: u64 = 0xff;
+/// Those that mean that it has ended, EXIT_DEAD and EXIT_ZOMBIE.
+const DEAD: u64 = 0x30;
 
 /// Switches, wake-ups and forks on every CPU.
 pub(crate) struct Tracepoints {
@@ -115,10 +117,15 @@ impl Layout {
         let id = sample.id()?;
         let thread = |field: &Field| u32::try_from(field.unsigned(sample.raw)?).ok();
         if id == self.switch.id {
+            let left = match self.state.unsigned(sample.raw)? & NOT_RUNNABLE {
+                0 => Left::Runnable,
+                state if state & DEAD != 0 => Left::Dead,
+                _ => Left::Sleeping,
+            };
             return Some(Event::Switch {
                 cpu: usize::try_from(sample.cpu).ok()?,
                 previous: thread(&self.previous)?,
-                previous_is_runnable: self.state.unsigned(sample.raw)? & NOT_RUNNABLE == 0,
+                left,
                 next: thread(&self.next)?,
             });
         }
