@@ -9,7 +9,7 @@ use latency_stats::{Interval, Pair, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::bandwidth::Limit;
-use crate::capacity::Search;
+use crate::capacity::{Search, Trial};
 use crate::histogram::Cores;
 use crate::runtime::RuntimePool;
 use crate::simulation::{Host, Job, Outcome, Pool, Service, Work, simulate};
@@ -27,8 +27,8 @@ const AS_GOOD: f64 = 1.1;
 const NOT_WORSE: f64 = 1.05;
 /// How close the load is found that a setting takes.
 const LOAD_TOLERANCE: f64 = 0.05;
-/// The most load that is tried, as a multiple of today's.
-const LOAD_MAX: f64 = 32.0;
+/// The most load that is tried, as a multiple of today's: a power of two, as the search doubles.
+pub const LOAD_MAX: f64 = 32.0;
 
 /// Quotas of shards, as multiples of the recommended one.
 const SHARD_QUOTAS: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 4.0];
@@ -65,7 +65,8 @@ pub struct Prediction {
     pub throttled_share: f64,
     /// Cores in use over windows of 10 ms, in the model.
     pub cores: Cores,
-    /// Load within the objective, as a multiple of today's, where an objective was given and some load keeps it.
+    /// Load within the objective, as a multiple of today's, where an objective was given and some load keeps it; [`LOAD_MAX`] stands
+    /// for at least that.
     pub load_within_objective: Option<f64>,
 }
 
@@ -562,13 +563,15 @@ fn prediction(
     }
 }
 
-fn p99_us(pool: usize, outcomes: &[Outcome]) -> f64 {
-    let all: Vec<f64> = outcomes
+fn latencies_us(pool: usize, outcomes: &[Outcome]) -> impl Iterator<Item = &f64> {
+    outcomes
         .iter()
-        .filter_map(|outcome| outcome.latencies_us.get(pool))
+        .filter_map(move |outcome| outcome.latencies_us.get(pool))
         .flatten()
-        .copied()
-        .collect();
+}
+
+fn p99_us(pool: usize, outcomes: &[Outcome]) -> f64 {
+    let all: Vec<f64> = latencies_us(pool, outcomes).copied().collect();
     // No job ended at all: nothing is worse.
     latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY)
 }
@@ -607,6 +610,7 @@ fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<Interval> {
     })
 }
 
+/// The most load, as a multiple of today's, that is carried on and on with the objective kept.
 fn load_within(
     question: &Question<'_>,
     parts: &[(Service, f64)],
@@ -623,17 +627,45 @@ fn load_within(
                 ..setting.clone()
             },
         );
-        let unfinished: usize = outcomes.iter().map(|outcome| outcome.unfinished).sum();
-        let ended: usize = outcomes
+        // Of jobs that have not ended, those that are late already are known to be.
+        let late = outcomes
             .iter()
-            .filter_map(|outcome| outcome.latencies_us.get(question.pool))
-            .map(Vec::len)
-            .sum();
-        let is_overloaded = unfinished as f64 > (1.0 - QUANTILE) * ended as f64;
-        let held = p99_us(question.pool, &outcomes) <= objective_us && !is_overloaded;
+            .filter_map(|outcome| outcome.unfinished_us.get(question.pool))
+            .flatten()
+            .filter(|since_us| **since_us > objective_us);
+        let ended = latencies_us(question.pool, &outcomes);
+        let all: Vec<f64> = ended.chain(late).copied().collect();
+        let p99_us = latency_stats::quantile(&all, QUANTILE).unwrap_or(f64::INFINITY);
+        let held = p99_us <= objective_us && !is_overloaded(question, setting, load);
         // A simulation needs no second opinion.
         search.take(held);
         search.take(held);
     }
-    search.capacity()
+    let has_held = |trial: &Trial| trial.held && trial.per_s >= LOAD_MAX;
+    let at_least = search.trials().iter().any(has_held).then_some(LOAD_MAX);
+    search.capacity().or(at_least)
+}
+
+/// Whether the timed pool falls behind for good, which a short run shows late where the objective is long: it has no fewer jobs
+/// than its threads, or what others leave of the CPUs and the quota, can do.
+fn is_overloaded(question: &Question<'_>, setting: &Setting, load: f64) -> bool {
+    let pools = question.service.pools.iter().enumerate();
+    let wanted = pools.map(|(index, pool)| {
+        let cores = load * pool.work.mean_cores(question.duration_us / 1e6);
+        let threads = setting.threads.get(&pool.name).unwrap_or(&pool.threads);
+        (index, cores, *threads as f64)
+    });
+    let cpus = question.host.cpus as f64;
+    let most = setting
+        .limit
+        .in_cores()
+        .map_or(cpus, |quota| quota.min(cpus));
+    let mut all = 0.0;
+    for (index, cores, threads) in wanted {
+        if index == question.pool && cores >= threads {
+            return true;
+        }
+        all += cores.min(threads);
+    }
+    all >= most
 }

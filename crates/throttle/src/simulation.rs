@@ -164,8 +164,8 @@ pub struct Service {
 pub struct Outcome {
     /// For each pool, the time from arrival to end of each job, in order of their end.
     pub latencies_us: Vec<Vec<f64>>,
-    /// Jobs that had not ended when the run did.
-    pub unfinished: usize,
+    /// For each pool, the time since its arrival of each job that had not ended when the run did.
+    pub unfinished_us: Vec<Vec<f64>>,
     /// Quota periods, and those in which some CPU was throttled.
     pub periods: u64,
     /// See `periods`.
@@ -529,12 +529,18 @@ impl<'a> Run<'a> {
     fn finish(mut self) -> Outcome {
         self.outcome.periods = self.bandwidth.periods;
         self.outcome.throttled_periods = self.bandwidth.throttled_periods;
-        self.outcome.unfinished = self.waiting.iter().map(VecDeque::len).sum::<usize>()
-            + self
-                .cpus
-                .iter()
-                .map(|cpu| cpu.queue.len() + usize::from(cpu.running.is_some()))
-                .sum::<usize>();
+        let waiting = self.waiting.iter().enumerate();
+        let waiting = waiting.flat_map(|(pool, jobs)| jobs.iter().map(move |job| (pool, job.0)));
+        let threads = self
+            .cpus
+            .iter()
+            .flat_map(|cpu| cpu.queue.iter().chain(&cpu.running));
+        let begun = threads.map(|thread| (thread.pool, thread.arrived_ns));
+        let mut unfinished_us = vec![Vec::new(); self.waiting.len()];
+        for (pool, arrived_ns) in waiting.chain(begun) {
+            unfinished_us[pool].push((self.end_ns - arrived_ns) as f64 / 1000.0);
+        }
+        self.outcome.unfinished_us = unfinished_us;
         self.outcome.cores.close(self.end_ns - self.warm_ns);
         self.outcome
     }

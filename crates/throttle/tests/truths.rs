@@ -180,3 +180,65 @@ fn nothing_is_recommended_to_a_service_that_is_not_throttled() {
     };
     assert_eq!(advise(&Question { limit, ..question }), None);
 }
+
+/// What a described service takes within an objective, on eight CPUs under a quota of four, in ten shards.
+fn within(pools: Vec<Pool>, objective_us: f64) -> throttle::advice::Advice {
+    let question = Question {
+        service: &Service { pools },
+        duration_us: 0.0,
+        latencies_us: &[],
+        host: Host::new(8),
+        limit: Limit::cores(4.0),
+        pool: 0,
+        objective_us: Some(objective_us),
+        shards: Some(10),
+    };
+    advise(&question).unwrap()
+}
+
+fn random(threads: usize, per_s: f64, cpu_us: f64) -> Pool {
+    let demand = Demand::Fixed { cpu_us };
+    Pool {
+        name: "web".into(),
+        threads,
+        set_by: None,
+        work: Work::Random { per_s, demand },
+    }
+}
+
+#[test]
+fn jobs_in_flight_at_the_end_are_no_overload() {
+    // Two jobs in three seconds, of half a second: mostly one is running.
+    let slow = within(vec![random(8, 1.5, 500_000.0)], 1_500_000.0);
+    assert!(slow.today.load_within_objective > Some(2.0), "{slow:?}");
+    // Nor are those of others.
+    let batch = Pool {
+        name: "batch".into(),
+        threads: 16,
+        set_by: None,
+        work: Work::Batches {
+            every_us: 2e6,
+            jobs: 16,
+            demand: Demand::Fixed { cpu_us: 400_000.0 },
+        },
+    };
+    let beside = within(vec![random(8, 5.0, 2000.0), batch], 1_000_000.0);
+    assert!(beside.today.load_within_objective > Some(1.0), "{beside:?}");
+    assert!(beside.sharding[0].shards <= 10);
+}
+
+#[test]
+fn a_queue_that_only_grows_is_an_overload_within_any_objective() {
+    // Half of a core that one thread has; the objective is longer than a run.
+    let one = within(vec![random(1, 10.0, 50_000.0)], 60_000_000.0);
+    let load = one.today.load_within_objective.unwrap();
+    assert!((1.8..2.1).contains(&load), "{load}");
+}
+
+#[test]
+fn the_roomiest_service_takes_at_least_the_most_that_is_tried() {
+    let roomy = within(vec![random(8, 2.0, 500.0)], 50_000.0);
+    let most = Some(throttle::advice::LOAD_MAX);
+    assert_eq!(roomy.today.load_within_objective, most);
+    assert_eq!(roomy.sharding[0].shards, 1);
+}

@@ -483,7 +483,7 @@ fn rows_of(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec
             format!("{:.0} %", 100.0 * prediction.throttled_share),
             prediction
                 .load_within_objective
-                .map_or("–".to_owned(), |load| format!("{load:.2} × today's")),
+                .map_or("–".to_owned(), load),
         ]
     })
 }
@@ -494,14 +494,23 @@ const SHARDING_HEAD: [&str; 4] = ["each", "shards", "cores in all", "load of eac
 
 fn sharding_rows(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec<String>> {
     advice.sharding.iter().map(|sharding| {
-        let load = sharding.each.load_within_objective.unwrap_or(0.0);
+        let each = sharding.each.load_within_objective.unwrap_or(0.0);
         vec![
             sharding.each.setting.changes(question),
             sharding.shards.to_string(),
             format!("{:.1}", sharding.cores),
-            format!("{load:.2} × today's"),
+            load(each),
         ]
     })
+}
+
+fn load(load: f64) -> String {
+    let at_least = if load < advice::LOAD_MAX {
+        ""
+    } else {
+        "at least "
+    };
+    format!("{at_least}{load:.2} × today's")
 }
 
 fn change(prediction: &Prediction) -> String {
