@@ -28,6 +28,9 @@ pub struct Service {
     pub limited_shards: f64,
     /// Their limits, summed.
     pub limit_cores: f64,
+    /// That part of it which is limits of groups above them, which other services may have, too.
+    #[serde(default)]
+    pub shared_limit_cores: f64,
     /// Mean use, summed.
     pub used_cores: f64,
     /// Quota periods in which it wanted to run, each second; `None` where not counted.
@@ -54,6 +57,8 @@ pub enum State {
     QuotaTooSmall,
     /// Its limit is higher than its peaks: CPU can be given back.
     Roomy,
+    /// Its limit is higher than its peaks, but it is that of a group above it: what it leaves may be others'.
+    Shares,
     /// Neither.
     Fits,
     /// Not all shards have a limit.
@@ -87,7 +92,7 @@ pub struct Fleet {
     pub services: Vec<Finding>,
     /// All shards.
     pub shards: f64,
-    /// Limits of services that have one, summed.
+    /// Limits of services that have one, summed; one that several have counts once.
     pub limit_cores: f64,
     /// What those use.
     pub used_cores: f64,
@@ -98,15 +103,19 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Judges services and puts them in order.
+    /// Judges services and puts them in order. Limits that are other groups' sum to `shared_limit_cores`, each counted once.
     #[must_use]
-    pub fn of(services: Vec<Service>) -> Self {
-        let mut fleet = Self::default();
+    pub fn of(services: Vec<Service>, shared_limit_cores: f64) -> Self {
+        let mut fleet = Self {
+            limit_cores: shared_limit_cores,
+            ..Self::default()
+        };
         for service in services {
             let finding = judge(service);
             fleet.shards += finding.service.shards;
             if finding.state != State::NoLimit {
-                fleet.limit_cores += finding.service.limit_cores;
+                fleet.limit_cores +=
+                    finding.service.limit_cores - finding.service.shared_limit_cores;
                 fleet.used_cores += finding.service.used_cores;
                 fleet.runnable_per_core.extend(finding.runnable_per_core);
             }
@@ -181,7 +190,11 @@ fn judge(service: Service) -> Finding {
         (true, Some(throttled)) => match peak_share {
             None => (State::Unknown, 0.0),
             Some(peak) if throttled <= UNTHROTTLED && peak < 1.0 => {
-                (State::Roomy, service.limit_cores * (1.0 - peak))
+                if service.shared_limit_cores > 0.0 {
+                    (State::Shares, 0.0)
+                } else {
+                    (State::Roomy, service.limit_cores * (1.0 - peak))
+                }
             }
             Some(_) => (State::Fits, 0.0),
         },
@@ -216,6 +229,7 @@ mod tests {
             shards: 10.0,
             limited_shards: 10.0,
             limit_cores: 20.0,
+            shared_limit_cores: 0.0,
             used_cores,
             periods_per_s: Some(100.0),
             throttled_periods_per_s: Some(throttled),
@@ -268,13 +282,16 @@ mod tests {
 
     #[test]
     fn standing_threads_come_before_cores_to_give_back() {
-        let fleet = Fleet::of(vec![
-            service("fits", 8.0, 0.0, 1.5),
-            service("roomy", 2.0, 0.0, 0.5),
-            service("roomier", 2.0, 0.0, 0.25),
-            service("throttled", 8.0, 5.0, 4.0),
-            service("worse", 9.0, 5.0, 4.0),
-        ]);
+        let fleet = Fleet::of(
+            vec![
+                service("fits", 8.0, 0.0, 1.5),
+                service("roomy", 2.0, 0.0, 0.5),
+                service("roomier", 2.0, 0.0, 0.25),
+                service("throttled", 8.0, 5.0, 4.0),
+                service("worse", 9.0, 5.0, 4.0),
+            ],
+            0.0,
+        );
         let names: Vec<&str> = fleet
             .services
             .iter()
@@ -285,6 +302,18 @@ mod tests {
         assert_eq!(fleet.in_state(State::Roomy).count(), 2);
         assert_eq!(fleet.runnable_quantile(0.5), Some(2.0));
         assert_eq!(Fleet::default().runnable_quantile(0.5), None);
+    }
+
+    #[test]
+    fn a_limit_that_services_share_counts_once_and_is_nobodys_to_give_back() {
+        let sharing = |name| Service {
+            shared_limit_cores: 20.0,
+            ..service(name, 2.0, 0.0, 0.25)
+        };
+        let services = vec![sharing("a"), sharing("b"), service("own", 2.0, 0.0, 0.25)];
+        let fleet = Fleet::of(services, 20.0);
+        assert_eq!((fleet.limit_cores, fleet.give_back_cores), (40.0, 15.0));
+        assert_eq!(fleet.in_state(State::Shares).count(), 2);
     }
 
     #[test]

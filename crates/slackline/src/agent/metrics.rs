@@ -24,6 +24,8 @@ pub(super) struct Agent {
 /// A service with what its counters say now.
 struct Row<'a> {
     labels: String,
+    /// Of its limit: where that is another group's, they say whose.
+    limit_labels: String,
     service: &'a Service,
     counted: Counted,
 }
@@ -34,6 +36,9 @@ type Value = fn(&Row) -> Option<f64>;
 /// Name, type, meaning.
 type Family = (&'static str, &'static str, &'static str, Value);
 
+/// The metric that says whose limit it is.
+const LIMIT: &str = "slackline_cpu_limit_cores";
+
 /// What the counters of a service say, and its limit.
 const COUNTED: [Family; 8] = [
     (
@@ -43,9 +48,9 @@ const COUNTED: [Family; 8] = [
         |row| Some(row.counted.usage.cpu?.total_s()),
     ),
     (
-        "slackline_cpu_limit_cores",
+        LIMIT,
         "gauge",
-        "The tightest CPU limit of the group and its ancestors; absent without one.",
+        "The tightest CPU limit of the group and its ancestors; absent without one. limit_group is the ancestor whose it is.",
         |row| Some(row.service.limit.as_ref()?.quota.cores()),
     ),
     (
@@ -135,12 +140,17 @@ pub(super) fn exposition(services: &mut Services, agent: &Agent) -> String {
         .iter_mut()
         .filter_map(|service| {
             let counted = service.count()?;
+            let labels = format!(
+                "service=\"{}\",group=\"{}\"",
+                escaped(&service.found.service),
+                escaped(&service.found.group)
+            );
+            let limit = service.limit.as_ref();
+            let of = limit.filter(|limit| limit.group != service.found.group);
+            let of = of.map(|limit| format!(",limit_group=\"{}\"", escaped(&limit.group)));
             Some(Row {
-                labels: format!(
-                    "service=\"{}\",group=\"{}\"",
-                    escaped(&service.found.service),
-                    escaped(&service.found.group)
-                ),
+                limit_labels: format!("{labels}{}", of.unwrap_or_default()),
+                labels,
                 counted,
                 service,
             })
@@ -207,7 +217,12 @@ fn families(text: &mut String, families: &[Family], rows: &[Row]) {
         head(text, name, kind, help);
         for row in rows {
             if let Some(value) = value(row) {
-                let _ = writeln!(text, "{name}{{{}}} {value}", row.labels);
+                let labels = if *name == LIMIT {
+                    &row.limit_labels
+                } else {
+                    &row.labels
+                };
+                let _ = writeln!(text, "{name}{{{labels}}} {value}");
             }
         }
     }
@@ -309,7 +324,7 @@ mod tests {
         assert_eq!(series(&text), 1000 * SERIES_PER_SERVICE + SERIES_OF_AGENT);
         for line in [
             "slackline_cpu_usage_seconds_total{service=\"s0007.service\",group=\"system.slice/s0007.service\"} 4\n",
-            "slackline_cpu_limit_cores{service=\"s0007.service\",group=\"system.slice/s0007.service\"} 1.5\n",
+            "slackline_cpu_limit_cores{service=\"s0007.service\",group=\"system.slice/s0007.service\",limit_group=\"system.slice\"} 1.5\n",
             "slackline_cpu_periods_total{service=\"s0007.service\",group=\"system.slice/s0007.service\"} 500\n",
         ] {
             assert!(text.contains(line), "{line}");

@@ -1,6 +1,5 @@
 //! `slackline throttle fleet` against a real Prometheus that holds a simulated fleet of recorded shapes.
 
-use std::io::BufWriter;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -30,12 +29,17 @@ pub(crate) struct Prometheus {
 impl Prometheus {
     /// `None`, with the reason printed, where it is not installed.
     fn new() -> Option<Self> {
+        let mut text = Vec::new();
+        let shapes = simulated_fleet::shapes(SHAPES);
+        simulated_fleet::write(&mut text, &shapes, SERVICES, SHARDS, STEP_S, STEPS).unwrap();
+        Self::holding(&text)
+    }
+
+    /// A Prometheus with what is written as OpenMetrics in it.
+    fn holding(metrics: &[u8]) -> Option<Self> {
         let data = tempfile::tempdir().unwrap();
         let text = data.path().join("fleet.om");
-        let mut out = BufWriter::new(std::fs::File::create(&text).unwrap());
-        let shapes = simulated_fleet::shapes(SHAPES);
-        simulated_fleet::write(&mut out, &shapes, SERVICES, SHARDS, STEP_S, STEPS).unwrap();
-        drop(out);
+        std::fs::write(&text, metrics).unwrap();
         let made = Command::new("promtool")
             .args(["tsdb", "create-blocks-from", "openmetrics"])
             .args([&text, &data.path().join("tsdb")])
@@ -111,6 +115,14 @@ impl Prometheus {
             .collect()
     }
 
+    /// Waits for it to open its database.
+    fn wait_until_open(&self, toy: &Toy) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.fleet(toy, &[]).code != 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
     /// As of the end of the simulated time.
     fn fleet(&self, toy: &Toy, arguments: &[&str]) -> Ended {
         let at = (simulated_fleet::START_S + STEPS * STEP_S).to_string();
@@ -154,11 +166,7 @@ fn a_fleet_is_ranked_as_its_shapes_are() {
         return;
     };
     let toy = Toy::new();
-    // The server may still be opening its database.
-    let end = Instant::now() + Duration::from_secs(60);
-    while server.fleet(&toy, &[]).code != 0 && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    server.wait_until_open(&toy);
     let page = toy.path("fleet.html");
     let ended = server.fleet(&toy, &["--json", "-", "--html", page.to_str().unwrap()]);
     let report: Value = serde_json::from_str(&ended.with_code(0).stdout).unwrap();
@@ -240,6 +248,66 @@ fn a_fleet_is_ranked_as_its_shapes_are() {
         assert!(text.contains(part), "{part}: {text}");
     }
     faults(&server, &toy);
+}
+
+#[test]
+fn a_limit_that_services_share_is_reserved_once() {
+    let mut text = String::new();
+    let mut series = |metric: &str, labels: &str, value: &dyn Fn(u64) -> f64| {
+        for step in 0..=STEPS {
+            let at_s = simulated_fleet::START_S + step * STEP_S;
+            let value = value(step * STEP_S);
+            text +=
+                &format!("slackline_{metric}{{{labels},instance=\"host:9753\"}} {value} {at_s}\n");
+        }
+    };
+    // The last one's agent does not say whose its limit is.
+    let services = ["a", "b", "c", "own"].map(|name| {
+        let slice = if name == "own" {
+            ""
+        } else {
+            "limit_group=\"slice\","
+        };
+        (format!("service=\"{name}\",group=\"slice/{name}\""), slice)
+    });
+    for (labels, slice) in &services {
+        series("cpu_limit_cores", &format!("{slice}{labels}"), &|_| 1.0);
+    }
+    for (metric, per_s) in [
+        ("cpu_usage_seconds_total", 0.05),
+        ("cpu_periods_total", 10.0),
+        ("cpu_throttled_periods_total", 0.0),
+    ] {
+        for (labels, _) in &services {
+            series(metric, labels, &|at_s| per_s * at_s as f64);
+        }
+    }
+    for bound in ["0.1", "+Inf"] {
+        for (labels, _) in &services {
+            let labels = format!("{labels},le=\"{bound}\"");
+            series("cpu_use_of_limit_bucket", &labels, &|at_s| {
+                10.0 * at_s as f64
+            });
+        }
+    }
+    let Some(server) = Prometheus::holding((text + "# EOF\n").as_bytes()) else {
+        return;
+    };
+    let toy = Toy::new();
+    server.wait_until_open(&toy);
+    let ended = server.fleet(&toy, &["--json", "-"]).with_code(0);
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(report["limit_cores"], 2.0, "{report}");
+    let given = report["give_back_cores"].as_f64().unwrap();
+    assert!((given - 0.9).abs() < 1e-9, "{report}");
+    let states = report["services"].as_array().unwrap().iter();
+    let states: Vec<&Value> = states.map(|one| &one["state"]).collect();
+    assert_eq!(states, ["roomy", "shares", "shares", "shares"]);
+    let text = server.fleet(&toy, &[]).with_code(0).stdout;
+    assert!(
+        text.contains("what 3 leave of limits that groups above them have"),
+        "{text}"
+    );
 }
 
 /// What a server may answer instead.

@@ -19,6 +19,8 @@ use crate::{Done, message};
 
 /// Series that one query for histograms looks at.
 const BUCKETS_AT_ONCE: f64 = 20_000.0;
+/// Matches limits that a group above the service's has. Agents of before do not say.
+const OF_ANOTHER_GROUP: &str = "limit_group!=\"\"";
 /// Services of which the worst shard is looked up.
 const WORST_OF: usize = 50;
 
@@ -147,7 +149,10 @@ fn report(arguments: &Arguments, server: &mut Prometheus) -> anyhow::Result<Repo
     ];
     let missing = missing.into_iter().filter(|(_, none)| *none);
     let missing = missing.map(|(name, _)| name).collect();
-    let fleet = Fleet::of(services);
+    let shared = selector.latest_of("cpu_limit_cores", OF_ANOTHER_GROUP);
+    let shared = format!("sum (max by (instance, limit_group) ({shared}))");
+    let shared = server.ask(&shared)?;
+    let fleet = Fleet::of(services, shared.first().map_or(0.0, |sum| sum.value));
     let worst = worst(&selector, server, &fleet)?;
     Ok(Report {
         prometheus: server.shown.clone(),
@@ -173,6 +178,19 @@ impl Selector {
         format!("slackline_{metric}{{{}}}", self.matchers)
     }
 
+    /// The same, of the series that a further matcher matches.
+    fn latest_of(&self, metric: &str, matcher: &str) -> String {
+        self.with(matcher).latest(metric)
+    }
+
+    fn with(&self, matcher: &str) -> Self {
+        let comma = if self.matchers.is_empty() { "" } else { "," };
+        Self {
+            matchers: format!("{}{comma}{matcher}", self.matchers),
+            ..*self
+        }
+    }
+
     /// What a counter advanced by each second; the server sees to counters that start anew.
     fn rate(&self, metric: &str) -> String {
         format!("rate({}[{}s])", self.latest(metric), self.window_s)
@@ -182,11 +200,7 @@ impl Selector {
     fn of(&self, services: &[&str]) -> Self {
         let names: Vec<String> = services.iter().map(|name| regex::escape(name)).collect();
         let pattern = names.join("|").replace('\\', "\\\\").replace('"', "\\\"");
-        let comma = if self.matchers.is_empty() { "" } else { "," };
-        Self {
-            matchers: format!("{}{comma}service=~\"{pattern}\"", self.matchers),
-            ..*self
-        }
+        self.with(&format!("service=~\"{pattern}\""))
     }
 }
 
@@ -218,13 +232,17 @@ fn summed(
         return Ok(services);
     }
     type Set = fn(&mut Service, f64);
-    let rest: [(String, Set); 8] = [
+    let shared = selector.latest_of("cpu_limit_cores", OF_ANOTHER_GROUP);
+    let rest: [(String, Set); 9] = [
         (count(&usage), |service, value| service.shards = value),
         (count(&latest("cpu_limit_cores")), |service, value| {
             service.limited_shards = value;
         }),
         (sum(latest("cpu_limit_cores")), |service, value| {
             service.limit_cores = value;
+        }),
+        (sum(shared), |service, value| {
+            service.shared_limit_cores = value;
         }),
         (sum(rate("cpu_periods_total")), |service, value| {
             service.periods_per_s = Some(value);

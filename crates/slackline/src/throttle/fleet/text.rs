@@ -54,6 +54,12 @@ pub(super) fn summary(report: &Report) -> Vec<String> {
             percent(above.count() as f64 / fleet.runnable_per_core.len() as f64)
         ));
     }
+    let sharing = count(State::Shares);
+    if sharing > 0 {
+        sentences.push(format!(
+            "Not given back: what {sharing} leave of limits that groups above them have, as others may use it."
+        ));
+    }
     let (unlimited, unknown) = (count(State::NoLimit), count(State::Unknown));
     if unlimited + unknown > 0 {
         sentences.push(format!(
@@ -181,7 +187,7 @@ mod tests {
             prometheus: String::new(),
             window_s: 60,
             at: None,
-            fleet: Fleet::of(Vec::new()),
+            fleet: Fleet::of(Vec::new(), 0.0),
             worst: BTreeMap::new(),
             missing: Vec::new(),
             queries: 0,
