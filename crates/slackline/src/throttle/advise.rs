@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "service", requires_all = ["url", "rate"])]
     experiment: Option<PathBuf>,
     /// The URL that the experiment loads.
-    #[arg(long, requires = "experiment")]
+    #[arg(long, requires = "experiment", value_parser = crate::load::url)]
     url: Option<String>,
     /// The requests a second that the experiment sends.
     #[arg(long, requires = "experiment", value_name = "N")]

@@ -40,7 +40,8 @@ pub(super) fn write(
     let pid = busiest(&roots, group)?;
     let read = |file: &str| std::fs::read(roots.proc(format!("{pid}/{file}"))).unwrap_or_default();
     let mut command = words(&read("cmdline"));
-    let port = port_of(load.url);
+    let (port, url) =
+        with_port(load.url).with_context(|| format!("{:?} is no URL with a port", load.url))?;
     let mut sizes = Vec::new();
     for pool in question
         .service
@@ -58,14 +59,12 @@ pub(super) fn write(
         });
     }
     let mut is_port_in_command = false;
-    if let Some(port) = port {
-        for word in &mut command {
-            is_port_in_command |= replace_number(word, &port.to_string(), "{port}");
-        }
+    for word in &mut command {
+        is_port_in_command |= replace_number(word, &port.to_string(), "{port}");
     }
     let directory = std::fs::read_link(roots.proc(format!("{pid}/cwd"))).unwrap_or_default();
     let text = text(
-        group, advice, question, load, &sizes, &command, &directory, port,
+        group, advice, question, &url, load.rate, &sizes, &command, &directory,
     );
     std::fs::write(path, text).with_context(|| format!("{}", path.display()))?;
     message(&format!(
@@ -130,12 +129,21 @@ fn replace_number(word: &mut String, number: &str, by: &str) -> bool {
     is_it
 }
 
-/// The port of an HTTP URL.
-fn port_of(url: &str) -> Option<u16> {
-    let authority = url.split_once("://")?.1.split('/').next()?;
-    authority
-        .rsplit_once(':')
-        .map_or(Some(80), |(_, port)| port.parse().ok())
+/// The port of an HTTP URL, and the URL with `{port}` in its place.
+fn with_port(url: &str) -> Option<(u16, String)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    // Other colons are those of a password, or within brackets: of an address of IPv6.
+    let from = authority.rfind(['@', ']']).map_or(0, |at| at + 1);
+    let (host, port) = match authority[from..].find(':') {
+        Some(at) => {
+            let (host, port) = authority.split_at(from + at);
+            (host, port[1..].parse().ok()?)
+        }
+        None if scheme.eq_ignore_ascii_case("https") => (authority, 443),
+        None => (authority, 80),
+    };
+    Some((port, format!("{scheme}://{host}:{{port}}{path}")))
 }
 
 /// A thread name as a parameter's name.
@@ -166,11 +174,11 @@ fn text(
     group: &str,
     advice: &Advice,
     question: &Question<'_>,
-    load: &Load<'_>,
+    url: &str,
+    rate: f64,
     sizes: &[Size<'_>],
     command: &[String],
     directory: &Path,
-    port: Option<u16>,
 ) -> String {
     let quote = |text: &str| toml::Value::String(text.to_owned()).to_string();
     let mut text = format!(
@@ -203,15 +211,12 @@ fn text(
         shell_quote(&directory.display().to_string())
     ));
     let quota = question.limit.in_cores().unwrap_or(1.0);
-    let url = port.map_or(load.url.to_owned(), |port| {
-        load.url.replacen(&format!(":{port}"), ":{port}", 1)
-    });
     let _ = write!(
         text,
         "\n[target]\npairing = \"alternating\"\nstart = [\n    \"sh\", \"-c\", {in_directory}, \"sh\",\n{}]\n\
          ready = {{ port = \"{{port}}\", timeout_s = 60 }}\n\
          quota = {{ cores = {quota}, period_us = {}, burst_us = {} }}\n\n\
-         [workload]\nhttp = {{ url = {}, rate = {} }}\n\n\
+         [workload]\nhttp = {{ url = {}, rate = {rate} }}\n\n\
          [objective]\nmetric = \"latency_p99_us\"\ngoal = \"minimise\"\n\n\
          [evaluation]\nwarm_up_s = 5\nblock_s = 5\nblocks = 4\nearly_abort = true\n\n\
          [budget]\nevaluations = 20\n\n\
@@ -219,8 +224,7 @@ fn text(
         words.concat(),
         question.limit.period_us,
         question.limit.burst_us,
-        quote(&url),
-        load.rate,
+        quote(url),
     );
     text
 }
@@ -228,4 +232,27 @@ fn text(
 /// A word for `sh`.
 fn shell_quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_url_gets_the_port_of_its_side() {
+        for (url, port, filled) in [
+            ("http://127.0.0.1:8080/x", 8080, "http://127.0.0.1:{port}/x"),
+            ("http://127.0.0.1/", 80, "http://127.0.0.1:{port}/"),
+            ("http://localhost", 80, "http://localhost:{port}"),
+            (
+                "https://localhost?a=:80",
+                443,
+                "https://localhost:{port}?a=:80",
+            ),
+            ("http://[::1]/a:80", 80, "http://[::1]:{port}/a:80"),
+            ("http://a:80@[::1]:81/", 81, "http://a:80@[::1]:{port}/"),
+        ] {
+            assert_eq!(with_port(url), Some((port, filled.to_owned())), "{url}");
+        }
+    }
 }
