@@ -85,6 +85,21 @@ pub fn fill(template: &str, values: &Variables) -> Result<String, UnknownName> {
     Ok(filled)
 }
 
+/// The template that [`fill`] makes `text` of, whatever is in it.
+///
+/// ```
+/// let template = tuner::template::literal("/users/{id}");
+/// assert_eq!(template, "/users/{{id}}");
+/// assert_eq!(tuner::template::fill(&template, &Default::default()).unwrap(), "/users/{id}");
+/// ```
+#[must_use]
+pub fn literal(text: &str) -> String {
+    SHAPE.as_ref().map_or_else(
+        || text.to_owned(),
+        |shape| shape.replace_all(text, "{$0}").into_owned(),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,5 +109,12 @@ mod tests {
         let error = fill("a\nb {nope}", &Variables::new()).unwrap_err();
         assert_eq!((error.line, error.name.as_str()), (2, "nope"));
         assert!(error.to_string().contains("{{nope}}"), "{error}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_literal_is_filled_to_itself(text in "[{}a1 ]{0,12}") {
+            assert_eq!(fill(&literal(&text), &Variables::new()), Ok(text));
+        }
     }
 }

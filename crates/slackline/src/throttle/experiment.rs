@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use host::Roots;
 use throttle::advice::{Advice, Question};
 use throttle::{Pool, RuntimePool};
+use tuner::template::literal;
 
 use super::runtimes::words;
 use crate::message;
@@ -39,9 +40,10 @@ pub(super) fn write(
     let roots = Roots::default();
     let pid = busiest(&roots, group)?;
     let read = |file: &str| std::fs::read(roots.proc(format!("{pid}/{file}"))).unwrap_or_default();
-    let mut command = words(&read("cmdline"));
-    let (port, url) =
-        with_port(load.url).with_context(|| format!("{:?} is no URL with a port", load.url))?;
+    let words = words(&read("cmdline"));
+    let mut command: Vec<String> = words.iter().map(|word| literal(word)).collect();
+    let (port, url) = with_port(&literal(load.url))
+        .with_context(|| format!("{:?} is no URL with a port", load.url))?;
     let mut sizes = Vec::new();
     for pool in question
         .service
@@ -208,7 +210,7 @@ fn text(
         .collect();
     let in_directory = quote(&format!(
         "cd {} && exec \"$@\"",
-        shell_quote(&directory.display().to_string())
+        shell_quote(&literal(&directory.display().to_string()))
     ));
     let quota = question.limit.in_cores().unwrap_or(1.0);
     let _ = write!(

@@ -303,7 +303,7 @@ fn the_experiment_of_a_recorded_pool_is_whole() {
                 work()\n";
     fs::write(&program, text).unwrap();
     group.run(&format!(
-        "exec python3 {} 5 --port=18099",
+        "exec python3 {} 5 '{{url}}' --port=18099",
         program.display()
     ));
     std::thread::sleep(std::time::Duration::from_secs(1));
@@ -318,7 +318,7 @@ fn the_experiment_of_a_recorded_pool_is_whole() {
         "--experiment",
         spec.to_str().unwrap(),
         "--url",
-        "http://127.0.0.1:18099/x",
+        "http://127.0.0.1:18099/{x}",
         "--rate",
         "50",
     ]));
@@ -329,7 +329,8 @@ fn the_experiment_of_a_recorded_pool_is_whole() {
         "_threads\"\ntype = \"int\"\nlow = 1\nhigh = 10",
         "_threads}\",",
         "\"--port={port}\"",
-        "http://127.0.0.1:{port}/x",
+        "\"{{url}}\"",
+        "http://127.0.0.1:{port}/{{x}}",
         "cores = 0.2",
     ] {
         assert!(text.contains(part), "{part}\n{text}");
