@@ -95,12 +95,11 @@ pub(super) fn size_go_pools(
 fn go_threads(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<(usize, Option<String>)> {
     let minor = go_minor_version(roots, pid)?;
     let environment = words(&read(roots, pid, "environ").unwrap_or_default());
-    let told = environment.into_iter().find(|word| {
-        word.split_once('=')
-            .is_some_and(|(name, _)| name == GO_SIZE)
-    });
-    let number = |word: &String| word.split_once('=')?.1.parse::<usize>().ok();
-    let threads = told.as_ref().and_then(number).unwrap_or_else(|| {
+    let told = environment
+        .into_iter()
+        .find_map(|word| Some((told(&word)?, word)));
+    let threads = told.as_ref().map(|(threads, _)| *threads);
+    let threads = threads.unwrap_or_else(|| {
         if minor < GO_WITH_QUOTA {
             return cpus;
         }
@@ -110,7 +109,14 @@ fn go_threads(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<(usize
             .unwrap_or(cpus);
         whole.max(2).min(cpus)
     });
-    Some((threads, told))
+    Some((threads, told.map(|(_, word)| word)))
+}
+
+/// How many threads a variable tells Go to run at once; 0 tells it nothing (runtime/proc.go, schedinit).
+fn told(variable: &str) -> Option<usize> {
+    let (name, number) = variable.split_once('=')?;
+    let number = number.parse().ok().filter(|number| *number > 0);
+    number.filter(|_| name == GO_SIZE)
 }
 
 /// The 26 of `go1.26.8`, from the program's own build information. Of a program only its headers and that are read.
@@ -140,4 +146,17 @@ pub(super) fn words(bytes: &[u8]) -> Vec<String> {
         .filter(|word| !word.is_empty())
         .map(|word| String::from_utf8_lossy(word).into_owned())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_is_told_a_number_above_0_or_nothing() {
+        assert_eq!(told("GOMAXPROCS=8"), Some(8));
+        for word in ["GOMAXPROCS=0", "GOMAXPROCS=-1", "GOMAXPROCS=", "GOGC=8"] {
+            assert_eq!(told(word), None, "{word}");
+        }
+    }
 }
