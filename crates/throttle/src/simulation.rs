@@ -302,8 +302,8 @@ impl<'a> Run<'a> {
 
     fn at(&mut self, after_ns: u64, event: Event) {
         self.sequence += 1;
-        self.events
-            .push(Reverse((self.now_ns + after_ns, self.sequence, event)));
+        let time_ns = self.now_ns.saturating_add(after_ns);
+        self.events.push(Reverse((time_ns, self.sequence, event)));
     }
 
     fn next_arrival(&mut self, pool: usize) {

@@ -242,3 +242,17 @@ fn the_roomiest_service_takes_at_least_the_most_that_is_tried() {
     assert_eq!(roomy.today.load_within_objective, most);
     assert_eq!(roomy.sharding[0].shards, 1);
 }
+
+#[test]
+fn what_comes_or_ends_after_all_time_is_no_error() {
+    let pools = vec![random(1, 1e-300, 1.0), random(1, 1.0, 1e300)];
+    let outcome = simulate(
+        &Service { pools },
+        &Host::new(2),
+        &Limit::cores(1.0),
+        10.0,
+        1,
+    );
+    assert!(outcome.latencies_us.iter().all(Vec::is_empty));
+    assert!(outcome.unfinished_us[0].is_empty() && !outcome.unfinished_us[1].is_empty());
+}

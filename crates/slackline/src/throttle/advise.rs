@@ -66,6 +66,11 @@ const THREADS_MAX: usize = 4 << 20;
 /// Jobs a second, beyond which the simulator takes hours. A choice of this command.
 const JOBS_PER_S_MAX: f64 = 1e6;
 
+/// The most CPU time of a job, in µs: an hour, as long as a recording may be.
+const DEMAND_MAX_US: f64 = 3.6e9;
+/// The longest recording that is taken in, in µs: a day.
+const DURATION_MAX_US: f64 = 8.64e10;
+
 /// A service with its limit and host, recorded or described.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -260,15 +265,25 @@ impl Known {
                 "{}: there may be 0 to {JOBS_PER_S_MAX} jobs a second",
                 at()
             );
+            ensure!(
+                has_demands(&pool.work),
+                "{}: the CPU time of a job must be between 0 and {DEMAND_MAX_US} µs",
+                at()
+            );
             if let throttle::Work::Recorded(jobs) = &pool.work {
+                ensure!(
+                    jobs.iter().all(|job| job.at_us >= 0.0),
+                    "{}: at_us counts from the beginning: it must not be below 0",
+                    at()
+                );
                 ensure!(
                     jobs.is_sorted_by(|a, b| a.at_us <= b.at_us),
                     "{}: the jobs must be in order of at_us",
                     at()
                 );
                 ensure!(
-                    self.duration_us > 0.0,
-                    "{}: recorded jobs need duration_us",
+                    self.duration_us > 0.0 && self.duration_us <= DURATION_MAX_US,
+                    "{}: recorded jobs need duration_us, above 0 and at most {DURATION_MAX_US}",
                     at()
                 );
             }
@@ -324,6 +339,17 @@ fn jobs_per_s(work: &throttle::Work) -> f64 {
         throttle::Work::Recorded(_) => 0.0,
         throttle::Work::Random { per_s, .. } => *per_s,
         throttle::Work::Batches { every_us, jobs, .. } => *jobs as f64 * 1e6 / every_us,
+    }
+}
+
+/// Whether each of a pool's jobs has a CPU time that can be simulated.
+fn has_demands(work: &throttle::Work) -> bool {
+    let is_demand = |us: f64| (0.0..=DEMAND_MAX_US).contains(&us);
+    match work {
+        throttle::Work::Recorded(jobs) => jobs.iter().all(|job| is_demand(job.cpu_us)),
+        throttle::Work::Random { demand, .. } | throttle::Work::Batches { demand, .. } => {
+            is_demand(demand.mean_us())
+        }
     }
 }
 

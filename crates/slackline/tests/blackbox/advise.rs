@@ -119,6 +119,25 @@ fn what_is_wrong_with_a_described_service_is_named() {
     advise(&toy, &service, &[])
         .with_code(2)
         .saying(&["service.pools[0] (worker): there may be 0 to 1000000 jobs a second"]);
+    for cpu_us in [1e300, -1.0] {
+        let mut service = described();
+        service["service"]["pools"][0]["work"]["random"]["demand"]["fixed"]["cpu_us"] =
+            json!(cpu_us);
+        advise(&toy, &service, &[])
+            .with_code(2)
+            .saying(&["service.pools[0] (worker): the CPU time of a job must be between 0 and"]);
+    }
+    let mut service = described();
+    service["duration_us"] = json!(1e6);
+    for (job, wrong) in [
+        (json!({ "at_us": 1, "cpu_us": -1 }), "the CPU time of a job"),
+        (json!({ "at_us": -1, "cpu_us": 1 }), "at_us"),
+    ] {
+        service["service"]["pools"][0]["work"] = json!({ "recorded": [job] });
+        advise(&toy, &service, &[])
+            .with_code(2)
+            .saying(&["service.pools[0] (worker): ", wrong]);
+    }
     // Keys that mean nothing, wherever they are, and where what is wrong is.
     for path in [
         "",
