@@ -53,7 +53,7 @@ pub(crate) fn url(text: &str) -> Result<String, String> {
 /// No run is longer, and no answer waited for longer: a week.
 const SECONDS_MAX: f64 = 604_800.0;
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok();
     seconds
         .filter(|seconds| *seconds > 0.0 && *seconds <= SECONDS_MAX)

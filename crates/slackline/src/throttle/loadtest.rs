@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     start: f64,
     /// Length of one run at one rate, in seconds.
-    #[arg(long, default_value_t = 10.0, value_name = "S")]
+    #[arg(long, default_value_t = 10.0, value_parser = load::seconds, value_name = "S")]
     step_s: f64,
     /// How close the capacity is found, relatively.
     #[arg(long, default_value_t = 0.05, value_name = "SHARE")]
@@ -122,7 +122,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     };
     positive("--slo-p99-ms", arguments.slo_p99_ms)?;
     positive("--start", arguments.start)?;
-    positive("--step-s", arguments.step_s)?;
     positive("--tolerance", arguments.tolerance)?;
     ensure!(
         (0.0..1.0).contains(&arguments.errors_max),
@@ -140,12 +139,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     );
     crate::ensure_writable(&[arguments.json.as_deref(), arguments.html.as_deref()])?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
-    let begun = put(arguments, 0);
-    if let (Ok(()), Some(watched)) = (&begun, &arguments.watched) {
+    if let Err(error) = put(arguments, 0) {
+        // Where it fails, there is nothing to put back yet.
+        return interrupt.signal().map(Done::Signal).ok_or(error);
+    }
+    if let Some(watched) = &arguments.watched {
         // Not earlier: where --before starts the service, there is no group until now. Not later: searches take hours.
         watch::group_of(&Roots::default(), watched)?;
     }
-    let report = begun.and_then(|()| measure(arguments, &interrupt));
+    let report = measure(arguments, &interrupt);
     // Also after an error or a signal: the service is left as it was found.
     let put_back = put(arguments, 0);
     let done = match (report, interrupt.signal()) {

@@ -241,6 +241,22 @@ fn a_service_that_cannot_be_put_back_takes_no_result_with_it() {
     let (ended, _) = loadtest_of_a_change(&toy, &fails_at(2), "echo worse; exit 1", &[]);
     let earlier = "slackline: --after: \"echo worse; exit 1\" ended with exit status: 1: worse";
     ended.with_code(4).saying(&[said, earlier]);
+    // Before anything was changed, nothing is to be put back.
+    std::fs::remove_file(toy.path("count")).unwrap();
+    let (ended, times) = loadtest_of_a_change(&toy, &fails_at(1), "true", &[]);
+    let ended = ended.with_code(2).saying(&["--before: ", "broken"]);
+    assert!(!ended.stderr.contains("put back"), "{}", ended.stderr);
+    assert_eq!(times, 1);
+}
+
+#[test]
+fn a_step_is_as_long_as_a_run_may_be() {
+    let toy = Toy::new();
+    let mut command = toy.slackline(&["throttle", "loadtest", "--url", "http://127.0.0.1:1/"]);
+    command.args(["--slo-p99-ms", "5", "--step-s", "1e300"]);
+    Ended::of(command)
+        .with_code(2)
+        .saying(&["'1e300' for '--step-s", "at most 604800"]);
 }
 
 #[test]
