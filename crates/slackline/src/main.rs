@@ -192,22 +192,31 @@ fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Files that a command writes at its end can be written: minutes or hours later is too late to find out. What is in them stays
-/// until then, and those that are not there yet are not made.
+/// until then, and those that are not there yet are not made. One file is not given twice: the second would replace the first.
 fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
+    let mut places = std::collections::HashSet::new();
     for file in files
         .iter()
         .flatten()
         .filter(|file| file.as_os_str() != "-")
     {
         let is_new = std::fs::symlink_metadata(file).is_err();
-        std::fs::OpenOptions::new()
+        let place = std::fs::OpenOptions::new()
             .append(true)
             .create(true)
             .open(file)
+            .and_then(|_| std::fs::canonicalize(file))
             .with_context(|| format!("{}", file.display()))?;
+        // What is written to a device is not replaced.
+        let is_other = !place.is_file() || places.insert(place);
         if is_new {
             std::fs::remove_file(file).with_context(|| format!("{}", file.display()))?;
         }
+        anyhow::ensure!(
+            is_other,
+            "{} is given for two things that are written: the second would replace the first",
+            file.display()
+        );
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Help, `check`, `schema`, usage errors: nothing that changes a host.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::toy::{Ended, Toy};
@@ -175,6 +177,21 @@ json = { latency_p99_us = "p99" }
 [objective]
 metric = "latency_p99_us"
 "#;
+
+#[test]
+fn one_file_is_not_written_twice() {
+    let toy = Toy::new();
+    let (file, again) = (toy.path("seen"), toy.path("./seen"));
+    let watch = |json: &Path, html: &Path| {
+        let mut command = toy.slackline(&["throttle", "watch", "--cgroup", "no/such-group"]);
+        command.arg("--json").arg(json).arg("--html").arg(html);
+        Ended::of(command).with_code(2)
+    };
+    watch(&file, &again).saying(&["seen is given for two things that are written"]);
+    assert!(!file.exists());
+    let device = Path::new("/dev/null");
+    watch(device, device).saying(&["no control group"]);
+}
 
 #[test]
 fn check_names_file_line_and_key() {
