@@ -49,6 +49,27 @@ pub enum HostError {
         /// What is there now.
         found: String,
     },
+    /// A file of which replacing would lose something.
+    #[error("{} cannot be replaced: {why}", path.display())]
+    Irreplaceable {
+        /// The file.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: &'static str,
+    },
+    /// The file that is to take another one's place cannot be given its extended attribute.
+    #[error(
+        "{} is not replaced, as its extended attribute {name} would be lost: {}{}",
+        path.display(), describe(*errno), advice(*errno)
+    )]
+    Attribute {
+        /// The file.
+        path: PathBuf,
+        /// The attribute, e.g. `system.posix_acl_access`.
+        name: String,
+        /// The kernel's error number.
+        errno: i32,
+    },
     /// The knob does not exist on this host.
     #[error("{knob} does not exist here ({}): this kernel lacks it, or its name is misspelt; remove it from the experiment", path.display())]
     Absent {
@@ -209,6 +230,7 @@ impl HostError {
             Self::Read { errno, .. }
             | Self::Write { errno, .. }
             | Self::Journal { errno, .. }
+            | Self::Attribute { errno, .. }
             | Self::Affinity { errno, .. } => Some(*errno),
             _ => None,
         }

@@ -37,8 +37,8 @@ pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
 pub use error::HostError;
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{
-    Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, fingerprint, replace_private,
-    replace_synced,
+    Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, check_replaceable, fingerprint,
+    replace_private, replace_synced,
 };
 pub use knob::Knob;
 pub use lock::Lock;

@@ -1,17 +1,25 @@
 //! Replacing the contents of an ordinary file, undoably: the old contents are kept below the state directory, and the
-//! file changes by a rename, so that nobody ever sees half of it. Mode and owner are kept; access-control lists and
-//! extended attributes are not.
+//! file changes by a rename, so that nobody ever sees half of it. Owner, mode and extended attributes, access-control lists
+//! and capabilities among them, are kept; a file with several hard links, of which a rename changes one, is refused.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
+use rustix::io::Errno;
 
 use super::record::{Action, Record};
 use super::{Journal, replace_private, sync_directory, write_synced};
 use crate::error::{HostError, is_absence};
 use crate::knob::Knob;
+
+/// How long an attribute and a list of their names may be (include/uapi/linux/limits.h, `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const XATTR_SIZE_MAX_BYTES: usize = 65_536;
+const XATTR_LIST_MAX_BYTES: usize = 65_536;
 
 /// The file that a path really means: a symbolic link is followed, so that the link itself stays.
 pub(super) fn target(path: &Path) -> PathBuf {
@@ -41,6 +49,25 @@ pub fn fingerprint(path: &Path) -> io::Result<String> {
     Ok(format!("{:016x}", fnv(&fs::read(path)?)))
 }
 
+/// An error if [`Journal::replace_file`] would refuse the file that is there.
+///
+/// # Errors
+///
+/// [`HostError::Irreplaceable`]; [`HostError::Read`] where nobody can tell.
+pub fn check_replaceable(path: &Path) -> Result<(), HostError> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.nlink() > 1 && metadata.is_file() => {
+            Err(HostError::Irreplaceable {
+                path: path.to_owned(),
+                why: "it has several hard links, and the others would not follow: make it a file of its own (cp -a it, and mv the copy over it)",
+            })
+        }
+        Ok(_) => Ok(()),
+        Err(error) if is_absence(&error) => Ok(()),
+        Err(error) => Err(HostError::read(path, &error)),
+    }
+}
+
 /// A file that stays replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Former {
@@ -57,7 +84,8 @@ impl Journal {
     /// # Errors
     ///
     /// [`HostError::Journal`] where the old contents cannot be saved (the file was not touched);
-    /// [`HostError::Disturbed`] where somebody else has changed it since it was replaced; [`HostError::Read`]; [`HostError::Write`].
+    /// [`HostError::Disturbed`] where somebody else has changed it since it was replaced; [`HostError::Irreplaceable`] and
+    /// [`HostError::Attribute`] (it was not touched); [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
         let path = target(path);
         let is_known = self.pendings.list.iter().any(
@@ -69,7 +97,10 @@ impl Journal {
                 self.check_file(&path, &found)?;
                 None
             }
-            Ok(old) => Some(self.save(&old)?),
+            Ok(old) => {
+                check_replaceable(&path)?;
+                Some(self.save(&old)?)
+            }
             Err(error) if is_absence(&error) => None,
             Err(error) => return Err(HostError::read(&path, &error)),
         };
@@ -80,7 +111,7 @@ impl Journal {
         })?;
         if let Err(error) = replace(&path, contents) {
             self.append(Record::Refused { of: seq })?;
-            return Err(HostError::write(&path, "new contents", &error));
+            return Err(error);
         }
         self.append(Record::Done {
             of: seq,
@@ -210,23 +241,25 @@ pub(super) fn temporary(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.slackline"))
 }
 
-pub(super) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+pub(super) fn replace(path: &Path, contents: &[u8]) -> Result<(), HostError> {
+    let failed = |error: io::Error| HostError::write(path, "new contents", &error);
     let temporary = temporary(path);
-    let written =
-        write_beside(path, &temporary, contents).and_then(|()| fs::rename(&temporary, path));
+    let written = write_beside(path, &temporary, contents)
+        .and_then(|()| fs::rename(&temporary, path).map_err(failed));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
     written?;
-    path.parent().map_or(Ok(()), sync_directory)
+    path.parent().map_or(Ok(()), sync_directory).map_err(failed)
 }
 
-fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> io::Result<()> {
+fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> Result<(), HostError> {
+    let failed = |error: io::Error| HostError::write(path, "new contents", &error);
     let old = match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => Some(metadata),
-        Ok(_) => return Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        Ok(_) => return Err(failed(io::Error::from_raw_os_error(libc::EISDIR))),
         Err(error) if is_absence(&error) => None,
-        Err(error) => return Err(error),
+        Err(error) => return Err(failed(error)),
     };
     let _ = fs::remove_file(temporary);
     // create_new: in a directory that others can write to, a planted link is an error. A secret stays private while
@@ -236,11 +269,67 @@ fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> io::Result<()
         .write(true)
         .create_new(true)
         .mode(mode)
-        .open(temporary)?;
-    file.write_all(contents)?;
+        .open(temporary)
+        .map_err(failed)?;
+    file.write_all(contents).map_err(failed)?;
     if let Some(old) = old {
-        fchown(&file, Some(old.uid()), Some(old.gid()))?;
-        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
+        // In this order: a new owner ends capabilities, and a mode says of a file with an access-control list how much of it
+        // counts, which without the list would be what the group may do.
+        fchown(&file, Some(old.uid()), Some(old.gid())).map_err(failed)?;
+        let from = File::open(path).map_err(failed)?;
+        copy_attributes(&from, &file).map_err(|(name, errno)| HostError::Attribute {
+            path: path.to_owned(),
+            name,
+            errno: errno.raw_os_error(),
+        })?;
+        file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))
+            .map_err(failed)?;
     }
-    file.sync_all()
+    file.sync_all().map_err(failed)
 }
+
+/// Gives a file the extended attributes of another one, and takes from it what it inherited from its directory. An error has
+/// the attribute's name.
+fn copy_attributes(from: &File, to: &File) -> Result<(), (String, Errno)> {
+    let (wanted, inherited) = (attributes(from)?, attributes(to)?);
+    let failed = |name: &str| {
+        let name = name.to_owned();
+        move |errno| (name, errno)
+    };
+    for name in inherited.keys().filter(|name| !wanted.contains_key(*name)) {
+        fremovexattr(to, name.as_str()).map_err(failed(name))?;
+    }
+    for (name, value) in &wanted {
+        // A label that is right already takes no privilege.
+        if inherited.get(name) != Some(value) {
+            fsetxattr(to, name.as_str(), value, XattrFlags::empty()).map_err(failed(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The extended attributes of a file, but for those that the kernel computes of its contents and inode (security/integrity).
+fn attributes(file: &File) -> Result<BTreeMap<String, Vec<u8>>, (String, Errno)> {
+    let mut names = Vec::with_capacity(XATTR_LIST_MAX_BYTES);
+    match flistxattr(file, spare_capacity(&mut names)) {
+        Ok(_) => {}
+        // The file system has none.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(BTreeMap::new()),
+        Err(errno) => return Err(("list".to_owned(), errno)),
+    }
+    let names = String::from_utf8_lossy(&names);
+    let mut found = BTreeMap::new();
+    for name in names.split_terminator('\0') {
+        if matches!(name, "security.ima" | "security.evm") {
+            continue;
+        }
+        let mut value = Vec::with_capacity(XATTR_SIZE_MAX_BYTES);
+        fgetxattr(file, name, spare_capacity(&mut value))
+            .map_err(|errno| (name.to_owned(), errno))?;
+        found.insert(name.to_owned(), value);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -309,10 +309,9 @@ impl Journal {
         }
         if !dry_run {
             match original {
-                Some(contents) => replace(path, &contents),
-                None => fs::remove_file(path),
+                Some(contents) => replace(path, &contents).map_err(errno)?,
+                None => fs::remove_file(path).map_err(|error| errno_of(&error))?,
             }
-            .map_err(|error| errno_of(&error))?;
         }
         Ok(RestoreOutcome::Restored)
     }

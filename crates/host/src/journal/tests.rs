@@ -1,7 +1,5 @@
 //! The journal on fake trees: round trips, crashes after any byte, drift, refusals, a full disk.
 
-use std::os::unix::fs::PermissionsExt;
-
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +10,7 @@ fn sysctl(name: &str) -> Knob {
 }
 
 /// A fake host with three knobs, and its state directory.
-fn host() -> (tempfile::TempDir, Roots, PathBuf) {
+pub(super) fn host() -> (tempfile::TempDir, Roots, PathBuf) {
     let (dir, roots) = fake(&[
         ("proc/sys/vm/a", "60\n"),
         ("proc/sys/vm/b", "0\t1\n"),
@@ -207,190 +205,6 @@ fn a_restore_that_fails_keeps_its_entry_for_the_next_attempt() {
     assert_eq!(journal.describe(), ["vm.a"]);
     assert!(journal.restore(&roots, false).unwrap().is_complete());
     assert_eq!(read(&roots, "a"), "60");
-}
-
-#[test]
-fn a_replaced_file_gets_its_contents_and_mode_back() {
-    let (dir, roots, state) = host();
-    let (config, made, link) = (
-        dir.path().join("nginx.conf"),
-        dir.path().join("made.conf"),
-        dir.path().join("link"),
-    );
-    fs::write(&config, "workers 1;").unwrap();
-    fs::set_permissions(&config, fs::Permissions::from_mode(0o640)).unwrap();
-    std::os::unix::fs::symlink(&config, &link).unwrap();
-    let mut journal = Journal::open(&state).unwrap();
-    journal.replace_file(&link, b"workers 2;").unwrap();
-    journal.replace_file(&config, b"workers 3;").unwrap();
-    journal.replace_file(&made, b"new").unwrap();
-    assert_eq!(fs::read(&config).unwrap(), b"workers 3;");
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!(
-        fs::metadata(&config).unwrap().permissions().mode() & 0o7777,
-        0o640
-    );
-    assert_eq!(fs::read_dir(state.join("files")).unwrap().count(), 1);
-    drop(journal);
-    let mut journal = Journal::open(&state).unwrap();
-    let report = journal.restore(&roots, false).unwrap();
-    assert!(
-        report
-            .items
-            .iter()
-            .all(|item| item.outcome == RestoreOutcome::Restored),
-        "{report:?}"
-    );
-    assert_eq!(fs::read(&config).unwrap(), b"workers 1;");
-    assert_eq!(
-        fs::metadata(&config).unwrap().permissions().mode() & 0o7777,
-        0o640
-    );
-    assert!(!made.exists() && !state.join("files").exists());
-
-    journal.replace_file(&config, b"workers 4;").unwrap();
-    fs::write(&config, "edited").unwrap();
-    let report = journal.restore(&roots, false).unwrap();
-    assert!(matches!(
-        report.items[0].outcome,
-        RestoreOutcome::ChangedByOther { .. }
-    ));
-    assert_eq!(fs::read(&config).unwrap(), b"edited");
-    assert!(matches!(
-        journal.replace_file(dir.path(), b""),
-        Err(HostError::Read { .. })
-    ));
-    let nowhere = journal.replace_file(&dir.path().join("no/such/file"), b"");
-    assert!(matches!(
-        nowhere,
-        Err(HostError::Write {
-            errno: libc::ENOENT,
-            ..
-        })
-    ));
-    assert!(journal.is_empty());
-}
-
-#[test]
-fn a_replaced_file_that_somebody_else_changed_is_not_replaced_again() {
-    let (dir, roots, state) = host();
-    let config = dir.path().join("nginx.conf");
-    fs::write(&config, "workers 1;").unwrap();
-    let mut journal = Journal::open(&state).unwrap();
-    journal.replace_file(&config, b"workers 2;").unwrap();
-    journal.check_files().unwrap();
-    fs::write(&config, "workers 1; # by hand").unwrap();
-    for disturbed in [
-        journal.check_files(),
-        journal.replace_file(&config, b"workers 3;"),
-    ] {
-        assert!(
-            matches!(disturbed, Err(HostError::Disturbed { .. })),
-            "{disturbed:?}"
-        );
-    }
-    drop(journal);
-    let mut journal = Journal::open(&state).unwrap();
-    let report = journal.restore(&roots, false).unwrap();
-    assert_eq!(report.changed_by_others().count(), 1);
-    assert_eq!(fs::read(&config).unwrap(), b"workers 1; # by hand");
-    // From here on that is what is there before.
-    journal.replace_file(&config, b"workers 3;").unwrap();
-    fs::remove_file(&config).unwrap();
-    journal.check_files().unwrap();
-    journal.replace_file(&config, b"workers 4;").unwrap();
-    assert!(journal.restore(&roots, false).unwrap().is_complete());
-    assert_eq!(fs::read(&config).unwrap(), b"workers 1; # by hand");
-}
-
-#[test]
-fn an_edit_after_a_replacement_that_was_cut_short_is_left_alone() {
-    let (dir, roots, state) = host();
-    let config = dir.path().join("nginx.conf");
-    fs::write(&config, "first").unwrap();
-    let path = state.join("journal.jsonl");
-    let cut = |contents: &str, kept_lines: usize| {
-        let mut journal = Journal::open(&state).unwrap();
-        journal.replace_file(&config, b"second").unwrap();
-        journal.replace_file(&config, b"third").unwrap();
-        drop(journal);
-        let text = fs::read_to_string(&path).unwrap();
-        let lines: Vec<&str> = text.split_inclusive('\n').take(kept_lines).collect();
-        fs::write(&path, lines.concat()).unwrap();
-        fs::write(&config, contents).unwrap();
-        let mut journal = Journal::open(&state).unwrap();
-        // Compacting forgets nothing of it.
-        journal.rewrite(journal.pendings.clone()).unwrap();
-        drop(journal);
-        let mut journal = Journal::open(&state).unwrap();
-        let report = journal.restore(&roots, false).unwrap();
-        (
-            report.items[0].outcome == RestoreOutcome::Restored,
-            fs::read_to_string(&config).unwrap(),
-        )
-    };
-    let first = || "first".to_owned();
-    assert_eq!(cut("second", 3), (true, first()));
-    assert_eq!(cut("third", 3), (true, first()));
-    assert_eq!(cut("by hand", 3), (false, "by hand".to_owned()));
-    fs::write(&config, "first").unwrap();
-    assert_eq!(cut("second", 1), (true, first()));
-    assert_eq!(cut("by hand", 1), (false, "by hand".to_owned()));
-}
-
-#[test]
-fn what_a_promoted_file_held_before_is_kept_if_somebody_else_wrote_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let (path, state) = (dir.path().join("f.conf"), dir.path().join("state"));
-    fs::write(&path, "# by hand\nthreads 4\n").unwrap();
-    let promoted = |contents: &str| {
-        let mut journal = Journal::open(&state).unwrap();
-        journal.replace_file(&path, b"tried").unwrap();
-        journal.replace_file(&path, contents.as_bytes()).unwrap();
-        let former = journal.promote_all().unwrap();
-        assert!(journal.is_empty());
-        assert_eq!(fs::read_to_string(&path).unwrap(), contents);
-        former.into_iter().map(|former| {
-            assert_eq!(former.path, path);
-            fs::read_to_string(former.kept).unwrap()
-        })
-    };
-    let kept = |contents: &str| promoted(contents).collect::<Vec<String>>();
-    assert_eq!(kept("threads 8\n"), ["# by hand\nthreads 4\n"]);
-    // Rolled back, and promoted again: that was ours.
-    assert!(kept("threads 4\n").is_empty());
-    assert!(kept("threads 8\n").is_empty());
-    fs::write(&path, "threads 8 # was 4\n").unwrap();
-    assert_eq!(kept("threads 9\n"), ["threads 8 # was 4\n"]);
-    // An index that cannot be read costs a copy.
-    fs::write(state.join("replaced/ours.json"), "{").unwrap();
-    assert_eq!(kept("threads 8\n"), ["threads 9\n"]);
-}
-
-#[test]
-fn a_knob_that_is_an_ordinary_file_comes_back_byte_for_byte() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("knob");
-    let knob = Knob::File(path.clone());
-    let state = dir.path().join("state");
-    // What is written last is another value, or the first one, of which only the end is missing.
-    for (contents, last) in [("5", "7"), ("  5 \n\n", "5"), ("5\n", "7"), ("a\t b", "c")] {
-        fs::write(&path, contents).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let mut journal = Journal::open(&state).unwrap();
-        for value in ["6", last] {
-            journal.write(&Roots::default(), &knob, value).unwrap();
-        }
-        drop(journal);
-        let mut journal = Journal::open(&state).unwrap();
-        let report = journal.restore(&Roots::default(), false).unwrap();
-        assert!(report.is_complete(), "{report:?}");
-        assert_eq!(fs::read_to_string(&path).unwrap(), contents);
-        assert_eq!(
-            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o640
-        );
-    }
 }
 
 #[test]
