@@ -102,14 +102,19 @@ pub(crate) fn lines(report: &RestoreReport, dry_run: bool) -> Vec<String> {
                 false => "restored",
             };
             let original = item.original.as_deref().map_or_else(String::new, |value| format!(" to {value}"));
+            let is_kept = if dry_run { "would be kept" } else { "is kept" };
+            let kept = item.kept.as_deref().map_or_else(String::new, |kept| {
+                format!("; what it held at first {is_kept} in {}", kept.display())
+            });
             match &item.outcome {
                 RestoreOutcome::Restored if dry_run => format!("{subject}: would be {done}{original}"),
                 RestoreOutcome::Restored => format!("{subject}: {done}{original}"),
                 RestoreOutcome::AlreadyOriginal => format!("{subject}: already as it was"),
                 RestoreOutcome::ChangedByOther { expected, found } => format!(
-                    "{subject}: left alone: someone else changed it from {expected} to {found}{}",
+                    "{subject}: left alone: someone else changed it from {expected} to {found}{}{kept}",
                     item.original.as_deref().map_or_else(String::new, |value| format!(" (it was {value} at first)"))
                 ),
+                RestoreOutcome::Vanished if item.kept.is_some() => format!("{subject}: gone, left so{kept}"),
                 RestoreOutcome::Vanished => format!("{subject}: gone, nothing to do"),
                 RestoreOutcome::Failed { errno } => format!(
                     "{subject}: COULD NOT BE RESTORED{original}: {}; it stays in the journal, try again",

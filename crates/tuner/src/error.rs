@@ -77,7 +77,7 @@ pub enum TunerError {
     Reapply(String),
     /// Somebody else changed a knob, or a templated file, while it was being tuned; it was left as found.
     #[error(
-        "{0} was changed by someone else during the experiment and is left as found: the measurements cannot be trusted"
+        "changed by someone else during the experiment, and left as found: {0}; the measurements cannot be trusted"
     )]
     Disturbed(String),
     /// What is in force between the rounds of a continuous experiment could not be put back, again and again.

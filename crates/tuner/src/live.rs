@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bayes_opt::Configuration;
-use host::{HostError, Journal, Knob, RestoreReport, Roots};
+use host::{HostError, Journal, Knob, RestoreOutcome, RestoreReport, RestoredItem, Roots};
 
 use crate::bench::{Arm, Bench};
 use crate::continuous::HostThen;
@@ -366,13 +366,19 @@ impl<'a> Live<'a> {
         self.undisturbed(&report)
     }
 
-    /// A knob that somebody else has changed meanwhile is an error.
+    /// A knob that somebody else has changed meanwhile is an error, and so is a file that was changed or removed; what it held
+    /// at first is named.
     fn undisturbed(&self, report: &RestoreReport) -> Result<(), TunerError> {
         // A controller that somebody else has come to use is no change of what is measured.
-        let mut changed = report.changed_by_others();
-        match changed.find(|item| item.knob.is_some()) {
-            Some(item) => Err(TunerError::Disturbed(item.subject.clone())),
-            None => Ok(()),
+        let changed = report.items.iter().filter(|item| {
+            item.kept.is_some()
+                || item.knob.is_some()
+                    && matches!(item.outcome, RestoreOutcome::ChangedByOther { .. })
+        });
+        let changed: Vec<String> = changed.map(RestoredItem::named).collect();
+        match changed.is_empty() {
+            true => Ok(()),
+            false => Err(TunerError::Disturbed(changed.join(", "))),
         }
     }
 

@@ -34,11 +34,16 @@ impl Undone {
     /// For a log; `None` where there was nothing.
     #[must_use]
     pub fn sentence(&self) -> Option<String> {
+        let kept = self.report.items.iter().filter(|item| item.kept.is_some());
+        let kept: Vec<String> = kept
+            .map(|item| format!("; left as someone else has it: {}", item.named()))
+            .collect();
         (!self.is_empty()).then(|| {
             format!(
-                "an earlier run was killed; undone: {} changes, {} processes",
+                "an earlier run was killed; undone: {} changes, {} processes{}",
                 self.report.items.len(),
-                self.orphans.len()
+                self.orphans.len(),
+                kept.concat()
             )
         })
     }

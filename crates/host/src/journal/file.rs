@@ -181,7 +181,7 @@ impl Journal {
 
     /// Keeps what replaced files held before, where somebody else wrote it: with what is to be undone the copies are forgotten.
     pub(super) fn keep_former(&self) -> Result<Vec<Former>, HostError> {
-        let directory = self.state_dir.join("replaced");
+        let directory = self.replaced();
         let failed = |error: io::Error| HostError::journal_io(&directory, &error);
         // What was left in files before, by their paths. Where that is not known, more is kept than has to be.
         let ours_path = directory.join("ours.json");
@@ -207,10 +207,7 @@ impl Journal {
             if old_fnv == *new_fnv || before == Some(old_fnv) {
                 continue;
             }
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let kept = directory.join(format!("{name}.{old_fnv:016x}"));
-            fs::create_dir_all(&directory).map_err(failed)?;
-            replace_private(&kept, &old).map_err(failed)?;
+            let kept = self.keep(path, &old).map_err(failed)?;
             let path = path.clone();
             former.push(Former { path, kept });
         }
@@ -220,6 +217,24 @@ impl Journal {
             replace_private(&ours_path, &text).map_err(failed)?;
         }
         Ok(former)
+    }
+
+    /// Keeps what a file held, beyond the journal, and says where.
+    pub(super) fn keep(&self, path: &Path, held: &[u8]) -> io::Result<PathBuf> {
+        let kept = self.kept_path(path, held);
+        fs::create_dir_all(self.replaced())?;
+        replace_private(&kept, held)?;
+        sync_directory(&self.state_dir)?;
+        Ok(kept)
+    }
+
+    pub(super) fn kept_path(&self, path: &Path, held: &[u8]) -> PathBuf {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        self.replaced().join(format!("{name}.{:016x}", fnv(held)))
+    }
+
+    fn replaced(&self) -> PathBuf {
+        self.state_dir.join("replaced")
     }
 
     fn save(&self, old: &[u8]) -> Result<String, HostError> {

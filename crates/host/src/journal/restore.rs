@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,20 @@ pub struct RestoredItem {
     pub since: String,
     /// What became of it.
     pub outcome: RestoreOutcome,
+    /// Where what it held at first is (in a dry run: would be) kept, of a file that somebody else changed or removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<PathBuf>,
+}
+
+impl RestoredItem {
+    /// The subject, with where what it held at first is kept.
+    #[must_use]
+    pub fn named(&self) -> String {
+        let kept = self.kept.as_ref().map_or_else(String::new, |kept| {
+            format!(" (what it held at first is kept in {})", kept.display())
+        });
+        format!("{}{kept}", self.subject)
+    }
 }
 
 /// Everything that was to be undone, in the order in which it was tried.
@@ -146,7 +160,17 @@ impl Journal {
         let mut kept = self.pendings.clone();
         kept.list.clear();
         for (pending, outcome) in list.iter().zip(outcomes).rev() {
-            let outcome = outcome.unwrap_or(RestoreOutcome::Failed { errno: libc::EIO });
+            let mut outcome = outcome.unwrap_or(RestoreOutcome::Failed { errno: libc::EIO });
+            let aside = match &outcome {
+                RestoreOutcome::ChangedByOther { .. } | RestoreOutcome::Vanished => {
+                    self.keep_first(roots, &pending.action, dry_run)
+                }
+                _ => Ok(None),
+            };
+            let aside = aside.unwrap_or_else(|errno| {
+                outcome = RestoreOutcome::Failed { errno };
+                None
+            });
             if matches!(outcome, RestoreOutcome::Failed { .. }) {
                 kept.list.insert(0, pending.clone());
             }
@@ -161,6 +185,7 @@ impl Journal {
                 original,
                 since,
                 outcome,
+                kept: aside,
             });
         }
         if !dry_run && !report.items.is_empty() {
@@ -254,6 +279,30 @@ impl Journal {
             // Accepted and not taken over: the nearest the kernel has for it.
             Some(_) => Err(libc::EINVAL),
         }
+    }
+
+    /// Keeps what a file held at first that is not restored, as somebody else changed or removed it: the copy that the journal has
+    /// of it goes with its entry.
+    fn keep_first(
+        &self,
+        roots: &Roots,
+        action: &Action,
+        dry_run: bool,
+    ) -> Result<Option<PathBuf>, i32> {
+        let (path, backup) = match action {
+            Action::File { path, backup, .. } => (path.clone(), backup),
+            Action::Write { knob, backup, .. } => (knob.path(roots), backup),
+            _ => return Ok(None),
+        };
+        let Some(backup) = backup else {
+            return Ok(None);
+        };
+        let first = self.saved(backup)?;
+        if dry_run {
+            return Ok(Some(self.kept_path(&path, &first)));
+        }
+        let kept = self.keep(&path, &first).map_err(|error| errno_of(&error))?;
+        Ok(Some(kept))
     }
 
     /// Changing the I/O scheduler of a device resets the files of its `iosched` directory (block/elevator.c), so what
@@ -376,7 +425,7 @@ fn undo_controller(
 
 fn undo_attach(
     roots: &Roots,
-    from: &[(std::path::PathBuf, std::path::PathBuf)],
+    from: &[(PathBuf, PathBuf)],
     dry_run: bool,
 ) -> Result<RestoreOutcome, i32> {
     let mut outcome = RestoreOutcome::AlreadyOriginal;

@@ -102,9 +102,13 @@ fn an_edit_of_a_templated_file_during_a_tune_stays_and_is_told() {
         edited = toy.path("edited").display(),
         file = file.display(),
     ));
-    let changed =
-        "service.conf was changed by someone else during the experiment and is left as found";
-    Ended::of(toy.tune(&[])).with_code(2).saying(&[changed]);
+    let ended = Ended::of(toy.tune(&[])).with_code(2).saying(&[
+        "changed by someone else during the experiment, and left as found: ",
+        "service.conf (what it held at first is kept in ",
+    ]);
+    let (_, kept) = ended.stderr.split_once("kept in ").unwrap();
+    let (kept, _) = kept.split_once(')').unwrap();
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "x = first\n");
     toy.restore();
     assert_eq!(std::fs::read_to_string(file).unwrap(), "x = mine\n");
 }

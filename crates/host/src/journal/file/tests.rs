@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use super::super::RestoreOutcome;
+use super::super::{RestoreOutcome, RestoreReport};
 use super::*;
 use crate::journal::tests::host;
 use crate::roots::Roots;
@@ -283,4 +283,64 @@ fn a_file_with_a_second_hard_link_is_refused_and_stays() {
     assert_eq!(fs::read(&path).unwrap(), b"first");
     fs::remove_file(other).unwrap();
     journal.replace_file(&path, b"second").unwrap();
+}
+
+#[test]
+fn what_a_file_held_at_first_is_kept_where_somebody_else_changed_or_removed_it() {
+    let (dir, roots, state) = host();
+    let path = |name: &str| dir.path().join(name);
+    let knob = |name: &str| Knob::File(path(name));
+    for name in ["edited", "gone", "knob", "gone-knob", "ours"] {
+        fs::write(path(name), format!(" the first {name} \n")).unwrap();
+    }
+    let mut journal = Journal::open(&state).unwrap();
+    for name in ["edited", "gone", "made", "ours"] {
+        journal.replace_file(&path(name), b"tried").unwrap();
+    }
+    for name in ["knob", "gone-knob"] {
+        journal
+            .write(&Roots::default(), &knob(name), "tried")
+            .unwrap();
+    }
+    for name in ["edited", "made", "knob"] {
+        fs::write(path(name), "tried, and a note\n").unwrap();
+    }
+    fs::remove_file(path("gone")).unwrap();
+    fs::remove_file(path("gone-knob")).unwrap();
+    drop(journal);
+    let mut journal = Journal::open(&state).unwrap();
+    let kept = |report: RestoreReport| {
+        assert!(report.is_complete(), "{report:?}");
+        let items = report.items.into_iter();
+        items
+            .filter_map(|item| {
+                let name = Path::new(&item.subject).file_name()?.to_str()?.to_owned();
+                Some((name, item.kept?))
+            })
+            .collect::<BTreeMap<_, _>>()
+    };
+    let dry = kept(journal.restore(&Roots::default(), true).unwrap());
+    assert!(!state.join("replaced").exists());
+    let kept = kept(journal.restore(&Roots::default(), false).unwrap());
+    assert_eq!(kept, dry);
+    assert!(journal.is_empty() && !state.join("files").exists());
+    let names: Vec<&str> = kept.keys().map(String::as_str).collect();
+    assert_eq!(names, ["edited", "gone", "gone-knob", "knob"]);
+    for (name, kept) in kept {
+        assert_eq!(
+            fs::read_to_string(kept).unwrap(),
+            format!(" the first {name} \n")
+        );
+    }
+
+    // What cannot be kept stays in the journal.
+    journal.replace_file(&path("ours"), b"tried").unwrap();
+    fs::write(path("ours"), "by hand").unwrap();
+    fs::remove_dir_all(state.join("replaced")).unwrap();
+    fs::write(state.join("replaced"), "in the way").unwrap();
+    let report = journal.restore(&roots, false).unwrap();
+    assert!(!report.is_complete() && !journal.is_empty());
+    fs::remove_file(state.join("replaced")).unwrap();
+    let report = journal.restore(&roots, false).unwrap();
+    assert!(report.is_complete() && report.items[0].kept.is_some());
 }
