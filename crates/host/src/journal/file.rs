@@ -21,11 +21,31 @@ use crate::knob::Knob;
 const XATTR_SIZE_MAX_BYTES: usize = 65_536;
 const XATTR_LIST_MAX_BYTES: usize = 65_536;
 
-/// The file that a path really means: a symbolic link is followed, so that the link itself stays.
-pub(super) fn target(path: &Path) -> PathBuf {
-    fs::canonicalize(path)
-        .or_else(|_| std::path::absolute(path))
-        .unwrap_or_else(|_| path.to_owned())
+/// The file that a path really means: a symbolic link is followed, so that the link itself stays, also where there is nothing
+/// at its end yet.
+pub(super) fn target(path: &Path) -> Result<PathBuf, HostError> {
+    let failed = |error: io::Error| HostError::read(path, &error);
+    let mut path = std::path::absolute(path).map_err(failed)?;
+    loop {
+        match fs::canonicalize(&path) {
+            Ok(found) => return Ok(found),
+            // Of links that lead in a circle the error is another one, so this ends.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        match fs::read_link(&path) {
+            Ok(link) => path = path.with_file_name(link),
+            Err(_) => break,
+        }
+    }
+    // The name that it has once it is made.
+    let directory = path
+        .parent()
+        .and_then(|parent| fs::canonicalize(parent).ok());
+    Ok(match (directory, path.file_name()) {
+        (Some(directory), Some(name)) => directory.join(name),
+        _ => path,
+    })
 }
 
 /// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): tells whether somebody else changed a file, which
@@ -87,7 +107,7 @@ impl Journal {
     /// [`HostError::Disturbed`] where somebody else has changed it since it was replaced; [`HostError::Irreplaceable`] and
     /// [`HostError::Attribute`] (it was not touched); [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
-        let path = target(path);
+        let path = target(path)?;
         let is_known = self.pendings.list.iter().any(
             |pending| matches!(&pending.action, Action::File { path: known, .. } if *known == path),
         );

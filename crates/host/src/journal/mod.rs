@@ -313,9 +313,9 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// [`HostError::Journal`].
+    /// [`HostError::Journal`]; [`HostError::Read`] of a link that leads nowhere.
     pub fn promote_file(&mut self, path: &Path) -> Result<(), HostError> {
-        let target = file::target(path);
+        let target = file::target(path)?;
         self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
     }
 

@@ -344,3 +344,41 @@ fn what_a_file_held_at_first_is_kept_where_somebody_else_changed_or_removed_it()
     let report = journal.restore(&roots, false).unwrap();
     assert!(report.is_complete() && report.items[0].kept.is_some());
 }
+
+#[test]
+fn a_link_to_a_file_that_is_not_there_yet_stays() {
+    let (dir, roots, state) = host();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir(path("run")).unwrap();
+    symlink("run", path("linked")).unwrap();
+    symlink("linked/second.conf", path("first.conf")).unwrap();
+    symlink(path("linked/made.conf"), path("run/second.conf")).unwrap();
+    symlink("circle.conf", path("circle.conf")).unwrap();
+    let mut journal = Journal::open(&state).unwrap();
+    for contents in ["tried", "tried again"] {
+        journal
+            .replace_file(&path("first.conf"), contents.as_bytes())
+            .unwrap();
+        assert_eq!(fs::read_to_string(path("run/made.conf")).unwrap(), contents);
+    }
+    assert_eq!(
+        journal.describe(),
+        [path("run/made.conf").display().to_string()]
+    );
+    let circle = journal.replace_file(&path("circle.conf"), b"tried");
+    assert!(
+        matches!(
+            circle,
+            Err(HostError::Read {
+                errno: libc::ELOOP,
+                ..
+            })
+        ),
+        "{circle:?}"
+    );
+    assert!(journal.restore(&roots, false).unwrap().is_complete());
+    assert!(!path("run/made.conf").exists());
+    for name in ["first.conf", "run/second.conf", "circle.conf"] {
+        assert!(fs::symlink_metadata(path(name)).unwrap().is_symlink());
+    }
+}
