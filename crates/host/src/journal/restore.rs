@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::Journal;
 use super::file::{fnv, in_words, replace, temporary};
 use super::group::{ControllerUse, controller_use, disable_controller};
 use super::record::{Action, Pending};
+use super::{Journal, sync_directory};
 use crate::cgroup_tree::below;
 use crate::error::{HostError, errno_of, is_absence};
 use crate::knob::{Knob, is_taken_as};
@@ -244,6 +244,10 @@ impl Journal {
             None => true,
         };
         if found == old && is_whole() {
+            // An undo that was killed may have put it there and not on disk.
+            if backup.is_some() && !dry_run {
+                sync_ordinary(&path).map_err(|error| errno_of(&error))?;
+            }
             return Ok(RestoreOutcome::AlreadyOriginal);
         }
         match &pending.left {
@@ -265,7 +269,8 @@ impl Journal {
             return Ok(RestoreOutcome::Restored);
         }
         let written = match &original {
-            Some(original) => write_bytes(&path, original),
+            // The journal has no copy any more once it is undone.
+            Some(original) => write_bytes(&path, original).and_then(|()| sync_ordinary(&path)),
             None => write_text(&path, old),
         };
         match written {
@@ -359,11 +364,18 @@ impl Journal {
         if !dry_run {
             match original {
                 Some(contents) => replace(path, &contents).map_err(errno)?,
-                None => fs::remove_file(path).map_err(|error| errno_of(&error))?,
+                None => fs::remove_file(path)
+                    .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
+                    .map_err(|error| errno_of(&error))?,
             }
         }
         Ok(RestoreOutcome::Restored)
     }
+}
+
+/// On return what an ordinary file holds is on disk.
+fn sync_ordinary(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
 }
 
 fn errno(error: HostError) -> i32 {

@@ -382,3 +382,51 @@ fn a_link_to_a_file_that_is_not_there_yet_stays() {
         assert!(fs::symlink_metadata(path(name)).unwrap().is_symlink());
     }
 }
+
+/// Runs a command on a path; whether it succeeded.
+fn does(command: &[&str], path: &Path) -> bool {
+    let output = std::process::Command::new(command[0])
+        .args(&command[1..])
+        .arg(path)
+        .output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_knob_that_is_an_ordinary_file_is_on_disk_before_the_journal_forgets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (back, disk) = (dir.path().join("back"), dir.path().join("disk"));
+    fs::create_dir(&back).unwrap();
+    fs::create_dir(&disk).unwrap();
+    // A disk that takes what is written to it until it is asked whether it has it: what it lies on is full.
+    let image = back.join("image");
+    let made = does(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"], &back)
+        && does(&["truncate", "-s", "16M"], &image)
+        && does(
+            &["mkfs.ext4", "-q", "-N", "16", "-O", "^has_journal"],
+            &image,
+        )
+        && does(&["mount", "-o", "loop", &image.to_string_lossy()], &disk);
+    if made {
+        fs::write(back.join("filler"), vec![0; 2 << 20]).unwrap_err();
+        let path = disk.join("knob");
+        fs::write(&path, " first\n").unwrap();
+        let result = std::panic::catch_unwind(|| {
+            let knob = Knob::File(path.clone());
+            let mut journal = Journal::open(&dir.path().join("state")).unwrap();
+            journal.write(&Roots::default(), &knob, "tried").unwrap();
+            let report = journal.restore(&Roots::default(), false).unwrap();
+            assert!(!report.is_complete() && !journal.is_empty(), "{report:?}");
+            fs::remove_file(back.join("filler")).unwrap();
+            fs::write(&path, "tried\n").unwrap();
+            let report = journal.restore(&Roots::default(), false).unwrap();
+            assert!(report.is_complete(), "{report:?}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), " first\n");
+        });
+        assert!(does(&["umount"], &disk) && does(&["umount"], &back));
+        result.unwrap();
+    } else {
+        println!("SKIP: a disk in a file needs root, mkfs.ext4 and a loop device");
+        does(&["umount"], &back);
+    }
+}
