@@ -99,6 +99,52 @@ fn a_group_throttles_a_process_and_is_removed() {
     assert!(CgroupReader::open(&roots, &group).is_err());
 }
 
+/// Between a parent and a child that allow one share only, of v1 neither the period nor the quota can go back alone.
+#[test]
+fn a_quota_between_others_comes_back() {
+    if is_missing("cgroup cpu controller", "making a group") {
+        return;
+    }
+    let roots = Roots::default();
+    let parent = format!("slackline-between-{}", std::process::id());
+    let groups = [
+        parent.clone(),
+        format!("{parent}/group"),
+        format!("{parent}/group/child"),
+    ];
+    let state = tempfile::tempdir().unwrap();
+    // The groups are another journal's: one that removes them has no values to put back.
+    let mut makes = Journal::open(&state.path().join("makes")).unwrap();
+    makes.make_cgroup(&roots, &groups[2]).unwrap();
+    let half = CpuQuota {
+        period_us: 100_000,
+        quota_us: Some(50_000),
+        burst_us: None,
+    };
+    let short = CpuQuota {
+        period_us: 20_000,
+        quota_us: Some(10_000),
+        burst_us: None,
+    };
+    for group in &groups {
+        for (knob, value) in half.writes(&roots, group).unwrap() {
+            makes.write(&roots, &knob, &value).unwrap();
+        }
+    }
+    let state_dir = state.path().join("state");
+    let mut journal = Journal::open(&state_dir).unwrap();
+    for (knob, value) in short.writes(&roots, &groups[1]).unwrap() {
+        journal.write(&roots, &knob, &value).unwrap();
+    }
+    drop(journal);
+    let report = Journal::open(&state_dir).unwrap().restore(&roots, false);
+    let found = CpuQuota::read(&roots, &groups[1]).unwrap();
+    assert!(makes.restore(&roots, false).unwrap().is_complete());
+    let report = report.unwrap();
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!((found.period_us, found.quota_us), (100_000, Some(50_000)));
+}
+
 #[test]
 fn a_running_process_is_moved_and_moved_back() {
     if is_missing("cgroup cpu controller", "moving a process") {

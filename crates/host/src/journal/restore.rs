@@ -141,10 +141,12 @@ impl Journal {
     ///
     /// [`HostError::Journal`] where the outcome cannot be recorded; what could not be undone is an item of the report.
     pub fn restore(&mut self, roots: &Roots, dry_run: bool) -> Result<RestoreReport, HostError> {
-        let list = &self.pendings.list;
-        let mut outcomes: Vec<Option<RestoreOutcome>> = vec![None; list.len()];
-        for _ in 0..PASSES {
-            for (pending, outcome) in list.iter().zip(&mut outcomes).rev() {
+        let mut outcomes: Vec<Option<RestoreOutcome>> = vec![None; self.pendings.list.len()];
+        for pass in 0..PASSES {
+            if pass > 0 && !dry_run {
+                self.lift_quotas(roots, &outcomes);
+            }
+            for (pending, outcome) in self.pendings.list.iter().zip(&mut outcomes).rev() {
                 if matches!(outcome, None | Some(RestoreOutcome::Failed { .. })) {
                     *outcome = Some(self.undo(roots, pending, dry_run));
                 }
@@ -152,14 +154,14 @@ impl Journal {
             let has_failed = |outcome: &Option<RestoreOutcome>| {
                 matches!(outcome, Some(RestoreOutcome::Failed { .. }))
             };
-            if list.len() < 2 || !outcomes.iter().any(has_failed) {
+            if outcomes.len() < 2 || !outcomes.iter().any(has_failed) {
                 break;
             }
         }
         let mut report = RestoreReport::default();
         let mut kept = self.pendings.clone();
         kept.list.clear();
-        for (pending, outcome) in list.iter().zip(outcomes).rev() {
+        for (pending, outcome) in self.pendings.list.iter().zip(outcomes).rev() {
             let mut outcome = outcome.unwrap_or(RestoreOutcome::Failed { errno: libc::EIO });
             let aside = match &outcome {
                 RestoreOutcome::ChangedByOther { .. } | RestoreOutcome::Vanished => {
@@ -192,6 +194,37 @@ impl Journal {
             self.rewrite(kept)?;
         }
         Ok(report)
+    }
+
+    /// On v1 the kernel takes a period and a quota one after the other and refuses either (EINVAL) that with the other one, which is
+    /// still the experiment's, exceeds the parent's share or falls below a child's (kernel/sched/core.c, `tg_cfs_schedulable_down`).
+    /// Without a quota the period is free, as on the way there ([`CpuQuota::writes`](crate::CpuQuota::writes)).
+    fn lift_quotas(&mut self, roots: &Roots, outcomes: &[Option<RestoreOutcome>]) {
+        let refused = Some(RestoreOutcome::Failed {
+            errno: libc::EINVAL,
+        });
+        let list = self.pendings.list.iter().zip(outcomes);
+        let refused = list.filter(|(_, outcome)| **outcome == refused);
+        let knobs: Vec<(String, String)> = refused
+            .filter_map(|(pending, _)| match &pending.action {
+                Action::Write {
+                    knob: Knob::Cgroup { group, file },
+                    ..
+                } => Some((group.clone(), file.clone())),
+                _ => None,
+            })
+            .collect();
+        for (group, file) in &knobs {
+            let period = (group.clone(), "cpu.cfs_period_us".to_owned());
+            if file == "cpu.cfs_quota_us" && knobs.contains(&period) {
+                let quota = Knob::Cgroup {
+                    group: group.clone(),
+                    file: file.clone(),
+                };
+                // Where this is refused as well, the next pass has no more success than the last one.
+                let _ = self.write(roots, &quota, "-1");
+            }
+        }
     }
 
     fn undo(&self, roots: &Roots, pending: &Pending, dry_run: bool) -> RestoreOutcome {
