@@ -118,7 +118,7 @@ impl<'a> Live<'a> {
             let template_is = format!("the template {}", template.display());
             [(path.display().to_string(), path), (template_is, template)]
         });
-        let files = files.filter_map(|(name, path)| Some((name, host::fingerprint(&path).ok()?)));
+        let files = files.filter_map(|(name, path)| Some((name, host::fingerprint(&path).ok()??)));
         HostThen {
             boot_id: host::boot_id(&self.roots),
             knobs: knobs.collect(),

@@ -3,7 +3,7 @@
 //! and capabilities among them, are kept; a file with several hard links, of which a rename changes one, is refused.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -61,12 +61,12 @@ pub(super) fn in_words(fnv: u64) -> String {
     format!("contents with hash {fnv:016x}")
 }
 
-/// The contents of a file in a few characters, to tell them from others.
+/// The contents of a file in a few characters, to tell them from others; `None` where there is none.
 ///
 /// # Errors
-/// It cannot be read.
-pub fn fingerprint(path: &Path) -> io::Result<String> {
-    Ok(format!("{:016x}", fnv(&fs::read(path)?)))
+/// [`HostError::Irreplaceable`] where it is not an ordinary file; [`HostError::Read`].
+pub fn fingerprint(path: &Path) -> Result<Option<String>, HostError> {
+    Ok(read_ordinary(path)?.map(|contents| format!("{:016x}", fnv(&contents))))
 }
 
 /// An error if [`Journal::replace_file`] would refuse the file that is there.
@@ -75,15 +75,36 @@ pub fn fingerprint(path: &Path) -> io::Result<String> {
 ///
 /// [`HostError::Irreplaceable`]; [`HostError::Read`] where nobody can tell.
 pub fn check_replaceable(path: &Path) -> Result<(), HostError> {
+    match ordinary(path)? {
+        Some(metadata) if metadata.nlink() > 1 => Err(HostError::Irreplaceable {
+            path: path.to_owned(),
+            why: "it has several hard links, and the others would not follow: make it a file of its own (cp -a it, and mv the copy over it)",
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// What an ordinary file is like; `None` where there is none.
+fn ordinary(path: &Path) -> Result<Option<Metadata>, HostError> {
     match fs::metadata(path) {
-        Ok(metadata) if metadata.nlink() > 1 && metadata.is_file() => {
-            Err(HostError::Irreplaceable {
-                path: path.to_owned(),
-                why: "it has several hard links, and the others would not follow: make it a file of its own (cp -a it, and mv the copy over it)",
-            })
-        }
-        Ok(_) => Ok(()),
-        Err(error) if is_absence(&error) => Ok(()),
+        Ok(metadata) if metadata.is_file() => Ok(Some(metadata)),
+        Ok(_) => Err(HostError::Irreplaceable {
+            path: path.to_owned(),
+            why: "it is a directory, a pipe, a socket or a device, not a file with contents",
+        }),
+        Err(error) if is_absence(&error) => Ok(None),
+        Err(error) => Err(HostError::read(path, &error)),
+    }
+}
+
+/// What an ordinary file holds; `None` where there is none. Whoever opens a pipe waits for its other end.
+pub(super) fn read_ordinary(path: &Path) -> Result<Option<Vec<u8>>, HostError> {
+    if ordinary(path)?.is_none() {
+        return Ok(None);
+    }
+    match fs::read(path) {
+        Ok(contents) => Ok(Some(contents)),
+        Err(error) if is_absence(&error) => Ok(None),
         Err(error) => Err(HostError::read(path, &error)),
     }
 }
@@ -105,24 +126,23 @@ impl Journal {
     ///
     /// [`HostError::Journal`] where the old contents cannot be saved (the file was not touched);
     /// [`HostError::Disturbed`] where somebody else has changed it since it was replaced; [`HostError::Irreplaceable`] and
-    /// [`HostError::Attribute`] (it was not touched); [`HostError::Read`]; [`HostError::Write`].
+    /// [`HostError::Attribute`] (it was not touched either); [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
         let path = target(path)?;
         let is_known = self.pendings.list.iter().any(
             |pending| matches!(&pending.action, Action::File { path: known, .. } if *known == path),
         );
-        let backup = match fs::read(&path) {
+        let backup = match read_ordinary(&path)? {
             // Only the first old contents are ever restored.
-            Ok(found) if is_known => {
+            Some(found) if is_known => {
                 self.check_file(&path, &found)?;
                 None
             }
-            Ok(old) => {
+            Some(old) => {
                 check_replaceable(&path)?;
                 Some(self.save(&old)?)
             }
-            Err(error) if is_absence(&error) => None,
-            Err(error) => return Err(HostError::read(&path, &error)),
+            None => None,
         };
         let seq = self.will(Action::File {
             path: path.clone(),
@@ -148,7 +168,7 @@ impl Journal {
     pub fn check_files(&self) -> Result<(), HostError> {
         for pending in &self.pendings.list {
             if let Action::File { path, .. } = &pending.action
-                && let Ok(found) = fs::read(path)
+                && let Ok(Some(found)) = read_ordinary(path)
             {
                 self.check_file(path, &found)?;
             }
@@ -290,12 +310,7 @@ pub(super) fn replace(path: &Path, contents: &[u8]) -> Result<(), HostError> {
 
 fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> Result<(), HostError> {
     let failed = |error: io::Error| HostError::write(path, "new contents", &error);
-    let old = match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => Some(metadata),
-        Ok(_) => return Err(failed(io::Error::from_raw_os_error(libc::EISDIR))),
-        Err(error) if is_absence(&error) => None,
-        Err(error) => return Err(failed(error)),
-    };
+    let old = ordinary(path)?;
     let _ = fs::remove_file(temporary);
     // create_new: in a directory that others can write to, a planted link is an error. A secret stays private while
     // its mode is not yet set.

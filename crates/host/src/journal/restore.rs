@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::file::{fnv, in_words, replace, temporary};
+use super::file::{fnv, in_words, read_ordinary, replace, temporary};
 use super::group::{ControllerUse, controller_use, disable_controller};
 use super::record::{Action, Pending};
 use super::{Journal, sync_directory};
@@ -372,12 +372,16 @@ impl Journal {
             // A crash in the middle of replacing leaves the copy.
             let _ = fs::remove_file(temporary(path));
         }
-        let read = |path: &Path| match fs::read(path) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if is_absence(&error) => Ok(None),
-            Err(error) => Err(errno_of(&error)),
+        let found = match read_ordinary(path) {
+            // A directory or a pipe in its place.
+            Err(HostError::Irreplaceable { why, .. }) => {
+                return Ok(RestoreOutcome::ChangedByOther {
+                    expected: in_words(ours_fnv[0]),
+                    found: format!("what cannot be replaced: {why}"),
+                });
+            }
+            found => found.map_err(errno)?,
         };
-        let found = read(path)?;
         let original = match backup {
             Some(name) => Some(self.saved(name)?),
             None => None,

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use bayes_opt::{Configuration, Settings, Space};
-use host::Roots;
+use host::{HostError, Roots};
 
 use super::continuous::check_continuous;
 use super::locate::Source;
@@ -517,6 +517,13 @@ fn check_target(
             .any(|other| other.path == file.path)
         {
             return Err(source.error(&key, format!("{:?} is written twice", file.path)));
+        }
+        // Of what may only be seen by another user nothing is said.
+        if templates == Templates::AreThere
+            && let Err(error @ HostError::Irreplaceable { .. }) =
+                host::check_replaceable(Path::new(&file.path))
+        {
+            return Err(source.error(&key, error.to_string()));
         }
     }
     for (index, step) in target.apply.iter().enumerate() {

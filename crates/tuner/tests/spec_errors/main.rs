@@ -617,6 +617,11 @@ fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
             attached,
             "target.files[1].path: \"/etc/conf\" is written twice",
         ),
+        (
+            "/dev/null",
+            attached,
+            "target.files[0].path: /dev/null cannot be replaced: it is a directory, a pipe, a socket or a device, not a file with contents",
+        ),
     ] {
         assert_eq!(file(path, rest), error);
     }

@@ -56,7 +56,7 @@ fn a_replaced_file_gets_its_contents_and_mode_back() {
     assert_eq!(fs::read(&config).unwrap(), b"edited");
     assert!(matches!(
         journal.replace_file(dir.path(), b""),
-        Err(HostError::Read { .. })
+        Err(HostError::Irreplaceable { .. })
     ));
     let nowhere = journal.replace_file(&dir.path().join("no/such/file"), b"");
     assert!(matches!(
@@ -429,4 +429,27 @@ fn a_knob_that_is_an_ordinary_file_is_on_disk_before_the_journal_forgets_it() {
         println!("SKIP: a disk in a file needs root, mkfs.ext4 and a loop device");
         does(&["umount"], &back);
     }
+}
+
+#[test]
+fn a_pipe_is_waited_for_by_nobody() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let (dir, roots, state) = host();
+    let path = dir.path().join("f.conf");
+    let pipe = || mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    pipe();
+    let mut journal = Journal::open(&state).unwrap();
+    let error = journal.replace_file(&path, b"tried").unwrap_err();
+    assert!(error.to_string().contains("a pipe"), "{error}");
+    // Put in place of a file that is tried.
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "first").unwrap();
+    journal.replace_file(&path, b"tried").unwrap();
+    fs::remove_file(&path).unwrap();
+    pipe();
+    journal.check_files().unwrap();
+    let report = journal.restore(&roots, false).unwrap();
+    assert_eq!(report.changed_by_others().count(), 1);
+    let kept = report.items[0].kept.as_ref().unwrap();
+    assert_eq!(fs::read_to_string(kept).unwrap(), "first");
 }
