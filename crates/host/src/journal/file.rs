@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -209,10 +209,10 @@ impl Journal {
         let failed = |error: io::Error| HostError::read(path, &error);
         let length_bytes = fs::metadata(path).map_err(failed)?.len();
         // Files of the kernel are 0 bytes long, or a page, whatever is read from them.
-        if length_bytes == 0 {
-            return Ok(None);
-        }
-        let contents = fs::read(path).map_err(failed)?;
+        let mut contents = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(length_bytes + 1).read_to_end(&mut contents))
+            .map_err(failed)?;
         match contents.len() as u64 == length_bytes {
             true => self.save(&contents).map(Some),
             false => Ok(None),

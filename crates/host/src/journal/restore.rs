@@ -303,7 +303,7 @@ impl Journal {
         }
         let written = match &original {
             // The journal has no copy any more once it is undone.
-            Some(original) => write_bytes(&path, original).and_then(|()| sync_ordinary(&path)),
+            Some(original) => write_ordinary(&path, original),
             None => write_text(&path, old),
         };
         match written {
@@ -410,9 +410,22 @@ impl Journal {
     }
 }
 
+fn write_ordinary(path: &Path, contents: &[u8]) -> io::Result<()> {
+    write_bytes(path, contents)?;
+    // One of the kernel's that was empty at first as well takes a newline only.
+    if contents.is_empty() && !fs::read(path)?.is_empty() {
+        return write_text(path, "");
+    }
+    sync_ordinary(path)
+}
+
 /// On return what an ordinary file holds is on disk.
 fn sync_ordinary(path: &Path) -> io::Result<()> {
-    fs::File::open(path)?.sync_all()
+    match fs::File::open(path)?.sync_all() {
+        // fsync(2): the kernel's own files have no disk.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        synced => synced,
+    }
 }
 
 fn errno(error: HostError) -> i32 {

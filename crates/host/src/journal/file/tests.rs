@@ -172,7 +172,14 @@ fn a_knob_that_is_an_ordinary_file_comes_back_byte_for_byte() {
     let knob = Knob::File(path.clone());
     let state = dir.path().join("state");
     // What is written last is another value, or the first one, of which only the end is missing.
-    for (contents, last) in [("5", "7"), ("  5 \n\n", "5"), ("5\n", "7"), ("a\t b", "c")] {
+    for (contents, last) in [
+        ("5", "7"),
+        ("  5 \n\n", "5"),
+        ("5\n", "7"),
+        ("a\t b", "c"),
+        ("", "7"),
+        ("\n", "7"),
+    ] {
         fs::write(&path, contents).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let mut journal = Journal::open(&state).unwrap();
