@@ -264,7 +264,10 @@ pub(crate) fn describe(errno: i32) -> String {
 fn journal_advice(errno: i32) -> &'static str {
     match errno {
         libc::ENOSPC | libc::EDQUOT => "; free space there, or choose another --state-dir",
-        libc::EACCES | libc::EPERM | libc::EROFS => "; run as root, or choose another --state-dir",
+        libc::EACCES | libc::EPERM => "; run as root, or choose another --state-dir",
+        libc::EROFS => {
+            "; it is read-only there: mount it for writing, or choose another --state-dir"
+        }
         _ => advice(errno),
     }
 }
@@ -309,6 +312,15 @@ mod tests {
             error.to_string(),
             "/var/lib/slackline/lock cannot be written: Permission denied (os error 13); \
              run as root, or choose another --state-dir; nothing is changed without a record of it"
+        );
+        let error = HostError::Journal {
+            path: "/var/lib/slackline/lock".into(),
+            errno: libc::EROFS,
+        };
+        assert_eq!(
+            error.to_string(),
+            "/var/lib/slackline/lock cannot be written: Read-only file system (os error 30); \
+             it is read-only there: mount it for writing, or choose another --state-dir; nothing is changed without a record of it"
         );
         let error = HostError::read(Path::new("/x"), &io::Error::from_raw_os_error(libc::EACCES));
         assert!(error.is_missing_privilege());
