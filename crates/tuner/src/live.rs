@@ -624,9 +624,11 @@ impl<'a> Live<'a> {
 }
 
 /// Where instances have their directories: beside the state directory, which only root may enter,
-/// because services drop privileges and must reach theirs.
+/// because services drop privileges and must reach theirs. By whatever name that is given, it is the same.
 pub fn scratch_root(state_dir: &Path) -> PathBuf {
-    let state_dir = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
+    let state_dir = std::fs::canonicalize(state_dir)
+        .or_else(|_| std::path::absolute(state_dir))
+        .unwrap_or_else(|_| state_dir.to_owned());
     let mut name = state_dir.file_name().unwrap_or_default().to_owned();
     name.push(".run");
     state_dir.with_file_name(name)

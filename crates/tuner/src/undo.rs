@@ -114,3 +114,19 @@ pub fn undo(state_dir: &Path, roots: &Roots, dry_run: bool) -> Result<Undone, Ho
         is_told,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_the_state_directory_has_no_instances_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let root = scratch_root(&real);
+        assert!(root.ends_with("real.run"));
+        assert_eq!(scratch_root(&link), root);
+    }
+}
