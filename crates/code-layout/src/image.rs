@@ -80,10 +80,10 @@ pub fn build_id(bytes: Vec<u8>) -> Option<BuildId> {
     Elf::parse(bytes).ok()?.build_id.map(BuildId)
 }
 
-/// Whether a file defines a function of that name; false where it is no x86-64 program.
+/// Whether a file defines a function of one of these names; false where it is no x86-64 program.
 #[must_use]
-pub fn defines(bytes: Vec<u8>, function: &str) -> bool {
-    Elf::parse(bytes).is_ok_and(|elf| elf.defines(function))
+pub fn defines(bytes: Vec<u8>, functions: &[&str]) -> bool {
+    Elf::parse(bytes).is_ok_and(|elf| functions.iter().any(|function| elf.defines(function)))
 }
 
 /// Whether anything in a file's headers speaks against laying it out again: quick, where [`Image::parse`] reads all code.

@@ -8,7 +8,7 @@ use crate::inject::{self, STUB_BYTES};
 use crate::manifest::{Manifest, Patch};
 use crate::maps::Mapping;
 use crate::process::Process;
-use crate::stop::{declined, not_stopping, one_stopped, state, stopped};
+use crate::stop::{declined, is_filtered, not_stopping, one_stopped, state, stopped};
 use crate::{Declined, RelayoutError, cave};
 
 /// How long a thread may take to leave the stub of one who was killed: some instructions, once it gets a CPU.
@@ -24,8 +24,11 @@ pub(crate) fn syscall(
     arguments: [u64; 6],
 ) -> Result<i64, RelayoutError> {
     let memory = &process.memory;
-    lay_stub(process, stub)?;
     let threads = threads_by_chance(process.pid)?;
+    if threads.is_empty() {
+        return Err(declined(process.pid, Declined::Seccomp));
+    }
+    lay_stub(process, stub)?;
     let (result, _) = one_stopped(process.pid, memory, &threads, |stopped| {
         let thread = stopped.threads[0];
         inject::syscall(stopped, thread, stub.address, number, arguments)
@@ -118,12 +121,13 @@ fn new_stub(process: &Process, maps: &[Mapping]) -> Result<Patch, RelayoutError>
     Ok(stub)
 }
 
-/// The threads of a process, in the order in which they are worth trying: those that sleep in a system call stop at once
-/// and have nothing better to do.
+/// The threads of a process that may do a system call, in the order in which they are worth trying: those that sleep in one stop
+/// at once and have nothing better to do.
 fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
     let roots = host::Roots::default();
     let mut threads = host::thread_ids(&roots, pid)?;
-    threads.retain(|thread| !host::is_io_worker(&roots, pid, *thread));
+    threads
+        .retain(|thread| !host::is_io_worker(&roots, pid, *thread) && !is_filtered(pid, *thread));
     threads.sort_by_cached_key(|thread| {
         crate::stop::status_field(pid, *thread, "State").is_none_or(|state| !state.starts_with('S'))
     });

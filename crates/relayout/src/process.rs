@@ -11,7 +11,7 @@ use host::{HostError, Roots};
 
 use crate::manifest::LoadedObject;
 use crate::maps::{self, Mapping};
-use crate::stop::{status_field, stopped};
+use crate::stop::{is_filtered, status_field, stopped};
 use crate::{Declined, Memory, RelayoutError};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address space.
@@ -163,7 +163,7 @@ impl Process {
         {
             return declined(Declined::Traced { tracer });
         }
-        if field("Seccomp") == "2" {
+        if is_filtered(pid, pid) {
             return declined(Declined::Seccomp);
         }
         if field("x86_Thread_features")

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::RelayoutError;
 use crate::calls::take_out_stub;
 use crate::inject;
 use crate::manifest::{Manifest, Patch, Region};
@@ -13,8 +12,9 @@ use crate::maps::Mapping;
 use crate::process::Process;
 use crate::region::is_ours;
 use crate::scan::Search;
-use crate::stop::{Stopped, stopped};
+use crate::stop::{Stopped, declined, is_filtered, stopped};
 use crate::unwinder::{Chain, unwinder_in};
+use crate::{Declined, RelayoutError};
 
 const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
 
@@ -58,14 +58,21 @@ pub(crate) fn unmap(
     take_out_stub(process, stub)?;
     let (result, _) = stopped(pid, memory, |process| {
         let is_reached = region.is_code && reaches(process, range, &maps)?;
+        let threads = process.threads.iter();
+        let mut free = threads
+            .filter(|thread| !is_filtered(pid, **thread))
+            .peekable();
         if process.is_group_stopped || is_reached {
             return Ok(None);
+        }
+        if free.peek().is_none() {
+            return Err(declined(pid, Declined::Seccomp));
         }
         chain.lay(process.memory)?;
         process.memory.write(stub.address, &stub.new.0)?;
         let arguments = [address, bytes, 0, 0, 0, 0];
         let mut done = Err(RelayoutError::Gone { pid });
-        for thread in &process.threads {
+        for thread in free {
             done = inject::syscall(process, *thread, stub.address, SYS_MUNMAP, arguments);
             // Its stack has no room: another's has.
             if !matches!(done, Err(RelayoutError::Memory { .. })) {

@@ -192,6 +192,12 @@ pub(crate) fn status_field(pid: u32, thread: u32, key: &str) -> Option<String> {
     Some(line.strip_prefix(':')?.trim().to_owned())
 }
 
+/// Whether a thread is under seccomp, each for itself: by a filter, or strictly (`SECCOMP_MODE_STRICT`), which takes all but four
+/// calls for a reason to end it. A kernel without seccomp says nothing.
+pub(crate) fn is_filtered(pid: u32, thread: u32) -> bool {
+    status_field(pid, thread, "Seccomp").is_some_and(|mode| mode != "0")
+}
+
 pub(crate) fn state(pid: u32, thread: u32) -> char {
     status_field(pid, thread, "State")
         .and_then(|text| text.chars().next())

@@ -27,6 +27,15 @@ use crate::{Memory, RelayoutError, ptrace};
 /// The function that libgcc calls.
 pub(crate) const FIND: &str = "_Unwind_Find_FDE";
 
+/// The functions that unwind (Itanium C++ ABI, "Exception Handling", 1.3; the last two are GCC's).
+const UNWINDS: [&str; 5] = [
+    "_Unwind_RaiseException",
+    "_Unwind_ForcedUnwind",
+    "_Unwind_Resume",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_Backtrace",
+];
+
 /// The first byte of a call with 32 bits of displacement, and its length.
 const CALL: u8 = 0xe8;
 const CALL_BYTES: usize = 5;
@@ -72,6 +81,9 @@ impl Unwinder {
         if let Some(known) = known.filter(is_there) {
             return Ok(Some(known.clone()));
         }
+        if is_another_called(process, objects, object)? {
+            return Ok(None);
+        }
         let unfit = |why: String| Err(process.unfit(&object.path, why));
         let image = process.image(object)?;
         let memory = &process.memory;
@@ -113,7 +125,7 @@ impl Unwinder {
             }
             let defines = |other: &&Object| {
                 let file = || process.file(other).unwrap_or_default();
-                other.path != object.path && code_layout::defines(file(), FIND)
+                other.path != object.path && code_layout::defines(file(), &[FIND])
             };
             if !unwinder.object.contains(value) {
                 unwinder.find = value;
@@ -144,6 +156,41 @@ impl Unwinder {
             self.returns.contains(word) && at.checked_sub(2).is_none_or(is_pushed)
         })
     }
+}
+
+/// Whether frames may be unwound by another object than libgcc, as libunwind has functions of the same names, and looks for
+/// frames by itself.
+fn is_another_called(
+    process: &Process,
+    objects: &[Object],
+    libgcc: &Object,
+) -> Result<bool, RelayoutError> {
+    let others = || objects.iter().filter(|other| other.path != libgcc.path);
+    let has_some = |other: &Object| {
+        let file = process.file(other).unwrap_or_default();
+        code_layout::defines(file, &UNWINDS)
+    };
+    if !others().any(has_some) {
+        return Ok(false);
+    }
+    let loaded = libgcc.loaded();
+    for object in others() {
+        // What cannot be read is not laid out again either, but it may unwind what is.
+        let Ok(image) = process.image(object) else {
+            return Ok(true);
+        };
+        let Some(bias) = object.load_bias(&image) else {
+            return Ok(true);
+        };
+        let slots = image.got_slots().iter();
+        for slot in slots.filter(|slot| UNWINDS.contains(&slot.symbol.as_str())) {
+            // One that the dynamic linker has not been asked for yet leads nowhere that is known.
+            if !loaded.contains(process.memory.word(slot.vaddr.wrapping_add(bias))?) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn led_by_others(slot: u64) -> String {

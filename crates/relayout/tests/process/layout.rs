@@ -357,3 +357,22 @@ fn a_second_process_of_the_program_is_laid_out_at_once_by_the_first_ones_profile
     assert!(!second.is_text_changed());
     second.assert_goes_on();
 }
+
+/// As libunwind is, where it is linked before libgcc or loaded first.
+#[test]
+fn a_program_that_another_object_unwinds_is_declined() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let options = ["-shared", "-fPIC"];
+    let other = talk::compile("cc", "unwinds.c", "unwinds.so", &options);
+    let path = Throws::compile("led");
+    let mut program = Throws::run(Command::new(path).env("LD_PRELOAD", other));
+    program.assert_goes_on();
+    let mut session = Session::open(&store, program.pid(), method(Some(4))).unwrap();
+    let error = session.look().unwrap_err().to_string();
+    assert!(
+        error.contains("its unwinder is not libgcc_s.so.1"),
+        "{error}"
+    );
+    program.assert_goes_on();
+}

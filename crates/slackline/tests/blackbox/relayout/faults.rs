@@ -206,6 +206,11 @@ fn status(toy: &Toy, pid: u32) -> Value {
 
 /// All its code is its files', and there is no memory of ours.
 fn assert_unchanged(pid: u32) {
+    assert_text_unchanged(pid);
+    assert!(!has_code_cache(&Process::open(pid).unwrap()));
+}
+
+fn assert_text_unchanged(pid: u32) {
     let process = Process::open(pid).unwrap();
     for object in process.objects().unwrap() {
         // What was deleted is read by the mapping itself, not by its name.
@@ -214,7 +219,6 @@ fn assert_unchanged(pid: u32) {
         };
         assert_eq!(process.text_difference(&object, &file).unwrap(), None);
     }
-    assert!(!has_code_cache(&process));
 }
 
 pub(super) fn has_code_cache(process: &Process) -> bool {
@@ -420,6 +424,37 @@ fn a_process_that_cannot_have_memory_for_code_is_declined() {
         Ended::of(rollback).with_code(0);
         program.quit();
     }
+}
+
+/// Services sandbox themselves once they have begun, or some of their threads.
+#[test]
+fn who_is_under_seccomp_is_asked_for_no_system_call() {
+    if !is_root() {
+        return;
+    }
+    let toy = Toy::new();
+    let mut program = Program::start(&["sandbox"]);
+    program.lay_out(&toy);
+    let before = program.rounds();
+    while program.rounds() == before {}
+    Ended::of(toy.slackline(&["relayout", "rollback", "--all"])).with_code(0);
+    program.assert_as_before();
+    program.quit();
+    let mut program = Program::start(&["plain"]);
+    program.lay_out(&toy);
+    program.say("s");
+    let rollback = toy.slackline(&["relayout", "rollback", "--all"]);
+    let rolled_back = Ended::of(rollback).with_code(0);
+    let said = &rolled_back.stdout;
+    assert!(
+        said.contains("restored to the original bytes") && said.contains("seccomp filter"),
+        "{said}"
+    );
+    let before = program.rounds();
+    while program.rounds() == before {}
+    // The memory stays.
+    assert_text_unchanged(program.pid);
+    program.quit();
 }
 
 #[test]

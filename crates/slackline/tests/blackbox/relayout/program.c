@@ -1,6 +1,6 @@
 // The process under test: two threads that run a few hundred functions in turn and abort on a wrong result, and one way of being
 // difficult, named by the first argument. Commands on standard input: "q" ends it with 0, "i" leaves it idle, "t"
-// has a child trace it; all but the first print how many rounds were done.
+// has a child trace it, "s" sandboxes it; all but the first print how many rounds were done.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -83,6 +83,26 @@ static void no_executable_memory(void) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) abort();
 }
 
+// From now on a call that gives or takes memory ends the process, of all its threads or of this one.
+static void sandboxed(int flags) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_munmap, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program)) abort();
+}
+
+// A thread that waits in a sandbox.
+static void *in_sandbox(void *unused) {
+    sandboxed(0);
+    for (;;) pause();
+    return unused;
+}
+
 // Maps all that is free within 2 GiB of its own code, and below the executable's reach.
 static void crowded(void) {
     const unsigned long here = (unsigned long)crowded & ~4095UL, reach = 3UL << 30;
@@ -161,12 +181,17 @@ int main(int argc, char **argv) {
     setvbuf(stdout, 0, _IOLBF, 0);
     if (!strcmp(mode, "crowded")) crowded();
     if (!strcmp(mode, "full")) full();
+    if (!strcmp(mode, "sandbox")) {
+        pthread_create(&thread, 0, in_sandbox, 0);
+        usleep(50000);
+    }
     if (strcmp(mode, "again")) puts("ready");
     char line[64];
     while (fgets(line, sizeof line, stdin)) {
         if (line[0] == 'q') _exit(0);
         if (line[0] == 'i') is_idle = 1;
         if (line[0] == 't') traced();
+        if (line[0] == 's') sandboxed(SECCOMP_FILTER_FLAG_TSYNC);
         printf("%ld\n", rounds);
     }
     _exit(3);
