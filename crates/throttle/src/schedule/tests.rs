@@ -218,3 +218,66 @@ fn what_ran_before_the_watch_counts_from_its_start() {
     schedule.take(104 * MS, switch(1, false, 0));
     assert_eq!(schedule.finish(110 * MS).cpu_us, 4000.0);
 }
+
+/// Whatever is seen, and whatever is missed, what is counted on the way is what a count of all says.
+#[test]
+fn counts_are_kept_whatever_comes() {
+    let mut state = 7_u64;
+    let mut draw = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    for _ in 0..300 {
+        let mut schedule = Schedule::new(0);
+        for step in 0..200 {
+            let thread = u32::try_from(draw(8)).unwrap();
+            let other = u32::try_from(draw(8)).unwrap();
+            let event = match draw(8) {
+                0 => Event::Wakeup { thread },
+                1 => Event::Fork {
+                    parent: thread,
+                    child: other,
+                },
+                2 if thread > 0 => {
+                    schedule.add(thread, ["a", "b"][usize::from(other > 3)]);
+                    continue;
+                }
+                3 if draw(4) == 0 => {
+                    schedule.forget(thread);
+                    continue;
+                }
+                _ => Event::Switch {
+                    cpu: usize::try_from(draw(3)).unwrap(),
+                    previous: thread,
+                    left: [Left::Runnable, Left::Sleeping, Left::Dead]
+                        [usize::try_from(draw(3)).unwrap()],
+                    next: other,
+                },
+            };
+            schedule.take(step * MS + draw(MS), event);
+            let in_state = |is_it: fn(&State) -> bool| {
+                let threads = schedule.threads.values();
+                threads.filter(|thread| is_it(&thread.state)).count()
+            };
+            assert_eq!(
+                (schedule.waiting, schedule.runnable),
+                (
+                    in_state(|state| matches!(state, State::Waiting { .. })),
+                    in_state(|state| *state != State::Sleeping)
+                )
+            );
+            let taken = schedule.cpus.values().filter(|cpu| cpu.is_taken).count();
+            let named: usize = schedule.names.iter().map(|name| name.threads).sum();
+            let unnamed: usize = schedule.names.iter().map(|name| name.unnamed).sum();
+            let without_name = schedule.threads.values().filter(|thread| !thread.is_named);
+            assert_eq!(
+                (schedule.taken, named, unnamed),
+                (taken, schedule.threads.len(), without_name.count())
+            );
+        }
+        let observed = schedule.finish(300 * MS);
+        assert!(observed.cores.mean() <= 3.0, "{}", observed.cores.mean());
+    }
+}
