@@ -37,6 +37,7 @@ mod session;
 mod status;
 mod stop;
 mod units;
+mod unused;
 mod unwinder;
 
 pub use cache::{CodeCache, Kept, Switched};

@@ -12,7 +12,7 @@ use crate::maps::Mapping;
 use crate::process::Process;
 use crate::region::is_ours;
 use crate::scan::Search;
-use crate::stop::{Stopped, declined, is_filtered, stopped};
+use crate::stop::{declined, is_filtered, stopped};
 use crate::unwinder::{Chain, unwinder_in};
 use crate::{Declined, RelayoutError};
 
@@ -40,15 +40,12 @@ pub(crate) fn unmap(
     // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
     // can only have been in the rest, where words stay in their place.
     if region.is_code {
-        if is_reached(process, range, &maps)? {
+        let Some(search) = past_threads(process, range, &maps)? else {
             return Ok(false);
-        }
-        let (guard, stacks) = guard_and_stacks(process)?;
-        let mut search = Search::new(range);
-        search.set_guard(guard);
+        };
         // Those lead there until the last moment.
         let slots = unwinder_in(&maps, manifest).map_or(&[][..], |unwinder| &unwinder.slots);
-        let found = search.everywhere(memory, pid, &maps, &stacks, slots)?;
+        let found = search.everywhere(memory, pid, &maps, slots)?;
         if found != Some(false) {
             return Ok(false);
         }
@@ -57,7 +54,7 @@ pub(crate) fn unmap(
     let chain = Chain::past(process, &maps, manifest, region)?;
     take_out_stub(process, stub)?;
     let (result, _) = stopped(pid, memory, |process| {
-        let is_reached = region.is_code && reaches(process, range, &maps)?;
+        let is_reached = region.is_code && Search::new(range).threads(process, &maps)?;
         let threads = process.threads.iter();
         let mut free = threads
             .filter(|thread| !is_filtered(pid, **thread))
@@ -87,49 +84,25 @@ pub(crate) fn unmap(
     Ok(result == Some(0))
 }
 
-/// The pointer guard, which all threads share, and each thread's stack pointer.
-fn guard_and_stacks(process: &Process) -> Result<(Option<u64>, Vec<u64>), RelayoutError> {
-    let (registers, _) = stopped(process.pid, &process.memory, |process| process.registers())?;
-    let guard = registers.first().and_then(|registers| {
-        let at = registers.fs_base + crate::scan::GUARD_OFFSET;
-        process.memory.word(at).ok()
-    });
-    Ok((
-        guard,
-        registers.iter().map(|registers| registers.rsp).collect(),
-    ))
-}
-
-fn is_reached(
+/// A search that found no address in one of the ranges in a register or on a stack that a thread is on, and knows what the
+/// threads left unused at that moment.
+fn past_threads<'a>(
     process: &Process,
-    ranges: &[Range<u64>],
+    ranges: &'a [Range<u64>],
     maps: &[Mapping],
-) -> Result<bool, RelayoutError> {
+) -> Result<Option<Search<'a>>, RelayoutError> {
     for attempt in 0..TRIES {
         if attempt > 0 {
             sleep(BETWEEN_TRIES);
         }
+        let mut search = Search::new(ranges);
         let (is_reached, _) = stopped(process.pid, &process.memory, |process| {
-            reaches(process, ranges, maps)
+            search.note_unused(process, maps)?;
+            search.threads(process, maps)
         })?;
         if !is_reached {
-            return Ok(false);
+            return Ok(Some(search));
         }
     }
-    Ok(true)
-}
-
-/// Whether a stopped process has an address in one of the ranges in a register or on a stack.
-fn reaches(
-    process: &Stopped<'_>,
-    ranges: &[Range<u64>],
-    maps: &[Mapping],
-) -> Result<bool, RelayoutError> {
-    let mut search = Search::new(ranges);
-    for thread in &process.threads {
-        if search.thread(process, *thread, maps)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(None)
 }

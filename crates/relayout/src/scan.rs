@@ -1,6 +1,17 @@
 //! Whether anything in a process may still lead into some of its memory: the conservative question before that memory is
 //! unmapped. Every word that has an address there for its value counts, and every word that is one once glibc's pointer
 //! guard is taken off (`setjmp` and its kind store addresses so; sysdeps/x86_64/pointer_guard.h in glibc).
+//!
+//! Two questions, because all of it takes too long for a stopped process: [`Search::threads`], what its threads have in
+//! registers and on the stacks that they are on, and [`Search::everywhere`], what all the rest has, while it runs. The answer
+//! holds where the first one is asked again afterwards: a return address stays in its place until its function has been
+//! returned to and has called again, which writes the next one there, and whoever runs meanwhile is on a stack that shows it.
+//!
+//! Nothing is left out for being "a stack": any memory may hold the stacks of coroutines, the running one's beside others.
+//! Only what threads left behind on their own stacks ([`unused`]) is, where return addresses of the past would keep memory
+//! for no reason, and only as long as nothing points there: who runs on an array in an outer frame of that very stack looks
+//! as if everything below were left behind, but needs its address to get back there. A return address that is found in vain
+//! keeps memory until the next try; one that is not found kills.
 
 use std::fs::File;
 use std::ops::Range;
@@ -10,6 +21,7 @@ use crate::inject::{RED_ZONE_BYTES, going_on};
 use crate::maps::{self, Mapping};
 use crate::ptrace;
 use crate::stop::Stopped;
+use crate::unused;
 use crate::{Memory, RelayoutError};
 
 /// Where glibc keeps the guard, from the thread pointer (`tcbhead_t` in sysdeps/x86_64/nptl/tls.h).
@@ -31,6 +43,10 @@ pub(crate) const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 pub(crate) struct Search<'a> {
     ranges: &'a [Range<u64>],
     guard: Option<u64>,
+    /// What is left out, in order of address, and whether something points there.
+    unused: Vec<(Range<u64>, bool)>,
+    /// From the first of it to the last.
+    unused_extent: Range<u64>,
 }
 
 impl<'a> Search<'a> {
@@ -39,26 +55,74 @@ impl<'a> Search<'a> {
         Self {
             ranges,
             guard: None,
+            unused: Vec::new(),
+            unused_extent: 0..0,
         }
     }
 
-    fn is_hit(&self, word: u64) -> bool {
+    /// Whether a word leads into what is looked for. Where it leads into an unused part instead, that is noted.
+    fn is_hit(&mut self, word: u64) -> bool {
+        let plain = self
+            .guard
+            .map_or(word, |guard| word.rotate_right(GUARD_ROTATION) ^ guard);
+        for address in [word, plain] {
+            // Most words are no such address, and there may be many threads.
+            if self.unused_extent.contains(&address) {
+                self.note_use(address);
+            }
+        }
         let is_inside = |address| self.ranges.iter().any(|range| range.contains(&address));
-        is_inside(word)
-            || self
-                .guard
-                .is_some_and(|guard| is_inside(word.rotate_right(GUARD_ROTATION) ^ guard))
+        is_inside(word) || is_inside(plain)
     }
 
-    fn is_in(&self, bytes: &[u8]) -> bool {
-        bytes
-            .chunks_exact(8)
-            .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
-            .any(|word| self.is_hit(word))
+    fn note_use(&mut self, address: u64) {
+        let behind = self.unused.partition_point(|(part, _)| part.end <= address);
+        if let Some((part, is_used)) = self.unused.get_mut(behind) {
+            *is_used |= part.contains(&address);
+        }
     }
 
-    /// Whether a register or the stack of a stopped thread has such an address.
-    pub(crate) fn thread(
+    fn is_in(&mut self, bytes: &[u8]) -> bool {
+        let words = bytes.as_chunks().0;
+        words
+            .iter()
+            .any(|word| self.is_hit(u64::from_le_bytes(*word)))
+    }
+
+    /// Notes what the threads of a stopped process do not use of their stacks, to leave it out [`Search::everywhere`].
+    pub(crate) fn note_unused(
+        &mut self,
+        process: &Stopped<'_>,
+        maps: &[Mapping],
+    ) -> Result<(), RelayoutError> {
+        self.leave_out(unused::parts(process, maps)?);
+        Ok(())
+    }
+
+    /// In order of address.
+    fn leave_out(&mut self, parts: Vec<Range<u64>>) {
+        self.unused_extent = match (parts.first(), parts.last()) {
+            (Some(first), Some(last)) => first.start..last.end,
+            _ => 0..0,
+        };
+        self.unused = parts.into_iter().map(|part| (part, false)).collect();
+    }
+
+    /// Whether a register of a stopped process, or a stack that one of its threads is on, has such an address.
+    pub(crate) fn threads(
+        &mut self,
+        process: &Stopped<'_>,
+        maps: &[Mapping],
+    ) -> Result<bool, RelayoutError> {
+        for thread in &process.threads {
+            if self.thread(process, *thread, maps)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn thread(
         &mut self,
         process: &Stopped<'_>,
         thread: u32,
@@ -82,7 +146,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether some memory holds such an address. What cannot be read (a guard page) holds none.
-    fn memory(&self, memory: &Memory, range: Range<u64>) -> Result<bool, RelayoutError> {
+    fn memory(&mut self, memory: &Memory, range: Range<u64>) -> Result<bool, RelayoutError> {
         let mut bytes = vec![0; CHUNK];
         let mut at = range.start;
         while at < range.end {
@@ -106,71 +170,90 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Whether any writable private memory holds such an address: the stacks of coroutines and what `setjmp` saved live
-    /// there. `None` where there is too much of it to tell. Pages that were never touched are not read, and not the `stacks`
-    /// of threads (an address in each): what lies below their stack pointers is nobody's any more; nor the words at `except`.
+    /// Whether any writable private memory holds such an address, but for unused parts that nothing points to, and for the
+    /// words at `except`. `None` where there is too much of it to tell. Pages that were never touched are not read.
     pub(crate) fn everywhere(
-        &self,
+        mut self,
         memory: &Memory,
         pid: u32,
         maps: &[Mapping],
-        stacks: &[u64],
         except: &[u64],
     ) -> Result<Option<bool>, RelayoutError> {
         let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else {
             return Ok(None);
         };
+        let searched = |map: &&Mapping| map.is_writable && map.is_private && map.is_readable;
+        let mut areas: Vec<Range<u64>> = maps
+            .iter()
+            .filter(searched)
+            .map(|map| map.start..map.end)
+            .collect();
         let mut left_bytes = SEARCHED_BYTES_MAX;
-        for map in maps {
-            let is_stack = stacks.iter().any(|address| map.contains(*address));
-            if !(map.is_writable && map.is_private && map.is_readable) || is_stack {
-                continue;
-            }
-            for run in touched(&pagemap, map) {
+        self.unused.retain(|(_, is_used)| !is_used);
+        while !areas.is_empty() {
+            let words = except.iter().map(|word| *word..word + 8);
+            let unused = self.unused.iter().map(|(part, _)| part.clone());
+            let mut holes: Vec<Range<u64>> = words.chain(unused).collect();
+            holes.sort_unstable_by_key(|hole| hole.start);
+            for run in areas.drain(..).flat_map(|area| touched(&pagemap, area)) {
                 left_bytes = match left_bytes.checked_sub(run.end - run.start) {
                     Some(left_bytes) => left_bytes,
                     None => return Ok(None),
                 };
-                for part in around(run, except) {
+                for part in around(run, &holes) {
                     if self.memory(memory, part)? {
                         return Ok(Some(true));
                     }
                 }
             }
+            // What turned out to be used after all.
+            let used = self.unused.extract_if(.., |(_, is_used)| *is_used);
+            areas.extend(used.map(|(part, _)| whole_pages(&part)));
         }
         Ok(Some(false))
     }
+}
 
-    /// The guard of a thread, for [`Search::everywhere`].
-    pub(crate) fn set_guard(&mut self, guard: Option<u64>) {
-        self.guard = guard;
+/// The pages that a range is in.
+fn whole_pages(range: &Range<u64>) -> Range<u64> {
+    let page = PAGE as u64;
+    range.start / page * page..range.end.next_multiple_of(page)
+}
+
+/// A range without some holes, which are in order and apart.
+fn around(range: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut parts = Vec::new();
+    let mut at = range.start;
+    let behind = holes.partition_point(|hole| hole.end <= range.start);
+    let inside = holes[behind..]
+        .iter()
+        .take_while(|hole| hole.start < range.end);
+    for hole in inside {
+        if at < hole.start {
+            parts.push(at..hole.start);
+        }
+        at = hole.end;
     }
+    if at < range.end {
+        parts.push(at..range.end);
+    }
+    parts
 }
 
-/// A range without some words.
-fn around(range: Range<u64>, except: &[u64]) -> Vec<Range<u64>> {
-    let mut inside: Vec<u64> = except.to_vec();
-    inside.retain(|word| range.contains(word));
-    inside.sort_unstable();
-    let starts = std::iter::once(range.start).chain(inside.iter().map(|word| word + 8));
-    let ends = inside.iter().copied().chain(std::iter::once(range.end));
-    starts.zip(ends).map(|(start, end)| start..end).collect()
-}
-
-/// The runs of a mapping's pages that are in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst: bits 63
-/// and 62 of a page's word). All of it where the kernel does not tell.
-fn touched(pagemap: &File, map: &Mapping) -> Vec<Range<u64>> {
+/// The runs of pages that are in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst: bits 63
+/// and 62 of a page's word). All of them where the kernel does not tell.
+fn touched(pagemap: &File, area: Range<u64>) -> Vec<Range<u64>> {
     const TOUCHED: u64 = 0b11 << 62;
     let mut runs: Vec<Range<u64>> = Vec::new();
     let mut words = vec![0; CHUNK];
-    let mut at = map.start;
-    while at < map.end {
-        let pages = usize::try_from((map.end - at) / PAGE as u64)
+    let mut at = area.start;
+    while at < area.end {
+        let pages = usize::try_from((area.end - at) / PAGE as u64)
             .unwrap_or(CHUNK)
             .min(CHUNK / 8);
         let words = &mut words[..pages * 8];
         if pagemap.read_exact_at(words, at / PAGE as u64 * 8).is_err() {
-            return std::iter::once(map.start..map.end).collect();
+            return vec![area; 1];
         }
         for word in words.chunks_exact(8) {
             let end = at + PAGE as u64;
@@ -191,10 +274,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_left_out_of_a_range() {
-        assert_eq!(around(0..64, &[96]), vec![0..64; 1]);
-        assert_eq!(around(0..64, &[56, 96, 16]), [0..16, 24..56, 64..64]);
-        assert_eq!(around(64..128, &[64]), [64..64, 72..128]);
+    fn holes_are_left_out_of_a_range() {
+        let holes = [16..24, 56..64, 96..128];
+        assert_eq!(around(0..8, &holes), vec![0..8; 1]);
+        assert_eq!(around(0..64, &holes), [0..16, 24..56]);
+        assert_eq!(around(64..112, &holes), vec![64..96; 1]);
+        assert_eq!(around(112..120, &holes), [0..0; 0]);
+        assert_eq!(around(120..136, &holes), vec![128..136; 1]);
+    }
+
+    #[test]
+    fn what_points_to_an_unused_part_has_it_searched() {
+        let ranges = [0x1000..0x2000, 0x2000..0x3000];
+        let mut search = Search::new(&ranges);
+        let guard = 0x1234_5678_9abc_def0;
+        search.guard = Some(guard);
+        search.leave_out(vec![0x5000..0x6000, 0x7000..0x8000, 0x9000..0xa000]);
+        for word in [0x4fff, 0x6000, 0x7fff, 0xa000] {
+            assert!(!search.is_hit(word), "{word:#x}");
+        }
+        let saved = (0x9000_u64 ^ guard).rotate_left(GUARD_ROTATION);
+        assert!(!search.is_hit(saved));
+        let used: Vec<bool> = search.unused.iter().map(|(_, is_used)| *is_used).collect();
+        assert_eq!(used, [false, true, true]);
     }
 
     #[test]
