@@ -16,7 +16,8 @@ const JUMPS_MAX: usize = 16;
 
 /// Compares what was emitted, instruction by instruction, with the file: same operation and operands, same
 /// addresses, every branch to the instruction that stands for its old target or to that target itself,
-/// nothing after which the code does not go on where the old one does; then all patches. Decodes both
+/// nothing after which the code does not go on where the old one does; then all patches: each leads where the
+/// old bytes did, no two overlap, and none of a jump table lies where something else begins. Decodes both
 /// anew, so it does not rest on how it was emitted; that a counter may change flags is not checked here.
 ///
 /// # Errors
@@ -27,16 +28,24 @@ pub fn check(
     placement: &Placement,
     emitted: &Emitted,
 ) -> Result<(), Error> {
+    let mut tables: Vec<&JumpTable> = plan.functions().flat_map(|each| &each.tables).collect();
+    tables.sort_unstable_by_key(|table| table.address);
     let checker = Checker {
         image,
         placement,
         emitted,
+        tables,
     };
     if emitted.functions.len() != plan.functions.len() {
         return checker.wrong(emitted.address, "another number of functions than planned");
     }
     for ((_, range), planned) in emitted.functions.iter().zip(&plan.functions) {
         checker.function(&planned.function, range.start, range.end)?;
+    }
+    for pair in emitted.patches.windows(2) {
+        if pair[0].vaddr + pair[0].new.len() as u64 > pair[1].vaddr {
+            return checker.wrong(checker.runtime(pair[1].vaddr), "two patches of one place");
+        }
     }
     emitted
         .patches
@@ -48,6 +57,8 @@ struct Checker<'a> {
     image: &'a Image,
     placement: &'a Placement,
     emitted: &'a Emitted,
+    /// Of all functions, in order of address.
+    tables: Vec<&'a JumpTable>,
 }
 
 impl Checker<'_> {
@@ -373,14 +384,51 @@ impl Checker<'_> {
                 let old = little_endian(&patch.old).wrapping_sub(self.placement.load_bias);
                 self.leads(little_endian(&patch.new), old)
             }
-            // Compared with the table's copy, which leads to the same places.
-            PatchKind::JumpTable => true,
+            PatchKind::JumpTable => self.slot(patch),
         };
         if fits && patch.old.len() == patch.new.len() {
             Ok(())
         } else {
             self.wrong(at, format!("a wrong patch ({:?})", patch.kind))
         }
+    }
+
+    /// Whether a patch is of a table's slot, and leads to the copy of what it led to for all who read that one.
+    fn slot(&self, patch: &Patch) -> bool {
+        let behind = self
+            .tables
+            .partition_point(|table| table.address <= patch.vaddr);
+        let Some(base) = self.tables[..behind].last().map(|last| last.address) else {
+            return false;
+        };
+        let (width, offset) = (patch.new.len() as u64, patch.vaddr - base);
+        if patch.vaddr + width > self.image.next_referred(base) {
+            return false;
+        }
+        let target = |stored: &[u8]| match u32::try_from(little_endian(stored)) {
+            Ok(relative) if width == 4 => self
+                .runtime(base)
+                .wrapping_add_signed(relative.cast_signed().into()),
+            _ => little_endian(stored),
+        };
+        let (old, new) = (target(&patch.old), target(&patch.new));
+        let read: Vec<(u8, u64)> = self.tables[..behind]
+            .iter()
+            .rev()
+            .take_while(|table| table.address == base)
+            .filter_map(|table| {
+                let index = offset / u64::from(table.entry_bytes);
+                let target = table.targets.get(usize::try_from(index).ok()?)?;
+                Some((table.entry_bytes, *target))
+            })
+            .collect();
+        !read.is_empty()
+            && read.into_iter().all(|(entry_bytes, target)| {
+                u64::from(entry_bytes) == width
+                    && offset.is_multiple_of(width)
+                    && self.runtime(target) == old
+                    && self.leads(new, target)
+            })
     }
 }
 

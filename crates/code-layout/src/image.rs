@@ -72,6 +72,8 @@ pub struct Image {
     pub(crate) inner_targets: Vec<u64>,
     /// Starts of functions that jump on to one whose caller's address matters.
     pub(crate) caller_sensitive: BTreeSet<u64>,
+    /// Addresses that cannot be written and that something refers to, in order.
+    read_only: Vec<u64>,
 }
 
 /// The build-id of a file, without reading the rest of it; `None` where it has none, or is no x86-64 program.
@@ -142,12 +144,14 @@ impl Image {
             vtables: Vec::new(),
             inner_targets: Vec::new(),
             caller_sensitive: BTreeSet::new(),
+            read_only: Vec::new(),
             elf,
         };
         image.vtables = vtable::find(&image);
         let found = sweep::sweep(&image);
         image.inner_targets = found.inner_targets;
         image.caller_sensitive = found.caller_sensitive;
+        image.read_only = found.read_only;
         Ok(image)
     }
 
@@ -254,6 +258,12 @@ impl Image {
     #[must_use]
     pub fn vtables(&self) -> &[Vtable] {
         &self.vtables
+    }
+
+    /// Where what begins at `vaddr` surely has ended: something refers to the bytes there for themselves.
+    pub(crate) fn next_referred(&self, vaddr: u64) -> u64 {
+        let after = self.read_only.partition_point(|at| *at <= vaddr);
+        self.read_only.get(after).copied().unwrap_or(u64::MAX)
     }
 
     /// `len` bytes at `vaddr` as the file has them (before relocation), if one segment holds them all.

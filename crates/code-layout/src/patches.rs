@@ -1,5 +1,7 @@
 //! The bytes of the old program that lead into the new code.
 
+use std::collections::BTreeSet;
+
 use crate::emit::{CallSites, Patch, PatchKind};
 use crate::error::{Skip, Skipped};
 use crate::flow::ENTRY_BYTES;
@@ -58,9 +60,27 @@ pub(crate) fn make(links: &Links<'_>, skipped: &mut Skipped) -> Vec<Patch> {
     if selection.jump_tables {
         patches.extend(jump_tables(links));
     }
-    patches.sort_by_key(|patch| patch.vaddr);
-    patches.dedup_by_key(|patch| patch.vaddr);
-    patches
+    agreed(patches)
+}
+
+/// In order, each once. Bytes that two want otherwise stay as they are: they lead to the old code, which is whole.
+fn agreed(mut patches: Vec<Patch>) -> Vec<Patch> {
+    patches.sort_by(|one, other| (one.vaddr, &one.new).cmp(&(other.vaddr, &other.new)));
+    patches.dedup_by(|one, other| one.vaddr == other.vaddr && one.new == other.new);
+    let mut found: Vec<(Patch, bool)> = Vec::new();
+    let mut end = 0;
+    for patch in patches {
+        let is_alone = patch.vaddr >= end;
+        if !is_alone && let Some((_, before_is_alone)) = found.last_mut() {
+            *before_is_alone = false;
+        }
+        end = end.max(patch.vaddr + patch.new.len() as u64);
+        found.push((patch, is_alone));
+    }
+    found
+        .into_iter()
+        .filter_map(|(patch, is_alone)| is_alone.then_some(patch))
+        .collect()
 }
 
 fn entries(links: &Links<'_>, skipped: &mut Skipped) -> Vec<Patch> {
@@ -147,13 +167,25 @@ fn vtable_slots(links: &Links<'_>) -> Vec<Patch> {
         .collect()
 }
 
+/// The slots that surely are their table's own. What bounds the index may allow more than the compiler wrote: a mask
+/// of 3 bits before a switch of 6 cases without a default. What lies behind is another table's, or anybody's.
 fn jump_tables(links: &Links<'_>) -> Vec<Patch> {
     let bias = links.placement.load_bias;
+    let bases: BTreeSet<u64> = links
+        .plan
+        .functions()
+        .flat_map(|function| function.tables.iter().map(|table| table.address))
+        .collect();
     let mut patches = Vec::new();
     for (function, table, addresses) in &links.tables {
         let table = &links.plan.functions[*function].function.tables[*table];
         let width = u64::from(table.entry_bytes);
         let base = bias.wrapping_add(table.address);
+        let next = bases.range(table.address + 1..).next();
+        let end = links
+            .image
+            .next_referred(table.address)
+            .min(next.copied().unwrap_or(u64::MAX));
         let stored = |to: u64| {
             let value = if width == 4 {
                 to.wrapping_sub(base)
@@ -164,6 +196,7 @@ fn jump_tables(links: &Links<'_>) -> Vec<Patch> {
         };
         for ((slot, old), new) in (table.address..)
             .step_by(table.entry_bytes.into())
+            .take_while(|slot| slot + width <= end)
             .zip(&table.targets)
             .zip(addresses)
         {
@@ -179,4 +212,32 @@ fn jump_tables(links: &Links<'_>) -> Vec<Patch> {
         }
     }
     patches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_patches_want_otherwise_is_left() {
+        let patch = |vaddr, new: &[u8]| Patch {
+            vaddr,
+            old: vec![0; new.len()],
+            new: new.to_vec(),
+            kind: PatchKind::JumpTable,
+        };
+        let (alone, shared) = (patch(8, &[1; 4]), patch(32, &[4; 4]));
+        let patches = agreed(vec![
+            shared.clone(),
+            patch(12, &[1; 8]),
+            patch(12, &[2; 4]),
+            patch(16, &[3; 4]),
+            alone.clone(),
+            patch(24, &[1; 4]),
+            patch(24, &[2; 4]),
+            patch(24, &[1; 4]),
+            shared.clone(),
+        ]);
+        assert_eq!(patches, [alone, shared]);
+    }
 }

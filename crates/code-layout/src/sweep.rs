@@ -13,6 +13,8 @@ use crate::instruction::{got_slot, is_caller_sensitive, is_caller_sensitive_slot
 pub(crate) struct Found {
     pub(crate) inner_targets: Vec<u64>,
     pub(crate) caller_sensitive: BTreeSet<u64>,
+    /// What cannot be written and something refers to, in order: objects begin there, and no jump table goes on there.
+    pub(crate) read_only: Vec<u64>,
 }
 
 /// Addresses inside functions (not their start) that code outside the function branches to, or whose address
@@ -25,6 +27,7 @@ pub(crate) fn sweep(image: &Image) -> Found {
     let mut found = Vec::new();
     let mut caller_sensitive = BTreeSet::new();
     let mut constants: BTreeMap<u64, Option<FunctionId>> = BTreeMap::new();
+    let mut data = Vec::new();
     let inner = |target: u64| {
         image
             .function_at(target)
@@ -36,6 +39,7 @@ pub(crate) fn sweep(image: &Image) -> Found {
         {
             caller_sensitive.insert(image.range(owner).start);
         }
+        data.extend(data_references(image, instruction));
         let Some(target) = instruction_target(image, instruction) else {
             return;
         };
@@ -65,12 +69,17 @@ pub(crate) fn sweep(image: &Image) -> Found {
         }
     }
     for &(_, value) in &image.elf.relocations {
-        let target = match value {
-            Value::Relative(target) => target,
-            Value::Symbol(..) => continue,
-        };
-        if inner(target).is_some() {
-            found.push(target);
+        match value {
+            Value::Relative(target) => {
+                data.extend(read_only(image, target));
+                if inner(target).is_some() {
+                    found.push(target);
+                }
+            }
+            Value::Symbol(symbol, addend) => {
+                let own = image.elf.symbol(symbol).and_then(|(_, at)| at);
+                data.extend(own.and_then(|at| read_only(image, at.wrapping_add_signed(addend))));
+            }
         }
     }
     if !image.elf.position_independent {
@@ -82,6 +91,7 @@ pub(crate) fn sweep(image: &Image) -> Found {
             };
             for word in bytes.chunks_exact(8) {
                 let target = little_endian(word);
+                data.extend(read_only(image, target));
                 if inner(target).is_some() {
                     found.push(target);
                 }
@@ -90,10 +100,36 @@ pub(crate) fn sweep(image: &Image) -> Found {
     }
     found.sort_unstable();
     found.dedup();
+    data.extend(image.elf.sections.values().map(|&(at, _)| at));
+    data.sort_unstable();
+    data.dedup();
     Found {
         inner_targets: found,
         caller_sensitive,
+        read_only: data,
     }
+}
+
+fn read_only(image: &Image, target: u64) -> Option<u64> {
+    image.elf.is_read_only(target, target).then_some(target)
+}
+
+/// What an instruction refers to but by branching there, where it cannot be written: operands in memory and, without
+/// relocations, any number.
+fn data_references(image: &Image, instruction: &Instruction) -> impl Iterator<Item = u64> {
+    let fixed = !image.elf.position_independent;
+    (0..instruction.op_count()).filter_map(move |operand| {
+        let target = match instruction.op_kind(operand) {
+            OpKind::Memory if fixed || instruction.is_ip_rel_memory_operand() => {
+                instruction.memory_displacement64()
+            }
+            OpKind::Immediate32 | OpKind::Immediate32to64 | OpKind::Immediate64 if fixed => {
+                instruction.try_immediate(operand).ok()?
+            }
+            _ => return None,
+        };
+        read_only(image, target)
+    })
 }
 
 /// What could be jump tables of offsets: from each constant whose address code takes to the next one, as long

@@ -586,7 +586,7 @@ impl Session {
                     entries: true,
                     call_sites: CallSites::Moved,
                     vtables: true,
-                    jump_tables: self.method.random.is_none(),
+                    jump_tables: true,
                 },
             };
             let size = loaded.emit(&plan, &placement)?.bytes.len() as u64;

@@ -10,6 +10,7 @@ mod fixed;
 mod process;
 mod random;
 mod sqlite;
+mod tables;
 
 use code_layout::{
     CallSites, CounterAddressing, CounterArea, Function, Order, PatchSelection, Plan, Profile,

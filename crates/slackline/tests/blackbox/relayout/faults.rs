@@ -114,13 +114,18 @@ impl Program {
 
     /// It works, and nothing of it was changed.
     pub(super) fn assert_as_before(&mut self) {
+        self.wait_for_rounds(1);
+        assert_unchanged(self.pid);
+    }
+
+    /// It works: until it has done so many more.
+    pub(super) fn wait_for_rounds(&mut self, count: u64) {
         let before = self.rounds();
         let give_up = Instant::now() + Duration::from_secs(10);
-        while self.rounds() == before {
+        while self.rounds() < before + count {
             assert!(Instant::now() < give_up, "it stands still");
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_unchanged(self.pid);
     }
 
     /// `start` leaves it alone, says why, and so does `status`.

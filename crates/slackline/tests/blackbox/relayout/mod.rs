@@ -2,6 +2,7 @@
 
 mod debugger;
 mod faults;
+mod tables;
 mod turns;
 
 use serde_json::Value;
