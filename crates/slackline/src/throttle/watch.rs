@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use host::{Hierarchies, Roots, TightestQuota};
+use host::{Hierarchies, Roots, ServiceGroup, TightestQuota};
 use serde::Serialize;
 use throttle::{Counters, Limit, Observed, Verdict};
 use tuner::process::Interrupt;
@@ -278,19 +278,16 @@ fn group_of_unit(roots: &Roots, unit: &str) -> anyhow::Result<String> {
         let name = group.rsplit('/').next()?;
         (name == unit).then(|| name.to_owned())
     };
-    let found = host::service_groups(&Hierarchies::of(roots), &name_of)?;
-    match found.as_slice() {
-        [one] => Ok(one.group.clone()),
-        [] => anyhow::bail!(
-            "no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?"
-        ),
-        // As where systemd runs in a container too, or of a user.
-        [first, second, ..] => anyhow::bail!(
+    let none = format!(
+        "no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?"
+    );
+    // As where systemd runs in a container too, or of a user.
+    only_group(roots, &name_of, none, |first, second| {
+        format!(
             "several control groups are named {unit}, {} and {} among them: give --cgroup",
-            first.group,
-            second.group
-        ),
-    }
+            first.group, second.group
+        )
+    })
 }
 
 fn group_of_container(roots: &Roots, id: &str) -> anyhow::Result<String> {
@@ -299,17 +296,27 @@ fn group_of_container(roots: &Roots, id: &str) -> anyhow::Result<String> {
         let short = container(group.rsplit('/').next()?).filter(is_it)?;
         Some(short.to_owned())
     };
-    let found = host::service_groups(&Hierarchies::of(roots), &name_of)?;
+    let none = format!("no control group is that of a container {id}: does it run on this host?");
+    only_group(roots, &name_of, none, |first, second| {
+        format!(
+            "{id} is the beginning of several containers' ids, {} and {} among them: give more of it",
+            first.service, second.service
+        )
+    })
+}
+
+/// The group that `name_of` has a name for; an error in these words where there is none, or another one.
+fn only_group(
+    roots: &Roots,
+    name_of: &dyn Fn(&str) -> Option<String>,
+    none: String,
+    several: impl FnOnce(&ServiceGroup, &ServiceGroup) -> String,
+) -> anyhow::Result<String> {
+    let found = host::service_groups(&Hierarchies::of(roots), name_of)?;
     match found.as_slice() {
         [one] => Ok(one.group.clone()),
-        [] => {
-            anyhow::bail!("no control group is that of a container {id}: does it run on this host?")
-        }
-        [first, second, ..] => anyhow::bail!(
-            "{id} is the beginning of several containers' ids, {} and {} among them: give more of it",
-            first.service,
-            second.service
-        ),
+        [] => anyhow::bail!(none),
+        [first, second, ..] => anyhow::bail!(several(first, second)),
     }
 }
 

@@ -473,11 +473,7 @@ fn a_thread_in_an_uninterruptible_sleep_holds_nobody_up() {
     program.declined_by(&toy, start, &["state D", "a child that it made by vfork"]);
     let before = program.rounds();
     while program.rounds() == before {}
-    let process = Process::open(program.pid).unwrap();
-    for object in process.objects().unwrap() {
-        let file = process.file(&object).unwrap();
-        assert_eq!(process.text_difference(&object, &file).unwrap(), None);
-    }
+    assert_text_unchanged(program.pid);
     // Its memory cannot be looked through while the thread sleeps; it can when the child has ended.
     let children = format!("/proc/{}/task", program.pid);
     let child_of = |task: &Path| fs::read_to_string(task.join("children")).unwrap();
