@@ -99,23 +99,15 @@ impl Instance {
         std::fs::create_dir_all(&dir).map_err(io)?;
         // Services drop privileges: their user must be able to write here, and nobody take away what is another's.
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(io)?;
-        let port = match spec.target.ports {
-            Some(ports) => ports[side.index()],
-            None => {
-                free_port().map_err(|error| Fault::Harness(format!("no free port: {error}")))?
-            }
-        };
-        let control = Arm {
-            configuration: spec.space.default_configuration(),
-            ..Arm::default()
-        };
+        let control = spec.control();
         let of = if side == Side::Control { &control } else { arm };
-        let scalars = spec.spec.variables.iter().chain(&of.variables);
-        let mut variables = template::variables(scalars, &of.configuration);
-        variables.insert("port".into(), port.to_string());
+        let mut variables = spec.variables(side, of);
         variables.insert("dir".into(), dir.display().to_string());
-        variables.insert("side".into(), side.name().into());
-        variables.insert("spec_dir".into(), spec.dir.display().to_string());
+        if spec.target.ports.is_none() {
+            let port = free_port();
+            let port = port.map_err(|error| Fault::Harness(format!("no free port: {error}")))?;
+            variables.insert("port".into(), port.to_string());
+        }
         Ok(Self {
             side,
             dir,

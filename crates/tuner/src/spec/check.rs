@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use bayes_opt::{Configuration, Settings, Space};
+use bayes_opt::{Settings, Space};
 use host::{HostError, Roots};
 
 use super::continuous::check_continuous;
@@ -21,7 +21,7 @@ use crate::http;
 use crate::metrics;
 use crate::parse;
 use crate::target::Side;
-use crate::template::{self, Variables};
+use crate::template;
 
 /// A specification that has been checked against itself and against this host.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ impl CheckedSpec {
         if self.target.start.is_some() {
             return Vec::new();
         }
-        let variables = self.variables(Side::Control, &self.space.default_configuration());
+        let variables = self.variables(Side::Control, &self.control());
         let files = self.target.files.iter().enumerate();
         files
             .filter_map(|(index, file)| {
@@ -140,33 +140,6 @@ impl CheckedSpec {
                 is_other.then(|| (format!("target.files[{index}]"), path))
             })
             .collect()
-    }
-
-    /// What templates may name on a side, as far as it is known before anything is started: not a port that is chosen then, nor
-    /// the instance's directory.
-    fn variables(&self, side: Side, configuration: &Configuration) -> Variables {
-        let mut variables = template::variables(&self.spec.variables, configuration);
-        variables.insert("side".into(), side.name().into());
-        variables.insert("spec_dir".into(), self.dir.display().to_string());
-        if let Some(ports) = self.target.ports {
-            variables.insert("port".into(), ports[side.index()].to_string());
-        }
-        variables
-    }
-
-    /// The templated files of a service that runs by itself which stay in force with a promoted configuration, each with its template.
-    pub(crate) fn promoted_files(
-        &self,
-        configuration: &Configuration,
-    ) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-        let variables = self.variables(Side::Experiment, configuration);
-        let files = self.target.files.iter();
-        files
-            .filter(|_| self.target.start.is_none())
-            .filter_map(move |file| {
-                let path = template::fill(&file.path, &variables).ok()?;
-                Some((path.into(), self.dir.join(&file.template)))
-            })
     }
 
     /// Programs that prepare and start the target, apply a configuration to it, put it under load and measure it, and are not on

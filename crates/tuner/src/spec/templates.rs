@@ -2,15 +2,61 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::check::{CheckedParts, Templates};
+use bayes_opt::Configuration;
+
+use super::check::{CheckedParts, CheckedSpec, Templates};
+use crate::bench::Arm;
 use crate::error::SpecError;
 use crate::quota::QuotaSpec;
+use crate::target::Side;
 use crate::template::{self, Variables};
 
 /// What an instance knows, beside parameters and `[variables]`.
 const OF_INSTANCE: [&str; 4] = ["port", "dir", "side", "spec_dir"];
+
+impl CheckedSpec {
+    /// What the control's side has.
+    pub(crate) fn control(&self) -> Arm {
+        Arm {
+            configuration: self.space.default_configuration(),
+            ..Arm::default()
+        }
+    }
+
+    /// What templates may name on a side, as far as it is known before anything is started: not a port that is chosen then, nor
+    /// the instance's directory.
+    pub(crate) fn variables(&self, side: Side, arm: &Arm) -> Variables {
+        let scalars = self.spec.variables.iter().chain(&arm.variables);
+        let mut variables = template::variables(scalars, &arm.configuration);
+        variables.insert("side".into(), side.name().into());
+        variables.insert("spec_dir".into(), self.dir.display().to_string());
+        if let Some(ports) = self.target.ports {
+            variables.insert("port".into(), ports[side.index()].to_string());
+        }
+        variables
+    }
+
+    /// The templated files of a service that runs by itself which stay in force with a promoted configuration, each with its template.
+    pub(crate) fn promoted_files(
+        &self,
+        configuration: &Configuration,
+    ) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+        let promoted = Arm {
+            configuration: configuration.clone(),
+            ..Arm::default()
+        };
+        let variables = self.variables(Side::Experiment, &promoted);
+        let files = self.target.files.iter();
+        files
+            .filter(|_| self.target.start.is_none())
+            .filter_map(move |file| {
+                let path = template::fill(&file.path, &variables).ok()?;
+                Some((path.into(), self.dir.join(&file.template)))
+            })
+    }
+}
 
 /// All names that are used.
 pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<String>, SpecError> {
