@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use host::{CgroupReader, CgroupSample, HostError, Roots};
+use host::{CgroupReader, CgroupSample, CpuTimes, HostError, Roots};
 use throttle::{Counters, Schedule};
 
 use super::tracepoints::{Tracepoints, monotonic_ns};
@@ -44,8 +44,16 @@ pub(crate) fn collect(
 ) -> anyhow::Result<Collected> {
     let roots = Roots::default();
     let mut tracepoints = Tracepoints::open(&roots, PAGES_LOG2)?;
-    let mut reader = CgroupReader::open(&roots, limited_by).ok();
-    let mut sample = || reader.as_mut().and_then(|reader| reader.sample().ok());
+    let mut limited = CgroupReader::open(&roots, limited_by).ok();
+    let mut own = match group == limited_by {
+        true => None,
+        false => CgroupReader::open(&roots, group).ok(),
+    };
+    let mut sample = || {
+        let limited = limited.as_mut()?.sample().ok()?;
+        let own = own.as_mut().and_then(|own| own.sample().ok()?.cpu);
+        Some(Sample { limited, own })
+    };
     // At the moments between which the schedule is: the tracepoints take a tenth of a second to open, and again to close.
     let before = sample();
     let start_ns = monotonic_ns();
@@ -102,11 +110,24 @@ fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<Vec<u32>,
     Ok(gone)
 }
 
+/// The counters of the group that has the limit, and the CPU time of the watched one, if that is another.
+#[derive(Clone, Copy)]
+struct Sample {
+    limited: CgroupSample,
+    own: Option<CpuTimes>,
+}
+
 /// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.
-fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
-    let cpu = before.cpu.zip(after.cpu);
+fn difference(before: &Sample, after: &Sample) -> Counters {
+    let used_s = |before: Option<CpuTimes>, after: Option<CpuTimes>| {
+        let (before, after) = before.zip(after)?;
+        Some((after.total_s() - before.total_s()).max(0.0))
+    };
+    let own_cpu_s = used_s(before.own, after.own);
+    let (before, after) = (&before.limited, &after.limited);
     Counters {
-        cpu_s: cpu.map(|(before, after)| (after.total_s() - before.total_s()).max(0.0)),
+        cpu_s: used_s(before.cpu, after.cpu),
+        own_cpu_s,
         periods: after.periods.saturating_sub(before.periods),
         throttled_periods: after
             .throttled_periods
@@ -118,36 +139,36 @@ fn difference(before: &CgroupSample, after: &CgroupSample) -> Counters {
 
 #[cfg(test)]
 mod tests {
-    use host::CpuTimes;
-
     use super::*;
 
-    #[test]
-    fn counters_that_went_backwards_count_as_not_having_moved() {
-        let sample = |periods, throttled_s| CgroupSample {
+    /// Of a group that is limited itself.
+    fn sample(periods: u64, throttled_s: f64, cpu: Option<CpuTimes>) -> Sample {
+        let limited = CgroupSample {
             periods,
             throttled_periods: periods / 2,
             throttled_s,
-            cpu: Some(CpuTimes::default()),
+            cpu,
             ..CgroupSample::default()
         };
-        let found = difference(&sample(10, 1.0), &sample(30, 1.5));
+        Sample { limited, own: None }
+    }
+
+    #[test]
+    fn counters_that_went_backwards_count_as_not_having_moved() {
+        let cpu = Some(CpuTimes::default());
+        let (less, more) = (sample(10, 1.0, cpu), sample(30, 1.5, cpu));
+        let found = difference(&less, &more);
         assert_eq!((found.periods, found.throttled_periods), (20, 10));
         let none = Counters {
             cpu_s: Some(0.0),
             ..Counters::default()
         };
-        assert_eq!(difference(&sample(30, 1.5), &sample(10, 1.0)), none);
+        assert_eq!(difference(&more, &less), none);
     }
 
     #[test]
     fn without_cpu_time_the_periods_are_counted() {
-        let sample = |periods| CgroupSample {
-            periods,
-            throttled_periods: periods / 2,
-            ..CgroupSample::default()
-        };
-        let found = difference(&sample(10), &sample(30));
+        let found = difference(&sample(10, 0.0, None), &sample(30, 0.0, None));
         assert_eq!(
             (found.cpu_s, found.periods, found.throttled_periods),
             (None, 20, 10)
