@@ -202,7 +202,7 @@ impl Optimizer {
             .collect();
         order.sort_by(|a, b| model.posteriors[*a].0.total_cmp(&model.posteriors[*b].0));
         let objective = model.any_feasible().then_some(&model.objective);
-        let best = model.recommended().ok_or(Error::Exhausted)?;
+        let best = model.lowest().ok_or(Error::Exhausted)?;
         let observations = self.told.len().max(model.objective.n());
         let evaluated = model.evaluated(&self.pending);
         let seed = fold(self.rng.random::<u64>());
@@ -432,10 +432,18 @@ impl Optimizer {
     }
 
     /// The best evaluated configuration by the model's mean, among those that are probably feasible; where none is, the
-    /// one that is most probably feasible. `None` until an evaluation completed.
+    /// one that is most probably feasible. One that the model chose takes the place of the best of the start where it is lower
+    /// with three to one odds: it was chosen for being expected low. `None` until an evaluation completed.
     pub fn best(&mut self) -> Option<Recommendation> {
         let model = self.model()?;
-        let index = model.recommended()?;
+        let start = match self.settings.strategy {
+            Strategy::Bayesian { .. } => {
+                start_length(&self.space, &self.settings).max(self.settings.initial.len())
+            }
+            // No model chooses.
+            _ => usize::MAX,
+        };
+        let index = model.recommended(start)?;
         let (mean, variance) = model.posteriors[index];
         Some(Recommendation {
             configuration: self.told[model.first[index]]

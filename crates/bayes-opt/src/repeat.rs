@@ -93,7 +93,7 @@ fn knowledge_gradients(gp: &Gp, points: &[&[f64]], pending: &[Vec<f64>]) -> Vec<
 }
 
 /// Posterior means and covariances of a few points.
-fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
+pub(crate) fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
     let m = points.len();
     let (mut rows, mut solved) = (Vec::new(), Vec::new());
     for point in points {

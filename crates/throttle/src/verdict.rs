@@ -27,7 +27,7 @@ pub struct Counters {
     /// group that is in the cpu hierarchy of cgroup v1 and not in that of cpuacct.
     pub cpu_s: Option<f64>,
     /// The same of the watched group, where it is another below that one.
-    pub own_cpu_s: Option<f64>,
+    pub group_cpu_s: Option<f64>,
     /// Quota periods in which the group wanted to run.
     pub periods: u64,
     /// Those in which it was throttled.
@@ -145,7 +145,7 @@ pub fn judge(
     };
     let of = above.map_or(String::new(), |group| format!(" of {group}"));
     let quota_text = format!("{quota:.2} cores of quota{of}, {burst}");
-    let own_s = counters.and_then(|counters| counters.own_cpu_s);
+    let own_s = counters.and_then(|counters| counters.group_cpu_s);
     let own_us = own_s.map_or(observed.cpu_us, |own_s| own_s * 1e6);
     let own = own_us / observed.duration_us.max(1.0);
     if let Some(group) = above.filter(|_| own < MOST * used) {
@@ -335,7 +335,7 @@ mod tests {
 
     const THROTTLED: Counters = Counters {
         cpu_s: Some(8.0),
-        own_cpu_s: None,
+        group_cpu_s: None,
         periods: 100,
         throttled_periods: 30,
         throttled_s: 1.5,
@@ -470,7 +470,7 @@ mod tests {
         assert!(hog.sentence.contains("2.00 cores of quota of slice, no"));
         // Even where the tracepoints missed most of it: its own counter did not.
         let own = Counters {
-            own_cpu_s: Some(7.6),
+            group_cpu_s: Some(7.6),
             ..THROTTLED
         };
         let missed = of(&own, &victim).cause;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bayes_opt::{
-    Configuration, Error, Kind, LinearConstraint, Measured, Observation, Optimizer, Outcome,
-    Parameter, Recommendation, Settings, Space, SpaceError, Strategy, Value,
+    Acquisition, Configuration, Error, Kind, LinearConstraint, Measured, Observation, Optimizer,
+    Outcome, Parameter, Recommendation, Settings, Space, SpaceError, Strategy, Value,
 };
 
 use rand::SeedableRng;
@@ -69,6 +69,30 @@ fn what_completed_once_and_crashed_often_is_not_recommended() {
     }
     assert_ne!(optimizer.best().unwrap().configuration, at(5));
     assert!(!optimizer.ask(5).unwrap().contains(&at(5)));
+}
+
+/// What was chosen for being expected low is measured low by luck more often than what the search began with.
+#[test]
+fn what_was_chosen_takes_the_place_of_the_start_where_it_is_lower_with_three_to_one_odds() {
+    let best = |strategy: Strategy, variance: f64| {
+        let mut optimizer = Optimizer::new(ten(), settings(1, strategy)).unwrap();
+        for (x, value) in [(1, 2.0), (4, 1.0), (6, 2.0), (9, 2.0), (3, 0.9)] {
+            let measured = Measured {
+                value,
+                variance: Some(variance),
+            };
+            let observation = Observation::now(at(x), Outcome::completed(measured));
+            optimizer.tell(observation).unwrap();
+        }
+        optimizer.best().unwrap().configuration
+    };
+    let bayesian = Strategy::Bayesian {
+        acquisition: Acquisition::LogNoisyEi,
+    };
+    assert_eq!(best(bayesian, 0.1), at(4));
+    assert_eq!(best(bayesian, 1e-6), at(3));
+    // Nothing is chosen.
+    assert_eq!(best(Strategy::Random, 0.1), at(3));
 }
 
 #[test]

@@ -123,11 +123,11 @@ fn difference(before: &Sample, after: &Sample) -> Counters {
         let (before, after) = before.zip(after)?;
         Some((after.total_s() - before.total_s()).max(0.0))
     };
-    let own_cpu_s = used_s(before.own, after.own);
+    let group_cpu_s = used_s(before.own, after.own);
     let (before, after) = (&before.limited, &after.limited);
     Counters {
         cpu_s: used_s(before.cpu, after.cpu),
-        own_cpu_s,
+        group_cpu_s,
         periods: after.periods.saturating_sub(before.periods),
         throttled_periods: after
             .throttled_periods
