@@ -5,6 +5,8 @@
 //! good under all.
 
 use crate::gp::{Gp, VARIANCE_MIN};
+use crate::linalg::{dot, multiply};
+use crate::normal::cdf;
 
 /// At least one process, all of the same observations.
 #[derive(Clone, Debug)]
@@ -47,6 +49,39 @@ impl Mixture {
         }
         (mean, (square - mean * mean).max(VARIANCE_MIN))
     }
+
+    /// The probability that it is lower at `a` than at `b`.
+    pub(crate) fn is_lower(&self, a: &[f64], b: &[f64]) -> f64 {
+        let by = |gp: &Gp| {
+            let (means, covariance) = joint(gp, &[a, b]);
+            let variance = covariance[0] + covariance[3] - 2.0 * covariance[1];
+            cdf((means[1] - means[0]) / variance.max(VARIANCE_MIN).sqrt())
+        };
+        self.members.iter().map(by).sum::<f64>() * self.share()
+    }
+}
+
+/// Posterior means and covariances of a few points.
+pub(crate) fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
+    let m = points.len();
+    let (mut rows, mut solved) = (Vec::new(), Vec::new());
+    for point in points {
+        let row = gp.row(point);
+        solved.push(multiply(&gp.inverse, &row));
+        rows.push(row);
+    }
+    let means = rows
+        .iter()
+        .zip(points)
+        .map(|(row, point)| gp.mean_at(point, row))
+        .collect();
+    let mut covariance = Vec::with_capacity(m * m);
+    for i in 0..m {
+        covariance.extend(
+            (0..m).map(|j| gp.kernel.between(points[i], points[j]) - dot(&rows[i], &solved[j])),
+        );
+    }
+    (means, covariance)
 }
 
 #[cfg(test)]

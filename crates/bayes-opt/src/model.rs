@@ -7,13 +7,11 @@ use crate::data::Data;
 use crate::draws::{Length, draw, drawn_priors};
 use crate::encode::{Encoding, same_point};
 use crate::feasibility::{Demand, Feasibility};
-use crate::gp::{Basis, Gp, Hyper, Priors, VARIANCE_MIN, likeliest, log_posterior};
+use crate::gp::{Basis, Gp, Hyper, Priors, likeliest, log_posterior};
 use crate::kernel::Coordinate;
 use crate::mixture::Mixture;
-use crate::normal::cdf;
 use crate::observation::{Measured, Outcome};
 use crate::optimizer::Told;
-use crate::repeat::joint;
 use crate::transform::Transform;
 use crate::trend::Shared;
 use crate::value::cell;
@@ -239,11 +237,13 @@ impl Model {
         let (Some(of_start), Some(chosen)) = (of_start, chosen) else {
             return self.lowest();
         };
-        let is_lower = self.is_lower(&self.points[chosen], &self.points[of_start]);
-        Some(match is_lower >= CHOSEN_IS_LOWER {
-            true => chosen,
-            false => of_start,
-        })
+        let (lower, than) = (&self.points[chosen], &self.points[of_start]);
+        Some(
+            match self.objective.is_lower(lower, than) >= CHOSEN_IS_LOWER {
+                true => chosen,
+                false => of_start,
+            },
+        )
     }
 
     /// The best mean among those of `which` that are probably feasible.
@@ -252,16 +252,6 @@ impl Model {
         likely
             .filter(|i| which(*i))
             .min_by(|a, b| self.posteriors[*a].0.total_cmp(&self.posteriors[*b].0))
-    }
-
-    /// The probability that the objective is lower at `a` than at `b`.
-    fn is_lower(&self, a: &[f64], b: &[f64]) -> f64 {
-        let by = |gp: &Gp| {
-            let (means, covariance) = joint(gp, &[a, b]);
-            let variance = covariance[0] + covariance[3] - 2.0 * covariance[1];
-            cdf((means[1] - means[0]) / variance.max(VARIANCE_MIN).sqrt())
-        };
-        self.objective.members().iter().map(by).sum::<f64>() * self.objective.share()
     }
 
     /// Whether some evaluated point is probably feasible.

@@ -7,8 +7,8 @@
 
 use crate::encode::same_point;
 use crate::gp::Gp;
-use crate::linalg::{add_scaled, dot, multiply};
-use crate::mixture::Mixture;
+use crate::linalg::add_scaled;
+use crate::mixture::{Mixture, joint};
 use crate::normal::quantile;
 
 /// Points that compete to be repeated.
@@ -90,27 +90,4 @@ fn knowledge_gradients(gp: &Gp, points: &[&[f64]], pending: &[Vec<f64>]) -> Vec<
         .enumerate()
         .map(|(i, row)| gain(row, i))
         .collect()
-}
-
-/// Posterior means and covariances of a few points.
-pub(crate) fn joint(gp: &Gp, points: &[&[f64]]) -> (Vec<f64>, Vec<f64>) {
-    let m = points.len();
-    let (mut rows, mut solved) = (Vec::new(), Vec::new());
-    for point in points {
-        let row = gp.row(point);
-        solved.push(multiply(&gp.inverse, &row));
-        rows.push(row);
-    }
-    let means = rows
-        .iter()
-        .zip(points)
-        .map(|(row, point)| gp.mean_at(point, row))
-        .collect();
-    let mut covariance = Vec::with_capacity(m * m);
-    for i in 0..m {
-        covariance.extend(
-            (0..m).map(|j| gp.kernel.between(points[i], points[j]) - dot(&rows[i], &solved[j])),
-        );
-    }
-    (means, covariance)
 }
