@@ -1,6 +1,6 @@
 """Runs tools on problems, seed by seed, and keeps one line of JSON for each (problem, tool, seed); goes on where it was.
 
-    run.py LINES [--data DIR] [--problems A,B] [--tools A,B] [--seeds N] [--jobs N]
+    run.py LINES [--data DIR] [--problems A,B] [--tools A,B] [--seeds N] [--from SEED] [--jobs N]
 
 What is measured is regret of the *recommended* configuration after some evaluations, and the time of an ask. A run that takes more than
 RUN_MAX_S of CPU time is given up, and the tool is left out of that problem.
@@ -89,6 +89,7 @@ def main():
     parser.add_argument("--problems")
     parser.add_argument("--tools")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--from", dest="first", type=int, default=1, help="the first seed, for draws that nothing was chosen by")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     names = [*problems.problems(arguments.data), *drawn(arguments.data)]
@@ -110,7 +111,7 @@ def main():
     # Seed by seed and problem by problem, all tools in turn: whatever the machine does, it does to all of them.
     todo = [
         (problem, tool, seed)
-        for seed in range(1, arguments.seeds + 1)
+        for seed in range(arguments.first, arguments.first + arguments.seeds)
         for problem in chosen
         for tool in tools
         if (problem, tool, seed) not in done
