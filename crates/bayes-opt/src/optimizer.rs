@@ -13,7 +13,7 @@ use crate::explain::{self, Importance};
 use crate::inside::inside;
 use crate::model::{Memory, Model, survival};
 use crate::observation::{Observation, Outcome, Recommendation};
-use crate::repeat::worth_repeating;
+use crate::repeat::{most_worth_repeating, worth_repeating};
 use crate::search::{Belief, Search};
 use crate::settings::{Acquisition, Settings, Strategy};
 use crate::space::{Parameter, Space};
@@ -216,11 +216,12 @@ impl Optimizer {
         let new = self.search(&surface, &model.points[best], observations);
         let rivals: Vec<&[f64]> = order.iter().map(|i| model.points[*i].as_slice()).collect();
         let Some(new) = new else {
-            // Everything has been tried: the best is worth another measurement.
-            let waits = |point: &[f64]| is_taken(&[], &self.pending, point);
-            let mut left = order.iter().filter(|i| !waits(&model.points[**i]));
-            let left = left.next().ok_or(Error::Exhausted)?;
-            return Ok(Next::Again(model.first[*left]));
+            // Everything has been tried.
+            let again = most_worth_repeating(&model.objective, &rivals, &self.pending);
+            let waits = |i: &usize| is_taken(&[], &self.pending, rivals[*i]);
+            let first = || (0..rivals.len()).find(|i| !waits(i));
+            let again = again.or_else(first).ok_or(Error::Exhausted)?;
+            return Ok(Next::Again(model.first[order[again]]));
         };
         if acquisition == Acquisition::LogNoisyEi
             && let Some(again) = worth_repeating(&model.objective, &rivals, &new, &self.pending)

@@ -1,4 +1,4 @@
-//! Whether measuring a good point once more is worth more than a new point.
+//! Whether measuring a good point once more is worth more than a new point, and which is where there is no new one.
 //!
 //! Noisy expected improvement never asks for an evaluated point: it cannot improve on itself. But when noise hides which
 //! of the evaluated points is best, the recommendation gains by a repeat. Both are compared by the knowledge gradient
@@ -6,10 +6,10 @@
 //! expected to be after one more measurement.
 
 use crate::encode::same_point;
-use crate::gp::Gp;
+use crate::gp::{Gp, VARIANCE_MIN};
 use crate::linalg::add_scaled;
 use crate::mixture::{Mixture, joint};
-use crate::normal::quantile;
+use crate::normal::{log_improvement, quantile};
 
 /// Points that compete to be repeated.
 const RIVALS_MAX: usize = 8;
@@ -34,13 +34,12 @@ pub(crate) fn worth_repeating(
         return None;
     }
     let points: Vec<&[f64]> = rivals[..count].iter().copied().chain([new]).collect();
-    let latest = &pending[pending.len().saturating_sub(PENDING_MAX)..];
     let mut gains = vec![0.0; points.len()];
     for gp in objective.members() {
         add_scaled(
             &mut gains,
             objective.share(),
-            &knowledge_gradients(gp, &points, latest),
+            &knowledge_gradients(gp, &points, pending),
         );
     }
     let waits = |i: &usize| pending.iter().any(|other| same_point(other, rivals[*i]));
@@ -51,31 +50,54 @@ pub(crate) fn worth_repeating(
     (worth > PREFERENCE_FOR_NEW * gains[count].max(0.0) && worth > 1e-6).then_some(best)
 }
 
+/// The index of the rival to repeat where every point has been tried, so that the only question is which is best: the best, or
+/// the one that is expected to be better by most, whichever says more about which of these two it is (after the top-two
+/// expected improvement of Qin, Klein, Russo 2017). The knowledge gradient, being of one more measurement, takes what was
+/// measured once for more worth than what is close.
+pub(crate) fn most_worth_repeating(
+    objective: &Mixture,
+    rivals: &[&[f64]],
+    pending: &[Vec<f64>],
+) -> Option<usize> {
+    let points = &rivals[..rivals.len().min(RIVALS_MAX)];
+    let processes = objective.members().iter();
+    let known: Vec<Known> = processes
+        .map(|gp| Known::beside(gp, points, pending))
+        .collect();
+    let better = |i: usize| {
+        let by = |known: &Known| {
+            let deviation = known.variance_between(0, i).sqrt();
+            let gap = known.means[i] - known.means[0];
+            deviation.ln() + log_improvement(-gap / deviation).0
+        };
+        let logs: Vec<f64> = known.iter().map(by).collect();
+        let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        top + logs.iter().map(|log| (log - top).exp()).sum::<f64>().ln()
+    };
+    let waits = |i: &usize| pending.iter().any(|other| same_point(other, rivals[*i]));
+    let challengers = (1..points.len()).filter(|i| !waits(i));
+    let challenger = challengers.max_by(|a, b| better(*a).total_cmp(&better(*b)))?;
+    let says = |i: usize| -> f64 {
+        let of = known.iter();
+        of.map(|known| (known.rows[i][0] - known.rows[i][challenger]).powi(2) / known.measured(i))
+            .sum()
+    };
+    let best_says_more = !waits(&0) && says(0) > says(challenger);
+    Some(if best_says_more { 0 } else { challenger })
+}
+
 /// How much lower the least posterior mean of `points` is expected to be after one more measurement of each, beside those
 /// that are `pending`, whatever comes of them.
 fn knowledge_gradients(gp: &Gp, points: &[&[f64]], pending: &[Vec<f64>]) -> Vec<f64> {
-    let noise = gp.hyper.ln_noise.exp() + gp.typical_variance;
-    let all = points
-        .iter()
-        .copied()
-        .chain(pending.iter().map(Vec::as_slice));
-    let all: Vec<&[f64]> = all.collect();
-    let (mut means, mut covariance) = joint(gp, &all);
-    for known in points.len()..all.len() {
-        let row = covariance[known * all.len()..][..all.len()].to_vec();
-        let variance = row[known].max(0.0) + noise;
-        for (one, rest) in row.iter().zip(covariance.chunks_exact_mut(all.len())) {
-            add_scaled(rest, -one / variance, &row);
-        }
-    }
-    means.truncate(points.len());
-    let now = means.iter().copied().fold(f64::INFINITY, f64::min);
+    let known = Known::beside(gp, points, pending);
+    let now = known.means.iter().copied().fold(f64::INFINITY, f64::min);
     let outcomes = (0..OUTCOMES).map(|k| quantile((f64::from(k) + 0.5) / f64::from(OUTCOMES)));
     let outcomes: Vec<f64> = outcomes.collect();
-    let gain = |row: &[f64], i: usize| {
-        let deviation = (row[i].max(0.0) + noise).sqrt();
+    let gain = |(i, row): (usize, &Vec<f64>)| {
+        let deviation = known.measured(i).sqrt();
         let lowest = |z: f64| {
-            means
+            known
+                .means
                 .iter()
                 .zip(row)
                 .map(|(mean, c)| mean + c / deviation * z)
@@ -84,10 +106,48 @@ fn knowledge_gradients(gp: &Gp, points: &[&[f64]], pending: &[Vec<f64>]) -> Vec<
         let expected: f64 = outcomes.iter().map(|z| lowest(*z)).sum();
         now - expected / f64::from(OUTCOMES)
     };
-    covariance
-        .chunks_exact(all.len())
-        .take(points.len())
-        .enumerate()
-        .map(|(i, row)| gain(row, i))
-        .collect()
+    known.rows.iter().enumerate().map(gain).collect()
+}
+
+/// What a process knows of a few points.
+struct Known {
+    means: Vec<f64>,
+    /// Of the covariance matrix.
+    rows: Vec<Vec<f64>>,
+    noise: f64,
+}
+
+impl Known {
+    /// Once the latest of those that are `pending` are known too, whatever comes of them.
+    fn beside(gp: &Gp, points: &[&[f64]], pending: &[Vec<f64>]) -> Self {
+        let noise = gp.hyper.ln_noise.exp() + gp.typical_variance;
+        let latest = &pending[pending.len().saturating_sub(PENDING_MAX)..];
+        let latest = latest.iter().map(Vec::as_slice);
+        let all: Vec<&[f64]> = points.iter().copied().chain(latest).collect();
+        let (mut means, covariance) = joint(gp, &all);
+        let mut rows: Vec<Vec<f64>> = covariance
+            .chunks_exact(all.len())
+            .map(<[f64]>::to_vec)
+            .collect();
+        for known in points.len()..all.len() {
+            let row = rows[known].clone();
+            let variance = row[known].max(0.0) + noise;
+            for (one, rest) in row.iter().zip(&mut rows) {
+                add_scaled(rest, -one / variance, &row);
+            }
+        }
+        means.truncate(points.len());
+        rows.truncate(points.len());
+        Known { means, rows, noise }
+    }
+
+    /// The variance of a measurement.
+    fn measured(&self, i: usize) -> f64 {
+        self.rows[i][i].max(0.0) + self.noise
+    }
+
+    /// The variance of the difference.
+    fn variance_between(&self, a: usize, b: usize) -> f64 {
+        (self.rows[a][a] + self.rows[b][b] - 2.0 * self.rows[a][b]).max(VARIANCE_MIN)
+    }
 }

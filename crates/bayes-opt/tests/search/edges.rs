@@ -96,6 +96,33 @@ fn what_was_chosen_takes_the_place_of_the_start_where_it_is_lower_with_three_to_
 }
 
 #[test]
+fn where_everything_was_tried_what_may_be_better_is_measured_again() {
+    let arms = Kind::Categorical {
+        values: ["a", "b", "c", "d"]
+            .map(|name| Value::Text(name.to_owned()))
+            .to_vec(),
+    };
+    let arm = |name: &str| {
+        let value = Value::Text(name.to_owned());
+        Configuration(BTreeMap::from([("arm".to_owned(), value)]))
+    };
+    let space = Space::new(vec![Parameter::new("arm", arms)], vec![]).unwrap();
+    let mut optimizer = Optimizer::new(space, Settings::default()).unwrap();
+    let mut told = vec![("a", 1.5), ("b", 1.02), ("c", 1.6)];
+    told.resize(13, ("d", 1.0));
+    for (name, value) in told {
+        let measured = Measured {
+            value,
+            variance: Some(0.01),
+        };
+        let observation = Observation::now(arm(name), Outcome::completed(measured));
+        optimizer.tell(observation).unwrap();
+    }
+    assert_eq!(optimizer.best().unwrap().configuration, arm("d"));
+    assert_eq!(optimizer.ask(1).unwrap(), [arm("b")]);
+}
+
+#[test]
 fn tight_constraints_leave_something_to_ask_for_every_strategy() {
     let strategies = [
         Strategy::default(),
