@@ -229,19 +229,19 @@ impl Model {
         })
     }
 
-    /// The point (by index) to recommend, where the first `start` observations are of points that no process has chosen: the
-    /// lowest, but none that was chosen unless it is lower than all of the start with a probability of [`CHOSEN_IS_LOWER`].
-    pub(crate) fn recommended(&self, start: usize) -> Option<usize> {
-        let of_start = self.lowest_of(|i| self.first[i] < start);
-        let chosen = self.lowest_of(|i| self.first[i] >= start);
-        let (Some(of_start), Some(chosen)) = (of_start, chosen) else {
+    /// The point (by index) to recommend: the lowest, but none that a model chose (`is_chosen`) unless it is lower than all others
+    /// with a probability of [`CHOSEN_IS_LOWER`].
+    pub(crate) fn recommended(&self, is_chosen: impl Fn(&[f64]) -> bool) -> Option<usize> {
+        let other = self.lowest_of(|i| !is_chosen(&self.points[i]));
+        let chosen = self.lowest_of(|i| is_chosen(&self.points[i]));
+        let (Some(other), Some(chosen)) = (other, chosen) else {
             return self.lowest();
         };
-        let (lower, than) = (&self.points[chosen], &self.points[of_start]);
+        let (lower, than) = (&self.points[chosen], &self.points[other]);
         Some(
             match self.objective.is_lower(lower, than) >= CHOSEN_IS_LOWER {
                 true => chosen,
-                false => of_start,
+                false => other,
             },
         )
     }

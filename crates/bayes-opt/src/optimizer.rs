@@ -33,6 +33,8 @@ pub struct Optimizer {
     /// What the first of them holds best: asked first, unless it is told or pending already.
     earlier_best: Option<Vec<f64>>,
     told: Vec<Told>,
+    /// What a model chose.
+    chosen: Vec<Vec<f64>>,
     pending: Vec<Vec<f64>>,
     model: Option<Arc<Model>>,
     /// Hyper-parameters of the last model that was asked, where the next fit starts.
@@ -41,7 +43,10 @@ pub struct Optimizer {
 
 /// What is asked next.
 enum Next {
+    /// A point of the start.
     New(Vec<f64>),
+    /// One that a model chose.
+    Chosen(Vec<f64>),
     /// What this observation is of.
     Again(usize),
 }
@@ -99,6 +104,7 @@ impl Optimizer {
             earlier,
             earlier_best,
             told: Vec::new(),
+            chosen: Vec::new(),
             pending: Vec::new(),
             model: None,
             memory: Memory::new(),
@@ -168,6 +174,10 @@ impl Optimizer {
         let point = match self.settings.strategy {
             Strategy::Bayesian { acquisition } => match self.next_point(acquisition)? {
                 Next::New(point) => point,
+                Next::Chosen(point) => {
+                    self.chosen.push(point.clone());
+                    point
+                }
                 // As it was told, which may be between steps.
                 Next::Again(told) => return Ok(self.told[told].observation.configuration.clone()),
             },
@@ -224,11 +234,12 @@ impl Optimizer {
             return Ok(Next::Again(model.first[order[again]]));
         };
         if acquisition == Acquisition::LogNoisyEi
-            && let Some(again) = worth_repeating(&model.objective, &rivals, &new, &self.pending)
+            && let Some(again) =
+                worth_repeating(&model.objective, &rivals, Some(&new), &self.pending)
         {
             return Ok(Next::Again(model.first[order[again]]));
         }
-        Ok(Next::New(new))
+        Ok(Next::Chosen(new))
     }
 
     /// The point where `surface` is highest, among those neither told nor pending.
@@ -407,16 +418,23 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Counts a configuration as pending, as if it had just been asked: it is not proposed again until it is told.
+    /// Counts a configuration as pending, as if it had just been asked: it is not proposed again until it is told. Beyond the start
+    /// it counts as chosen by a model, as what was asked then.
     ///
     /// # Errors
     /// [`Error::Space`] for a configuration outside the space.
     pub fn hold(&mut self, configuration: &Configuration) -> Result<(), Error> {
         self.space.check(configuration)?;
         let point = self.space.encoding().encode(configuration);
-        if !self.pending.iter().any(|other| same_point(other, &point)) {
-            self.pending.push(point);
+        if is_taken(&[], &self.pending, &point) {
+            return Ok(());
         }
+        let start = start_length(&self.space, &self.settings).max(self.settings.initial.len());
+        let has_model = matches!(self.settings.strategy, Strategy::Bayesian { .. });
+        if has_model && self.told.len() + self.pending.len() >= start {
+            self.chosen.push(point.clone());
+        }
+        self.pending.push(point);
         Ok(())
     }
 
@@ -433,18 +451,11 @@ impl Optimizer {
     }
 
     /// The best evaluated configuration by the model's mean, among those that are probably feasible; where none is, the
-    /// one that is most probably feasible. One that the model chose takes the place of the best of the start where it is lower
+    /// one that is most probably feasible. One that a model chose takes the place of the best of all others where it is lower
     /// with three to one odds: it was chosen for being expected low. `None` until an evaluation completed.
     pub fn best(&mut self) -> Option<Recommendation> {
         let model = self.model()?;
-        let start = match self.settings.strategy {
-            Strategy::Bayesian { .. } => {
-                start_length(&self.space, &self.settings).max(self.settings.initial.len())
-            }
-            // No model chooses.
-            _ => usize::MAX,
-        };
-        let index = model.recommended(start)?;
+        let index = model.recommended(|point| is_taken(&[], &self.chosen, point))?;
         let (mean, variance) = model.posteriors[index];
         Some(Recommendation {
             configuration: self.told[model.first[index]]

@@ -21,19 +21,19 @@ const OUTCOMES: u32 = 64;
 /// teaches the model for later steps.
 const PREFERENCE_FOR_NEW: f64 = 2.0;
 
-/// The index of the rival worth repeating, if one is; `rivals` are points that are probably feasible, best mean first. What is
+/// The index of the rival worth repeating, if one is, in place of what is `new`; `rivals` are points that are probably feasible, best mean first. What is
 /// `pending` will be known: it is not repeated at once, and makes other measurements worth less.
 pub(crate) fn worth_repeating(
     objective: &Mixture,
     rivals: &[&[f64]],
-    new: &[f64],
+    new: Option<&[f64]>,
     pending: &[Vec<f64>],
 ) -> Option<usize> {
     let count = rivals.len().min(RIVALS_MAX);
     if count < 2 {
         return None;
     }
-    let points: Vec<&[f64]> = rivals[..count].iter().copied().chain([new]).collect();
+    let points: Vec<&[f64]> = rivals[..count].iter().copied().chain(new).collect();
     let mut gains = vec![0.0; points.len()];
     for gp in objective.members() {
         add_scaled(
@@ -47,14 +47,24 @@ pub(crate) fn worth_repeating(
         .filter(|i| !waits(i))
         .map(|i| (i, gains[i]))
         .max_by(|a, b| a.1.total_cmp(&b.1))?;
-    (worth > PREFERENCE_FOR_NEW * gains[count].max(0.0) && worth > 1e-6).then_some(best)
+    let new_worth = gains.get(count).copied().unwrap_or(0.0).max(0.0);
+    (worth > PREFERENCE_FOR_NEW * new_worth && worth > 1e-6).then_some(best)
 }
 
-/// The index of the rival to repeat where every point has been tried, so that the only question is which is best: the best, or
-/// the one that is expected to be better by most, whichever says more about which of these two it is (after the top-two
-/// expected improvement of Qin, Klein, Russo 2017). The knowledge gradient, being of one more measurement, takes what was
-/// measured once for more worth than what is close.
+/// The index of the rival to repeat where every point has been tried: the most worth one, or, where one more measurement of none
+/// is worth anything, one of the two that are the hardest to tell apart.
 pub(crate) fn most_worth_repeating(
+    objective: &Mixture,
+    rivals: &[&[f64]],
+    pending: &[Vec<f64>],
+) -> Option<usize> {
+    worth_repeating(objective, rivals, None, pending)
+        .or_else(|| hard_to_tell_apart(objective, rivals, pending))
+}
+
+/// The best rival, or the one that is expected to be better by most, whichever says more about which of these two it is (after
+/// the top-two expected improvement of Qin, Klein, Russo 2017).
+fn hard_to_tell_apart(
     objective: &Mixture,
     rivals: &[&[f64]],
     pending: &[Vec<f64>],

@@ -451,6 +451,8 @@ impl Search {
         outcome: bayes_opt::Outcome,
         weight: f64,
     ) -> Result<(), TunerError> {
+        // Of an earlier sitting it was not asked in this one.
+        self.optimizer.hold(configuration)?;
         Ok(self.optimizer.tell(Observation {
             configuration: configuration.clone(),
             outcome,
