@@ -21,10 +21,15 @@ const TRIES: usize = 40;
 /// What a thread is given to leave the inside of a patch.
 const TRY_AGAIN: Duration = Duration::from_micros(300);
 
+/// The first byte of a jump with 32 bits of displacement, and a breakpoint.
+const JUMP: u8 = 0xe9;
+const BREAKPOINT: u8 = 0xcc;
+
 /// One place of a process that is patched in some layout.
 pub(crate) struct Place<'a> {
     address: u64,
     wanted: &'a [u8],
+    original: &'a [u8],
     /// Everything that we may have put there, and the original.
     known: Vec<Vec<u8>>,
 }
@@ -35,7 +40,26 @@ impl<'a> Place<'a> {
         Self {
             address: patch.address,
             wanted,
+            original: &patch.old.0,
             known,
+        }
+    }
+
+    /// Where something of ours begins at a place that holds `found`, of which the original is wanted: behind the breakpoint of
+    /// somebody else, who puts the file's byte in its place when it goes, also where a jump of ours was before, as the kernel does
+    /// with a uprobe (kernel/events/uprobes.c). `None` where it is not ours.
+    fn ours(&self, found: &[u8]) -> Option<usize> {
+        if self.known.iter().any(|known| known == found) {
+            return Some(0);
+        }
+        let is_jump = |known: &&Vec<u8>| known.first() == Some(&JUMP) || *known == self.original;
+        let is_rest = |known: &Vec<u8>| known.get(1..) == found.get(1..);
+        if self.wanted != self.original || !self.known.iter().filter(is_jump).any(is_rest) {
+            return None;
+        }
+        match found.first() {
+            Some(&BREAKPOINT) => Some(1),
+            first => (first == self.original.first()).then_some(0),
         }
     }
 
@@ -106,8 +130,11 @@ pub(crate) fn write_image(
         if found == place.wanted {
             continue;
         }
-        if !place.known.contains(&found) {
+        let Some(from) = place.ours(&found) else {
             switched.changed_by_others.push(place.address);
+            continue;
+        };
+        if found[from..] == place.wanted[from..] {
             continue;
         }
         // The first write to a page copies it: not while the process waits. The same byte again changes nothing.
@@ -116,8 +143,8 @@ pub(crate) fn write_image(
             memory.write(place.address, &found[..1])?;
         }
         changes.push(Change {
-            address: place.address,
-            wanted: place.wanted,
+            address: place.address + from as u64,
+            wanted: &place.wanted[from..],
             // What begins at its first byte is right in either layout.
             forbidden: place.address + 1..place.address + place.wanted.len() as u64,
         });

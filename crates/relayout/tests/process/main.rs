@@ -116,6 +116,32 @@ fn what_somebody_else_wrote_is_left_alone_and_said() {
     target.quit();
 }
 
+/// What the kernel writes for a uprobe, and when it goes (kernel/events/uprobes.c): the file's first byte, whatever was there.
+#[test]
+fn what_a_uprobe_leaves_of_a_jump_is_undone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let target = Target::start(0, 2);
+    let mut cache = installed(&target, &store);
+    let (probe, file) = ([0xcc], [0xb8]);
+    cache.switch(1).unwrap();
+    let write = |cache: &CodeCache, byte| cache.process.memory.write(target.answer, byte).unwrap();
+    write(&cache, &probe);
+    let switched = cache.switch(0).unwrap();
+    assert_eq!(switched.changed_by_others, [0; 0]);
+    let found = cache.process.memory.read(target.answer, 5).unwrap();
+    assert_eq!(found, [0xcc, 1, 0, 0, 0]);
+    write(&cache, &file);
+    assert!(!target.is_text_changed());
+    cache.switch(1).unwrap();
+    write(&cache, &probe);
+    write(&cache, &file);
+    let (switched, _) = cache.rollback().unwrap();
+    assert_eq!(switched.changed_by_others, [0; 0]);
+    assert!(!target.is_text_changed());
+    target.quit();
+}
+
 #[test]
 fn a_process_in_a_debugger_or_stopped_is_declined_and_stays_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
