@@ -236,6 +236,19 @@ impl Elf {
         })
     }
 
+    /// Whether it has an unwinder of its own, as `-static-libgcc` links one in: then it asks for the loaded objects, or, a program,
+    /// answers that itself, and asks no libgcc for unwinding.
+    pub(crate) fn has_own_unwinder(&self, is_program: bool) -> bool {
+        let finds = ["dl_iterate_phdr", "_dl_find_object"];
+        let calls = |wanted: &dyn Fn(&str) -> bool| {
+            let mut symbols = self.slots.iter().filter_map(|slot| self.symbol(slot.1));
+            symbols.any(|(symbol, _)| wanted(symbol))
+        };
+        let answers = || is_program && finds.iter().any(|find| self.defines(find));
+        (calls(&|symbol| finds.contains(&symbol)) || answers())
+            && !calls(&|symbol| symbol.starts_with("_Unwind_"))
+    }
+
     /// Linked statically: no dynamic section, or one of a position-independent executable without an interpreter.
     pub(crate) fn is_static(&self) -> bool {
         // DT_FLAGS_1, DF_1_PIE: an executable, not a shared object.

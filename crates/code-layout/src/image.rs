@@ -88,6 +88,17 @@ pub fn defines(bytes: Vec<u8>, functions: &[&str]) -> bool {
     Elf::parse(bytes).is_ok_and(|elf| functions.iter().any(|function| elf.defines(function)))
 }
 
+/// Whether a library handles exceptions by an unwinder of its own: quick, where [`Image::parse`] reads all code. False where it is no
+/// x86-64 program.
+#[must_use]
+pub fn unwinds_by_itself(bytes: Vec<u8>) -> bool {
+    let has_tables = |elf: &Elf| {
+        let frames = unwinding(elf).map(|(_, frames)| frames).unwrap_or_default();
+        frames.iter().any(|frame| frame.range.lsda.is_some())
+    };
+    Elf::parse(bytes).is_ok_and(|elf| elf.has_own_unwinder(false) && has_tables(&elf))
+}
+
 /// Whether anything in a file's headers speaks against laying it out again: quick, where [`Image::parse`] reads all code.
 ///
 /// # Errors
@@ -208,6 +219,12 @@ impl Image {
     #[must_use]
     pub fn name(&self, id: FunctionId) -> Option<&str> {
         self.elf.name(self.range(id).start)
+    }
+
+    /// Whether it, the program or a library, has an unwinder of its own (`-static-libgcc`).
+    #[must_use]
+    pub fn has_own_unwinder(&self, is_program: bool) -> bool {
+        self.elf.has_own_unwinder(is_program)
     }
 
     /// Slots through which code reaches other objects, in order of address. What they hold in a process goes

@@ -52,6 +52,7 @@ pub use flow::{Block, BlockId, Call, Exit, Function, JumpTable};
 pub use footprint::{Footprint, footprints};
 pub use image::{
     FunctionId, FunctionRange, GotSlot, Image, Segment, Vtable, build_id, defines, preflight,
+    unwinds_by_itself,
 };
 pub use lookup::Lookup;
 pub use map::{AddressMap, Mapping};

@@ -52,17 +52,6 @@ impl Loaded {
             .any(|range| range.lsda.is_some())
     }
 
-    /// Whether it has an unwinder of its own, as `-static-libgcc` links one in: then it asks for the loaded objects, and no
-    /// libgcc for unwinding.
-    pub(crate) fn has_own_unwinder(&self) -> bool {
-        let imports = |wanted: fn(&str) -> bool| {
-            let mut slots = self.image.got_slots().iter();
-            slots.any(|slot| wanted(&slot.symbol))
-        };
-        imports(|name| name == "dl_iterate_phdr" || name == "_dl_find_object")
-            && !imports(|name| name.starts_with("_Unwind_"))
-    }
-
     pub(crate) fn emit(
         &self,
         plan: &Plan,

@@ -350,20 +350,26 @@ impl Session {
         let has_unwinder = self.cache.has_unwinder;
         let process = &self.cache.process;
         let is_program = |loaded: &&Loaded| loaded.object.path == process.exe;
-        if let Some(program) = self.objects.iter().find(is_program) {
-            let unfit = |why: &str| Err(process.unfit(&program.object.path, why));
-            if program.has_own_unwinder() {
-                return unfit(
-                    "it has an unwinder of its own (-static-libgcc), which cannot be led to moved code",
-                );
-            }
-            if !has_unwinder && program.has_tables() {
-                return unfit("it handles exceptions, and its unwinder is not libgcc_s.so.1");
-            }
+        let program = self.objects.iter().find(is_program);
+        // Another object may unwind the program's frames: a plugin that throws where it was called back from.
+        let by_itself = |object: &&Object| {
+            code_layout::unwinds_by_itself(process.file(object).unwrap_or_default())
+        };
+        let own = program.filter(|program| program.image.has_own_unwinder(true));
+        let own = own.map(|program| &program.object);
+        if let Some(own) = own.or_else(|| objects.iter().find(by_itself)) {
+            let why =
+                "it has an unwinder of its own (-static-libgcc), which cannot be led to moved code";
+            return Err(process.unfit(&own.path, why));
+        }
+        if let Some(program) = program.filter(|program| !has_unwinder && program.has_tables()) {
+            let why = "it handles exceptions, and its unwinder is not libgcc_s.so.1";
+            return Err(process.unfit(&program.object.path, why));
         }
         // A library that handles them without libgcc, as libc does when a thread is cancelled, stays as it is.
-        let stays =
-            |loaded: &Loaded| loaded.has_own_unwinder() || (!has_unwinder && loaded.has_tables());
+        let stays = |loaded: &Loaded| {
+            loaded.image.has_own_unwinder(false) || (!has_unwinder && loaded.has_tables())
+        };
         self.objects.retain(|loaded| !stays(loaded));
         Ok(())
     }

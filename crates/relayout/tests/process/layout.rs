@@ -311,6 +311,29 @@ fn a_program_with_an_unwinder_of_its_own_is_declined() {
 }
 
 #[test]
+fn a_program_with_a_library_that_unwinds_by_itself_is_declined() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let options = [
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        "-static-libgcc",
+        "-static-libstdc++",
+        "-Wl,--exclude-libs,ALL",
+    ];
+    let library = talk::compile("c++", "throws.cpp", "throws-library.so", &options);
+    let path = Throws::compile("beside");
+    let mut program = Throws::run(Command::new(&path).env("LD_PRELOAD", &library));
+    program.assert_goes_on();
+    let mut session = Session::open(&store, program.pid(), method(Some(1))).unwrap();
+    let error = session.look().unwrap_err().to_string();
+    let named = error.contains("throws-library.so") && error.contains("unwinder of its own");
+    assert!(named, "{error}");
+    program.assert_goes_on();
+}
+
+#[test]
 fn a_program_with_a_gs_base_is_declined_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
