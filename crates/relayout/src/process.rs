@@ -214,25 +214,12 @@ impl Process {
         code_layout::preflight(file).map_err(|error| self.not_understood(&executable, error))
     }
 
-    /// The objects whose code it runs, the executable first.
+    /// The objects whose code it runs, the executable first; one that was loaded twice (`dlmopen`) twice.
     ///
     /// # Errors
     /// As [`Process::maps`].
     pub fn objects(&self) -> Result<Vec<Object>, RelayoutError> {
-        let mut objects: Vec<Object> = Vec::new();
-        for map in self.maps()? {
-            if map.inode == 0 || !map.path.starts_with('/') {
-                continue;
-            }
-            match objects.iter_mut().find(|object| object.path == map.path) {
-                Some(object) => object.mappings.push(map),
-                None => objects.push(Object {
-                    path: map.path.clone(),
-                    mappings: vec![map],
-                }),
-            }
-        }
-        objects.retain(|object| object.mappings.iter().any(|map| map.is_executable));
+        let mut objects = objects(self.maps()?);
         objects.sort_by_key(|object| object.path != self.exe);
         Ok(objects)
     }
@@ -400,6 +387,39 @@ fn why_not_permitted(roots: &Roots, pid: u32) -> String {
     }
 }
 
+/// How much further apart segments may lie in memory than in the file: some pages each, by their alignment.
+const SEGMENTS_APART: u64 = 16 << 20;
+
+/// The mappings that the dynamic linker or the kernel made of each file with code, from its beginning on and as far apart as in the
+/// file. What else is mapped of it, as V8 does with some of its code, and who reads a file's symbols, is no object.
+fn objects(maps: Vec<Mapping>) -> Vec<Object> {
+    let mut objects: Vec<Object> = Vec::new();
+    for map in maps {
+        if map.inode == 0 || !map.path.starts_with('/') {
+            continue;
+        }
+        let goes_on = |last: &Mapping| {
+            let (in_file, in_memory) =
+                (map.offset.checked_sub(last.offset), map.start - last.start);
+            in_file.is_some_and(|in_file| in_memory.wrapping_sub(in_file) <= SEGMENTS_APART)
+        };
+        let mut known = objects.iter_mut().rev();
+        let last = known.find(|object| object.path == map.path);
+        match last.filter(|object| object.mappings.last().is_some_and(goes_on)) {
+            Some(object) => object.mappings.push(map),
+            None => objects.push(Object {
+                path: map.path.clone(),
+                mappings: vec![map],
+            }),
+        }
+    }
+    objects.retain(|object| {
+        let mut mappings = object.mappings.iter();
+        object.mappings[0].offset == 0 && mappings.any(|map| map.is_executable)
+    });
+    objects
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -417,6 +437,46 @@ mod tests {
             fs::write(roots.proc("sys/kernel/yama/ptrace_scope"), scope).unwrap();
         }
         why_not_permitted(&roots, 7)
+    }
+
+    #[test]
+    fn other_mappings_of_a_file_are_no_part_of_the_object() {
+        let map = |start: u64, offset: u64, is_executable: bool, path: &str| Mapping {
+            start,
+            end: start + 0x1000,
+            is_readable: true,
+            is_writable: false,
+            is_executable,
+            is_private: true,
+            offset,
+            inode: 7,
+            path: path.to_owned(),
+        };
+        let maps = vec![
+            map(0x40_0000, 0, false, "/node"),
+            map(0x40_1000, 0x1000, true, "/node"),
+            map(0x40_2000, 0x1000, false, "/node"),
+            map(0x7f00_0000_0000, 0, true, "/libgcc"),
+            map(0x7f00_0000_1000, 0x1000, false, "/libgcc"),
+            // A copy of some code, a file that is read, and a library in a namespace of its own.
+            map(0x7f00_1000_0000, 0, true, "/libgcc"),
+            map(0x7f00_2000_0000, 0, false, "/libgcc"),
+            map(0x7f00_3000_0000, 0, false, "/node"),
+            map(0x7f00_4000_0000, 0x1000, true, "/node"),
+        ];
+        let found = objects(maps);
+        let ranges: Vec<(&str, u64, u64)> = found
+            .iter()
+            .map(|object| (object.path.as_str(), object.range().0, object.range().1))
+            .collect();
+        assert_eq!(
+            ranges,
+            [
+                ("/node", 0x40_0000, 0x40_3000),
+                ("/libgcc", 0x7f00_0000_0000, 0x7f00_0000_2000),
+                ("/libgcc", 0x7f00_1000_0000, 0x7f00_1000_1000),
+            ]
+        );
     }
 
     #[test]

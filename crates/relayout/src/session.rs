@@ -326,7 +326,10 @@ impl Session {
             if !wanted(object) {
                 continue;
             }
+            let same = objects.iter().filter(|other| other.path == object.path);
             let image = match process.image(object) {
+                // Loaded twice: which of them is meant is not told by the path.
+                Ok(_) if same.count() > 1 => continue,
                 Ok(image) => image,
                 // A library that cannot be laid out stays as it is; an executable decides.
                 Err(RelayoutError::Declined { .. }) if !is_executable => continue,

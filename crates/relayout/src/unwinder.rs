@@ -71,7 +71,8 @@ impl Unwinder {
             let name = object.path.rsplit('/').next().unwrap_or_default();
             name.starts_with("libgcc_s.so")
         };
-        let Some(object) = objects.iter().find(is_libgcc) else {
+        let mut found = objects.iter().filter(is_libgcc);
+        let Some(object) = found.next() else {
             return Ok(None);
         };
         let is_there = |known: &&Self| {
@@ -80,6 +81,10 @@ impl Unwinder {
         };
         if let Some(known) = known.filter(is_there) {
             return Ok(Some(known.clone()));
+        }
+        if let Some(other) = found.next() {
+            let why = "it is not the only libgcc that is loaded (dlmopen)";
+            return Err(process.unfit(&other.path, why));
         }
         if is_another_called(process, objects, object)? {
             return Ok(None);
