@@ -451,8 +451,13 @@ fn declined(
         RelayoutError::Declined { reason, .. } => reason.to_string(),
         RelayoutError::NotUndone { .. } => error.to_string(),
         RelayoutError::Gone { .. } => {
+            // Something of ours may have been in its code.
+            let meanwhile = match store.load(pid, start_time)? {
+                Some(_) => "while it was being counted or laid out",
+                None => "meanwhile",
+            };
             undo::forget_gone(store, pid, start_time)?;
-            "it ended, or executed another program, meanwhile".to_owned()
+            format!("it ended, or executed another program, {meanwhile}")
         }
         _ => return Err(error.into()),
     };

@@ -539,7 +539,7 @@ fn a_process_that_ends_or_becomes_another_while_it_is_laid_out_is_left_alone() {
         start.args(options);
         let ended = Ended::of(start).with_code(1);
         let printed: Value = serde_json::from_str(&ended.stdout).unwrap();
-        let said = "it ended, or executed another program, meanwhile";
+        let said = "it ended, or executed another program, while it was being counted or laid out";
         assert_reason(&printed["processes"][0], &[said]);
         if mode == "exec" {
             assert_reason(&status(&toy, program.pid), &[said]);
