@@ -123,7 +123,7 @@ fn new_stub(process: &Process, maps: &[Mapping]) -> Result<Patch, RelayoutError>
 
 /// The threads of a process that may do a system call, in the order in which they are worth trying: those that sleep in one stop
 /// at once and have nothing better to do.
-fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
+pub(crate) fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
     let roots = host::Roots::default();
     let mut threads = host::thread_ids(&roots, pid)?;
     threads

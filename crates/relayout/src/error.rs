@@ -166,6 +166,17 @@ impl RelayoutError {
     }
 }
 
+/// Whether one thread only cannot be asked for a system call, for what it is under or for its stack.
+pub(crate) fn is_of_thread(error: &RelayoutError) -> bool {
+    match error {
+        RelayoutError::Declined { reason, .. } => {
+            matches!(reason, Declined::Seccomp | Declined::Dispatched)
+        }
+        RelayoutError::Memory { .. } => true,
+        _ => false,
+    }
+}
+
 /// What the state of a thread in `/proc/PID/stat` (proc_pid_stat(5)) says of why it does not stop.
 fn why_not_stopping(state: char) -> &'static str {
     match state {
@@ -219,6 +230,11 @@ pub enum Declined {
         "a seccomp filter is installed, and a refused mmap could end the process; run the service without SystemCallFilter= to have it re-laid out"
     )]
     Seccomp,
+    /// Its system calls go to a handler of its own.
+    #[error(
+        "its system calls go to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine and interposers use it), and so would those that it is made to do"
+    )]
+    Dispatched,
     /// It uses shadow stacks.
     #[error("it runs with user shadow stacks, which do not let a return address be moved")]
     ShadowStack,

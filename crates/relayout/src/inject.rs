@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use crate::ptrace::{self, Registers, Wait};
-use crate::stop::{Stopped, declined, is_filtered, not_stopping, until_next_look};
-use crate::{Declined, Memory, RelayoutError};
+use crate::stop::{Stopped, declined, not_stopping, refusal, until_next_look};
+use crate::{Memory, RelayoutError};
 
 /// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64, section 3.2.2).
 pub(crate) const RED_ZONE_BYTES: u64 = 128;
@@ -91,7 +91,7 @@ pub(crate) fn going_on(mut registers: Registers) -> Registers {
 ///
 /// # Errors
 /// [`RelayoutError::Ptrace`], [`RelayoutError::Gone`], [`RelayoutError::Memory`] where its stack has no room,
-/// [`Declined::Seccomp`] where it must not do one: a filter may end the process for it.
+/// [`Declined::Seccomp`](crate::Declined::Seccomp) or [`Declined::Dispatched`](crate::Declined::Dispatched) where it must not do one: it may end the process.
 pub(crate) fn syscall(
     process: &Stopped<'_>,
     thread: u32,
@@ -99,8 +99,8 @@ pub(crate) fn syscall(
     number: u64,
     arguments: [u64; 6],
 ) -> Result<i64, RelayoutError> {
-    if is_filtered(process.pid, thread) {
-        return Err(declined(process.pid, Declined::Seccomp));
+    if let Some(reason) = refusal(process.pid, thread) {
+        return Err(declined(process.pid, reason));
     }
     let back = begin(process.memory, thread, stub, number, arguments)?;
     finish(process, thread, stub, &back)

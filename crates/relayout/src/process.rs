@@ -11,8 +11,8 @@ use host::{HostError, Roots};
 
 use crate::manifest::LoadedObject;
 use crate::maps::{self, Mapping};
-use crate::stop::{is_filtered, status_field, stopped};
-use crate::{Declined, Memory, RelayoutError};
+use crate::stop::{is_filtered, one_stopped, status_field, stopped};
+use crate::{Declined, Memory, RelayoutError, calls, ptrace};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address space.
 #[derive(Debug)]
@@ -172,7 +172,29 @@ impl Process {
         {
             return declined(Declined::ShadowStack);
         }
+        if self.is_dispatched()? {
+            return declined(Declined::Dispatched);
+        }
         Ok(())
+    }
+
+    /// Whether the system calls of all threads go to a handler of its own. One of them is stopped at a time, and as a rule the
+    /// first says that they do not.
+    fn is_dispatched(&self) -> Result<bool, RelayoutError> {
+        let mut is_any = false;
+        for thread in calls::threads_by_chance(self.pid)? {
+            let dispatched = one_stopped(self.pid, &self.memory, &[thread], |_| {
+                Ok(ptrace::is_dispatched(thread))
+            });
+            match dispatched {
+                Ok((true, _)) => is_any = true,
+                // Whether this one can be stopped is seen when that is needed.
+                Ok((false, _)) | Err(RelayoutError::NotStopping { .. }) => return Ok(false),
+                Err(RelayoutError::Gone { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(is_any)
     }
 
     /// Whether code that counts by `gs:` counts where it should: no thread has a GS base, as few programs give themselves one.

@@ -176,6 +176,32 @@ pub(crate) fn set_signal_mask(thread: u32, mask: u64) -> Result<(), RelayoutErro
     .map(drop)
 }
 
+/// `struct ptrace_sud_config` (include/uapi/linux/ptrace.h), and the request that reads it, of Linux 6.4.
+#[repr(C)]
+#[derive(Default)]
+struct Dispatch {
+    mode: u64,
+    selector: u64,
+    offset: u64,
+    bytes: u64,
+}
+const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
+
+/// Whether a stopped thread's system calls go to a handler of its own. An older kernel does not say.
+pub(crate) fn is_dispatched(thread: u32) -> bool {
+    let mut dispatch = Dispatch::default();
+    let data = (&raw mut dispatch).cast();
+    // The kernel writes one ptrace_sud_config to `data`, where its size is the one given.
+    let asked = request(
+        "GET_SYSCALL_USER_DISPATCH_CONFIG",
+        GET_SYSCALL_USER_DISPATCH_CONFIG,
+        thread,
+        number(size_of::<Dispatch>()),
+        data,
+    );
+    asked.is_ok() && dispatch.mode != 0
+}
+
 /// What a seized thread has come to; does not wait.
 pub(crate) fn poll(thread: u32) -> io::Result<Wait> {
     let pid = libc::pid_t::try_from(thread).unwrap_or(0);

@@ -6,13 +6,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::calls::take_out_stub;
+use crate::error::is_of_thread;
 use crate::inject;
 use crate::manifest::{Manifest, Patch, Region};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::region::is_ours;
 use crate::scan::Search;
-use crate::stop::{declined, is_filtered, stopped};
+use crate::stop::{declined, refusal, stopped};
 use crate::unwinder::{Chain, unwinder_in};
 use crate::{Declined, RelayoutError};
 
@@ -55,24 +56,23 @@ pub(crate) fn unmap(
     take_out_stub(process, stub)?;
     let (result, _) = stopped(pid, memory, |process| {
         let is_reached = region.is_code && Search::new(range).threads(process, &maps)?;
-        let threads = process.threads.iter();
-        let mut free = threads
-            .filter(|thread| !is_filtered(pid, **thread))
-            .peekable();
         if process.is_group_stopped || is_reached {
             return Ok(None);
         }
-        if free.peek().is_none() {
-            return Err(declined(pid, Declined::Seccomp));
-        }
+        let mut threads = process.threads.iter();
+        let asked = threads.position(|thread| refusal(pid, *thread).is_none());
+        let Some(first) = asked else {
+            let reasons = process.threads.iter().map(|thread| refusal(pid, *thread));
+            let reason = reasons.flatten().next().unwrap_or(Declined::Seccomp);
+            return Err(declined(pid, reason));
+        };
         chain.lay(process.memory)?;
         process.memory.write(stub.address, &stub.new.0)?;
         let arguments = [address, bytes, 0, 0, 0, 0];
         let mut done = Err(RelayoutError::Gone { pid });
-        for thread in free {
+        for thread in &process.threads[first..] {
             done = inject::syscall(process, *thread, stub.address, SYS_MUNMAP, arguments);
-            // Its stack has no room: another's has.
-            if !matches!(done, Err(RelayoutError::Memory { .. })) {
+            if !done.as_ref().is_err_and(is_of_thread) {
                 break;
             }
         }

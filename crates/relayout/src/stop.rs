@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use host::{HostError, RealTime, Roots};
 use serde::{Deserialize, Serialize};
 
+use crate::error::is_of_thread;
 use crate::ptrace::{self, Wait};
 use crate::{Declined, Memory, RelayoutError};
 
@@ -124,7 +125,8 @@ fn wakes_up(pid: u32, thread: u32) -> bool {
     true
 }
 
-/// Runs `act` while one thread is stopped and the others run: the first of them that stops soon.
+/// Runs `act` while one thread is stopped and the others run: the first of them that stops soon and can do what `act` asks of
+/// it.
 ///
 /// # Errors
 /// As [`stopped`].
@@ -132,7 +134,7 @@ pub fn one_stopped<T: Send>(
     pid: u32,
     memory: &Memory,
     candidates: &[u32],
-    act: impl FnOnce(&Stopped<'_>) -> Result<T, RelayoutError> + Send,
+    mut act: impl FnMut(&Stopped<'_>) -> Result<T, RelayoutError> + Send,
 ) -> Result<(T, Pause), RelayoutError> {
     on_a_thread(|| {
         let mut failed = RelayoutError::Gone { pid };
@@ -145,7 +147,10 @@ pub fn one_stopped<T: Send>(
                 Ok(()) => {
                     let done = act(&process);
                     let pause = process.resume();
-                    return Ok((done?, pause));
+                    match done {
+                        Err(error) if is_of_thread(&error) => failed = error,
+                        done => return Ok((done?, pause)),
+                    }
                 }
                 Err(error) => failed = error,
             }
@@ -196,6 +201,14 @@ pub(crate) fn status_field(pid: u32, thread: u32, key: &str) -> Option<String> {
 /// calls for a reason to end it. A kernel without seccomp says nothing.
 pub(crate) fn is_filtered(pid: u32, thread: u32) -> bool {
     status_field(pid, thread, "Seccomp").is_some_and(|mode| mode != "0")
+}
+
+/// Why a stopped thread must not be made to do a system call, if so: it could end the process.
+pub(crate) fn refusal(pid: u32, thread: u32) -> Option<Declined> {
+    if is_filtered(pid, thread) {
+        return Some(Declined::Seccomp);
+    }
+    ptrace::is_dispatched(thread).then_some(Declined::Dispatched)
 }
 
 pub(crate) fn state(pid: u32, thread: u32) -> char {

@@ -97,6 +97,30 @@ fn workers_of_io_uring_are_neither_stopped_nor_asked_for_anything() {
 }
 
 #[test]
+fn whose_system_calls_go_to_a_handler_is_asked_for_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let mut target = Target::with(0, 0, &["dispatched"]);
+    let process = Process::open(target.pid()).unwrap();
+    let declined = process.preflight().map_err(|error| error.to_string());
+    let mut cache = CodeCache::open(&store, process).unwrap();
+    let mapped = cache.map((target.answer, target.answer), 4096, true);
+    for error in [declined.unwrap_err(), mapped.unwrap_err().to_string()] {
+        assert!(error.contains("handler of its own"), "{error}");
+    }
+    target.counts();
+    target.quit();
+    let mut target = Target::with(1, 1, &["dispatched"]);
+    let mut cache = installed(&target, &store);
+    cache.switch(1).unwrap();
+    target.assert_answers(1, 2);
+    let (_, kept) = cache.rollback().unwrap();
+    assert_eq!(kept.bytes, 0, "{kept:?}");
+    target.assert_answers(2, 1);
+    target.quit();
+}
+
+#[test]
 fn what_somebody_else_wrote_is_left_alone_and_said() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();

@@ -1,5 +1,5 @@
 // The process under test: threads that call `answer` for ever and abort on anything but 1 or 2, threads that sleep in
-// system calls, a count of queued signals, with a third argument a worker of io_uring. Commands on standard input: "c" prints the counts, "q" ends with 0.
+// system calls, a count of queued signals, by a third argument a worker of io_uring, or a handler for the first thread's system calls. Commands on standard input: "c" prints the counts, "q" ends with 0.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/io_uring.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -75,6 +76,18 @@ static void read_by_a_worker(void) {
     if (syscall(SYS_io_uring_enter, ring, 1, 0, 0, 0, 0) != 1) abort();
 }
 
+// All but the C library's own ones.
+static void dispatch(void) {
+    static char blocked = 1;
+    unsigned long start = 0, end = 0;
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps))
+        if (strstr(line, "/libc.so") && strstr(line, "r-xp")) sscanf(line, "%lx-%lx", &start, &end);
+    fclose(maps);
+    if (prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, start, end - start, &blocked)) abort();
+}
+
 int main(int argc, char **argv) {
     int workers = argc > 1 ? atoi(argv[1]) : 2, sleepers = argc > 2 ? atoi(argv[2]) : 2;
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
@@ -83,7 +96,8 @@ int main(int argc, char **argv) {
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 128 << 10);
     pthread_t thread;
-    if (argc > 3) read_by_a_worker();
+    if (argc > 3 && !strcmp(argv[3], "io_uring")) read_by_a_worker();
+    if (argc > 3 && !strcmp(argv[3], "dispatched")) dispatch();
     for (int i = 0; i < workers; i++) pthread_create(&thread, &attributes, work, 0);
     for (int i = 0; i < sleepers; i++)
         pthread_create(&thread, &attributes, i < 4 ? sleep_often : sleep_long, 0);
