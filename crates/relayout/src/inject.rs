@@ -102,32 +102,75 @@ pub(crate) fn syscall(
     if let Some(reason) = refusal(process.pid, thread) {
         return Err(declined(process.pid, reason));
     }
-    let back = begin(process.memory, thread, stub, number, arguments)?;
-    finish(process, thread, stub, &back)
+    let (back, frame) = begin(process.memory, thread, stub, number, arguments)?;
+    let result = finish(process, thread, stub, &back)?;
+    // It is back. One that is not still needs its frame.
+    frame.take_up(process.memory);
+    Ok(result)
 }
 
-/// Sends a stopped thread into the stub. The registers with which it goes on afterwards, by itself if need be.
+/// What the stub pops, below the red zone of a stack, and what was there: other data where a stack is small and no handler
+/// is ever run on it.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    address: u64,
+    words: Vec<u8>,
+    before: Vec<u8>,
+}
+
+impl Frame {
+    fn lay(memory: &Memory, address: u64, words: Vec<u8>) -> Result<Self, RelayoutError> {
+        let before = memory.read(address, words.len())?;
+        memory.write(address, &words)?;
+        Ok(Self {
+            address,
+            words,
+            before,
+        })
+    }
+
+    /// Puts back what was there, but for what others have written there meanwhile.
+    fn take_up(self, memory: &Memory) {
+        let Ok(mut now) = memory.read(self.address, self.words.len()) else {
+            return;
+        };
+        let words = self.words.chunks_exact(8).zip(self.before.chunks_exact(8));
+        for (now, (word, before)) in now.chunks_exact_mut(8).zip(words) {
+            if now == word {
+                now.copy_from_slice(before);
+            }
+        }
+        // It could be read.
+        let _ = memory.write(self.address, &now);
+    }
+}
+
+/// Sends a stopped thread into the stub. The registers with which it goes on afterwards, by itself if need be, and where it
+/// has them from.
 pub(crate) fn begin(
     memory: &Memory,
     thread: u32,
     stub: u64,
     number: u64,
     arguments: [u64; 6],
-) -> Result<Registers, RelayoutError> {
+) -> Result<(Registers, Frame), RelayoutError> {
     let (back, frame) = lay_frame(memory, thread)?;
     let mut there = back;
-    (there.rip, there.rsp, there.rax) = (stub, frame, number);
+    (there.rip, there.rsp, there.rax) = (stub, frame.address, number);
     [
         there.rdi, there.rsi, there.rdx, there.r10, there.r8, there.r9,
     ] = arguments;
     // In this order: killed in between, the thread runs the stub with its own mask.
-    ptrace::set_registers(thread, &there)?;
+    if let Err(error) = ptrace::set_registers(thread, &there) {
+        frame.take_up(memory);
+        return Err(error);
+    }
     ptrace::set_signal_mask(thread, u64::MAX)?;
-    Ok(back)
+    Ok((back, frame))
 }
 
-/// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame's address.
-fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, u64), RelayoutError> {
+/// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame.
+fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, Frame), RelayoutError> {
     let back = going_on(ptrace::registers(thread)?);
     if back.cs != CODE_SEGMENT {
         return Err(RelayoutError::Ptrace {
@@ -161,9 +204,8 @@ fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, u64), RelayoutE
         back.ss,
     ];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let frame = (back.rsp - RED_ZONE_BYTES - bytes.len() as u64) & !15;
-    memory.write(frame, &bytes)?;
-    Ok((back, frame))
+    let address = (back.rsp - RED_ZONE_BYTES - bytes.len() as u64) & !15;
+    Ok((back, Frame::lay(memory, address, bytes)?))
 }
 
 /// Lets the thread run through the stub until its mask is back, and then from `back`. The result of the stub's first system

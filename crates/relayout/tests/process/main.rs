@@ -6,6 +6,7 @@
     reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
 )]
 
+mod calls;
 mod coroutines;
 mod family;
 mod handlers;
