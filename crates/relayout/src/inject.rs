@@ -87,6 +87,19 @@ pub(crate) fn going_on(mut registers: Registers) -> Registers {
     registers
 }
 
+/// Where a stopped thread goes on that is at `rip` in the middle of a restartable sequence: the sequence is over, as at any preemption
+/// (`rseq_ip_fixup` in kernel/rseq.c). The kernel would see to it itself, but not once it finds the thread in a stub.
+fn aborted(memory: &Memory, thread: u32, rip: u64) -> Option<u64> {
+    // rseq_cs in struct rseq; start_ip, post_commit_offset and abort_ip in struct rseq_cs (include/uapi/linux/rseq.h).
+    let sequence = memory.word(ptrace::rseq(thread)?.checked_add(8)?).ok()?;
+    if sequence == 0 {
+        return None;
+    }
+    let word = |at: u64| memory.word(sequence.checked_add(at)?).ok();
+    let (start, bytes, abort) = (word(8)?, word(16)?, word(24)?);
+    (rip.wrapping_sub(start) < bytes).then_some(abort)
+}
+
 /// A system call by a stopped thread, through a stub at `stub`. The kernel's result, negative for an error.
 ///
 /// # Errors
@@ -171,7 +184,8 @@ pub(crate) fn begin(
 
 /// Writes onto the thread's stack what the stub pops. The registers it goes on with, and the frame.
 fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, Frame), RelayoutError> {
-    let back = going_on(ptrace::registers(thread)?);
+    let mut back = going_on(ptrace::registers(thread)?);
+    back.rip = aborted(memory, thread, back.rip).unwrap_or(back.rip);
     if back.cs != CODE_SEGMENT {
         return Err(RelayoutError::Ptrace {
             thread,

@@ -202,6 +202,33 @@ pub(crate) fn is_dispatched(thread: u32) -> bool {
     asked.is_ok() && dispatch.mode != 0
 }
 
+/// `struct ptrace_rseq_configuration` (include/uapi/linux/ptrace.h), and the request that reads it, of Linux 5.13.
+#[repr(C)]
+#[derive(Default)]
+struct Rseq {
+    address: u64,
+    bytes: u32,
+    signature: u32,
+    flags: u32,
+    padding: u32,
+}
+const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+
+/// Where a stopped thread has registered its `struct rseq`, if it has. An older kernel does not say.
+pub(crate) fn rseq(thread: u32) -> Option<u64> {
+    let mut rseq = Rseq::default();
+    let data = (&raw mut rseq).cast();
+    // The kernel writes no more than the given size to `data`, which is that of one ptrace_rseq_configuration.
+    let asked = request(
+        "GET_RSEQ_CONFIGURATION",
+        GET_RSEQ_CONFIGURATION,
+        thread,
+        number(size_of::<Rseq>()),
+        data,
+    );
+    asked.ok().and(Some(rseq.address)).filter(|at| *at != 0)
+}
+
 /// What a seized thread has come to; does not wait.
 pub(crate) fn poll(thread: u32) -> io::Result<Wait> {
     let pid = libc::pid_t::try_from(thread).unwrap_or(0);

@@ -27,3 +27,12 @@ fn called(source: &str) -> Program {
 fn what_lies_below_a_small_stack_stays_as_it_is() {
     assert_eq!(called("tight.c").numbers::<u32>("c"), [0]);
 }
+
+#[test]
+fn a_restartable_sequence_is_aborted() {
+    let [broken, aborts] = called("rseq.c").numbers::<u32>("c")[..] else {
+        panic!("it has ended");
+    };
+    assert_eq!(broken, 0);
+    assert!(aborts > 0);
+}
