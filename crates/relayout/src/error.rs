@@ -238,9 +238,6 @@ pub enum Declined {
     /// It uses shadow stacks.
     #[error("it runs with user shadow stacks, which do not let a return address be moved")]
     ShadowStack,
-    /// Threads of it have a GS base.
-    #[error("it uses the GS segment's base (Wine does), by which its blocks would be counted")]
-    GsBase,
     /// There is no hole for the code cache.
     #[error("no room of {wanted_bytes} bytes within 2 GiB of {path}")]
     NoRoom {

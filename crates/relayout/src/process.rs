@@ -11,7 +11,7 @@ use host::{HostError, Roots};
 
 use crate::manifest::LoadedObject;
 use crate::maps::{self, Mapping};
-use crate::stop::{is_filtered, one_stopped, status_field, stopped};
+use crate::stop::{is_filtered, one_stopped, status_field};
 use crate::{Declined, Memory, RelayoutError, calls, ptrace};
 
 /// A running process. Pid and start time name it for good; its memory handle goes with its address space.
@@ -195,25 +195,6 @@ impl Process {
             }
         }
         Ok(is_any)
-    }
-
-    /// Whether code that counts by `gs:` counts where it should: no thread has a GS base, as few programs give themselves one.
-    ///
-    /// # Errors
-    /// [`Declined::GsBase`], and those of stopping.
-    pub fn check_gs_base(&self) -> Result<(), RelayoutError> {
-        let pid = self.pid;
-        let (is_used, _) = stopped(pid, &self.memory, |process| {
-            let registers = process.registers()?;
-            Ok(registers.iter().any(|registers| registers.gs_base != 0))
-        })?;
-        match is_used {
-            false => Ok(()),
-            true => Err(RelayoutError::Declined {
-                pid,
-                reason: Declined::GsBase,
-            }),
-        }
     }
 
     /// Whether its executable is one that can be laid out again, as far as the file's headers tell.

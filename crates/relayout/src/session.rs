@@ -422,7 +422,7 @@ impl Session {
     /// exactly, some functions at a time. The process is back in its original layout afterwards.
     ///
     /// # Errors
-    /// [`Declined::GsBase`]; those of mapping, writing and switching.
+    /// Those of mapping, writing and switching.
     pub fn count(&mut self) -> Result<(), RelayoutError> {
         let start = Instant::now();
         for loaded in &mut self.objects {
@@ -447,7 +447,6 @@ impl Session {
                 self.time("recording branches", start);
             }
             None => {
-                self.cache.process.check_gs_base()?;
                 for index in 0..self.objects.len() {
                     self.count_object(index)?;
                 }
@@ -468,27 +467,27 @@ impl Session {
             return Ok(());
         }
         let counters: usize = plans.iter().map(|plan| plan.counters() * 8 + 64).sum();
-        // Below 2 GiB, where `gs:` reaches; see code_layout::CounterAddressing.
-        let low = (64 << 20, 64 << 20);
-        let area = self.cache.map(low, HEADER_BYTES + counters as u64, false)?;
+        let near = loaded.object.range();
+        let area = self
+            .cache
+            .map(near, HEADER_BYTES + counters as u64, false)?;
         let placement = |cache: u64, cache_bytes: u64, counters: u64, bias: u64| Placement {
             load_bias: bias,
             cache_address: cache,
             cache_bytes,
             counters: Some(CounterArea {
                 address: counters,
-                addressing: CounterAddressing::Gs,
+                // A program may set its GS base for some calls only, so that no moment shows it.
+                addressing: CounterAddressing::RipRelative,
             }),
             ..Placement::default()
         };
         let loaded = &self.objects[index];
-        let near = loaded.object.range();
         // How long each one gets does not depend on where it lies.
         let mut sizes = Vec::new();
-        let somewhere = near.0.saturating_sub(256 << 20).max(1 << 20) & !(PAGE as u64 - 1);
         for plan in &plans {
             let at = placement(
-                somewhere,
+                area.end(),
                 u64::from(u32::MAX),
                 area.address + HEADER_BYTES,
                 loaded.bias,
@@ -497,6 +496,8 @@ impl Session {
             sizes.push((emitted.bytes.len() as u64).next_multiple_of(PAGE as u64) + PAGE as u64);
         }
         let all: u64 = sizes.iter().sum();
+        // It reaches the old code and the counters.
+        let near = (near.0.min(area.address), near.1.max(area.end()));
         let mut region = self.cache.map(near, PAGE as u64 + all, true)?;
         let mut at = region.address + PAGE as u64;
         let mut counters_at = area.address + HEADER_BYTES;

@@ -218,12 +218,6 @@ pub(crate) fn state(pid: u32, thread: u32) -> char {
 }
 
 impl<'a> Stopped<'a> {
-    /// The registers of each thread.
-    pub(crate) fn registers(&self) -> Result<Vec<ptrace::Registers>, RelayoutError> {
-        let threads = self.threads.iter();
-        threads.map(|thread| ptrace::registers(*thread)).collect()
-    }
-
     fn new(pid: u32, memory: &'a Memory, limit: Duration) -> Self {
         Self {
             pid,
