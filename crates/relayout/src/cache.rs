@@ -17,7 +17,7 @@ use crate::region::{self, write_header};
 use crate::scan::PAGE;
 use crate::stop::Pause;
 use crate::unwinder::{Chain, Unwinder};
-use crate::{Declined, RelayoutError, family, reclaim};
+use crate::{Declined, RelayoutError, family, reclaim, sharing};
 
 /// A process that we write into, with those that were forked from it.
 #[derive(Debug)]
@@ -404,7 +404,15 @@ impl CodeCache {
             if names.filter(|name| !done.contains(name)).count() == 0 {
                 break;
             }
+            let sharers = sharing::among(self.family());
             if number != 0 {
+                for (pid, others) in &sharers {
+                    let error = sharing::shared(*pid, others[0]);
+                    if *pid == self.process.pid {
+                        return Err(error);
+                    }
+                    switched.left_out.push((*pid, error.to_string()));
+                }
                 self.join(number, &mut switched.left_out)?;
             }
             for process in self.family() {
@@ -413,7 +421,8 @@ impl CodeCache {
                 {
                     continue;
                 }
-                match self.write(process, number) {
+                let others = sharers.get(&process.pid).map_or(&[][..], Vec::as_slice);
+                match self.write(process, number, others) {
                     Ok(one) => switched.add(one),
                     Err(error) if process.pid == self.process.pid => return Err(error),
                     Err(RelayoutError::Gone { .. }) => {}
@@ -428,8 +437,13 @@ impl CodeCache {
         Ok(switched)
     }
 
-    /// Writes a layout into one process.
-    fn write(&self, process: &Process, number: u32) -> Result<Switched, RelayoutError> {
+    /// Writes a layout into one process, and so into others that run in its memory.
+    fn write(
+        &self,
+        process: &Process,
+        number: u32,
+        others: &[u32],
+    ) -> Result<Switched, RelayoutError> {
         let wanted: &[Patch] = match number {
             0 => &[],
             number => &self.manifest.generation(number)?.patches,
@@ -446,7 +460,7 @@ impl CodeCache {
         let closed = closed(&maps, &self.manifest.objects);
         let mut places = places(&self.manifest, wanted);
         places.retain(|place| !closed.iter().any(|object| place.is_in(object)));
-        let mut switched = write_image(process, &maps, &chain, &places)?;
+        let mut switched = write_image(process, others, &maps, &chain, &places)?;
         let paths = closed.into_iter().map(|object| object.path.clone());
         switched.closed = paths.collect();
         Ok(switched)
@@ -633,6 +647,10 @@ impl CodeCache {
             let names: Vec<(u32, u64)> = self.family().map(Process::name).collect();
             if names.iter().all(|name| done.contains(name)) {
                 return Ok(is_free);
+            }
+            // What runs in it elsewhere is not looked through.
+            if let Some((pid, others)) = sharing::among(self.family()).first_key_value() {
+                return Err(sharing::shared(*pid, others[0]));
             }
             let maps = self.process.maps()?;
             let stub = self.announce_stub(&maps)?;

@@ -238,6 +238,14 @@ pub enum Declined {
     /// It uses shadow stacks.
     #[error("it runs with user shadow stacks, which do not let a return address be moved")]
     ShadowStack,
+    /// Another process runs in its memory.
+    #[error(
+        "process {with} runs in its memory (clone with CLONE_VM), and would in the midst of each change"
+    )]
+    SharedMemory {
+        /// That process.
+        with: u32,
+    },
     /// There is no hole for the code cache.
     #[error("no room of {wanted_bytes} bytes within 2 GiB of {path}")]
     NoRoom {

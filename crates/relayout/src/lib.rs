@@ -34,6 +34,7 @@ mod region;
 mod sampling;
 mod scan;
 mod session;
+mod sharing;
 mod status;
 mod stop;
 mod units;

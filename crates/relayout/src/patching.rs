@@ -10,7 +10,8 @@ use crate::manifest::{LoadedObject, Manifest, Patch};
 use crate::maps::Mapping;
 use crate::process::Process;
 use crate::scan::PAGE;
-use crate::stop::{Stopped, stopped};
+use crate::sharing::all_stopped;
+use crate::stop::Stopped;
 use crate::unwinder::Chain;
 use crate::{Memory, RelayoutError};
 
@@ -111,6 +112,7 @@ pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Pla
 /// inside of a changed place; before it, where the unwinder is led.
 pub(crate) fn write_image(
     process: &Process,
+    others: &[u32],
     maps: &[Mapping],
     chain: &Chain<'_>,
     places: &[Place<'_>],
@@ -155,8 +157,8 @@ pub(crate) fn write_image(
             break;
         }
         let runs = runs(&changes, memory)?;
-        let (inside, pause) = stopped(pid, memory, |process| {
-            let inside = occupied(process, maps, &changes)?;
+        let (inside, pause) = all_stopped(process, others, maps, &[], &mut |process, more| {
+            let inside = occupied(process, maps, &changes, more)?;
             is_asked = chain.is_asked_for(process)?;
             if inside.is_empty() && !is_asked {
                 chain.lay(process.memory)?;
@@ -192,14 +194,16 @@ pub(crate) fn write_image(
     })
 }
 
-/// The changes that a thread is in the middle of.
+/// The changes that a thread is in the middle of, or somebody who goes on at one of these further places.
 fn occupied(
     process: &Stopped<'_>,
     maps: &[Mapping],
     changes: &[Change<'_>],
+    more: &[u64],
 ) -> Result<Vec<u64>, RelayoutError> {
     let mut inside = Vec::new();
-    for (_, address) in continuations(process, maps)? {
+    let own = continuations(process, maps)?.into_iter();
+    for address in own.map(|(_, address)| address).chain(more.iter().copied()) {
         // Changes are in order of address and do not overlap.
         let after = changes.partition_point(|change| change.address <= address);
         let change = after.checked_sub(1).and_then(|index| changes.get(index));

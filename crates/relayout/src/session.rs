@@ -21,7 +21,7 @@ use crate::process::{Object, Process};
 use crate::region::HEADER_BYTES;
 use crate::sampling::{Samples, branches, sample};
 use crate::scan::PAGE;
-use crate::{Declined, RelayoutError, Store};
+use crate::{Declined, RelayoutError, Store, sharing};
 
 /// How a process is profiled and laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -141,6 +141,7 @@ impl Session {
     pub fn open(store: &Store, pid: u32, method: Method) -> Result<Self, RelayoutError> {
         let process = Process::open(pid)?;
         process.preflight()?;
+        sharing::check(&process)?;
         process.check_program()?;
         Ok(Self {
             cache: CodeCache::open(store, process)?,

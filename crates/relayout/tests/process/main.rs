@@ -15,6 +15,7 @@ mod layout;
 mod pause;
 mod phases;
 mod postgres;
+mod sharing;
 mod talk;
 mod target;
 
