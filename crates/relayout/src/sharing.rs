@@ -87,26 +87,41 @@ pub(crate) fn shared(pid: u32, with: u32) -> RelayoutError {
     declined(pid, Declined::SharedMemory { with })
 }
 
-/// Those of some processes that run in the memory of others of them, and of which.
+/// Those of some processes that run in the memory of others of them, which lasts, and of which.
 pub(crate) fn among<'a>(processes: impl Iterator<Item = &'a Process>) -> BTreeMap<u32, Vec<u32>> {
+    let pids: Vec<u32> = processes.map(|process| process.pid).collect();
+    let mut found = among_now(&pids);
+    if found.is_empty() {
+        return found;
+    }
+    sleep(BEGINNING);
+    let again = among_now(&pids);
+    for (pid, others) in &mut found {
+        let still = again.get(pid);
+        others.retain(|other| still.is_some_and(|still| still.contains(other)));
+    }
+    found.retain(|_, others| !others.is_empty());
+    found
+}
+
+fn among_now(pids: &[u32]) -> BTreeMap<u32, Vec<u32>> {
     // In order, so that few of what may be thousands are compared. (Not by `sort_by`, as one that ends changes its place.)
     let mut groups: Vec<Vec<u32>> = Vec::new();
-    for process in processes {
-        let order = |group: &Vec<u32>| compare(group[0], process.pid).unwrap_or(Ordering::Less);
+    for pid in pids {
+        let order = |group: &Vec<u32>| compare(group[0], *pid).unwrap_or(Ordering::Less);
         match groups.binary_search_by(order) {
-            Ok(place) => groups[place].push(process.pid),
-            Err(place) => groups.insert(place, vec![process.pid]),
+            Ok(place) => groups[place].push(*pid),
+            Err(place) => groups.insert(place, vec![*pid]),
         }
     }
     let mut found = BTreeMap::new();
     for mut group in groups.into_iter().filter(|group| group.len() > 1) {
         group.retain(|pid| !is_waited_for(*pid));
-        for pid in &group {
+        for pid in group.iter().filter(|_| group.len() > 1) {
             let others = group.iter().copied().filter(|other| other != pid);
             found.insert(*pid, others.collect::<Vec<u32>>());
         }
     }
-    found.retain(|_, others| !others.is_empty());
     found
 }
 
