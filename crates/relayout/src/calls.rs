@@ -3,6 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::error::is_of_thread;
 use crate::handlers::continuations;
 use crate::inject::{self, STUB_BYTES};
 use crate::manifest::{Manifest, Patch};
@@ -29,12 +30,15 @@ pub(crate) fn syscall(
         return Err(declined(process.pid, Declined::Seccomp));
     }
     lay_stub(process, stub)?;
-    let (result, _) = one_stopped(process.pid, memory, &threads, |stopped| {
+    let called = one_stopped(process.pid, memory, &threads, |stopped| {
         let thread = stopped.threads[0];
         inject::syscall(stopped, thread, stub.address, number, arguments)
-    })?;
-    memory.write(stub.address, &stub.old.0)?;
-    Ok(result)
+    });
+    // After any other error a thread may still be in it.
+    if called.is_ok() || called.as_ref().is_err_and(is_of_thread) {
+        memory.write(stub.address, &stub.old.0)?;
+    }
+    Ok(called?.0)
 }
 
 /// Writes the stub, where the bytes are there that it was announced for.

@@ -172,15 +172,15 @@ impl Process {
         {
             return declined(Declined::ShadowStack);
         }
-        if self.is_dispatched()? {
-            return declined(Declined::Dispatched);
-        }
         Ok(())
     }
 
-    /// Whether the system calls of all threads go to a handler of its own. One of them is stopped at a time, and as a rule the
-    /// first says that they do not.
-    fn is_dispatched(&self) -> Result<bool, RelayoutError> {
+    /// Whether some thread's system calls do not go to a handler of the process's own. One of them is stopped at a time, as a rule
+    /// the first only; so a process that is idle is not asked.
+    ///
+    /// # Errors
+    /// [`Declined::Dispatched`], and those of stopping.
+    pub fn check_dispatch(&self) -> Result<(), RelayoutError> {
         let mut is_any = false;
         for thread in calls::threads_by_chance(self.pid)? {
             let dispatched = one_stopped(self.pid, &self.memory, &[thread], |_| {
@@ -189,12 +189,15 @@ impl Process {
             match dispatched {
                 Ok((true, _)) => is_any = true,
                 // Whether this one can be stopped is seen when that is needed.
-                Ok((false, _)) | Err(RelayoutError::NotStopping { .. }) => return Ok(false),
+                Ok((false, _)) | Err(RelayoutError::NotStopping { .. }) => return Ok(()),
                 Err(RelayoutError::Gone { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(is_any)
+        match is_any {
+            false => Ok(()),
+            true => Err(self.declined(Declined::Dispatched)),
+        }
     }
 
     /// Whether its executable is one that can be laid out again, as far as the file's headers tell.

@@ -315,6 +315,7 @@ impl Session {
     /// Reads the objects that are `wanted`, and finds the unwinder.
     fn load(&mut self, wanted: impl Fn(&Object) -> bool) -> Result<(), RelayoutError> {
         let process = &self.cache.process;
+        process.check_dispatch()?;
         let objects = process.objects()?;
         let is_patched = self.cache.manifest.generation != 0;
         if is_patched {

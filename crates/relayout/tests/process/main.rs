@@ -104,12 +104,15 @@ fn whose_system_calls_go_to_a_handler_is_asked_for_none() {
     let store = Store::open(dir.path()).unwrap();
     let mut target = Target::with(0, 0, &["dispatched"]);
     let process = Process::open(target.pid()).unwrap();
-    let declined = process.preflight().map_err(|error| error.to_string());
+    let error = process.check_dispatch().unwrap_err().to_string();
+    assert!(error.contains("handler of its own"), "{error}");
     let mut cache = CodeCache::open(&store, process).unwrap();
     let mapped = cache.map((target.answer, target.answer), 4096, true);
-    for error in [declined.unwrap_err(), mapped.unwrap_err().to_string()] {
-        assert!(error.contains("handler of its own"), "{error}");
-    }
+    let error = mapped.unwrap_err().to_string();
+    assert!(error.contains("handler of its own"), "{error}");
+    let stub = cache.manifest.stub.clone().unwrap();
+    let found = cache.process.memory.read(stub.address, stub.old.0.len());
+    assert_eq!(found.unwrap(), stub.old.0, "nothing is left");
     target.counts();
     target.quit();
     let mut target = Target::with(1, 1, &["dispatched"]);
