@@ -211,6 +211,23 @@ impl Elf {
         Some(self.relocations[index].1)
     }
 
+    /// What a slot holds once it is relocated, if that lies in this file.
+    pub(crate) fn target(&self, value: Value) -> Option<u64> {
+        match value {
+            Value::Relative(target) => Some(target),
+            Value::Symbol(symbol, addend) => self.symbol(symbol)?.1?.checked_add_signed(addend),
+        }
+    }
+
+    /// The pointer that 8 bytes of data hold.
+    pub(crate) fn pointer_at(&self, slot: u64) -> Option<u64> {
+        match self.relocation_at(slot) {
+            Some(value) => self.target(value),
+            None if self.position_independent => None,
+            None => self.u64_at(slot),
+        }
+    }
+
     /// A dynamic symbol's name and, if this file defines it, its address.
     pub(crate) fn symbol(&self, index: u32) -> Option<(&str, Option<u64>)> {
         let table = *self.dynamic.get(&5)?;

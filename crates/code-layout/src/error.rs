@@ -133,6 +133,8 @@ pub enum Skip {
     CallerSensitive,
     /// Block: calls its own middle to learn its address.
     CallsItself,
+    /// Function or block: an address in it is held somewhere, perhaps to be compared with where a thread is.
+    AddressTaken,
     /// Vtable slot or call site: out of reach, or not as expected.
     PatchSite,
 }
@@ -168,6 +170,9 @@ impl std::fmt::Display for Skip {
                 "a call that remembers its caller's address (setjmp, dlopen, vfork and their kind)"
             }
             Self::CallsItself => "a call of its own middle, to learn its address",
+            Self::AddressTaken => {
+                "an address inside that is held somewhere, perhaps to be compared with where a thread is"
+            }
             Self::PatchSite => {
                 "a vtable slot or call site that is out of reach, or not as expected"
             }

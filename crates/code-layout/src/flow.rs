@@ -7,6 +7,7 @@ use crate::image::{FunctionId, Image};
 use crate::instruction::Kind;
 use crate::lsda::Lsda;
 use crate::tables;
+use crate::taken;
 use crate::unwind::Unwind;
 use crate::walk::Walk;
 
@@ -174,8 +175,19 @@ pub(crate) fn analyse(image: &Image, id: FunctionId) -> Result<Function, Skip> {
     }
     let tables = tables::resolve(&mut walk);
     walk.check_overlaps()?;
+    let kept = taken::kept(&walk, id, &tables)?;
     let mut skipped = Skipped::new();
     let mut blocks = build_blocks(&walk, &tables, &mut skipped);
+    let (mut kept, mut kept_to) = (kept.into_iter().peekable(), 0);
+    for block in &mut blocks {
+        while let Some(range) = kept.next_if(|range| range.start <= block.start) {
+            kept_to = kept_to.max(range.end);
+        }
+        if block.stays.is_none() && block.start < kept_to {
+            block.stays = Some(Skip::AddressTaken);
+            *skipped.entry(Skip::AddressTaken).or_default() += 1;
+        }
+    }
     if blocks
         .first()
         .is_none_or(|block| block.start != range.start)

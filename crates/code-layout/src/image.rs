@@ -8,6 +8,7 @@ use crate::error::{Error, Skip};
 use crate::flow::Function;
 use crate::lsda::Lsda;
 use crate::profile::BuildId;
+use crate::sweep::Taken;
 use crate::unwind::{self, Frame, Unwind};
 use crate::{runtimes, sweep, vtable};
 
@@ -70,6 +71,8 @@ pub struct Image {
     vtables: Vec<Vtable>,
     /// Addresses inside functions, not at their start, that something outside the function refers to, in order.
     pub(crate) inner_targets: Vec<u64>,
+    /// Those of them that somebody holds as a number, in order.
+    pub(crate) taken: Vec<Taken>,
     /// Starts of functions that jump on to one whose caller's address matters.
     pub(crate) caller_sensitive: BTreeSet<u64>,
     /// Addresses that cannot be written and that something refers to, in order.
@@ -154,6 +157,7 @@ impl Image {
             got_slots,
             vtables: Vec::new(),
             inner_targets: Vec::new(),
+            taken: Vec::new(),
             caller_sensitive: BTreeSet::new(),
             read_only: Vec::new(),
             elf,
@@ -161,6 +165,7 @@ impl Image {
         image.vtables = vtable::find(&image);
         let found = sweep::sweep(&image);
         image.inner_targets = found.inner_targets;
+        image.taken = found.taken;
         image.caller_sensitive = found.caller_sensitive;
         image.read_only = found.read_only;
         Ok(image)

@@ -37,6 +37,7 @@ mod runtimes;
 mod sweep;
 mod symbols;
 mod tables;
+mod taken;
 mod unwind;
 mod vtable;
 mod walk;

@@ -1,17 +1,37 @@
 //! One pass over all code and pointers of a file, for what leads into the middle of functions from outside.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+};
 
-use crate::elf::{Value, little_endian};
+use crate::elf::little_endian;
 use crate::flow::ENTRY_BYTES;
 use crate::image::{FunctionId, Image};
 use crate::instruction::{got_slot, is_caller_sensitive, is_caller_sensitive_slot};
 
+/// An address inside a function, not its start, that somebody holds as a number: to go there, or to compare it with
+/// where a thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Taken {
+    pub(crate) target: u64,
+    pub(crate) holder: Holder,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Holder {
+    /// An instruction of this function, or of none; perhaps by a slot that it reads.
+    Code(Option<FunctionId>),
+    /// The 8 bytes at this address.
+    Data(u64),
+}
+
 /// What the pass finds.
 pub(crate) struct Found {
     pub(crate) inner_targets: Vec<u64>,
+    /// Those of them that somebody holds, in order.
+    pub(crate) taken: Vec<Taken>,
     pub(crate) caller_sensitive: BTreeSet<u64>,
     /// What cannot be written and something refers to, in order: objects begin there, and no jump table goes on there.
     pub(crate) read_only: Vec<u64>,
@@ -25,6 +45,8 @@ pub(crate) struct Found {
 /// see some in data that lies among code. And functions that end by a jump to a caller-sensitive one.
 pub(crate) fn sweep(image: &Image) -> Found {
     let mut found = Vec::new();
+    let mut taken = Vec::new();
+    let mut jumped_through = Vec::new();
     let mut caller_sensitive = BTreeSet::new();
     let mut constants: BTreeMap<u64, Option<FunctionId>> = BTreeMap::new();
     let mut data = Vec::new();
@@ -33,6 +55,15 @@ pub(crate) fn sweep(image: &Image) -> Found {
             .function_at(target)
             .filter(|id| image.range(*id).start != target)
     };
+    let mut held = HashMap::new();
+    for (slot, target) in pointers(image) {
+        data.extend(read_only(image, target));
+        if inner(target).is_some() {
+            held.insert(slot, target);
+            let holder = Holder::Data(slot);
+            taken.push(Taken { target, holder });
+        }
+    }
     each_instruction(image, |owner, instruction| {
         if let Some(owner) = owner
             && jumps_on_to_caller_sensitive(image, owner, instruction)
@@ -40,6 +71,11 @@ pub(crate) fn sweep(image: &Image) -> Found {
             caller_sensitive.insert(image.range(owner).start);
         }
         data.extend(data_references(image, instruction));
+        jumped_through.extend(absolute_table(image, instruction));
+        if let Some(&target) = loaded(image, instruction).and_then(|slot| held.get(&slot)) {
+            let holder = Holder::Code(owner);
+            taken.push(Taken { target, holder });
+        }
         let Some(target) = instruction_target(image, instruction) else {
             return;
         };
@@ -51,12 +87,18 @@ pub(crate) fn sweep(image: &Image) -> Found {
                 .or_insert(owner);
         }
         if let Some(id) = inner(target) {
-            let taken = instruction.mnemonic() == Mnemonic::Lea
-                || instruction.mnemonic() == Mnemonic::Mov
-                || instruction.mnemonic() == Mnemonic::Push;
+            let takes = matches!(
+                instruction.mnemonic(),
+                Mnemonic::Lea | Mnemonic::Mov | Mnemonic::Push
+            );
+            // Its own address is where large code models count from.
+            if takes && target != instruction.ip() {
+                let holder = Holder::Code(owner);
+                taken.push(Taken { target, holder });
+            }
             // Into what a patched entry overwrites, from anywhere: not all code may be reached by following it.
             let start = image.range(id).start;
-            if taken || owner != Some(id) || target < start + ENTRY_BYTES {
+            if takes || owner != Some(id) || target < start + ENTRY_BYTES {
                 found.push(target);
             }
         }
@@ -68,46 +110,45 @@ pub(crate) fn sweep(image: &Image) -> Found {
             found.push(target);
         }
     }
-    for &(_, value) in &image.elf.relocations {
-        match value {
-            Value::Relative(target) => {
-                data.extend(read_only(image, target));
-                if inner(target).is_some() {
-                    found.push(target);
-                }
-            }
-            Value::Symbol(symbol, addend) => {
-                let own = image.elf.symbol(symbol).and_then(|(_, at)| at);
-                data.extend(own.and_then(|at| read_only(image, at.wrapping_add_signed(addend))));
-            }
-        }
-    }
-    if !image.elf.position_independent {
-        // Without relocations any aligned word may be a code address.
-        for segment in image.segments() {
-            let aligned = segment.vaddr.next_multiple_of(8);
-            let Some(bytes) = image.elf.from(aligned) else {
-                continue;
-            };
-            for word in bytes.chunks_exact(8) {
-                let target = little_endian(word);
-                data.extend(read_only(image, target));
-                if inner(target).is_some() {
-                    found.push(target);
-                }
-            }
-        }
-    }
+    found.extend(taken.iter().map(|taken| taken.target));
     found.sort_unstable();
     found.dedup();
     data.extend(image.elf.sections.values().map(|&(at, _)| at));
     data.sort_unstable();
     data.dedup();
+    jumped_through.sort_unstable();
+    // What a function's table leads to in its cold part is jumped to and no more.
+    let is_entry = |slot: u64| {
+        let after = jumped_through.partition_point(|base| *base <= slot);
+        let base = after.checked_sub(1).map(|index| jumped_through[index]);
+        base.is_some_and(|base| {
+            data[data.partition_point(|at| *at <= base)..].first() > Some(&slot)
+        })
+    };
+    taken.retain(|taken: &Taken| !matches!(taken.holder, Holder::Data(slot) if is_entry(slot)));
+    taken.sort_unstable();
+    taken.dedup();
     Found {
         inner_targets: found,
+        taken,
         caller_sensitive,
         read_only: data,
     }
+}
+
+/// All pointers in data: slot and target.
+fn pointers(image: &Image) -> impl Iterator<Item = (u64, u64)> {
+    let relocated = image.elf.relocations.iter();
+    let relocated = relocated.filter_map(|&(slot, value)| Some((slot, image.elf.target(value)?)));
+    // Without relocations any aligned word may be a code address.
+    let fixed = (!image.elf.position_independent).then(|| image.segments());
+    let words = fixed.into_iter().flatten().flat_map(|segment| {
+        let aligned = segment.vaddr.next_multiple_of(8);
+        let bytes = image.elf.from(aligned).unwrap_or_default();
+        let slots = (aligned..).step_by(8);
+        slots.zip(bytes.chunks_exact(8).map(little_endian))
+    });
+    relocated.chain(words)
 }
 
 fn read_only(image: &Image, target: u64) -> Option<u64> {
@@ -130,6 +171,16 @@ fn data_references(image: &Image, instruction: &Instruction) -> impl Iterator<It
         };
         read_only(image, target)
     })
+}
+
+/// The table of addresses that an instruction jumps through: `jmp *T(,I,8)`, as compilers write a switch without relocations.
+fn absolute_table(image: &Image, instruction: &Instruction) -> Option<u64> {
+    let base = instruction.memory_displacement64();
+    let fits = instruction.is_jmp_near_indirect()
+        && instruction.op_kind(0) == OpKind::Memory
+        && instruction.memory_base() == Register::None
+        && instruction.memory_index_scale() == 8;
+    fits.then(|| read_only(image, base)).flatten()
 }
 
 /// What could be jump tables of offsets: from each constant whose address code takes to the next one, as long
@@ -203,6 +254,17 @@ pub(crate) fn each_instruction(
         }
         run(None, at, end);
     }
+}
+
+/// The one slot that an instruction reads or compares with, as it does to have an address from the global offset table.
+fn loaded(image: &Image, instruction: &Instruction) -> Option<u64> {
+    let is_operand = matches!(instruction.flow_control(), FlowControl::Next)
+        && instruction.mnemonic() != Mnemonic::Lea;
+    let is_one = instruction.is_ip_rel_memory_operand()
+        || !image.elf.position_independent
+            && instruction.memory_base() == Register::None
+            && instruction.memory_index() == Register::None;
+    (is_operand && is_one).then(|| instruction.memory_displacement64())
 }
 
 /// The address that an instruction branches to or takes.

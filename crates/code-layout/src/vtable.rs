@@ -27,25 +27,13 @@ pub(crate) fn find(image: &Image) -> Vec<Vtable> {
         return Vec::new();
     }
     let function = |value| {
-        let target = match value {
-            Value::Relative(target) => target,
-            Value::Symbol(index, addend) => elf.symbol(index)?.1?.checked_add_signed(addend)?,
-        };
+        let target = elf.target(value)?;
         image.function_from(target).map(|_| target)
     };
     let mut vtables = Vec::new();
     for (index, &(slot, value)) in elf.relocations.iter().enumerate() {
-        let type_info = match value {
-            Value::Relative(target) => target,
-            Value::Symbol(index, addend) => {
-                match elf
-                    .symbol(index)
-                    .and_then(|(_, at)| at?.checked_add_signed(addend))
-                {
-                    Some(target) => target,
-                    None => continue,
-                }
-            }
+        let Some(type_info) = elf.target(value) else {
+            continue;
         };
         let Some(top) = slot.checked_sub(8) else {
             continue;

@@ -11,6 +11,7 @@ mod process;
 mod random;
 mod sqlite;
 mod tables;
+mod taken;
 
 use code_layout::{
     CallSites, CounterAddressing, CounterArea, Function, Order, PatchSelection, Plan, Profile,
