@@ -46,6 +46,8 @@ pub(crate) struct Elf {
     dynamic: BTreeMap<u64, u64>,
     /// Functions' names: (address, offset into the file of the name).
     names: Vec<(u64, u32)>,
+    /// What the file's symbols name: (address, `STT_FUNC` and the like), in order.
+    symbols: Vec<(u64, u8)>,
 }
 
 impl Elf {
@@ -133,7 +135,7 @@ impl Elf {
         {
             return Err(malformed("segments overlap"));
         }
-        let (sections, names) = sections_and_names(header, data);
+        let (sections, names, symbols) = sections_and_names(header, data);
         let (entry, position_independent) = (header.e_entry.get(ENDIAN), kind == elf::ET_DYN);
         let mut elf = Self {
             bytes,
@@ -149,6 +151,7 @@ impl Elf {
             has_interpreter,
             dynamic: BTreeMap::new(),
             names,
+            symbols,
         };
         if let Some(at) = dynamic_at {
             elf.read_dynamic(at);
@@ -276,6 +279,12 @@ impl Elf {
         !self.has_interpreter && (!self.position_independent || executable)
     }
 
+    /// What names say is code: functions, and what has no type.
+    pub(crate) fn named_code(&self) -> impl Iterator<Item = u64> {
+        let code = self.symbols.iter().filter(|&&(_, kind)| kind != 1);
+        code.map(|&(at, _)| at)
+    }
+
     /// All names of the function that starts at `vaddr`.
     pub(crate) fn names(&self, vaddr: u64) -> impl Iterator<Item = &str> {
         let index = self.names.partition_point(|&(at, _)| at < vaddr);
@@ -379,14 +388,19 @@ fn find_build_id(
     None
 }
 
-type SectionsAndNames = (BTreeMap<String, (u64, u64)>, Vec<(u64, u32)>);
+type SectionsAndNames = (
+    BTreeMap<String, (u64, u64)>,
+    Vec<(u64, u32)>,
+    Vec<(u64, u8)>,
+);
 
 /// What the section headers say; nothing where they are missing or damaged.
 fn sections_and_names(header: &FileHeader64<LittleEndian>, data: &[u8]) -> SectionsAndNames {
     let mut sections = BTreeMap::new();
     let mut names = Vec::new();
+    let mut named = Vec::new();
     let Ok(table) = header.sections(ENDIAN, data) else {
-        return (sections, names);
+        return (sections, names, named);
     };
     for section in table.iter() {
         let Ok(name) = table.section_name(ENDIAN, section) else {
@@ -411,8 +425,13 @@ fn sections_and_names(header: &FileHeader64<LittleEndian>, data: &[u8]) -> Secti
             continue;
         };
         for symbol in symbols {
-            // STT_FUNC, or STT_GNU_IFUNC, defined here.
             let kind = symbol.st_info.0 & 15;
+            // Objects, functions, and what is exported without a type; defined here, and not absolute.
+            let known = matches!(kind, 1 | 2 | 10) || kind == 0 && symbol.st_info.0 >> 4 != 0;
+            if known && (1..0xff00).contains(&symbol.st_shndx.get(ENDIAN).0) {
+                named.push((symbol.st_value.get(ENDIAN), kind));
+            }
+            // STT_FUNC, or STT_GNU_IFUNC, defined here.
             let at = strings.checked_add(u64::from(symbol.st_name.get(ENDIAN)));
             if matches!(kind, 2 | 10)
                 && symbol.st_shndx.get(ENDIAN).0 != 0
@@ -424,7 +443,9 @@ fn sections_and_names(header: &FileHeader64<LittleEndian>, data: &[u8]) -> Secti
     }
     names.sort_unstable();
     names.dedup();
-    (sections, names)
+    named.sort_unstable();
+    named.dedup();
+    (sections, names, named)
 }
 
 fn c_string(bytes: &[u8]) -> Option<&str> {

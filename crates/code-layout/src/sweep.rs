@@ -38,7 +38,7 @@ pub(crate) struct Found {
 }
 
 /// Addresses inside functions (not their start) that code outside the function branches to, or whose address
-/// is taken anywhere: as a branch target, by `lea`, as an immediate, in relocated or constant data, in a jump
+/// is taken anywhere: as a branch target, by `lea`, as an immediate, in relocated or constant data, as a symbol's, in a jump
 /// table of offsets (a function's tables lead into its cold part, which is a function of its own). In order.
 ///
 /// Too many do no harm (a block more); the code is decoded one instruction after the other, which may
@@ -111,6 +111,8 @@ pub(crate) fn sweep(image: &Image) -> Found {
         }
     }
     found.extend(taken.iter().map(|taken| taken.target));
+    // Another object may call what has a name, in the middle of a function too.
+    found.extend(image.elf.named_code().filter(|at| inner(*at).is_some()));
     found.sort_unstable();
     found.dedup();
     data.extend(image.elf.sections.values().map(|&(at, _)| at));

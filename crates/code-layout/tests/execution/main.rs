@@ -162,6 +162,20 @@ fn a_table_that_leads_into_a_cold_part() {
 }
 
 #[test]
+fn an_entry_within_another_ones_first_bytes_is_not_written_over() {
+    let program = Program::new("entries.s", &[]);
+    for (name, inner) in [(c"twice_and_on", c"on"), (c"thrice", c"no_type")] {
+        let entry = program.function(name).entry;
+        assert_eq!(entry, Err(code_layout::Skip::EntryBranchTarget), "{name:?}");
+        let plan = Plan::new(program.functions(), &Profile::default(), Order::Original);
+        let expected = program.call(inner, 5);
+        let _installed = program.install(&plan, PatchSelection::ALL, None);
+        assert_eq!(program.call(inner, 5), expected);
+    }
+    same_in_every_order(&program);
+}
+
+#[test]
 fn odd_instructions_in_every_order() {
     same_in_every_order(&Program::new("odd.s", &[]));
 }
