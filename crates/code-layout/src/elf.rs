@@ -285,6 +285,12 @@ impl Elf {
         code.map(|&(at, _)| at)
     }
 
+    /// What names say is data: objects, and what has no type.
+    pub(crate) fn named_data(&self) -> impl Iterator<Item = u64> {
+        let data = self.symbols.iter().filter(|&&(_, kind)| kind < 2);
+        data.map(|&(at, _)| at)
+    }
+
     /// All names of the function that starts at `vaddr`.
     pub(crate) fn names(&self, vaddr: u64) -> impl Iterator<Item = &str> {
         let index = self.names.partition_point(|&(at, _)| at < vaddr);

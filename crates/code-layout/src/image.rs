@@ -162,12 +162,12 @@ impl Image {
             read_only: Vec::new(),
             elf,
         };
-        image.vtables = vtable::find(&image);
         let found = sweep::sweep(&image);
         image.inner_targets = found.inner_targets;
         image.taken = found.taken;
         image.caller_sensitive = found.caller_sensitive;
         image.read_only = found.read_only;
+        image.vtables = vtable::find(&image);
         Ok(image)
     }
 

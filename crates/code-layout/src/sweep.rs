@@ -33,7 +33,7 @@ pub(crate) struct Found {
     /// Those of them that somebody holds, in order.
     pub(crate) taken: Vec<Taken>,
     pub(crate) caller_sensitive: BTreeSet<u64>,
-    /// What cannot be written and something refers to, in order: objects begin there, and no jump table goes on there.
+    /// What cannot be written and something refers to, in order: objects begin there, and no table goes on there.
     pub(crate) read_only: Vec<u64>,
 }
 
@@ -115,6 +115,8 @@ pub(crate) fn sweep(image: &Image) -> Found {
     found.extend(image.elf.named_code().filter(|at| inner(*at).is_some()));
     found.sort_unstable();
     found.dedup();
+    let named = image.elf.named_data();
+    data.extend(named.filter_map(|at| read_only(image, at)));
     data.extend(image.elf.sections.values().map(|&(at, _)| at));
     data.sort_unstable();
     data.dedup();

@@ -1,4 +1,4 @@
-//! Tables whose bound allows more entries than the compiler wrote.
+//! Tables whose end does not show: the bound allows more entries than the compiler wrote, or another table follows.
 
 use code_layout::{
     Emitted, Error, Function, JumpTable, Order, Patch, PatchKind, PatchSelection, Placement, Plan,
@@ -109,4 +109,14 @@ fn a_wrong_patch_of_a_table_is_found() {
         let copy = right.map.to_new(long.targets[CASES]).expect("a copy");
         patch.new = stored(long, copy);
     });
+}
+
+#[test]
+fn functions_behind_virtual_ones_keep_their_addresses() {
+    let program = Program::new("behind_vtable.cc", &["-O2", "-s"]);
+    let table = program.call(c"table", 0) - program.bias;
+    let mut vtables = program.image.vtables().iter();
+    let ends = |slots: &[(u64, u64)]| slots.last().is_some_and(|&(slot, _)| slot + 8 == table);
+    assert!(vtables.any(|vtable| vtable.slots.len() == 2 && ends(&vtable.slots)));
+    same_in_every_order(&program);
 }
