@@ -477,6 +477,11 @@ pub(crate) fn same_point(a: &[f64], b: &[f64]) -> bool {
     a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-9)
 }
 
+/// Whether one of `points` is this one.
+pub(crate) fn is_among(points: &[Vec<f64>], point: &[f64]) -> bool {
+    points.iter().any(|other| same_point(other, point))
+}
+
 fn cell_of(level: f64, count: usize) -> usize {
     usize::try_from(round_to_i64(level))
         .unwrap_or(0)

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::acquisition::{Evaluated, Surface};
 use crate::design::{Design, fold};
-use crate::encode::{Column, same_point};
+use crate::encode::{Column, is_among, same_point};
 use crate::error::{Error, SpaceError};
 use crate::explain::{self, Importance};
 use crate::inside::inside;
@@ -228,7 +228,7 @@ impl Optimizer {
         let Some(new) = new else {
             // Everything has been tried.
             let again = most_worth_repeating(&model.objective, &rivals, &self.pending);
-            let waits = |i: &usize| is_taken(&[], &self.pending, rivals[*i]);
+            let waits = |i: &usize| is_among(&self.pending, rivals[*i]);
             let first = || (0..rivals.len()).find(|i| !waits(i));
             let again = again.or_else(first).ok_or(Error::Exhausted)?;
             return Ok(Next::Again(model.first[order[again]]));
@@ -426,7 +426,7 @@ impl Optimizer {
     pub fn hold(&mut self, configuration: &Configuration) -> Result<(), Error> {
         self.space.check(configuration)?;
         let point = self.space.encoding().encode(configuration);
-        if is_taken(&[], &self.pending, &point) {
+        if is_among(&self.pending, &point) {
             return Ok(());
         }
         let start = start_length(&self.space, &self.settings).max(self.settings.initial.len());
@@ -455,7 +455,7 @@ impl Optimizer {
     /// with three to one odds: it was chosen for being expected low. `None` until an evaluation completed.
     pub fn best(&mut self) -> Option<Recommendation> {
         let model = self.model()?;
-        let index = model.recommended(|point| is_taken(&[], &self.chosen, point))?;
+        let index = model.recommended(|point| is_among(&self.chosen, point))?;
         let (mean, variance) = model.posteriors[index];
         Some(Recommendation {
             configuration: self.told[model.first[index]]
@@ -516,8 +516,6 @@ fn start_length(space: &Space, settings: &Settings) -> usize {
 }
 
 fn is_taken(told: &[Told], pending: &[Vec<f64>], point: &[f64]) -> bool {
-    told.iter()
-        .map(|told| &told.point)
-        .chain(pending)
-        .any(|other| same_point(other, point))
+    let is_told = told.iter().any(|told| same_point(&told.point, point));
+    is_told || is_among(pending, point)
 }

@@ -5,7 +5,7 @@
 //! (Frazier, Powell, Dayanik 2009) over the evaluated points and the new one: how much lower the least posterior mean is
 //! expected to be after one more measurement.
 
-use crate::encode::same_point;
+use crate::encode::is_among;
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::linalg::add_scaled;
 use crate::mixture::{Mixture, joint};
@@ -21,8 +21,8 @@ const OUTCOMES: u32 = 64;
 /// teaches the model for later steps.
 const PREFERENCE_FOR_NEW: f64 = 2.0;
 
-/// The index of the rival worth repeating, if one is, in place of what is `new`; `rivals` are points that are probably feasible, best mean first. What is
-/// `pending` will be known: it is not repeated at once, and makes other measurements worth less.
+/// The index of the rival worth repeating, if one is, in place of what is `new`; `rivals` are points that are probably feasible,
+/// best mean first. What is `pending` will be known: it is not repeated at once, and makes other measurements worth less.
 pub(crate) fn worth_repeating(
     objective: &Mixture,
     rivals: &[&[f64]],
@@ -42,7 +42,7 @@ pub(crate) fn worth_repeating(
             &knowledge_gradients(gp, &points, pending),
         );
     }
-    let waits = |i: &usize| pending.iter().any(|other| same_point(other, rivals[*i]));
+    let waits = |i: &usize| is_among(pending, rivals[*i]);
     let (best, worth) = (0..count)
         .filter(|i| !waits(i))
         .map(|i| (i, gains[i]))
@@ -84,7 +84,7 @@ fn hard_to_tell_apart(
         let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         top + logs.iter().map(|log| (log - top).exp()).sum::<f64>().ln()
     };
-    let waits = |i: &usize| pending.iter().any(|other| same_point(other, rivals[*i]));
+    let waits = |i: &usize| is_among(pending, rivals[*i]);
     let challengers = (1..points.len()).filter(|i| !waits(i));
     let challenger = challengers.max_by(|a, b| better(*a).total_cmp(&better(*b)))?;
     let says = |i: usize| -> f64 {

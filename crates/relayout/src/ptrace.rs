@@ -189,17 +189,9 @@ const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
 /// Whether a stopped thread's system calls go to a handler of its own. An older kernel does not say.
 pub(crate) fn is_dispatched(thread: u32) -> bool {
-    let mut dispatch = Dispatch::default();
-    let data = (&raw mut dispatch).cast();
-    // The kernel writes one ptrace_sud_config to `data`, where its size is the one given.
-    let asked = request(
-        "GET_SYSCALL_USER_DISPATCH_CONFIG",
-        GET_SYSCALL_USER_DISPATCH_CONFIG,
-        thread,
-        number(size_of::<Dispatch>()),
-        data,
-    );
-    asked.is_ok() && dispatch.mode != 0
+    let name = "GET_SYSCALL_USER_DISPATCH_CONFIG";
+    configuration(name, GET_SYSCALL_USER_DISPATCH_CONFIG, thread)
+        .is_some_and(|dispatch: Dispatch| dispatch.mode != 0)
 }
 
 /// `struct ptrace_rseq_configuration` (include/uapi/linux/ptrace.h), and the request that reads it, of Linux 5.13.
@@ -216,17 +208,17 @@ const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 
 /// Where a stopped thread has registered its `struct rseq`, if it has. An older kernel does not say.
 pub(crate) fn rseq(thread: u32) -> Option<u64> {
-    let mut rseq = Rseq::default();
-    let data = (&raw mut rseq).cast();
-    // The kernel writes no more than the given size to `data`, which is that of one ptrace_rseq_configuration.
-    let asked = request(
-        "GET_RSEQ_CONFIGURATION",
-        GET_RSEQ_CONFIGURATION,
-        thread,
-        number(size_of::<Rseq>()),
-        data,
-    );
-    asked.ok().and(Some(rseq.address)).filter(|at| *at != 0)
+    let rseq: Rseq = configuration("GET_RSEQ_CONFIGURATION", GET_RSEQ_CONFIGURATION, thread)?;
+    (rseq.address != 0).then_some(rseq.address)
+}
+
+/// What a request reads of a stopped thread that is told the size of what is to be written, one `T` of numbers.
+fn configuration<T: Default>(name: &'static str, ask: libc::c_uint, thread: u32) -> Option<T> {
+    let mut read = T::default();
+    let data = (&raw mut read).cast();
+    // The kernel writes no more than the given size to `data`, which is that of one `T`.
+    request(name, ask, thread, number(size_of::<T>()), data).ok()?;
+    Some(read)
 }
 
 /// What a seized thread has come to; does not wait.

@@ -156,21 +156,19 @@ impl Program {
         Ended::of(toy.slackline(&start)).with_code(0)
     }
 
-    /// Until nothing of ours is left: where a thread waits for a CPU inside moved code its memory stays for now.
+    /// Until nothing of ours is left.
     pub(super) fn roll_back(&self, toy: &Toy) {
+        let ended = roll_back_all(toy);
+        assert!(ended.stdout.contains("restored"), "{}", ended.stdout);
+        self.roll_back_the_rest(toy);
+    }
+
+    /// Where a thread waits for a CPU inside moved code its memory stays for now.
+    pub(super) fn roll_back_the_rest(&self, toy: &Toy) {
         let process = Process::open(self.pid).unwrap();
         let give_up = Instant::now() + Duration::from_secs(20);
-        for is_first in std::iter::once(true).chain(std::iter::repeat(false)) {
-            let rollback = toy.slackline(&["relayout", "rollback", "--all"]);
-            let ended = Ended::of(rollback).with_code(0);
-            assert!(
-                !is_first || ended.stdout.contains("restored"),
-                "{}",
-                ended.stdout
-            );
-            if !has_code_cache(&process) {
-                return;
-            }
+        while has_code_cache(&process) {
+            let ended = roll_back_all(toy);
             assert!(Instant::now() < give_up, "{}", ended.stdout);
         }
     }
@@ -190,6 +188,10 @@ impl Drop for Program {
 
 pub(super) fn as_str(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
+}
+
+fn roll_back_all(toy: &Toy) -> Ended {
+    Ended::of(toy.slackline(&["relayout", "rollback", "--all"])).with_code(0)
 }
 
 fn assert_reason(process: &Value, said: &[&str]) {

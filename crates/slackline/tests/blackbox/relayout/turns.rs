@@ -261,6 +261,7 @@ fn a_full_disk_keeps_no_process_from_its_original_code() {
         "{}",
         restored.stdout
     );
+    program.roll_back_the_rest(&toy);
     program.assert_as_before();
     fs::remove_file(disk.path().join("filler")).unwrap();
     toy.restore().with_code(0);
