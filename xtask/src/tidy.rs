@@ -75,6 +75,11 @@ const EDGES: &[Edges] = &[
         reason: "the only crate that writes into another process: what it writes is decided below it",
     },
     Edges {
+        from: "dataplane",
+        to: &[],
+        reason: "a runtime for anybody's server: it knows none of them",
+    },
+    Edges {
         from: "slackline",
         to: &[
             "bayes-opt",

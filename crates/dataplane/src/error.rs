@@ -1,0 +1,65 @@
+//! Errors of the runtime.
+
+use std::net::SocketAddr;
+
+/// What can go wrong before or while a shard runs.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel lacks io_uring or a feature of it, or forbids it.
+    #[error(
+        "io_uring cannot be used ({source}): Linux 6.1 or later is needed, and \
+         kernel.io_uring_disabled must be 0 (or 1 with CAP_SYS_ADMIN)"
+    )]
+    NoUring {
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A system call failed that should not.
+    #[error("{call}: {source}")]
+    Os {
+        /// The system call.
+        call: &'static str,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The shard's thread cannot be bound to its core.
+    #[error("cannot run on CPU {cpu}: {source}")]
+    Cpu {
+        /// The CPU.
+        cpu: usize,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A backend's own error.
+    #[error("{0}")]
+    Backend(String),
+}
+
+impl Error {
+    /// An error of `call`, with `errno` as it is now.
+    pub fn last_os(call: &'static str) -> Self {
+        Self::Os {
+            call,
+            source: std::io::Error::last_os_error(),
+        }
+    }
+
+    /// Whether a privilege or a kernel feature is missing (exit code 3).
+    pub fn is_missing_privilege(&self) -> bool {
+        match self {
+            Self::NoUring { .. } => true,
+            Self::Listen { source, .. } | Self::Os { source, .. } => {
+                source.kind() == std::io::ErrorKind::PermissionDenied
+            }
+            Self::Cpu { .. } | Self::Backend(_) => false,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! A run-to-completion runtime for network servers, after IX (Belay et al., OSDI'14).
+//!
+//! One [`Shard`] runs on one core and shares nothing with the others. Each turn of its loop takes a
+//! bounded batch of events from a [`Backend`], runs the [`Application`] on each event to completion,
+//! and sends all answers together. A batch is never waited for: it grows only while requests queue.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`api`] | what an application sees: events, batched calls, timers |
+//! | [`backend`] | what a network backend has to offer |
+//! | [`shard`] | the loop, and the handle by which others control it |
+//! | [`batch`] | the batch bound, chosen under a latency objective |
+//! | [`idle`] | how long an idle shard spins before it sleeps |
+//! | [`groups`] | flow groups, and which shard owns each |
+//! | [`elastic`] | when a shard is added or given back |
+
+pub mod api;
+pub mod backend;
+pub mod batch;
+pub mod elastic;
+pub mod error;
+pub mod groups;
+pub mod histogram;
+pub mod idle;
+mod mailbox;
+pub mod shard;
+pub mod timers;
+
+pub use api::{Application, Calls, Context, DeadReason, Event, FlowId, ListenerId, Time};
+pub use backend::Backend;
+pub use error::Error;
+pub use shard::{Shard, ShardConfig};
