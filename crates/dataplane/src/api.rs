@@ -86,12 +86,11 @@ pub enum Event<'a> {
         /// The bytes, in order.
         data: &'a [u8],
     },
-    /// Queued bytes were handed to the network: there is room for more.
+    /// At least half of the flow's queue is free, after [`Calls::send`] took less than all or
+    /// [`Calls::send_space_bytes`] said less than half.
     Sent {
         /// The flow.
         flow: FlowId,
-        /// Bytes that left the queue.
-        len_bytes: usize,
     },
     /// The peer sends no more (FIN). The application may still send; it has to close the flow.
     PeerFinished {
@@ -128,7 +127,7 @@ pub trait Calls {
     fn reject(&mut self, flow: FlowId);
 
     /// Queues bytes, and gives the number accepted: less than all when the flow's queue is full.
-    /// [`Event::Sent`] says when there is room again.
+    /// After that, [`Event::Sent`] says when half of the queue is free.
     fn send(&mut self, flow: FlowId, data: &[u8]) -> usize;
 
     /// As [`Calls::send`], for data in several pieces.
@@ -144,8 +143,9 @@ pub trait Calls {
         accepted
     }
 
-    /// Bytes that [`Calls::send`] would accept now.
-    fn send_space_bytes(&self, flow: FlowId) -> usize;
+    /// Bytes that [`Calls::send`] would accept now. If that is less than half of the flow's queue,
+    /// [`Event::Sent`] comes when half of the queue is free.
+    fn send_space_bytes(&mut self, flow: FlowId) -> usize;
 
     /// The application is done with received bytes: the flow's window opens by that much.
     fn recv_done(&mut self, flow: FlowId, len_bytes: usize);

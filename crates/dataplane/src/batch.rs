@@ -110,7 +110,7 @@ mod tests {
         let mut queue = std::collections::VecDeque::new();
         let (mut window, mut turns, mut full) = (Vec::new(), Vec::new(), 0);
         let (mut all, mut work) = (Vec::new(), 0.0);
-        for step in 0..400_000 {
+        for step in 0..120_000 {
             while next_arrival <= now {
                 if queue.len() < 2000 {
                     queue.push_back(next_arrival);
@@ -128,7 +128,7 @@ mod tests {
             turns.push(turn);
             for arrival in queue.drain(..batch) {
                 window.push(now - arrival);
-                if step > 200_000 {
+                if step > 60_000 {
                     all.push(now - arrival);
                     work += turn / batch as f64;
                 }
