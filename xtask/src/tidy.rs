@@ -40,6 +40,11 @@ const EDGES: &[Edges] = &[
         reason: "unsafe code of one interface: it must be readable by itself",
     },
     Edges {
+        from: "wire-latency",
+        to: &[],
+        reason: "the latency of a service for everyone who steers by it: sources and packets, no decision",
+    },
+    Edges {
         from: "load",
         to: &["host"],
         reason: "threads of its own: nobody else's measurement may share them; host counts its CPU time",
@@ -51,7 +56,7 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "tuner",
-        to: &["bayes-opt", "host", "latency-stats", "load"],
+        to: &["bayes-opt", "host", "latency-stats", "load", "wire-latency"],
         reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks, asks by load's HTTP client",
     },
     Edges {
@@ -93,6 +98,7 @@ const EDGES: &[Edges] = &[
             "relayout",
             "throttle",
             "tuner",
+            "wire-latency",
         ],
         reason: "the binary wires everything",
     },

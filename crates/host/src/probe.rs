@@ -109,6 +109,11 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
             "throttle: watch, advise, apply; agent; relayout: what a unit of work is",
             tracepoints(roots),
         ),
+        (
+            "packet sockets",
+            "latency read off the wire: throttle watch --port, tune, isolate",
+            packet_sockets(roots),
+        ),
         ("io_uring", "serve-block, which is to come", io_uring(roots)),
         (
             "JVM performance data",
@@ -179,6 +184,7 @@ const CAPABILITIES: [(u32, &str); 4] = [
 ];
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
+const CAP_NET_RAW: u32 = 13;
 
 /// A bit for each capability that this process has.
 fn capabilities(roots: &Roots) -> Result<u64, String> {
@@ -338,6 +344,22 @@ fn tracepoints(roots: &Roots) -> Found {
     Ok("tracefs is mounted for each command alone".to_owned())
 }
 
+/// As `wire-latency` reads packets: AF_PACKET is there, and may be used (packet(7)).
+fn packet_sockets(roots: &Roots) -> Found {
+    // The kernel lists its packet sockets there, also when there is none.
+    if text(&roots.proc("self/net/packet")).is_none() {
+        return Err(lacks(roots, "CONFIG_PACKET"));
+    }
+    let mask = capabilities(roots)?;
+    if mask & 1 << CAP_NET_RAW == 0 {
+        return Err("AF_PACKET is not permitted: run as root, or with CAP_NET_RAW".to_owned());
+    }
+    Ok(match mask & 1 << CAP_SYS_ADMIN {
+        0 => "in this network namespace; others need CAP_SYS_ADMIN".to_owned(),
+        _ => "in every network namespace".to_owned(),
+    })
+}
+
 fn io_uring(roots: &Roots) -> Found {
     // Documentation/admin-guide/sysctl/kernel.rst: 0 allowed, 1 for a group only, 2 disabled; since 6.6.
     match text(&roots.proc("sys/kernel/io_uring_disabled")).as_deref() {
@@ -424,6 +446,7 @@ mod tests {
                 "sys/kernel/tracing/events/sched/sched_switch/format",
                 "name: sched_switch\n",
             ),
+            ("proc/self/net/packet", "sk       RefCnt Type\n"),
             ("proc/sys/kernel/io_uring_disabled", "0\n"),
             ("tmp/hsperfdata_app/42", ""),
         ]);
@@ -480,6 +503,21 @@ mod tests {
         assert!(tracepoints.is_ok());
         let (_, tracepoints) = found("0000004000200000", "2\n", "nodev\tproc\n");
         assert!(tracepoints.unwrap_err().contains("CONFIG_FTRACE"));
+    }
+
+    #[test]
+    fn packet_sockets_need_the_kernels_and_a_capability() {
+        let found = |capabilities: &str| {
+            let (_dir, roots) = fake(&[
+                ("proc/self/status", &format!("CapEff:\t{capabilities}\n")),
+                ("proc/self/net/packet", "sk       RefCnt Type\n"),
+            ]);
+            state(&roots, "packet sockets")
+        };
+        let why = found("0000000000200000").unwrap_err();
+        assert!(why.contains("CAP_NET_RAW"), "{why}");
+        assert!(found("0000000000002000").unwrap().contains("others need"));
+        assert!(found("0000000000202000").unwrap().contains("every"));
     }
 
     #[test]

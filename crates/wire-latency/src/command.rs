@@ -1,0 +1,184 @@
+//! A command as a source: it prints the latency in milliseconds and the number of requests that it
+//! stands on.
+
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::Error;
+use crate::distribution::Distribution;
+use crate::reading::{NoData, Slice};
+use crate::source::{LatencySource, Surroundings};
+
+/// A command that takes longer is ended.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of its output that are read.
+const OUTPUT_MAX: usize = 4096;
+
+/// A command that is run for each poll.
+#[derive(Debug)]
+pub(crate) struct Command {
+    argv: Vec<String>,
+    quantile: f64,
+    /// It has run before: what it prints is of the time since.
+    has_run: bool,
+}
+
+impl Command {
+    pub(crate) fn new(argv: &[String], surroundings: &Surroundings) -> Result<Self, Error> {
+        if argv.is_empty() {
+            return Err(Error::Spec("command: name a program".to_owned()));
+        }
+        Ok(Self {
+            argv: argv.to_vec(),
+            quantile: surroundings.percentile / 100.0,
+            has_run: false,
+        })
+    }
+
+    fn run(&self) -> Result<String, String> {
+        let mut child = Process::new(&self.argv[0])
+            .args(&self.argv[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.argv[0]))?;
+        let output = read(&mut child, Instant::now() + TIME_LIMIT);
+        if output.is_err()
+            && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+        {
+            // It may have ended by itself meanwhile.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let status = child.wait().map_err(|error| error.to_string())?;
+        let output = output?;
+        match status.success() {
+            true => Ok(output),
+            false => Err(format!("{} ended with {status}", self.argv[0])),
+        }
+    }
+}
+
+/// Its output, up to its end.
+fn read(child: &mut Child, deadline: Instant) -> Result<String, String> {
+    let Some(mut stdout) = child.stdout.take() else {
+        return Ok(String::new());
+    };
+    let mut output = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(|error| error.to_string())?;
+        let mut descriptors = [PollFd::new(&stdout, PollFlags::IN)];
+        let is_ready = poll(&mut descriptors, Some(&timeout)).map_err(|errno| errno.to_string())?;
+        if is_ready == 0 {
+            return Err(format!("it took longer than {} s", TIME_LIMIT.as_secs()));
+        }
+        let mut buffer = [0; 1024];
+        let count = stdout
+            .read(&mut buffer)
+            .map_err(|error| error.to_string())?;
+        output.extend_from_slice(&buffer[..count]);
+        if output.len() > OUTPUT_MAX {
+            return Err("it printed more than two numbers".to_owned());
+        }
+        if count == 0 {
+            return Ok(String::from_utf8_lossy(&output).into_owned());
+        }
+    }
+}
+
+/// `LATENCY_MS REQUESTS`.
+fn parse(output: &str) -> Option<(f64, u64)> {
+    let mut words = output.split_whitespace();
+    let latency_ms: f64 = words.next()?.parse().ok()?;
+    let requests = words.next()?.parse().ok()?;
+    let is_sane = latency_ms >= 0.0 && latency_ms.is_finite() && words.next().is_none();
+    is_sane.then_some((latency_ms, requests))
+}
+
+impl LatencySource for Command {
+    fn describe(&self) -> String {
+        format!("the command {}", self.argv[0])
+    }
+
+    fn poll(&mut self, until: Instant) -> Result<Slice, NoData> {
+        if self.has_run {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        }
+        let failed = |why: String| NoData::Failed {
+            why: format!("the command: {why}"),
+        };
+        let output = self.run().map_err(failed)?;
+        if !std::mem::replace(&mut self.has_run, true) {
+            return Err(NoData::Starting);
+        }
+        let (latency_ms, requests) = parse(&output).ok_or_else(|| {
+            let beginning: String = output.trim().chars().take(80).collect();
+            failed(format!(
+                "it printed {beginning:?} in place of a latency in milliseconds and a number of requests"
+            ))
+        })?;
+        Ok(Slice {
+            distribution: match requests {
+                0 => Distribution::Empty,
+                requests => Distribution::Figure {
+                    quantile: self.quantile,
+                    value_us: latency_ms * 1000.0,
+                    requests,
+                },
+            },
+            sampled_share: 1.0,
+            ..Slice::default()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(script: &str) -> Command {
+        let argv = ["sh", "-c", script].map(str::to_owned);
+        Command::new(&argv, &Surroundings::default()).unwrap()
+    }
+
+    #[test]
+    fn a_figure_is_of_the_time_since_the_last_run() {
+        let mut source = source("echo 2.5 300");
+        assert_eq!(source.poll(Instant::now()).unwrap_err(), NoData::Starting);
+        let slice = source.poll(Instant::now()).unwrap();
+        assert_eq!(slice.distribution.requests(), 300);
+        assert_eq!(slice.distribution.quantile_us(0.99), Some(2500.0));
+        assert_eq!(slice.distribution.quantile_us(0.5), None);
+    }
+
+    #[test]
+    fn anything_else_than_two_numbers_is_a_failure() {
+        for (script, why) in [
+            ("echo 2.5", "in place of"),
+            ("echo x 3", "in place of"),
+            ("echo -1 3", "in place of"),
+            ("echo 1 2 3", "in place of"),
+            ("echo 1 2; exit 3", "exit status: 3"),
+            ("yes", "more than two numbers"),
+        ] {
+            let mut source = source(script);
+            let polls = [source.poll(Instant::now()), source.poll(Instant::now())];
+            let failure = polls.into_iter().find_map(|polled| match polled {
+                Err(NoData::Failed { why }) => Some(why),
+                _ => None,
+            });
+            assert!(
+                failure.is_some_and(|failure| failure.contains(why)),
+                "{script}"
+            );
+        }
+        assert!(Command::new(&[], &Surroundings::default()).is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! Latencies as counts: a fine histogram, a service's own buckets, or one figure that somebody else
+//! has computed.
+
+use hdrhistogram::Histogram;
+
+/// Digits that the fine histogram keeps: a latency is off by less than 0.1 %.
+const DIGITS: u8 = 3;
+
+/// Latencies of some requests.
+#[derive(Clone, Debug, Default)]
+pub enum Distribution {
+    /// No request.
+    #[default]
+    Empty,
+    /// Each request counted, in nanoseconds.
+    Fine(Fine),
+    /// A service's own buckets.
+    Buckets(Buckets),
+    /// One figure that somebody else has computed of so many requests.
+    Figure {
+        /// The quantile that it is, 0 to 1.
+        quantile: f64,
+        /// The figure, in microseconds.
+        value_us: f64,
+        /// Requests that it stands on.
+        requests: u64,
+    },
+}
+
+impl Distribution {
+    /// How many requests there are.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        match self {
+            Self::Empty => 0,
+            Self::Fine(fine) => fine.requests(),
+            Self::Buckets(buckets) => buckets.requests(),
+            Self::Figure { requests, .. } => *requests,
+        }
+    }
+
+    /// A quantile, 0 to 1, in microseconds. `None` of nothing, and of a figure that is another
+    /// quantile.
+    #[must_use]
+    pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
+        match self {
+            Self::Empty => None,
+            Self::Fine(fine) => fine.quantile_us(quantile),
+            Self::Buckets(buckets) => buckets.quantile_us(quantile),
+            Self::Figure {
+                quantile: of,
+                value_us,
+                ..
+            } => ((of - quantile).abs() < 1e-9).then_some(*value_us),
+        }
+    }
+
+    /// Joins what came later. What cannot be joined (other buckets, another figure) is replaced by
+    /// it.
+    pub fn merge(&mut self, later: &Self) {
+        match (&mut *self, later) {
+            (_, Self::Empty) => {}
+            (Self::Fine(mine), Self::Fine(later)) => mine.merge(later),
+            (Self::Buckets(mine), Self::Buckets(later)) if mine.bounds_us == later.bounds_us => {
+                for (mine, later) in mine.counts.iter_mut().zip(&later.counts) {
+                    *mine += later;
+                }
+            }
+            _ => *self = later.clone(),
+        }
+    }
+}
+
+/// A histogram of latencies with a relative error below 0.1 %, which grows with the longest
+/// latency.
+#[derive(Clone, Debug)]
+pub struct Fine(Histogram<u32>);
+
+impl Default for Fine {
+    fn default() -> Self {
+        #[expect(clippy::expect_used, reason = "0 to 5 digits are allowed")]
+        let mut empty = Histogram::new(DIGITS).expect("three digits are allowed");
+        empty.auto(true);
+        Self(empty)
+    }
+}
+
+impl Fine {
+    /// Counts one request.
+    pub fn record_ns(&mut self, latency_ns: u64) {
+        self.record_times_ns(latency_ns, 1);
+    }
+
+    /// Counts so many requests of one latency.
+    pub fn record_times_ns(&mut self, latency_ns: u64, times: u64) {
+        let times = u32::try_from(times).unwrap_or(u32::MAX);
+        // It grows by itself, up to 146 years: nothing is left that fails.
+        let _ = self.0.record_n(latency_ns.clamp(1, 1 << 62), times);
+    }
+
+    /// How many requests there are.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// A quantile, 0 to 1, in microseconds.
+    #[must_use]
+    pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let bucket_ns = self.0.value_at_quantile(quantile);
+        Some(self.0.median_equivalent(bucket_ns) as f64 / 1000.0)
+    }
+
+    /// The mean, in microseconds.
+    #[must_use]
+    pub fn mean_us(&self) -> f64 {
+        self.0.mean() / 1000.0
+    }
+
+    /// Joins another one.
+    pub fn merge(&mut self, other: &Self) {
+        // It grows by itself, and both have the same digits: nothing is left that fails.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// Removes all requests.
+    pub fn clear(&mut self) {
+        self.0.reset();
+    }
+}
+
+/// Counts of requests by upper bounds of their latency, as Prometheus has them, but each bucket
+/// alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Buckets {
+    /// Upper bounds in microseconds, ascending; the last is infinity.
+    bounds_us: Vec<f64>,
+    /// Requests within each bucket; a fraction where Prometheus has extrapolated.
+    counts: Vec<f64>,
+}
+
+impl Buckets {
+    /// From cumulative counts by upper bound, in any order.
+    ///
+    /// # Errors
+    /// There is no bucket, or no infinite one, or the counts fall.
+    pub fn from_cumulative(mut cumulative: Vec<(f64, f64)>) -> Result<Self, String> {
+        cumulative.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if cumulative.last().is_none_or(|last| last.0 != f64::INFINITY) {
+            return Err("the histogram has no bucket le=\"+Inf\"".to_owned());
+        }
+        let mut below = 0.0;
+        let mut counts = Vec::with_capacity(cumulative.len());
+        for (_, count) in &cumulative {
+            if !count.is_finite() || *count < below {
+                return Err("the histogram's buckets are not cumulative".to_owned());
+            }
+            counts.push(count - below);
+            below = *count;
+        }
+        Ok(Self {
+            bounds_us: cumulative.into_iter().map(|(bound, _)| bound).collect(),
+            counts,
+        })
+    }
+
+    /// What came since an earlier look; `None` where a count fell or the buckets are others: the
+    /// counters were reset.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Option<Self> {
+        if self.bounds_us != earlier.bounds_us {
+            return None;
+        }
+        let pairs = self.counts.iter().zip(&earlier.counts);
+        let counts: Vec<f64> = pairs.map(|(now, then)| now - then).collect();
+        counts.iter().all(|count| *count >= 0.0).then(|| Self {
+            bounds_us: self.bounds_us.clone(),
+            counts,
+        })
+    }
+
+    /// How many requests there are, rounded down.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "counts are finite and not below 0, and a cast saturates"
+        )]
+        let whole = self.counts.iter().sum::<f64>() as u64;
+        whole
+    }
+
+    /// A quantile, interpolated within its bucket as Prometheus' `histogram_quantile` does. In the
+    /// infinite bucket it is that bucket's lower bound.
+    #[must_use]
+    pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
+        let total: f64 = self.counts.iter().sum();
+        if total <= 0.0 {
+            return None;
+        }
+        let (rank, mut below) = (quantile * total, 0.0);
+        let mut lower_us = 0.0;
+        for (bound_us, count) in self.bounds_us.iter().zip(&self.counts) {
+            if below + count >= rank && *count > 0.0 {
+                if bound_us.is_infinite() {
+                    return Some(lower_us);
+                }
+                let part = ((rank - below) / count).clamp(0.0, 1.0);
+                return Some(lower_us + (bound_us - lower_us) * part);
+            }
+            below += count;
+            lower_us = *bound_us;
+        }
+        Some(lower_us).filter(|it| it.is_finite())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fine_histogram_is_off_by_less_than_a_thousandth() {
+        let mut fine = Fine::default();
+        assert_eq!(fine.quantile_us(0.5), None);
+        (1..=100_000_u64).for_each(|us| fine.record_ns(us * 1000));
+        for quantile in [0.5_f64, 0.95, 0.99, 1.0] {
+            let found = fine.quantile_us(quantile).unwrap();
+            assert!(
+                (found / (quantile * 100_000.0) - 1.0).abs() < 1e-3,
+                "{quantile}: {found}"
+            );
+        }
+    }
+
+    #[test]
+    fn buckets_are_interpolated_as_prometheus_does() {
+        let buckets =
+            Buckets::from_cumulative(vec![(f64::INFINITY, 100.0), (1000.0, 50.0), (2000.0, 90.0)])
+                .unwrap();
+        assert_eq!(buckets.requests(), 100);
+        assert_eq!(buckets.quantile_us(0.25), Some(500.0));
+        assert_eq!(buckets.quantile_us(0.7), Some(1500.0));
+        assert_eq!(buckets.quantile_us(0.99), Some(2000.0));
+    }
+
+    #[test]
+    fn buckets_that_fell_are_a_reset_and_malformed_ones_are_refused() {
+        let at = |low: f64, all: f64| {
+            Buckets::from_cumulative(vec![(1000.0, low), (f64::INFINITY, all)]).unwrap()
+        };
+        assert_eq!(at(5.0, 9.0).since(&at(2.0, 4.0)), Some(at(3.0, 5.0)));
+        assert_eq!(at(1.0, 9.0).since(&at(2.0, 4.0)), None);
+        assert!(Buckets::from_cumulative(vec![(1000.0, 1.0)]).is_err());
+        assert!(Buckets::from_cumulative(vec![(1.0, 3.0), (f64::INFINITY, 2.0)]).is_err());
+        assert!(Buckets::from_cumulative(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_joined_is_replaced_by_the_later() {
+        let figure = |value_us| Distribution::Figure {
+            quantile: 0.99,
+            value_us,
+            requests: 7,
+        };
+        let mut merged = figure(1.0);
+        merged.merge(&figure(2.0));
+        assert_eq!(merged.quantile_us(0.99), Some(2.0));
+        assert_eq!((merged.quantile_us(0.5), merged.requests()), (None, 7));
+        merged.merge(&Distribution::Empty);
+        assert_eq!(merged.requests(), 7);
+    }
+}

@@ -1,0 +1,117 @@
+//! The latency of a service's requests: read off the wire, scraped from its metrics, asked of
+//! Prometheus or a command, or pushed by the service itself. Every figure says how many requests it
+//! stands on, and where there is no figure, why.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use wire_latency::{Monitor, SourceSpec, Surroundings, WindowRules, WireSpec};
+//!
+//! let wire = SourceSpec::Wire(WireSpec::of_port(11211));
+//! let every = Duration::from_millis(100);
+//! let monitor = Monitor::start(&wire, &Surroundings::default(), WindowRules::default(), every)?;
+//! match monitor.look() {
+//!     Ok(reading) => println!("{:?}", reading.percentile(99.0)),
+//!     Err(no_data) => println!("no data: {no_data}"),
+//! }
+//! # Ok::<(), wire_latency::Error>(())
+//! ```
+//!
+//! Packets are turned into latencies without any input or output (`segment`, `connection`,
+//! `tracker`, `protocol`): bytes and time stamps come in, latencies go out. The unsafe code is in
+//! `ring`: socket options, a mapping, and reads of its blocks.
+
+mod command;
+mod connection;
+mod distribution;
+mod filter;
+mod monitor;
+mod namespace;
+mod protocol;
+mod push;
+mod reading;
+mod ring;
+mod sampling;
+mod segment;
+mod source;
+mod tracker;
+mod window;
+mod wire;
+
+pub use distribution::{Buckets, Distribution, Fine};
+pub use monitor::Monitor;
+pub use protocol::Protocol;
+pub use reading::{Counts, Look, NoData, Percentile, Reading, Slice};
+pub use source::{LatencySource, PushSpec, SourceSpec, Surroundings, WireSpec};
+pub use window::{Window, WindowRules};
+
+/// What can go wrong when a source is opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No thread can be started.
+    #[error("no thread can be started: {0}")]
+    Thread(#[source] std::io::Error),
+    /// No socket can be opened for timers.
+    #[error("{of}: {source}")]
+    Listen {
+        /// The address or path.
+        of: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// The specification cannot be meant.
+    #[error("{0}")]
+    Spec(String),
+    /// No packet socket can be opened.
+    #[error("packets cannot be read: {0}{hint}", hint = hint(.0, "CAP_NET_RAW"))]
+    Packets(#[source] std::io::Error),
+    /// The network namespace of a process cannot be entered.
+    #[error("{path}: {source}{hint}", path = .path.display(), hint = hint(.source, "CAP_SYS_ADMIN"))]
+    Namespace {
+        /// The namespace's file.
+        path: std::path::PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+fn hint(error: &std::io::Error, capability: &str) -> String {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!(": run as root, or with {capability}"),
+        std::io::ErrorKind::NotFound => ": is the process gone?".to_owned(),
+        // EAFNOSUPPORT of socket(2).
+        _ if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            ": the kernel lacks CONFIG_PACKET".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+impl Error {
+    /// Whether a privilege or a kernel feature is missing (exit code 3).
+    #[must_use]
+    pub fn is_missing_privilege(&self) -> bool {
+        match self {
+            Self::Packets(source) | Self::Namespace { source, .. } => {
+                source.kind() == std::io::ErrorKind::PermissionDenied
+                    || source.raw_os_error() == Some(libc::EAFNOSUPPORT)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Opens a source.
+///
+/// # Errors
+/// The source cannot be opened.
+pub fn open(
+    spec: &SourceSpec,
+    surroundings: &Surroundings,
+) -> Result<Box<dyn LatencySource>, Error> {
+    match spec {
+        SourceSpec::Wire(spec) => Ok(Box::new(wire::Wire::open(spec, surroundings)?)),
+        SourceSpec::Command(argv) => Ok(Box::new(command::Command::new(argv, surroundings)?)),
+        SourceSpec::Push(spec) => Ok(Box::new(push::Push::open(spec)?)),
+    }
+}

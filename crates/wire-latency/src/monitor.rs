@@ -1,0 +1,169 @@
+//! A thread of its own for a source, so that nobody waits for a service that does not answer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::reading::Look;
+use crate::source::{LatencySource, SourceSpec, Surroundings};
+use crate::window::{Window, WindowRules};
+use crate::{Error, open};
+
+/// A source that is polled all the time. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Monitor {
+    window: Arc<Mutex<Window>>,
+    ends: Arc<AtomicBool>,
+    description: String,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Monitor {
+    /// Opens the source and polls it every `every` from now on.
+    ///
+    /// # Errors
+    /// The source cannot be opened. [`Error::is_missing_privilege`] says whether a privilege is
+    /// missing.
+    pub fn start(
+        spec: &SourceSpec,
+        surroundings: &Surroundings,
+        rules: WindowRules,
+        every: Duration,
+    ) -> Result<Self, Error> {
+        Self::of_source(open(spec, surroundings)?, rules, every)
+    }
+
+    /// As [`Monitor::start`], of a source that is open.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn of_source(
+        mut source: Box<dyn LatencySource>,
+        rules: WindowRules,
+        every: Duration,
+    ) -> Result<Self, Error> {
+        let window = Arc::new(Mutex::new(Window::new(rules)));
+        let ends = Arc::new(AtomicBool::new(false));
+        let description = source.describe();
+        let (shared, is_over) = (Arc::clone(&window), Arc::clone(&ends));
+        let body = move || {
+            let mut begin = Instant::now();
+            while !is_over.load(Ordering::Relaxed) {
+                let polled = source.poll(begin + every);
+                let end = Instant::now();
+                lock(&shared).push(begin, end, polled);
+                // A source that fails at once is not to be asked in a tight loop.
+                std::thread::sleep((begin + every).saturating_duration_since(end));
+                begin = end;
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("latency".to_owned())
+            .spawn(body)
+            .map_err(Error::Thread)?;
+        Ok(Self {
+            window,
+            ends,
+            description,
+            thread: Some(thread),
+        })
+    }
+
+    /// The source in a few words, without credentials.
+    #[must_use]
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The latencies of the window that ends now. Never waits for the source.
+    ///
+    /// # Errors
+    /// The reason for no data.
+    pub fn look(&self) -> Look {
+        lock(&self.window).look(Instant::now())
+    }
+
+    /// The latencies of the last `length`, at most the window of the rules.
+    ///
+    /// # Errors
+    /// The reason for no data.
+    pub fn look_over(&self, length: Duration) -> Look {
+        lock(&self.window).look_over(Instant::now(), length)
+    }
+
+    /// Begins a new window: what was seen before now no longer counts.
+    pub fn restart(&self) {
+        lock(&self.window).restart(Instant::now());
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // A source that hangs is left to its time limit: nobody waits for it.
+        if let Some(thread) = self.thread.take().filter(JoinHandle::is_finished) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(window: &Mutex<Window>) -> MutexGuard<'_, Window> {
+    window.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reading::{NoData, Slice};
+    use crate::{Distribution, Fine};
+
+    /// Gives a request a poll, until it hangs.
+    struct Hanging(u32);
+
+    impl LatencySource for Hanging {
+        fn describe(&self) -> String {
+            "a test".to_owned()
+        }
+
+        fn poll(&mut self, until: Instant) -> Result<Slice, NoData> {
+            self.0 -= 1;
+            if self.0 == 0 {
+                std::thread::sleep(Duration::from_secs(3600));
+            }
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            let mut fine = Fine::default();
+            fine.record_ns(1000);
+            Ok(Slice {
+                distribution: Distribution::Fine(fine),
+                sampled_share: 1.0,
+                ..Slice::default()
+            })
+        }
+    }
+
+    #[test]
+    fn a_source_that_hangs_becomes_stale_and_nobody_waits() {
+        let rules = WindowRules {
+            length: Duration::from_secs(60),
+            minimum_requests: 1,
+            stale_after: Duration::from_millis(300),
+        };
+        let every = Duration::from_millis(20);
+        let monitor = Monitor::of_source(Box::new(Hanging(10)), rules, every).unwrap();
+        let mut seen = 0;
+        let began = Instant::now();
+        let last = loop {
+            match monitor.look() {
+                Ok(reading) => seen = reading.requests,
+                Err(NoData::Starting) => {}
+                Err(other) => break other,
+            }
+            assert!(began.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(matches!(last, NoData::Stale { .. }), "{last}");
+        assert_eq!(seen, 9);
+        drop(monitor);
+    }
+}

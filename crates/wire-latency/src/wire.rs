@@ -1,0 +1,204 @@
+//! The source that reads packets: ring, parser and connections together, within a budget of CPU
+//! time.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::distribution::Distribution;
+use crate::namespace::{is_listened, open_ring};
+use crate::reading::{NoData, Slice};
+use crate::ring::Ring;
+use crate::sampling::Share;
+use crate::segment::parse;
+use crate::source::{LatencySource, Surroundings, WireSpec};
+use crate::tracker::Tracker;
+use crate::{Error, filter};
+
+/// How often the share of what is looked at is thought over; also the period in which time is
+/// sampled.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A service's packets.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    spec: WireSpec,
+    ring: Ring,
+    tracker: Tracker,
+    share: Share,
+    /// Packets pass at present; else the rest of the period is left out.
+    is_open: bool,
+    period_began: Instant,
+    /// CPU time of this thread when the period began.
+    period_cpu: Option<Duration>,
+    /// The most connections within a poll of this period.
+    connections: u64,
+    packets_in_period: u64,
+    /// CPU time of this thread at the last poll.
+    polled_cpu: Option<Duration>,
+}
+
+impl Wire {
+    pub(crate) fn open(spec: &WireSpec, surroundings: &Surroundings) -> Result<Self, Error> {
+        let spec = WireSpec {
+            pid: spec.pid.or(surroundings.pid),
+            ..spec.clone()
+        };
+        if spec.port == 0 {
+            return Err(Error::Spec("port: 0 is no port".to_owned()));
+        }
+        if !(spec.cpu_budget_cores > 0.0 && spec.cpu_budget_cores.is_finite()) {
+            return Err(Error::Spec("cpu_budget_cores: must be above 0".to_owned()));
+        }
+        let share = Share::EVERYTHING;
+        let program = filter::program(spec.port, share.connections);
+        Ok(Self {
+            ring: open_ring(spec.pid, program)?,
+            tracker: Tracker::new(spec.port, spec.protocol),
+            share,
+            is_open: true,
+            period_began: Instant::now(),
+            period_cpu: None,
+            connections: 0,
+            packets_in_period: 0,
+            polled_cpu: None,
+            spec,
+        })
+    }
+
+    /// Reads what has come.
+    fn drain(&mut self) {
+        let (tracker, packets) = (&mut self.tracker, &mut self.packets_in_period);
+        self.ring.drain(|packet| {
+            *packets += 1;
+            let segment = parse(packet.bytes, packet.ethernet_type, packet.wire_length);
+            if let Some(segment) = segment {
+                tracker.take(packet.time_ns, &segment);
+            }
+        });
+    }
+
+    /// How long packets still pass, or do not, in this period.
+    fn phase_end(&self) -> Instant {
+        let open_s = PERIOD.mul_f64(self.share.time);
+        self.period_began + if self.is_open { open_s } else { PERIOD }
+    }
+
+    /// Changes between the two phases of a period, and begins the next one.
+    fn advance(&mut self, now: Instant) -> Result<(), NoData> {
+        if now < self.phase_end() {
+            return Ok(());
+        }
+        if self.is_open && self.share.time < 1.0 {
+            self.is_open = false;
+            self.filter(&filter::nothing())?;
+            self.drain();
+            // What happens meanwhile is not seen: nothing of what waits can be paired.
+            self.tracker.clear();
+            return Ok(());
+        }
+        self.adjust(now)
+    }
+
+    fn adjust(&mut self, now: Instant) -> Result<(), NoData> {
+        let cpu = thread_cpu();
+        let length_s = now.duration_since(self.period_began).as_secs_f64();
+        if let Some(before) = self.period_cpu {
+            let used_cores = cpu.saturating_sub(before).as_secs_f64() / length_s.max(1e-3);
+            let next = self
+                .share
+                .next(used_cores, self.spec.cpu_budget_cores, self.connections);
+            let is_same = next.connections == self.share.connections && self.is_open;
+            if !is_same {
+                self.filter(&filter::program(self.spec.port, next.connections))?;
+            }
+            let sampled = next.connections;
+            self.tracker
+                .retain(|client, port| sampled.admits(client, port));
+            self.share = next;
+        }
+        self.is_open = true;
+        (self.period_began, self.period_cpu, self.connections) = (now, Some(cpu), 0);
+        let packets = std::mem::take(&mut self.packets_in_period);
+        if packets == 0 {
+            return self.check_listener();
+        }
+        Ok(())
+    }
+
+    fn filter(&self, program: &[libc::sock_filter]) -> Result<(), NoData> {
+        self.ring
+            .set_filter(program)
+            .map_err(|error| NoData::Failed {
+                why: format!("the packet filter cannot be changed: {error}"),
+            })
+    }
+
+    fn check_listener(&self) -> Result<(), NoData> {
+        let port = self.spec.port;
+        match is_listened(self.spec.pid, port) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(NoData::NobodyListens { port }),
+            Err(error) => Err(NoData::Failed {
+                why: format!(
+                    "process {} is gone: {error}",
+                    self.spec.pid.unwrap_or_default()
+                ),
+            }),
+        }
+    }
+}
+
+impl LatencySource for Wire {
+    fn describe(&self) -> String {
+        format!("the wire, TCP port {}", self.spec.port)
+    }
+
+    fn poll(&mut self, until: Instant) -> Result<Slice, NoData> {
+        let began_cpu = *self.polled_cpu.get_or_insert_with(thread_cpu);
+        let mut trouble = Ok(());
+        loop {
+            self.drain();
+            let now = Instant::now();
+            if let Err(no_data) = self.advance(now) {
+                trouble = Err(no_data);
+            }
+            if now >= until {
+                break;
+            }
+            let next = until.min(self.phase_end());
+            let waited = self.ring.wait(next.saturating_duration_since(now));
+            waited.map_err(|error| NoData::Failed {
+                why: format!("the packet socket: {error}"),
+            })?;
+        }
+        let harvest = self.tracker.harvest(realtime_ns());
+        self.connections = self.connections.max(harvest.counts.connections);
+        let mut counts = harvest.counts;
+        counts.dropped = self.ring.statistics().dropped;
+        let cpu = thread_cpu();
+        self.polled_cpu = Some(cpu);
+        trouble.map(|()| Slice {
+            distribution: Distribution::Fine(harvest.latencies),
+            sampled_share: self.share.of_all(),
+            counts,
+            waiting: harvest.waiting,
+            oldest_waiting_s: harvest.oldest_waiting_ns as f64 / 1e9,
+            own_cpu_s: cpu.saturating_sub(began_cpu).as_secs_f64(),
+            is_whole_window: false,
+        })
+    }
+}
+
+/// CPU time of the calling thread.
+fn thread_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// The packets' clock.
+fn realtime_ns() -> u64 {
+    let time = clock_gettime(ClockId::Realtime);
+    let time = Duration::try_from(time).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
