@@ -45,6 +45,11 @@ const EDGES: &[Edges] = &[
         reason: "the latency of a service for everyone who steers by it: sources and packets, no decision",
     },
     Edges {
+        from: "http-client",
+        to: &[],
+        reason: "one client and one Prometheus query for all: what it asks is decided by others",
+    },
+    Edges {
         from: "load",
         to: &["host"],
         reason: "threads of its own: nobody else's measurement may share them; host counts its CPU time",
@@ -120,6 +125,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "latency-stats",
     "bayes-opt",
     "code-layout",
+    "http-client",
     "throttle",
     "tuner",
     "coordinator",

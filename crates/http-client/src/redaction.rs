@@ -1,0 +1,159 @@
+//! Masks credentials in texts.
+
+/// What stands in place of a secret.
+pub const MASK: &str = "…";
+
+/// Names that hold a secret if they contain one of these.
+const SECRET_PARTS: [&str; 14] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "apikey",
+    "api_key",
+    "access_key",
+    "private_key",
+    "signing_key",
+    "encryption_key",
+    "authorization",
+    "cookie",
+];
+
+/// Names that hold a secret if one of their words is one of these.
+const SECRET_WORDS: [&str; 7] = ["pass", "pw", "pwd", "auth", "sig", "signature", "dsn"];
+
+/// Whether a variable, header, option or key of this name holds a secret by the look of it.
+///
+/// ```
+/// for name in ["DB_PASSWORD", "X-Api-Key", "Authorization", "PGPASSWORD"] {
+///     assert!(http_client::is_secret_name(name), "{name}");
+/// }
+/// assert!(!http_client::is_secret_name("PASSENGERS"));
+/// ```
+#[must_use]
+pub fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase().replace(['-', '.', ' '], "_");
+    SECRET_PARTS.iter().any(|part| name.contains(part))
+        || name.split('_').any(|word| SECRET_WORDS.contains(&word))
+}
+
+/// A setting in one text (`--password=x`, `DB_PASSWORD=x`, `Authorization: Bearer x`) with its value
+/// masked, if its name looks secret.
+#[must_use]
+pub fn mask_setting(text: &str) -> Option<String> {
+    let end = text.find(['=', ':'])?;
+    let (name, rest) = text.split_at(end);
+    let is_name = |it: char| it.is_ascii_alphanumeric() || "-_.".contains(it);
+    let is_plain = !name.is_empty() && name.chars().all(is_name) && !rest.starts_with("://");
+    (is_plain && is_secret_name(name) && rest.len() > 1).then(|| {
+        let space = if rest[1..].starts_with(' ') { " " } else { "" };
+        format!("{name}{}{space}{MASK}", &rest[..1])
+    })
+}
+
+/// `text`, with the credentials of each address in it masked: what stands before the host, and the
+/// values of parameters in the query whose name looks secret.
+///
+/// ```
+/// let text = "GET http://me:secret@h:9/a?token=x&b=1: refused";
+/// assert_eq!(http_client::redact(text), "GET http://…@h:9/a?token=…&b=1: refused");
+/// ```
+#[must_use]
+pub fn redact(text: &str) -> String {
+    let Some(at) = text.find("://") else {
+        return text.to_owned();
+    };
+    let (scheme, after) = text.split_at(at + 3);
+    // No address has these. A password may have any other character.
+    let ends = |it: char| it.is_whitespace() || "\"`<>".contains(it);
+    let (address, behind) = after.split_at(after.find(ends).unwrap_or(after.len()));
+    let (login, tail) = without_login(address);
+    // The tail may hold another address.
+    let tail = mask_query(&redact(tail));
+    format!("{scheme}{login}{tail}{}", redact(behind))
+}
+
+/// What to show in place of an address's login, and the rest of the address.
+fn without_login(address: &str) -> (&'static str, &str) {
+    let end = address.find(['/', '?', '#']).unwrap_or(address.len());
+    let authority = &address[..end];
+    if let Some((login, _)) = authority.rsplit_once('@') {
+        return ("…@", &address[login.len() + 1..]);
+    }
+    // A password with a slash in it ends the authority too early: its first half is no port.
+    let port = authority
+        .rsplit(']')
+        .next()
+        .and_then(|it| it.split_once(':'));
+    let is_port = port.is_none_or(|(_, port)| {
+        port.starts_with('{') || port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    match address.rsplit_once('@') {
+        Some((login, _)) if !is_port => ("…@", &address[login.len() + 1..]),
+        _ => ("", address),
+    }
+}
+
+/// An address's text after its login, with secrets in the query masked.
+fn mask_query(address: &str) -> String {
+    let Some((path, query)) = address.split_once('?') else {
+        return address.to_owned();
+    };
+    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+        Some((name, value)) if is_secret_name(name) && !value.is_empty() => {
+            format!("{name}={MASK}")
+        }
+        _ => pair.to_owned(),
+    });
+    format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_and_secrets_in_addresses_are_masked() {
+        for (text, masked) in [
+            ("http://h:9/a@b?c=1", "http://h:9/a@b?c=1"),
+            ("http://me:s3@h", "http://…@h"),
+            ("x='http://me:s3@h','y'", "x='http://…@h','y'"),
+            ("http://token@h/a", "http://…@h/a"),
+            ("http://me:a/b@h/c", "http://…@h/c"),
+            ("http://me:a#b?@h/c", "http://…@h/c"),
+            ("http://me:a@b@h/c", "http://…@h/c"),
+            (
+                "nats://u:p@a:4222 and nats://u:p@b",
+                "nats://…@a:4222 and nats://…@b",
+            ),
+            (
+                "postgres://h/db?password=x&a=b",
+                "postgres://h/db?password=…&a=b",
+            ),
+            ("http://h/?u=http://me:s3@i", "http://h/?u=http://…@i"),
+            ("http://127.0.0.1:{port}/a@b", "http://127.0.0.1:{port}/a@b"),
+            ("\"http://h\",\"a@b\"", "\"http://h\",\"a@b\""),
+            ("no address: a@b", "no address: a@b"),
+        ] {
+            assert_eq!(redact(text), masked, "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_with_a_secret_name_are_masked() {
+        for (text, masked) in [
+            ("--password=x", Some("--password=…")),
+            ("DB_PASSWORD=x", Some("DB_PASSWORD=…")),
+            ("Authorization: Bearer x", Some("Authorization: …")),
+            ("X-Api-Key:x", Some("X-Api-Key:…")),
+            ("--rate=5", None),
+            ("--password", None),
+            ("token://x", None),
+            ("select a = token", None),
+        ] {
+            assert_eq!(mask_setting(text).as_deref(), masked, "{text}");
+        }
+    }
+}
