@@ -50,7 +50,7 @@ type Found = Result<String, String>;
 /// Probes everything.
 #[must_use]
 pub fn probe(roots: &Roots) -> Vec<Probe> {
-    let probes: [(&str, &str, Found); 14] = [
+    let probes: [(&str, &str, Found); 15] = [
         ("privilege", "writing any knob", privilege(roots)),
         (
             "cgroup cpu controller",
