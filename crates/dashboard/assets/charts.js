@@ -53,22 +53,36 @@ function reader(points) {
   return { of: (score) => sign * score, label: points.objective, name: points.objective };
 }
 
+/** Outcomes of a configuration without a score: they are drawn at the bad edge of a plot. */
+const unscored = new Set(["crashed", "violated", "aborted"]);
+
+/** Where what has no score is drawn: beyond the worst that has one. `y` has the scores as they are read. */
+function withUnscored(points, y) {
+  const known = y.filter((value) => value !== null && Number.isFinite(value));
+  const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
+  const margin = 0.08 * (high - low || 1);
+  const isMore = points.goal === "maximise";
+  const edge = isMore ? low - margin : high + margin;
+  return y.map((value, index) => (value === null && unscored.has(points.outcome[index]) ? edge : value));
+}
+
 /** Scatter series by outcome, over the same x. */
 function byOutcome(points, x, y) {
   const rows = points.number.map((_, index) => index)
-    .filter((index) => points.score[index] !== null && Number.isFinite(x[index]))
+    .filter((index) => y[index] !== null && Number.isFinite(x[index]))
     .sort((a, b) => x[a] - x[b]);
   const outcomes = [...new Set(rows.map((index) => points.outcome[index]))];
   const series = outcomes.map((outcome) => rows.map((index) => (points.outcome[index] === outcome ? y[index] : null)));
+  const isScored = (outcome) => rows.some((index) => points.outcome[index] === outcome && points.score[index] !== null);
   const looks = outcomes.map((outcome) => ({
-    label: outcome, stroke: ink(colours[outcome] || "--quiet"), paths: () => null,
+    outcome, label: isScored(outcome) ? outcome : `${outcome} (no value, drawn at the edge)`, stroke: ink(colours[outcome] || "--quiet"), paths: () => null,
     points: { show: true, size: points.number.length > 2000 ? 3 : 6, fill: ink(colours[outcome] || "--quiet") },
   }));
   return { rows, series, looks };
 }
 
 function convergence(points, unit) {
-  const y = points.score.map((score) => (score === null ? null : unit.of(score)));
+  const y = withUnscored(points, points.score.map((score) => (score === null ? null : unit.of(score))));
   const { rows, series, looks } = byOutcome(points, points.number, y);
   let best = null;
   const line = rows.map((index) => {
@@ -105,7 +119,7 @@ function ratios([low, high]) {
 function scatter(element, points, unit, name, curve) {
   const scale = scaleOf(points, name, curve);
   const x = points.parameters[name].map(scale.at);
-  const y = points.score.map((score) => (score === null ? null : unit.of(score)));
+  const y = withUnscored(points, points.score.map((score) => (score === null ? null : unit.of(score))));
   const { rows, series, looks } = byOutcome(points, x, y);
   const at = rows.map((index) => x[index]);
   // The curve has its own places on the axis: all places together, each series where it has something.
@@ -122,7 +136,7 @@ function scatter(element, points, unit, name, curve) {
     high[where] = Math.max(...ends);
   });
   // Several evaluations may share a value, so points are drawn by themselves, over the plot.
-  const marks = rows.map((index) => ({ x: x[index], y: y[index], colour: looks.find((look) => look.label === points.outcome[index]).stroke }));
+  const marks = rows.map((index) => ({ x: x[index], y: y[index], isUnscored: points.score[index] === null, colour: looks.find((look) => look.outcome === points.outcome[index]).stroke }));
   const visible = [...marks.map((mark) => mark.y), ...mean, ...low, ...high].filter((value) => value !== null && Number.isFinite(value));
   const range = visible.length ? [Math.min(...visible), Math.max(...visible)] : [-1, 1];
   const margin = 0.06 * (range[1] - range[0] || 1);
@@ -165,15 +179,31 @@ function scatter(element, points, unit, name, curve) {
         context.stroke();
         context.globalAlpha = marks.length > 2000 ? 0.25 : 0.8;
         for (const mark of marks) {
-          context.fillStyle = mark.colour;
-          context.beginPath();
-          context.arc(plot.valToPos(mark.x, "x", true), plot.valToPos(mark.y, "y", true), marks.length > 2000 ? 1.5 : 3, 0, 7);
-          context.fill();
+          const [at, high] = [plot.valToPos(mark.x, "x", true), plot.valToPos(mark.y, "y", true)];
+          cross(context, at, high, mark.colour, marks.length > 2000 ? 1.5 : 3, mark.isUnscored);
         }
         context.restore();
       }],
     },
   }, [all, mean, low, high]);
+}
+
+/** A dot for what has a score, a cross for what has none. */
+function cross(context, x, y, colour, size, isCross) {
+  context.fillStyle = context.strokeStyle = colour;
+  context.beginPath();
+  if (isCross) {
+    context.setLineDash([]);
+    context.lineWidth = 2;
+    context.moveTo(x - size, y - size);
+    context.lineTo(x + size, y + size);
+    context.moveTo(x + size, y - size);
+    context.lineTo(x - size, y + size);
+    context.stroke();
+  } else {
+    context.arc(x, y, size, 0, 7);
+    context.fill();
+  }
 }
 
 function scatters(points, unit, model) {
@@ -251,6 +281,7 @@ async function map(id, points, unit) {
     context.fillStyle = shade((score - low) / (high - low || 1));
     context.fillRect(left + i * width, 10 + (pair.y.length - 1 - j) * height, width + 1, height + 1);
   }));
+  evaluated(context, points, pair, [x, y], [left, width, height]);
   context.fillStyle = ink("--ink");
   context.font = "13px system-ui, sans-serif";
   const text = (value) => (typeof value === "number" ? Number(value.toPrecision(4)) : value).toString();
@@ -261,7 +292,25 @@ async function map(id, points, unit) {
   context.textAlign = "right";
   pair.y.forEach((value, j) => { if (j % step(pair.y.length) === 0) context.fillText(text(value), left - 8, 14 + (pair.y.length - 0.5 - j) * height); });
   const ends = [unit.of(low), unit.of(high)].map((value) => value.toPrecision(3));
-  caption.textContent = `The model's mean of ${unit.name}, from ${ends[0]} (best, blue) to ${ends[1]} (worst, red); ${y} upwards.`;
+  caption.textContent = `The model's mean of ${unit.name}, from ${ends[0]} (best, blue) to ${ends[1]} (worst, red); ${y} upwards. Dots are evaluations, crosses those without a value.`;
+}
+
+/** Where a value lies among the values of the map, counted in cells. */
+function cell(values, value) {
+  if (typeof value !== "number" || values.some((it) => typeof it !== "number")) return values.map(String).indexOf(String(value));
+  const above = values.findIndex((it) => it >= value);
+  if (above <= 0) return above === 0 ? 0 : values.length - 1;
+  return above - (values[above] - value) / (values[above] - values[above - 1]);
+}
+
+/** The evaluations over the map. */
+function evaluated(context, points, pair, [x, y], [left, width, height]) {
+  points.number.forEach((_, index) => {
+    const [i, j] = [cell(pair.x, points.parameters[x][index]), cell(pair.y, points.parameters[y][index])];
+    const has = points.score[index] !== null;
+    if (i < 0 || j < 0 || !(has || unscored.has(points.outcome[index]))) return;
+    cross(context, left + (i + 0.5) * width, 10 + (pair.y.length - 0.5 - j) * height, ink("--ink"), 3, !has);
+  });
 }
 
 function parallel(points) {
@@ -269,8 +318,10 @@ function parallel(points) {
   const context = canvas.getContext("2d");
   context.clearRect(0, 0, canvas.width, canvas.height);
   const names = Object.keys(points.parameters);
-  const rows = points.number.map((_, index) => index).filter((index) => points.score[index] !== null)
-    .sort((a, b) => points.score[b] - points.score[a]);
+  // What has no score is worse than everything that has one.
+  const worth = (index) => points.score[index] ?? Infinity;
+  const rows = points.number.map((_, index) => index).filter((index) => points.score[index] !== null || unscored.has(points.outcome[index]))
+    .sort((a, b) => (worth(a) === worth(b) ? 0 : worth(b) - worth(a)));
   if (!rows.length) return;
   const ranks = new Map(rows.map((index, place) => [index, place]));
   const axes = [...names.map((name) => {
@@ -287,7 +338,7 @@ function parallel(points) {
   const shown = rows.filter((_, place) => place >= rows.length * 0.9 || place % Math.ceil(rows.length / 1000) === 0);
   for (const index of shown) {
     const isBest = ranks.get(index) >= rows.length * 0.9;
-    context.strokeStyle = ink(isBest ? "--accent" : "--quiet");
+    context.strokeStyle = ink(isBest ? "--accent" : points.score[index] === null ? "--bad" : "--quiet");
     context.globalAlpha = isBest ? 0.8 : 0.25;
     context.lineWidth = isBest ? 2 : 1;
     context.beginPath();
@@ -326,7 +377,7 @@ async function experiment(id) {
       if (points.number.length !== known) {
         known = points.number.length;
         unit = reader(points);
-        const nothing = points.score.every((score) => score === null);
+        const nothing = points.outcome.every((outcome, index) => points.score[index] === null && !unscored.has(outcome));
         for (const section of document.querySelectorAll("#charts > section")) section.hidden = nothing && !section.querySelector("#model-note");
         convergence(points, unit);
         parallel(points);
