@@ -100,6 +100,20 @@ pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCo
     )
 }
 
+/// The long tests of the dataplane against Linux's TCP, which need root.
+pub(crate) fn stress_dataplane(root: &Path) -> anyhow::Result<ExitCode> {
+    install::install(install::TEST)?;
+    let mut tests = cargo();
+    tests
+        .args(["test", "--release", "--package", "dataplane"])
+        .args(["--test", "xdp", "--", "--ignored", "--nocapture"])
+        .current_dir(root);
+    Ok(match step::run("stress dataplane", &mut tests)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
 fn cargo_steps() -> Vec<(&'static str, Command)> {
     let with = |arguments: &[&str]| {
         let mut command = cargo();

@@ -38,6 +38,9 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// AF_XDP cannot be used.
+    #[error(transparent)]
+    Xdp(crate::xdp::XdpError),
     /// A backend's own error.
     #[error("{0}")]
     Backend(String),
@@ -59,6 +62,7 @@ impl Error {
             Self::Listen { source, .. } | Self::Os { source, .. } => {
                 source.kind() == std::io::ErrorKind::PermissionDenied
             }
+            Self::Xdp(error) => error.is_missing_privilege(),
             Self::Cpu { .. } | Self::Backend(_) => false,
         }
     }

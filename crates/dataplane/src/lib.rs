@@ -13,6 +13,8 @@
 //! | [`idle`] | how long an idle shard spins before it sleeps |
 //! | [`groups`] | flow groups, and which shard owns each |
 //! | [`elastic`] | when a shard is added or given back |
+//! | [`tcp`] | a TCP/IP stack of our own, without I/O |
+//! | [`xdp`] | the backend on AF_XDP, with that stack |
 
 pub mod api;
 pub mod backend;
@@ -24,7 +26,9 @@ pub mod histogram;
 pub mod idle;
 mod mailbox;
 pub mod shard;
+pub mod tcp;
 pub mod timers;
+pub mod xdp;
 
 pub use api::{Application, Calls, Context, DeadReason, Event, FlowId, ListenerId, Time};
 pub use backend::Backend;

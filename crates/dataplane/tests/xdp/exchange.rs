@@ -1,0 +1,229 @@
+//! A server on the backend that checks a stream and sends one, and Linux's side of that.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dataplane::shard::Plane;
+use dataplane::tcp::Counters;
+use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig};
+
+use super::PORT;
+use super::namespaces::Wire;
+
+/// The pattern repeats after a prime number of bytes, so that no lost segment keeps it in step.
+const PERIOD: usize = 65_521;
+
+/// Two periods of a stream's pattern.
+fn pattern(key: u64) -> Vec<u8> {
+    (0..PERIOD * 2)
+        .map(|at| {
+            let place = (at % PERIOD) as u64 * 0x9e37_79b9;
+            let value = place.wrapping_add(key.wrapping_mul(0x85eb_ca6b));
+            u8::try_from(value >> 13 & 0xff).unwrap()
+        })
+        .collect()
+}
+
+/// A stream starts with its length and key, in 16 bytes. The same comes back, then the pattern.
+#[derive(Default)]
+struct Stream {
+    head: Vec<u8>,
+    total: usize,
+    received: usize,
+    sent: usize,
+    patterns: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Stream {
+    fn receive(&mut self, mut data: &[u8]) {
+        if self.patterns.is_none() {
+            let wanted = (16 - self.head.len()).min(data.len());
+            self.head.extend_from_slice(&data[..wanted]);
+            data = &data[wanted..];
+            if self.head.len() < 16 {
+                return;
+            }
+            let word = |at: usize| u64::from_be_bytes(self.head[at..at + 8].try_into().unwrap());
+            self.total = usize::try_from(word(0)).unwrap();
+            self.patterns = Some((pattern(word(8)), pattern(!word(8))));
+        }
+        let (expected, _) = self.patterns.as_ref().unwrap();
+        check(expected, self.received, data);
+        self.received += data.len();
+    }
+
+    fn send<C: Calls>(&mut self, flow: FlowId, calls: &mut C) {
+        let Some((_, own)) = &self.patterns else {
+            return;
+        };
+        while self.sent < self.total {
+            let at = self.sent % PERIOD;
+            let length = (self.total - self.sent).min(32_768);
+            let taken = calls.send(flow, &own[at..at + length]);
+            self.sent += taken;
+            if taken < length {
+                return;
+            }
+        }
+        if self.received == self.total {
+            calls.close(flow);
+        }
+    }
+}
+
+fn check(pattern: &[u8], start: usize, mut data: &[u8]) {
+    let mut at = start;
+    while !data.is_empty() {
+        let length = data.len().min(PERIOD);
+        let expected = &pattern[at % PERIOD..at % PERIOD + length];
+        assert!(data[..length] == *expected, "wrong bytes after {at}");
+        data = &data[length..];
+        at += length;
+    }
+}
+
+#[derive(Default)]
+struct Exchange {
+    streams: Vec<Stream>,
+}
+
+impl Exchange {
+    fn stream(&mut self, flow: FlowId) -> &mut Stream {
+        let at = flow.index as usize;
+        if self.streams.len() <= at {
+            self.streams.resize_with(at + 1, Stream::default);
+        }
+        &mut self.streams[at]
+    }
+}
+
+impl Application for Exchange {
+    type FlowState = ();
+
+    fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
+        let calls = &mut *context.calls;
+        match event {
+            Event::Knock { flow, .. } => {
+                *self.stream(flow) = Stream::default();
+                calls.accept(flow);
+            }
+            Event::Recv { flow, data } => {
+                let stream = self.stream(flow);
+                stream.receive(data);
+                stream.send(flow, calls);
+                calls.recv_done(flow, data.len());
+            }
+            Event::Sent { flow } => self.stream(flow).send(flow, calls),
+            Event::PeerFinished { flow } => {
+                let stream = self.stream(flow);
+                if stream.sent == stream.total {
+                    calls.close(flow);
+                }
+            }
+            Event::Connected { .. } | Event::Dead { .. } | Event::Timer { .. } => {}
+        }
+    }
+
+    fn detach(&mut self, _flow: FlowId) {}
+
+    fn attach<C: Calls>(&mut self, _flow: FlowId, (): (), _context: &mut Context<'_, C>) {}
+}
+
+/// How a server is started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerOptions {
+    pub(super) mode: Mode,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions { mode: Mode::Auto }
+    }
+}
+
+/// A server on a thread of the server's namespace.
+pub(super) struct Server {
+    plane: Arc<Plane<XdpBackend, Exchange>>,
+    thread: JoinHandle<()>,
+    counters: Arc<Mutex<Counters>>,
+}
+
+impl Server {
+    pub(super) fn start(wire: &Wire, options: ServerOptions) -> Server {
+        let plane = Arc::new(Plane::new(1, 1).unwrap());
+        let shared = Arc::clone(&plane);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = wire.server.spawn(move || {
+            let interface = Interface::find("eth0").unwrap();
+            let config = XdpConfig {
+                socket: SocketConfig::default(),
+                listen: vec![
+                    format!("10.77.0.2:{PORT}").parse().unwrap(),
+                    format!("[fd77::2]:{PORT}").parse().unwrap(),
+                ],
+                connections_max: 1000,
+                extra_addresses: Vec::new(),
+            };
+            let program = Arc::new(Program::attach(&interface, 1, options.mode).unwrap());
+            let backend = XdpBackend::open(&interface, &config, program, &|_| {}).unwrap();
+            ready.send(backend.counters()).unwrap();
+            Shard::new(ShardConfig::default(), backend, Exchange::default(), shared)
+                .run()
+                .unwrap();
+        });
+        let counters = is_ready.recv().unwrap();
+        Server {
+            plane,
+            thread,
+            counters,
+        }
+    }
+
+    /// Drains the server, and gives the stack's counters.
+    pub(super) fn stop(self) -> Counters {
+        self.plane.drain(Duration::from_secs(5));
+        self.thread.join().unwrap();
+        *self.counters.lock().unwrap()
+    }
+}
+
+/// Linux's side: sends `total` bytes and reads as many, at the same time.
+pub(super) fn exchange(stream: &TcpStream, total: usize, key: u64) {
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let own = pattern(key);
+    let expected = pattern(!key);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = stream;
+            stream.write_all(&(total as u64).to_be_bytes()).unwrap();
+            stream.write_all(&key.to_be_bytes()).unwrap();
+            let mut sent = 0;
+            while sent < total {
+                let length = (total - sent).min(32_768);
+                stream
+                    .write_all(&own[sent % PERIOD..sent % PERIOD + length])
+                    .unwrap();
+                sent += length;
+            }
+        });
+        let mut stream = stream;
+        let mut received = 0;
+        let mut buffer = vec![0; 65_536];
+        while received < total {
+            let length = stream.read(&mut buffer).unwrap();
+            assert!(length > 0, "the stream ended after {received} bytes");
+            check(&expected, received, &buffer[..length]);
+            received += length;
+        }
+        assert_eq!(received, total);
+        // The server closes when it has everything.
+        assert_eq!(stream.read(&mut buffer).unwrap(), 0);
+    });
+    stream.shutdown(Shutdown::Both).unwrap();
+}

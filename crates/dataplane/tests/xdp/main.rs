@@ -1,0 +1,187 @@
+//! The AF_XDP backend against Linux's own TCP, in network namespaces that the tests make.
+//!
+//! The tests need root and `ip`; without them they say SKIP. The long ones are ignored by default:
+//! `cargo xtask stress dataplane` runs them.
+#![expect(clippy::print_stderr, reason = "a skipped test says why")]
+#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+
+mod exchange;
+mod forwarder;
+mod namespaces;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use exchange::{Server, ServerOptions, exchange};
+use forwarder::{Forwarder, Trouble};
+use namespaces::Wire;
+
+/// The server's address in every test, on port [`PORT`].
+const SERVER: &str = "10.77.0.2";
+const PORT: u16 = 11_211;
+
+/// A pair of namespaces, or `None` with the reason said.
+fn wire(name: &str) -> Option<Wire> {
+    match Wire::new(name) {
+        Ok(wire) => Some(wire),
+        Err(reason) => {
+            eprintln!("SKIP: {reason}");
+            None
+        }
+    }
+}
+
+fn connect(wire: &Wire, address: &str) -> TcpStream {
+    let address = address.to_owned();
+    wire.client
+        .run(move || TcpStream::connect((address.as_str(), PORT)))
+        .unwrap()
+}
+
+#[test]
+fn linux_exchanges_data_over_a_wire() {
+    let Some(wire) = wire("plain") else { return };
+    let server = Server::start(&wire, ServerOptions::default());
+    let stream = connect(&wire, SERVER);
+    // Frames of up to 64 KiB and unfinished checksums come, as from any peer on the same host.
+    exchange(&stream, 20_000_000, 1);
+    drop(stream);
+    server.stop();
+}
+
+#[test]
+fn linux_exchanges_data_over_ipv6() {
+    let Some(wire) = wire("six") else { return };
+    let server = Server::start(&wire, ServerOptions::default());
+    let stream = connect(&wire, "fd77::2");
+    exchange(&stream, 2_000_000, 1);
+    drop(stream);
+    server.stop();
+}
+
+#[test]
+fn linux_exchanges_data_over_a_bad_wire() {
+    let Some(wire) = wire("bad") else { return };
+    let trouble = Trouble {
+        loss: 100,
+        reordering: 100,
+        duplication: 100,
+        corruption: 50,
+    };
+    let forwarder = Forwarder::start(&wire, trouble, 7);
+    let server = Server::start(&wire, ServerOptions::default());
+    let stream = connect(&wire, SERVER);
+    exchange(&stream, 1_000_000, 1);
+    drop(stream);
+    let counters = server.stop();
+    let counts = forwarder.stop();
+    assert!(counts.lost > 0 && counts.corrupted > 0, "{counts:?}");
+    assert!(counters.checksums_wrong > 0, "{counters:?}");
+    assert!(counters.retransmissions > 0, "{counters:?}");
+}
+
+/// 10⁹ bytes each way through a wire that loses, reorders, duplicates and corrupts.
+#[test]
+#[ignore = "minutes: cargo xtask stress dataplane"]
+fn linux_exchanges_a_billion_bytes_over_a_bad_wire() {
+    let Some(wire) = wire("long") else { return };
+    let trouble = Trouble {
+        loss: 20,
+        reordering: 50,
+        duplication: 20,
+        corruption: 10,
+    };
+    let forwarder = Forwarder::start(&wire, trouble, 11);
+    let server = Server::start(&wire, ServerOptions::default());
+    let streams: Vec<TcpStream> = (0..8).map(|_| connect(&wire, SERVER)).collect();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for (number, stream) in streams.iter().enumerate() {
+            scope.spawn(move || exchange(stream, 125_000_000, number as u64));
+        }
+    });
+    drop(streams);
+    let counters = server.stop();
+    let counts = forwarder.stop();
+    eprintln!("{:?}: {counts:?} {counters:?}", started.elapsed());
+}
+
+#[test]
+fn a_killed_server_leaves_the_interface_as_it_was() {
+    let Some(wire) = wire("kill") else { return };
+    let before = wire
+        .server
+        .command("ip", &["-details", "link", "show", "eth0"]);
+    assert!(!before.contains("xdp"), "{before}");
+    for round in 0..5 {
+        let mut child = wire
+            .server
+            .spawn_example(&["echo", "eth0", &format!("{SERVER}:{PORT}")]);
+        let mut stream = loop {
+            // The kernel of the namespace has the address, too, and refuses until the server has
+            // the interface.
+            match wire.client.run(|| TcpStream::connect((SERVER, PORT))) {
+                Ok(stream) => break stream,
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        stream
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        stream.write_all(b"hello").unwrap();
+        let mut echo = [0; 5];
+        stream.read_exact(&mut echo).unwrap();
+        assert_eq!(&echo, b"hello", "round {round}");
+        let during = wire
+            .server
+            .command("ip", &["-details", "link", "show", "eth0"]);
+        assert!(during.contains("xdp"), "{during}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let after = wire
+            .server
+            .command("ip", &["-details", "link", "show", "eth0"]);
+        assert_eq!(after, before, "round {round}");
+    }
+}
+
+#[test]
+fn a_second_server_is_refused_and_changes_nothing() {
+    let Some(wire) = wire("two") else { return };
+    let server = Server::start(&wire, ServerOptions::default());
+    let before = wire.server.command("ip", &["link", "show", "eth0"]);
+    let listen = format!("{SERVER}:{PORT}");
+    let output = wire.server.example(&["echo", "eth0", &listen]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("eth0") && text.contains("another"), "{text}");
+    let after = wire.server.command("ip", &["link", "show", "eth0"]);
+    assert_eq!(after, before);
+    let stream = connect(&wire, SERVER);
+    exchange(&stream, 10_000, 1);
+    drop(stream);
+    server.stop();
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let Some(wire) = wire("miss") else { return };
+    let listen = format!("{SERVER}:{PORT}");
+    for (interface, listen, says) in [
+        ("eth7", listen.as_str(), "no interface eth7"),
+        ("lo", listen.as_str(), "no Ethernet interface"),
+        ("eth0", "192.0.2.1:80", "192.0.2.1 is no address of eth0"),
+    ] {
+        let output = wire.server.example(&["echo", interface, listen]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    let output = wire
+        .server
+        .example_without_privilege(&["echo", "eth0", &listen]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("CAP_NET_RAW"), "{text}");
+}
