@@ -36,6 +36,11 @@ const WRK: Need = Need {
     package: "wrk",
     purpose: "load for it",
 };
+const HAPROXY: Need = Need {
+    present: Present::Program("haproxy"),
+    package: "haproxy",
+    purpose: "a proxy with several threads, which is tuned",
+};
 const AB: Need = Need {
     present: Present::Program("ab"),
     package: "apache2-utils",
@@ -215,7 +220,7 @@ pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
 /// What `cargo xtask bench agent` needs.
 pub(crate) const BENCH_AGENT: &[Need] = &[PYTHON];
 /// What `cargo xtask bench load` needs.
-pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, MARIADB, SYSBENCH, PYTHON];
+pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, WRK, MARIADB, SYSBENCH, PYTHON];
 /// What `cargo xtask fuzz api` needs.
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.
@@ -236,7 +241,7 @@ pub(crate) const BENCH_RELAYOUT: &[Need] = &[
 /// What `cargo xtask stress relayout` needs besides.
 pub(crate) const STRESS_RELAYOUT: &[Need] = &[PYTHON_3_11, MARIADB_TEST, PYTHON_TEST];
 /// What `cargo xtask examples` needs.
-pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, POSTGRES, JDK, MAVEN];
+pub(crate) const EXAMPLES: &[Need] = &[NGINX, WRK, HAPROXY, POSTGRES, JDK, MAVEN];
 
 /// Installs what is missing of `needs`.
 ///

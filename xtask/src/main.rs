@@ -36,7 +36,7 @@ usage: cargo xtask VERB
   bench fleet       what ranking 500 services of 100 shards costs a Prometheus, into docs/results/
   bench throttle    what the model of throttling predicts against what is seen, into docs/results/
   bench agent       what the agent itself uses on a host of 10 to 1,000 services, into docs/results/
-  bench load        the load generator against oha and arithmetic, into docs/results/
+  bench load        the load generator against wrk, oha and arithmetic, into docs/results/
   bench relayout [PART…]  servers as they are, re-laid out, and laid out by others, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
   bench workers [SCENE…]  2,000 simulated workers and 100 experiments against one coordinator (random, bayesian), and whether a

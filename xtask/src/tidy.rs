@@ -52,7 +52,7 @@ const EDGES: &[Edges] = &[
     Edges {
         from: "load",
         to: &["host"],
-        reason: "threads of its own: nobody else's measurement may share them; host counts its CPU time",
+        reason: "threads of its own: nobody else's measurement may share them; host counts CPU time and takes real-time priority",
     },
     Edges {
         from: "throttle",

@@ -1,32 +1,57 @@
-//! An open-loop HTTP load generator.
+//! An HTTP load generator that knows when it is the bottleneck.
 //!
-//! Arrivals follow a schedule, whether or not the service keeps up, and a request's latency counts from its scheduled
-//! arrival: a service that stops for a second is charged with every request that was due meanwhile, not with one
-//! ("coordinated omission"; Tene, "How not to measure latency"). One thread for each connection; requests are replayed in
-//! the order of a list, so that two sides can be given the same.
+//! *Open loop*: arrivals follow a schedule, whether or not the service keeps up, and a request's
+//! latency counts from its scheduled arrival: a service that stops for a second is charged with
+//! every request that was due meanwhile, not with one ("coordinated omission"; Tene, "How not to
+//! measure latency"). *Closed loop*: each connection sends its next request when it has the answer,
+//! which shows the service's capacity. Requests are replayed in the order of a list, so that two
+//! sides can be given the same.
 //!
-//! The generator measures itself: how late its idle connections woke for an arrival. Where that is not small beside what it
-//! measured of the service, [`Report::bottleneck`] says so, and the numbers are not to be believed. On the machine of the
-//! service, a generator of normal priority is held back by the service itself (beside a JVM whose 16 threads woke at once on two
-//! CPUs, arrivals were 14 to 29 ms late): with [`Plan::service_group`] it runs at real-time priority, as if it stood elsewhere,
-//! and finds its [`Neighbours`] in the machine's CPU times instead.
+//! One loop a thread (`engine`) waits for answers and for arrivals. Of each request it keeps three
+//! times: scheduled, sent, answered. It also knows when it had nothing to do (`pacer`), and so
+//! which part of a request's latency is its own: it was late in sending although a connection was
+//! free, or late in reading. Where that part is not small beside the latency,
+//! [`Report::bottleneck`] names the generator, and the numbers are not the service's. Where every
+//! connection waited for an answer, it names the service.
+//!
+//! The kernel's counters are nested checks: how long a thread waited for a CPU, what the hypervisor
+//! took. A second that they show to be disturbed (`second`) is set aside, and repeated at the end.
+//!
+//! On the machine of the service, a generator of normal priority is held back by the service itself
+//! (beside a JVM whose 16 threads woke at once on two CPUs, arrivals were 14 to 29 ms late). With
+//! [`Plan::service`] it runs at real-time priority, as if it stood elsewhere, and finds its
+//! [`Neighbours`] in the machine's CPU times instead.
 #![forbid(unsafe_code)]
 
 mod arrivals;
 mod client;
+mod connection;
+mod counts;
+mod endpoint;
+mod engine;
 mod generator;
-mod neighbours;
+mod http1;
+mod http2;
+mod machine;
+mod network;
+mod pacer;
 mod report;
 mod requests;
+mod second;
+mod service;
+mod tls;
+mod wire;
 
 use std::path::{Path, PathBuf};
 
 pub use arrivals::Arrivals;
 pub use client::{check_url, client, is_url};
-pub use generator::{Plan, run};
-pub use neighbours::Neighbours;
-pub use report::{Bottleneck, Latency, Report};
-pub use requests::Request;
+pub use endpoint::Endpoint;
+pub use generator::{Pace, Plan, run};
+pub use machine::{Neighbours, ServiceOnHost};
+pub use report::{Bottleneck, DisturbedSecond, Latency, Parts, Report};
+pub use requests::{Request, check_method};
+pub use second::Cause;
 
 /// Why no load could be generated.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +78,17 @@ pub enum Error {
     /// The service's control group or the machine's CPU times cannot be read.
     #[error(transparent)]
     Host(#[from] host::HostError),
+    /// Nobody knows the host.
+    #[error("{host}: {source}")]
+    Lookup {
+        /// The host.
+        host: String,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The kernel gives no epoll instance.
+    #[error("connections cannot be waited for: {0}")]
+    Network(std::io::Error),
     /// A number makes no sense.
     #[error("{what}: {reason}")]
     Number {

@@ -5,23 +5,24 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use crate::neighbours::Neighbours;
+use crate::counts::{Counts, Times};
+use crate::machine::Neighbours;
+use crate::second::{Cause, are_many, had_no_cpu};
 
-/// An idle connection that wakes later than this for an arrival is late: a wake-up takes 50 µs, a scheduling slice of another
-/// thread up to 3 ms. A choice of this crate.
-const LATE_US: f64 = 1000.0;
-/// It matters only beside what was measured: a tenth of the service's own 99th percentile.
-const LATE_SHARE: f64 = 0.1;
-/// It happens: what matters is one arrival in a hundred, and more than two.
-const LATE_ARRIVALS: (f64, f64) = (0.01, 2.0);
-/// Above this share of the CPUs it may use, the generator itself has none left.
-const BUSY: f64 = 0.8;
-
-/// What kinds of errors are called that came of an answer, or of waiting for one.
+/// What kinds of errors are called that came of an answer, of waiting for one, or of the
+/// generator's own limits.
 pub(crate) const STATUS: &str = "status ";
 pub(crate) const NO_ANSWER: &str = "no answer in time";
+pub(crate) const NEVER_SENT: &str = "never sent: every connection was busy to the end";
+pub(crate) const NO_PORT: &str = "no local port is free for another connection";
 
-/// Latencies from the scheduled arrival, in microseconds.
+/// A loop that waits for less than this share of the time is at its limit: a closed loop then
+/// measures its generator.
+const BUSY: f64 = 0.9;
+/// So much of the plan has to be left where seconds were disturbed.
+const KEPT: f64 = 0.5;
+
+/// Latencies from the scheduled arrival, in microseconds; of a closed loop, from the sending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Mean.
@@ -39,7 +40,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
+    fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64;
         Self {
             latency_mean_us: histogram.mean(),
@@ -52,18 +53,73 @@ impl Latency {
     }
 }
 
-/// Who was in the way of the measurement.
+/// The parts of a request's latency, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Parts {
+    /// From the scheduled arrival to the sending: median.
+    pub scheduled_to_sent_p50_us: f64,
+    /// 99th percentile.
+    pub scheduled_to_sent_p99_us: f64,
+    /// The longest.
+    pub scheduled_to_sent_max_us: f64,
+    /// From the sending to the end of the answer: mean.
+    pub sent_to_answered_mean_us: f64,
+    /// Median.
+    pub sent_to_answered_p50_us: f64,
+    /// 99th percentile.
+    pub sent_to_answered_p99_us: f64,
+    /// The longest.
+    pub sent_to_answered_max_us: f64,
+    /// How long a request waited for a free connection: 99th percentile.
+    pub connection_wait_p99_us: f64,
+}
+
+impl Parts {
+    fn of(times: &Times) -> Self {
+        let at =
+            |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
+        Self {
+            scheduled_to_sent_p50_us: at(&times.sent, 0.5),
+            scheduled_to_sent_p99_us: at(&times.sent, 0.99),
+            scheduled_to_sent_max_us: times.sent.max() as f64,
+            sent_to_answered_mean_us: times.answered.mean(),
+            sent_to_answered_p50_us: at(&times.answered, 0.5),
+            sent_to_answered_p99_us: at(&times.answered, 0.99),
+            sent_to_answered_max_us: times.answered.max() as f64,
+            connection_wait_p99_us: at(&times.connection, 0.99),
+        }
+    }
+}
+
+/// Who limited what was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bottleneck {
-    /// The generator used up its CPUs.
+    /// Requests were due, a connection was free, and the generator had not sent: it is too slow for
+    /// this load.
     Generator,
-    /// The generator was ready and got no CPU in time.
+    /// The generator or the service was ready, and something else had the CPU.
     Neighbour,
+    /// Every connection waited for an answer: the service is at its limit, or there are too few
+    /// connections.
+    Service,
+    /// At one time the generator, at another the service.
+    GeneratorAndService,
 }
 
-/// What a run measured. Requests that were due and never sent, because every connection waited until the end, count as
-/// errors, and with the time that they had waited by then.
+/// A second that something outside disturbed, and that was repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DisturbedSecond {
+    /// Where it began, in seconds from the start of the run.
+    pub at_s: f64,
+    /// What disturbed it.
+    #[serde(flatten)]
+    pub cause: Cause,
+}
+
+/// What a run measured. Requests that were due and never sent, because every connection waited
+/// until the end, count as errors, and with the time that they had waited by then. Counts are of
+/// the whole run; times are of the seconds that nothing disturbed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Requests that were due.
@@ -72,54 +128,165 @@ pub struct Report {
     pub requests: u64,
     /// Those that were not.
     pub errors: u64,
-    /// What was wrong, and how often; at most 10 kinds.
+    /// What was wrong, and how often; at most 10 kinds besides the statuses.
     pub error_kinds: BTreeMap<String, u64>,
     /// From the start to the last answer.
     pub duration_s: f64,
-    /// Answers a second.
+    /// Answers a second; of a closed loop, in the seconds that nothing disturbed.
     pub requests_per_s: f64,
+    /// Bytes that were received a second.
+    pub bytes_per_s: f64,
     /// Latencies, of errors too.
     #[serde(flatten)]
     pub latency: Latency,
+    /// What they consist of.
+    #[serde(flatten)]
+    pub parts: Parts,
     /// Share of the requests that found every connection busy, and waited for one.
     pub waited_share: f64,
-    /// How late idle connections woke for an arrival: 99th percentile.
+    /// How late the generator itself was, in sending and in reading together: 99th percentile.
     pub lateness_p99_us: f64,
     /// The generator's own CPU time.
     pub own_cpu_s: f64,
-    /// What others did to the CPUs, where the service's control group is known.
+    /// The same for one request.
+    pub own_cpu_per_request_us: f64,
+    /// Share of the time in which the generator had something to do, its busiest thread's being 1
+    /// at most.
+    pub own_busy_share: f64,
+    /// How long its threads could have run, and had no CPU.
+    pub run_queue_s: f64,
+    /// Share of the machine's CPU time that the hypervisor took.
+    pub stolen_share: f64,
+    /// Seconds that were disturbed: set aside and repeated. At most 100 of each thread.
+    pub disturbed: Vec<DisturbedSecond>,
+    /// How long they were together, of one thread.
+    pub disturbed_s: f64,
+    /// Connections that were opened.
+    pub connections_opened: u64,
+    /// Requests that were sent twice, because the server had closed an idle connection meanwhile.
+    pub resent: u64,
+    /// What others did to the CPUs, where the service is known.
     pub neighbours: Option<Neighbours>,
     /// Who was in the way, if somebody was.
     pub bottleneck: Option<Bottleneck>,
 }
 
+/// What is known of a run besides its counts.
+pub(crate) struct Circumstances {
+    pub(crate) is_closed_loop: bool,
+    pub(crate) threads: usize,
+    /// How long the plan was.
+    pub(crate) planned_s: f64,
+    pub(crate) duration_s: f64,
+    pub(crate) neighbours: Option<Neighbours>,
+    pub(crate) stolen_share: f64,
+}
+
 impl Report {
-    /// Whose fault it is that the generator was late, if it was: `lateness` is that of idle connections in µs, `cpus` are
-    /// those that it may use.
-    pub(crate) fn judge(&mut self, lateness: &Histogram<u64>, cpus: usize) {
-        self.lateness_p99_us = lateness.value_at_quantile(0.99) as f64;
-        let limit_us = LATE_US.max(LATE_SHARE * self.latency.latency_p99_us);
-        let late = lateness
-            .iter_recorded()
-            .filter(|step| step.value_iterated_to() as f64 > limit_us)
-            .map(|step| step.count_at_value() as f64)
-            .sum::<f64>();
-        let (share, least) = LATE_ARRIVALS;
-        let is_late = late > least && late >= share * lateness.len() as f64;
-        let busy = self.own_cpu_s / (self.duration_s.max(1e-9) * cpus.max(1) as f64);
-        self.bottleneck = (is_late || self.is_in_the_way()).then_some(if busy > BUSY {
-            Bottleneck::Generator
+    pub(crate) fn of(mut counts: Counts, run: &Circumstances) -> Self {
+        let threads = run.threads.max(1) as f64;
+        let kept_s = counts.kept.length_ns as f64 / 1e9 / threads;
+        let is_short = counts.disturbed_s > 0.0 && kept_s < KEPT * run.planned_s;
+        // Where the hypervisor takes its share all the time, there is no other second to be had.
+        let only_stolen = counts
+            .disturbed
+            .iter()
+            .all(|second| matches!(second.cause, Cause::Steal { .. }));
+        if is_short {
+            let aside = std::mem::replace(&mut counts.aside, Times::new());
+            counts.kept.merge(&aside);
+        }
+        let error_kinds = counts.error_kinds();
+        let errors = error_kinds.values().sum();
+        let due = counts.requests + errors;
+        let kept_s = counts.kept.length_ns as f64 / 1e9 / threads;
+        let duration_s = run.duration_s.max(1e-9);
+        let own_cpu_s = counts.cpu_ns as f64 / 1e9;
+        let mut report = Self {
+            due,
+            requests: counts.requests,
+            errors,
+            error_kinds,
+            duration_s: run.duration_s,
+            requests_per_s: if run.is_closed_loop && kept_s > 0.0 {
+                counts.kept.good as f64 / kept_s
+            } else {
+                counts.requests as f64 / duration_s
+            },
+            bytes_per_s: counts.traffic.received_bytes as f64 / duration_s,
+            latency: Latency::of(&counts.kept.latency),
+            parts: Parts::of(&counts.kept),
+            waited_share: counts.waited as f64 / due.max(1) as f64,
+            lateness_p99_us: counts.kept.own.value_at_quantile(0.99) as f64,
+            own_cpu_s,
+            own_cpu_per_request_us: 1e6 * own_cpu_s / due.max(1) as f64,
+            own_busy_share: counts.busy_ns as f64 / counts.wall_ns.max(1) as f64,
+            run_queue_s: counts.run_queue_ns as f64 / 1e9,
+            stolen_share: run.stolen_share,
+            disturbed: counts
+                .disturbed
+                .iter()
+                .map(|second| DisturbedSecond {
+                    at_s: second.at_s,
+                    cause: second.cause,
+                })
+                .collect(),
+            disturbed_s: counts.disturbed_s / threads,
+            connections_opened: counts.traffic.opened,
+            resent: counts.traffic.resent,
+            neighbours: run.neighbours,
+            bottleneck: None,
+        };
+        report.bottleneck = if is_short && !only_stolen {
+            Some(Bottleneck::Neighbour)
         } else {
-            Bottleneck::Neighbour
-        });
+            report.judge(&counts, run.is_closed_loop)
+        };
+        report
     }
 
-    /// The least that the 99th percentile of latency would have been without the bottleneck: the generator's lateness explains
-    /// no more than itself; what neighbours took from the service explains everything.
+    fn judge(&self, counts: &Counts, is_closed_loop: bool) -> Option<Bottleneck> {
+        if self.is_in_the_way() {
+            return Some(Bottleneck::Neighbour);
+        }
+        let no_port = self.error_kinds.get(NO_PORT).copied().unwrap_or(0);
+        if are_many(no_port, self.due) {
+            return Some(Bottleneck::Generator);
+        }
+        let had_no_cpu = had_no_cpu(counts.busy_ns, counts.run_queue_ns);
+        if is_closed_loop {
+            return Some(match (self.own_busy_share > BUSY, had_no_cpu) {
+                (true, true) => Bottleneck::Neighbour,
+                (true, false) => Bottleneck::Generator,
+                (false, _) => Bottleneck::Service,
+            });
+        }
+        let kept = &counts.kept;
+        let requests = kept.own.len();
+        let is_late = are_many(kept.late(&kept.own), requests);
+        let waits = are_many(kept.late(&kept.connection), requests);
+        match (is_late, waits) {
+            (true, _) if had_no_cpu => Some(Bottleneck::Neighbour),
+            (true, true) => Some(Bottleneck::GeneratorAndService),
+            (true, false) => Some(Bottleneck::Generator),
+            (false, true) => Some(Bottleneck::Service),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether the times are the service's: nothing but the service limited them.
+    #[must_use]
+    pub fn is_of_service(&self) -> bool {
+        matches!(self.bottleneck, None | Some(Bottleneck::Service))
+    }
+
+    /// The least that the 99th percentile of latency would have been without the bottleneck: the
+    /// generator's lateness explains no more than itself; what neighbours took from the service
+    /// explains everything.
     #[must_use]
     pub fn latency_p99_at_least_us(&self) -> f64 {
         match self.bottleneck {
-            None => self.latency.latency_p99_us,
+            None | Some(Bottleneck::Service) => self.latency.latency_p99_us,
             Some(Bottleneck::Neighbour) if !self.is_in_the_way() => {
                 (self.latency.latency_p99_us - self.lateness_p99_us).max(0.0)
             }
@@ -144,145 +311,105 @@ impl Report {
         self.requests == 0 && self.errors > 0
     }
 
-    /// Whether nobody was reached: no status came, and nobody was waited for in vain, as an overloaded service may be.
+    /// Whether nobody was reached: no status came, and nobody was waited for in vain, as an
+    /// overloaded service may be.
     #[must_use]
     pub fn reached_nobody(&self) -> bool {
         let is_answer = |kind: &String| kind.starts_with(STATUS) || kind == NO_ANSWER;
         self.has_failed() && !self.error_kinds.keys().any(is_answer)
     }
 
-    /// What to do about the bottleneck, in words.
+    /// Why the numbers are not the service's, and what to do about it, in words.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         let late = format!(
-            "idle connections of the generator woke {:.1} ms late for one arrival in 100 (the service's 99th percentile: {:.1} ms)",
+            "it was {:.1} ms late for one request in 100 while a connection was free (99th percentile of latency: {:.1} ms), and busy for \
+             {:.0} % of the time",
             self.lateness_p99_us / 1000.0,
-            self.latency.latency_p99_us / 1000.0
+            self.latency.latency_p99_us / 1000.0,
+            100.0 * self.own_busy_share
         );
+        let more = "give it more CPUs (--threads; in an experiment workload.cpus, apart from target.cpus), or ask for less";
+        Some(match self.bottleneck? {
+            Bottleneck::Service => return None,
+            Bottleneck::Generator if self.error_kinds.contains_key(NO_PORT) => format!(
+                "the load generator was the bottleneck: it ran out of local ports after {} connections; raise --requests-per-connection, or \
+                 ask for less",
+                self.connections_opened
+            ),
+            Bottleneck::Generator => {
+                format!("the load generator was the bottleneck: {late}; {more}")
+            }
+            Bottleneck::GeneratorAndService => format!(
+                "the load generator was the bottleneck, and the service too: {late}; one request in 100 waited {:.1} ms for a free \
+                 connection; {more}",
+                self.parts.connection_wait_p99_us / 1000.0
+            ),
+            Bottleneck::Neighbour => self.neighbour(),
+        })
+    }
+
+    fn neighbour(&self) -> String {
+        let apart = "give it a CPU of its own (in an experiment workload.cpus, apart from target.cpus), or name the service \
+                     (--unit, --cgroup or --pid): the generator then takes real-time priority";
         if let Some(they) = self.neighbours.filter(Neighbours::were_in_the_way) {
-            return Some(format!(
+            return format!(
                 "neighbours were in the service's way: they, or the hypervisor, took {:.0} % of the machine's CPU time, and {:.0} % was left",
                 100.0 * they.used_share,
                 100.0 * they.unused_share
+            );
+        }
+        let is_steal = |second: &DisturbedSecond| matches!(second.cause, Cause::Steal { .. });
+        if !self.disturbed.iter().all(is_steal) {
+            return format!(
+                "something else took the CPUs in {:.1} of {:.1} seconds ({}); {apart}",
+                self.disturbed_s,
+                self.duration_s,
+                self.causes()
+            );
+        }
+        format!(
+            "something else took the load generator's CPU for {:.0} ms: it was {:.1} ms late for one request in 100 (99th percentile of \
+             latency: {:.1} ms); {apart}",
+            1000.0 * self.run_queue_s,
+            self.lateness_p99_us / 1000.0,
+            self.latency.latency_p99_us / 1000.0
+        )
+    }
+
+    /// The causes of disturbed seconds, at most three of them.
+    fn causes(&self) -> String {
+        let causes = self.disturbed.iter().take(3);
+        let causes: Vec<String> = causes.map(|second| second.cause.to_string()).collect();
+        let more = if self.disturbed.len() > 3 {
+            ", …"
+        } else {
+            ""
+        };
+        format!("{}{more}", causes.join(", "))
+    }
+
+    /// What a reader should know of numbers that are the service's: that it was at its limit, and
+    /// what was repeated.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if self.bottleneck == Some(Bottleneck::Service) && self.waited_share > 0.0 {
+            remarks.push(format!(
+                "the service was the bottleneck, or there were too few connections: {:.1} % of the requests waited for a free connection, one \
+                 in 100 for {:.1} ms or more, while an answer took {:.1} ms on average; latencies include that wait",
+                100.0 * self.waited_share,
+                self.parts.connection_wait_p99_us / 1000.0,
+                self.parts.sent_to_answered_mean_us / 1000.0
             ));
         }
-        self.bottleneck.map(|bottleneck| match bottleneck {
-            Bottleneck::Generator => format!(
-                "the load generator was the bottleneck: {late}; give it more CPUs, or ask for less"
-            ),
-            Bottleneck::Neighbour => format!(
-                "something else took the load generator's CPUs: {late}; give it CPUs of its own"
-            ),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lateness_has_an_owner() {
-        let mut report = Report {
-            due: 10,
-            requests: 10,
-            errors: 0,
-            error_kinds: BTreeMap::new(),
-            duration_s: 1.0,
-            requests_per_s: 10.0,
-            latency: Latency {
-                latency_p99_us: 5000.0,
-                ..Latency::default()
-            },
-            waited_share: 0.0,
-            lateness_p99_us: 0.0,
-            neighbours: None,
-            own_cpu_s: 0.95,
-            bottleneck: None,
-        };
-        let lateness = |late: u64, us: u64| {
-            let mut histogram = Histogram::new_with_max(1_000_000, 3).unwrap();
-            histogram.record_n(us, late).unwrap();
-            histogram.record_n(50, 200 - late).unwrap();
-            histogram
-        };
-        report.judge(&lateness(5, 900), 1);
-        assert_eq!(report.complaint(), None);
-        // Two in 200 are one in a hundred, and may be chance.
-        report.judge(&lateness(2, 3000), 1);
-        assert_eq!(report.bottleneck, None);
-        report.judge(&lateness(5, 3000), 1);
-        assert_eq!(report.bottleneck, Some(Bottleneck::Generator));
-        report.judge(&lateness(5, 3000), 2);
-        assert_eq!(report.bottleneck, Some(Bottleneck::Neighbour));
-        assert!(report.complaint().unwrap().contains("3.0 ms late"));
-        assert!((report.latency_p99_at_least_us() - 2000.0).abs() < 10.0);
-        // Beside a service that takes a second it does not matter.
-        report.latency.latency_p99_us = 1e6;
-        report.judge(&lateness(5, 3000), 2);
-        assert_eq!(report.bottleneck, None);
-        assert!((report.latency_p99_at_least_us() - 1e6).abs() < 1.0);
-    }
-
-    fn report() -> Report {
-        serde_json::from_value(serde_json::json!({
-            "due": 1, "requests": 1, "errors": 0, "error_kinds": {}, "duration_s": 1.0, "requests_per_s": 1.0,
-            "latency_mean_us": 1e6, "latency_p50_us": 1e6, "latency_p90_us": 1e6, "latency_p99_us": 1e6,
-            "latency_p999_us": 1e6, "latency_max_us": 1e6, "waited_share": 0.0, "lateness_p99_us": 0.0,
-            "own_cpu_s": 0.1, "neighbours": null, "bottleneck": null
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn nobody_is_reached_where_no_answer_came_and_none_was_waited_for() {
-        for (requests, kinds, has_failed, reached_nobody) in [
-            (1, &[("connection refused", 3)][..], false, false),
-            (0, &[("connection refused", 3)], true, true),
-            // Overload looks like these.
-            (
-                0,
-                &[("connection refused", 3), ("status 503", 1)],
-                true,
-                false,
-            ),
-            (0, &[("no answer in time", 4)], true, false),
-            (0, &[], false, false),
-        ] {
-            let error_kinds = kinds.iter().map(|(kind, n)| ((*kind).to_owned(), *n));
-            let report = Report {
-                requests,
-                errors: kinds.iter().map(|(_, n)| n).sum(),
-                error_kinds: error_kinds.collect(),
-                ..report()
-            };
-            assert_eq!(report.failure().is_some(), has_failed, "{kinds:?}");
-            assert_eq!(report.reached_nobody(), reached_nobody, "{kinds:?}");
+        if !self.disturbed.is_empty() && self.is_of_service() {
+            remarks.push(format!(
+                "{:.1} s were disturbed ({})",
+                self.disturbed_s,
+                self.causes()
+            ));
         }
-    }
-
-    #[test]
-    fn neighbours_are_in_the_way_where_little_is_left() {
-        let mut report = report();
-        let on_time = Histogram::new_with_max(1_000_000, 3).unwrap();
-        for (used_share, unused_share, expected) in [
-            (0.3, 0.1, Some(Bottleneck::Neighbour)),
-            (0.3, 0.5, None),
-            (0.05, 0.0, None),
-        ] {
-            report.neighbours = Some(Neighbours {
-                used_share,
-                unused_share,
-            });
-            report.judge(&on_time, 2);
-            assert_eq!(report.bottleneck, expected, "{used_share} {unused_share}");
-        }
-        report.neighbours = Some(Neighbours {
-            used_share: 0.3,
-            unused_share: 0.1,
-        });
-        report.judge(&on_time, 2);
-        assert!(report.complaint().unwrap().contains("took 30 %"));
-        assert!(report.latency_p99_at_least_us() < 1.0);
+        remarks
     }
 }

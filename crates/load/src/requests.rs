@@ -7,31 +7,31 @@ use crate::{Error, read};
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// `GET`, `POST`, …
+    /// `GET`, `POST`, `PURGE`, …: any method in capitals.
     pub method: String,
-    /// The whole URL.
-    pub url: String,
+    /// What is asked for: a path, with its query.
+    pub path: String,
     /// The body; empty for none.
-    pub body: String,
+    pub body: Vec<u8>,
 }
 
 impl Request {
     /// A GET.
-    pub fn get(url: &str) -> Self {
+    pub fn get(path: &str) -> Self {
         Self {
             method: "GET".to_owned(),
-            url: url.to_owned(),
-            body: String::new(),
+            path: path.to_owned(),
+            body: Vec::new(),
         }
     }
 
-    /// Reads a list of requests, one a line: `METHOD PATH`, and after another space the body, if any. Paths are appended to
-    /// `base`, such as `http://127.0.0.1:8080`. Empty lines and those that start with `#` do not count.
+    /// Reads a list of requests, one a line: `METHOD PATH`, and after another space the body, if
+    /// any. Empty lines and those that start with `#` do not count.
     ///
     /// # Errors
     ///
     /// [`Error::File`], [`Error::Line`].
-    pub fn read_list(path: &Path, base: &str) -> Result<Vec<Self>, Error> {
+    pub fn read_list(path: &Path) -> Result<Vec<Self>, Error> {
         let mut requests = Vec::new();
         for (index, line) in read(path)?.lines().enumerate() {
             if line.trim().is_empty() || line.starts_with('#') {
@@ -39,16 +39,20 @@ impl Request {
             }
             let mut words = line.splitn(3, ' ');
             let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-            let is_method =
-                !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase());
-            if !(is_method && target.starts_with('/')) {
-                let reason = format!("{line:?} is not METHOD /PATH [BODY]");
-                return Err(Error::in_line(path, index + 1, reason));
+            let error = |reason| Err(Error::in_line(path, index + 1, reason));
+            if !target.starts_with('/') {
+                return error(format!("{line:?} is not METHOD /PATH [BODY]"));
+            }
+            if let Err(reason) = check_method(method) {
+                return error(reason);
+            }
+            if let Err(reason) = check_path(target) {
+                return error(reason);
             }
             requests.push(Self {
                 method: method.to_owned(),
-                url: format!("{}{target}", base.trim_end_matches('/')),
-                body: words.next().unwrap_or("").to_owned(),
+                path: target.to_owned(),
+                body: words.next().unwrap_or("").as_bytes().to_vec(),
             });
         }
         if requests.is_empty() {
@@ -56,6 +60,37 @@ impl Request {
             return Err(Error::in_line(path, 1, reason));
         }
         Ok(requests)
+    }
+}
+
+/// Whether `method` can be sent: capitals, with digits, `-` and `_` after the first. CONNECT asks
+/// for a tunnel, not an answer.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_method(method: &str) -> Result<(), String> {
+    let is_token = method.starts_with(|first: char| first.is_ascii_uppercase())
+        && method.bytes().all(|byte| {
+            byte.is_ascii_uppercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
+        });
+    if !is_token {
+        return Err(format!(
+            "{method:?} is no method: write it in capitals, as in GET or PURGE"
+        ));
+    }
+    if method == "CONNECT" {
+        return Err("CONNECT opens a tunnel: it cannot be sent as load".to_owned());
+    }
+    Ok(())
+}
+
+/// Whether a path can stand in a request line.
+pub(crate) fn check_path(path: &str) -> Result<(), String> {
+    match path.chars().find(|letter| !letter.is_ascii_graphic()) {
+        None => Ok(()),
+        Some(letter) => Err(format!(
+            "the path {path:?} contains {letter:?}: write it percent-encoded, such as %20 for a space"
+        )),
     }
 }
 
@@ -68,19 +103,23 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(
             file.path(),
-            "# tweets\nGET /a?b=c\n\nPOST /d {\"text\": \"x y\"}\n",
+            "# tweets\nGET /a?b=c\n\nPOST /d {\"text\": \"x y\"}\nPURGE /a\nVERSION-CONTROL /dav\n",
         )
         .unwrap();
-        let list = Request::read_list(file.path(), "http://h:1/").unwrap();
-        assert_eq!(list[0], Request::get("http://h:1/a?b=c"));
-        assert_eq!(list[1].body, "{\"text\": \"x y\"}");
+        let list = Request::read_list(file.path()).unwrap();
+        assert_eq!(list[0], Request::get("/a?b=c"));
+        assert_eq!(list[1].body, b"{\"text\": \"x y\"}");
+        assert_eq!(list[2].method, "PURGE");
+        assert_eq!(list.len(), 4);
         for (text, words) in [
             ("GET a\n", ":1: \"GET a\" is not METHOD /PATH"),
-            ("\nget /\n", ":2: "),
+            ("\nget /\n", ":2: \"get\" is no method"),
+            ("CONNECT /\n", ":1: CONNECT opens a tunnel"),
+            ("GET /caf\u{e9}\n", ":1: the path"),
             ("# none\n", "there are no requests"),
         ] {
             std::fs::write(file.path(), text).unwrap();
-            let error = Request::read_list(file.path(), "http://h").unwrap_err();
+            let error = Request::read_list(file.path()).unwrap_err();
             assert!(error.to_string().contains(words), "{error}");
         }
     }

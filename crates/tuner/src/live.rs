@@ -13,16 +13,14 @@ use crate::control_files::{ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
-use crate::parse;
-use crate::process::{Interrupt, Launch, RunError, Running};
+use crate::process::{Interrupt, RunError};
 use crate::reapply::Reapply;
-use crate::sampler::{Sampler, difference, external};
+use crate::sampler::{Sampler, external};
 use crate::spec::{CheckedSpec, Pairing};
 use crate::target::{Instance, Side};
 use crate::template::{self, Variables};
 
-/// How often a JVM's counters are read: more often than it collects.
-const KEEP_UP: Duration = Duration::from_millis(250);
+mod loading;
 
 /// The world as it is.
 pub struct Live<'a> {
@@ -446,109 +444,6 @@ impl<'a> Live<'a> {
                 .map_err(Fault::Interrupted)?;
         }
         Ok(())
-    }
-
-    /// The workload's command for one side.
-    fn workload(&self, side: Side, duration_s: f64) -> Result<Launch, Fault> {
-        let Some(sides) = &self.sides else {
-            return Err(Fault::Harness("the target is not started".into()));
-        };
-        let instance = &sides[side.index()].instance;
-        let mut variables = instance.variables.clone();
-        // Load generators take whole seconds; a fraction is passed on only where there is one.
-        variables.insert("duration_s".into(), format!("{duration_s}"));
-        let fill = |text: &String| {
-            template::fill(text, &variables)
-                .map_err(|error| Fault::Harness(format!("workload: {error}")))
-        };
-        let workload = &self.spec.workload;
-        Ok(Launch {
-            argv: workload
-                .command
-                .iter()
-                .map(fill)
-                .collect::<Result<_, _>>()?,
-            env: workload
-                .env
-                .iter()
-                .map(|(name, value)| Ok((name.clone(), fill(value)?)))
-                .collect::<Result<_, Fault>>()?,
-            dir: self.spec.dir.clone(),
-            cpus: self.spec.pins.workload.clone(),
-            log: instance.dir.join("workload"),
-            may_outlive_run: false,
-        })
-    }
-
-    /// Loads `order` (one side, or both at once) and returns their metrics.
-    fn load(&mut self, order: &[Side], duration_s: f64) -> Result<Vec<SideMetrics>, Fault> {
-        let launches = order
-            .iter()
-            .map(|side| self.workload(*side, duration_s))
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut before = Vec::new();
-        for side in order {
-            before.push(self.counters(*side)?);
-        }
-        let started = Instant::now();
-        let mut running = Vec::new();
-        for (launch, side) in launches.iter().zip(order) {
-            let started = Running::start(launch);
-            running.push(started.map_err(|error| fault_of("workload", &error, *side))?);
-        }
-        let timeout = Duration::from_secs_f64(duration_s + self.spec.workload.grace_s);
-        let mut outputs = Vec::new();
-        for (running, of) in running.into_iter().zip(order) {
-            let sides = &mut self.sides;
-            let mut died = None;
-            let mut kept_up = Instant::now();
-            let output = running.wait(timeout, &self.interrupt, || {
-                for side in sides.iter_mut().flatten() {
-                    if let Err(message) = side.instance.alive() {
-                        died = Some((side.instance.side, message.clone()));
-                        return Err(message);
-                    }
-                    if kept_up.elapsed() > KEEP_UP {
-                        side.sampler.keep_up();
-                    }
-                }
-                if kept_up.elapsed() > KEEP_UP {
-                    kept_up = Instant::now();
-                }
-                Ok(())
-            });
-            match (output, died) {
-                (Err(RunError::TargetDied(_)), Some((side, message))) => {
-                    return Err(side.fault(message));
-                }
-                (Err(error), _) => {
-                    // A load generator that fails because its server has just died is not to blame.
-                    self.check_alive()?;
-                    return Err(fault_of("workload", &error, *of));
-                }
-                (Ok(output), _) => outputs.push(output),
-            }
-        }
-        let duration_s = started.elapsed().as_secs_f64();
-        self.check_alive()?;
-        let mut metrics = Vec::new();
-        for ((side, before), output) in order.iter().zip(&before).zip(&outputs) {
-            let counted = difference(&self.counters(*side)?, before);
-            let mut counted = counted.map_err(|message| side.unmeasured(message))?;
-            let workload = &self.spec.workload;
-            let parsed = if let Some(format) = &workload.parse {
-                parse::parse(format, output)
-            } else if workload.regex.is_empty() {
-                parse::parse_json(&workload.json, output)
-            } else {
-                parse::parse_regex(&workload.regex, output)
-            };
-            counted.insert("duration_s".into(), duration_s);
-            counted.extend(parsed.map_err(|error| side.unmeasured(format!("workload: {error}")))?);
-            counted.extend(self.gauges(*side)?);
-            metrics.push(counted);
-        }
-        Ok(metrics)
     }
 
     fn check_alive(&mut self) -> Result<(), Fault> {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ::load::Plan;
+use ::load::{Bottleneck, Plan, ServiceOnHost};
 use anyhow::{Context as _, bail, ensure};
 use host::Roots;
 use latency_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
@@ -293,6 +293,8 @@ struct Outcome {
     p99_at_least_ms: f64,
     error_share: f64,
     complaint: Option<String>,
+    /// The complaint is about the generator itself, so that it would be the same once more.
+    is_own_limit: bool,
     /// That no request succeeded, and why.
     failure: Option<String>,
 }
@@ -331,6 +333,13 @@ fn undisturbed(
             outcome.p99_ms <= arguments.slo_p99_ms && outcome.error_share <= arguments.errors_max;
         let is_open = !held && outcome.p99_at_least_ms <= arguments.slo_p99_ms;
         match &outcome.complaint {
+            Some(complaint) if is_open && outcome.is_own_limit => {
+                let held = before.iter().filter(|trial| trial.held);
+                let held = held.map(|trial| trial.per_s).fold(0.0, f64::max);
+                bail!(
+                    "the service's capacity is above what this generator sends: it held {held:.1}/s, and at {per_s:.1}/s {complaint}"
+                );
+            }
             Some(complaint) if is_open && attempt < ATTEMPTS => {
                 message(&format!("at {per_s:.1}/s {complaint}. Once more."));
                 attempt += 1;
@@ -356,11 +365,10 @@ fn trial(
     };
     if let Some(url) = &arguments.load.url {
         let plan = Plan {
-            service_group: arguments
-                .watched
-                .as_ref()
-                .map(|watched| watch::group_of(&Roots::default(), watched))
-                .transpose()?,
+            service: match &arguments.watched {
+                Some(watched) => ServiceOnHost::Group(watch::group_of(&Roots::default(), watched)?),
+                None => ServiceOnHost::Unknown,
+            },
             ..arguments
                 .source
                 .at_rate(url, per_s, arguments.step_s, number as u64)?
@@ -382,6 +390,10 @@ fn trial(
             p99_at_least_ms: report.latency_p99_at_least_us() / 1000.0,
             error_share: report.errors as f64 / report.due.max(1) as f64,
             complaint: report.complaint(),
+            is_own_limit: matches!(
+                report.bottleneck,
+                Some(Bottleneck::Generator | Bottleneck::GeneratorAndService)
+            ),
             failure: report.failure(),
         });
     }
@@ -401,6 +413,7 @@ fn trial(
                 p99_at_least_ms: f64::INFINITY,
                 error_share: 1.0,
                 complaint: None,
+                is_own_limit: false,
                 failure: None,
             });
         }
@@ -418,6 +431,7 @@ fn trial(
         p99_at_least_ms: p99_us / 1000.0,
         error_share: errors / (requests + errors).max(1.0),
         complaint: None,
+        is_own_limit: false,
         failure: None,
     })
 }

@@ -13,6 +13,8 @@ mod text;
 pub(crate) mod tracepoints;
 mod watch;
 
+pub(crate) use watch::{Watched, group_of};
+
 use std::path::Path;
 
 use anyhow::ensure;

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 /// Whom to watch.
 #[derive(clap::Args)]
 #[group(multiple = false)]
-pub(super) struct Watched {
+pub(crate) struct Watched {
     /// The control group that this process is in.
     #[arg(long)]
     pid: Option<u32>,
@@ -240,7 +240,7 @@ pub(super) fn named(group: &str) -> &str {
     }
 }
 
-pub(super) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String> {
+pub(crate) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String> {
     if let Some(pid) = target.pid {
         return Ok(host::group_of(roots, pid)?);
     }

@@ -83,7 +83,7 @@ fn service_file(toy: &Toy, us: u64) -> PathBuf {
 }
 
 fn load(toy: &Toy, server: &Server, arguments: &[&str]) -> Value {
-    let mut command = toy.slackline(&["load", "--url", &server.url()]);
+    let mut command = toy.slackline(&["load", "--url", &server.url(), "--repeat-s", "0"]);
     command.args(arguments);
     let ended = Ended::of(command);
     serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr))
@@ -344,21 +344,26 @@ fn a_tune_can_use_the_generator() {
     let ended = Ended::of(toy.tune(&["--json", "-"]));
     let report: Value =
         serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.stderr));
+    let mut blocks = Vec::new();
     for evaluation in report["evaluations"].as_array().unwrap() {
         assert_eq!(evaluation["outcome"], "completed", "{evaluation}");
         for block in evaluation["blocks"].as_array().unwrap() {
-            // The same arrivals for both sides.
-            assert_eq!(
-                block["control"]["requests"],
-                block["experiment"]["requests"]
-            );
             assert_eq!(block["control"]["errors"], 0.0);
+            blocks.push((
+                block["control"]["requests"].clone(),
+                block["experiment"]["requests"].clone(),
+            ));
         }
     }
+    // The same arrivals for both sides, but for seconds that were disturbed and repeated.
+    let same = blocks
+        .iter()
+        .filter(|(control, experiment)| control == experiment);
+    assert!(2 * same.count() >= blocks.len(), "{blocks:?}");
     toy.spec["workload"]["http"]["schedule"] = json!("recorded");
     Ended::of(toy.tune(&[]))
         .with_code(2)
-        .saying(&["workload.http.rate: give exactly one of rate and schedule"]);
+        .saying(&["workload.http.rate: give exactly one of rate, schedule and closed"]);
     toy.spec["workload"]["parse"] = json!("wrk");
     Ended::of(toy.tune(&[]))
         .with_code(2)
@@ -376,7 +381,7 @@ fn what_cannot_be_loaded_is_an_error() {
         (vec!["--rate", "0"], "rate: must be above 0"),
         (
             vec!["--rate", "1", "--connections", "0"],
-            "connections: must be 1 to 4096",
+            "connections: must be 1 to 28000",
         ),
         (
             vec!["--rate", "1", "--requests", list],
@@ -405,6 +410,7 @@ fn what_cannot_be_loaded_is_an_error() {
     // Nobody listens: every request is an error, and said to be one.
     let mut command = toy.slackline(&url);
     command.args(["--rate", "20", "--duration-s", "0.2", "--constant"]);
+    command.args(["--repeat-s", "0"]);
     let refused = "no request succeeded: connection refused (";
     let ended = Ended::of(command).saying(&[refused]);
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -434,4 +440,134 @@ fn what_cannot_be_loaded_is_an_error() {
             .with_code(2)
             .saying(&["--errors-max must be at least 0"]);
     }
+}
+
+/// nginx with HTTP/1.1 and HTTP/2, each with and without TLS; `None` where something is missing here.
+struct Nginx {
+    dir: tempfile::TempDir,
+    process: std::process::Child,
+    ports: [u16; 3],
+}
+
+impl Nginx {
+    fn start() -> Option<Self> {
+        let dir = tempfile::Builder::new()
+            .prefix("slackline-nginx")
+            .tempdir_in("/var/tmp");
+        let dir = dir.unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let mut openssl = std::process::Command::new("openssl");
+        openssl.args(["req", "-x509", "-days", "2", "-nodes", "-newkey", "ec"]);
+        openssl.args([
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-subj",
+            "/CN=here",
+        ]);
+        openssl.args(["-addext", "subjectAltName=IP:127.0.0.1"]);
+        openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+        openssl.args(["-keyout", &path("key"), "-out", &path("certificate")]);
+        if !openssl.output().is_ok_and(|output| output.status.success()) {
+            crate::toy::skip(&"openssl is missing here");
+            return None;
+        }
+        let ports = [(); 3].map(|()| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap().port()
+        });
+        let [plain, tls, http2] = ports;
+        let configuration = format!(
+            "daemon off; pid pid; error_log stderr error; worker_processes 1; events {{ }}
+            http {{
+                access_log off; keepalive_requests 20;
+                client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;
+                uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+                ssl_certificate certificate; ssl_certificate_key key;
+                server {{
+                    listen 127.0.0.1:{plain}; listen 127.0.0.1:{tls} ssl http2; listen 127.0.0.1:{http2} http2;
+                    location / {{ return 200 \"$server_protocol\"; }}
+                }}
+            }}"
+        );
+        std::fs::write(dir.path().join("nginx.conf"), configuration).unwrap();
+        let mut command = std::process::Command::new("nginx");
+        command.args(["-p", &path(""), "-e", "stderr", "-c", "nginx.conf"]);
+        let Ok(process) = command.stderr(std::process::Stdio::null()).spawn() else {
+            crate::toy::skip(&"nginx is missing here");
+            return None;
+        };
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        while std::net::TcpStream::connect(("127.0.0.1", http2)).is_err() {
+            assert!(std::time::Instant::now() < end, "nginx does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(Self {
+            dir,
+            process,
+            ports,
+        })
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn tls_and_http2_of_a_real_server() {
+    let Some(nginx) = Nginx::start() else { return };
+    let toy = Toy::new();
+    let certificate = nginx.dir.path().join("certificate");
+    let [plain, tls, http2] = nginx.ports;
+    let cases: [(&str, u16, &[&str]); 4] = [
+        ("http", plain, &[]),
+        ("https", tls, &[]),
+        ("https", tls, &["--http2", "--streams", "4"]),
+        (
+            "http",
+            http2,
+            &["--http2", "--method", "POST", "--body", "x"],
+        ),
+    ];
+    for (scheme, port, more) in cases {
+        let url = format!("{scheme}://127.0.0.1:{port}/");
+        let mut command = toy.slackline(&["load", "--url", &url, "--rate", "200", "--constant"]);
+        command.args([
+            "--duration-s",
+            "0.5",
+            "--repeat-s",
+            "0",
+            "--connections",
+            "4",
+        ]);
+        command.args(["--accept-late"]).args(more);
+        command.env("SSL_CERT_FILE", &certificate);
+        let ended = Ended::of(command).with_code(0);
+        let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+        assert_eq!(
+            (&report["due"], &report["errors"]),
+            (&json!(100), &json!(0)),
+            "{url} {report}"
+        );
+        // nginx ends a connection after 20 requests.
+        assert!(
+            report["connections_opened"].as_u64().unwrap() >= 5,
+            "{url} {report}"
+        );
+    }
+    // Nobody vouches for the certificate.
+    let url = format!("https://127.0.0.1:{tls}/");
+    let mut command =
+        toy.slackline(&["load", "--url", &url, "--rate", "20", "--duration-s", "0.2"]);
+    command
+        .args(["--repeat-s", "0", "--accept-late"])
+        .env_remove("SSL_CERT_FILE");
+    command.env_remove("SSL_CERT_DIR");
+    Ended::of(command)
+        .with_code(1)
+        .saying(&["no request succeeded: TLS: "]);
 }

@@ -563,9 +563,9 @@ fn check_path(
     Err(source.error(key, format!("{path:?} {message}")))
 }
 
-/// Slackline's own load generator is a command like any other.
+/// Slackline's own load generator is a command like any other, whose report says more.
 fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), SpecError> {
-    let Some(http) = workload.http.take() else {
+    let Some(http) = &workload.http else {
         return Ok(());
     };
     if !(workload.command.is_empty()
@@ -579,9 +579,9 @@ fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), Spec
         ));
     }
     check_url("workload.http.url", &http.url, source)?;
-    workload.command = http
-        .command()
-        .map_err(|(key, message)| source.error(&format!("workload.http.{key}"), message))?;
+    let command = http.command();
+    workload.command =
+        command.map_err(|(key, message)| source.error(&format!("workload.http.{key}"), message))?;
     workload.json = http::metrics();
     Ok(())
 }

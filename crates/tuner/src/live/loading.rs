@@ -1,0 +1,217 @@
+//! Loading the sides of a block, and what the load says of them.
+
+use std::time::{Duration, Instant};
+
+use super::{Live, fault_of};
+use crate::error::Fault;
+use crate::http::HttpSpec;
+use crate::metrics::SideMetrics;
+use crate::parse;
+use crate::process::{Launch, RunError, Running};
+use crate::sampler::difference;
+use crate::spec::Pairing;
+use crate::target::{Instance, Side};
+use crate::template;
+
+/// How often a JVM's counters are read: more often than it collects.
+const KEEP_UP: Duration = Duration::from_millis(250);
+/// How often a block is loaded at which the load generator was not on time, and the objective or a
+/// constraint is a latency.
+const ATTEMPTS: usize = 3;
+
+impl Live<'_> {
+    /// The workload's command for one side.
+    fn workload(&self, side: Side, duration_s: f64) -> Result<Launch, Fault> {
+        let Some(sides) = &self.sides else {
+            return Err(Fault::Harness("the target is not started".into()));
+        };
+        let instance = &sides[side.index()].instance;
+        let mut variables = instance.variables.clone();
+        // Load generators take whole seconds; a fraction is passed on only where there is one.
+        variables.insert("duration_s".into(), format!("{duration_s}"));
+        let fill = |text: &String| {
+            template::fill(text, &variables)
+                .map_err(|error| Fault::Harness(format!("workload: {error}")))
+        };
+        let workload = &self.spec.workload;
+        let command = workload.command.iter().map(fill);
+        let mut argv = command.collect::<Result<Vec<_>, _>>()?;
+        if let Some(http) = &workload.http {
+            argv.extend(self.service_arguments(http, instance));
+        }
+        Ok(Launch {
+            argv,
+            env: workload
+                .env
+                .iter()
+                .map(|(name, value)| Ok((name.clone(), fill(value)?)))
+                .collect::<Result<_, Fault>>()?,
+            dir: self.spec.dir.clone(),
+            cpus: self.workload_cpus(),
+            log: instance.dir.join("workload"),
+            may_outlive_run: false,
+        })
+    }
+
+    /// Where the workload runs: as the specification says; the built-in one else on CPUs that the
+    /// sides do not have.
+    fn workload_cpus(&self) -> Option<Vec<usize>> {
+        let pins = &self.spec.pins;
+        if pins.workload.is_some() || self.spec.workload.http.is_none() {
+            return pins.workload.clone();
+        }
+        let of_sides = pins.sides.as_ref()?;
+        let mut left = host::online_cpus(&self.roots).unwrap_or_default();
+        left.retain(|cpu| !of_sides.iter().any(|side| side.contains(cpu)));
+        Some(left).filter(|left| !left.is_empty())
+    }
+
+    /// What the built-in load generator is told of the service, so that it takes real-time priority
+    /// and knows who else used the CPUs.
+    fn service_arguments(&self, http: &HttpSpec, instance: &Instance) -> Vec<String> {
+        let observe = self.spec.target.observe.as_ref();
+        let group = instance
+            .group()
+            .map(str::to_owned)
+            .or_else(|| observe?.cgroup.clone());
+        let pid = instance.pid().or_else(|| observe?.pid);
+        let is_parallel = self.spec.target.pairing == Pairing::Parallel;
+        match (group, pid) {
+            // Each of two generators would take the other's service for somebody in the way.
+            _ if is_parallel => vec!["--real-time".to_owned()],
+            (Some(group), _) => vec!["--cgroup".to_owned(), group],
+            (None, Some(pid)) => vec!["--service-pid".to_owned(), pid.to_string()],
+            (None, None) if http.is_local() => vec!["--real-time".to_owned()],
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// Loads `order` (one side, or both at once) and returns their metrics. Where the load
+    /// generator was not on time, and latency is what the experiment is about, the load is
+    /// repeated; else it is left out, and what else was measured counts.
+    pub(super) fn load(
+        &mut self,
+        order: &[Side],
+        duration_s: f64,
+    ) -> Result<Vec<SideMetrics>, Fault> {
+        let mut attempt = 1;
+        loop {
+            let loaded = self.load_once(order, duration_s)?;
+            let late = order.iter().zip(&loaded);
+            let late = late.filter_map(|(side, (_, complaint))| Some((side, complaint.as_ref()?)));
+            let Some((side, complaint)) = late.last().filter(|_| self.needs_times()) else {
+                return Ok(loaded.into_iter().map(|(metrics, _)| metrics).collect());
+            };
+            if attempt == ATTEMPTS {
+                return Err(side.unmeasured(format!(
+                    "the load on the side of the {} could not be measured {ATTEMPTS} times in a row: {complaint}",
+                    side.name()
+                )));
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Whether the objective, a constraint or what is reported needs what a late load generator
+    /// makes wrong.
+    fn needs_times(&self) -> bool {
+        let Some(http) = &self.spec.workload.http else {
+            return false;
+        };
+        let constraints = self.spec.constraints.iter();
+        let constraints = constraints.map(|constraint| constraint.metric.as_str());
+        let reported = self.spec.spec.verification.report.iter();
+        std::iter::once(self.spec.objective.metric.as_str())
+            .chain(constraints)
+            .chain(reported.map(String::as_str))
+            .any(|metric| http.is_hurt(metric))
+    }
+
+    /// The metrics of each side, and why the load generator's are not all there.
+    fn load_once(
+        &mut self,
+        order: &[Side],
+        duration_s: f64,
+    ) -> Result<Vec<(SideMetrics, Option<String>)>, Fault> {
+        let launches = order
+            .iter()
+            .map(|side| self.workload(*side, duration_s))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut before = Vec::new();
+        for side in order {
+            before.push(self.counters(*side)?);
+        }
+        let started = Instant::now();
+        let mut running = Vec::new();
+        for (launch, side) in launches.iter().zip(order) {
+            let started = Running::start(launch);
+            running.push(started.map_err(|error| fault_of("workload", &error, *side))?);
+        }
+        let http = self.spec.workload.http.as_ref();
+        let longest_s = http.map_or(duration_s, |http| http.longest_s(duration_s));
+        let timeout = Duration::from_secs_f64(longest_s + self.spec.workload.grace_s);
+        let mut outputs = Vec::new();
+        for (running, of) in running.into_iter().zip(order) {
+            let sides = &mut self.sides;
+            let mut died = None;
+            let mut kept_up = Instant::now();
+            let output = running.wait(timeout, &self.interrupt, || {
+                for side in sides.iter_mut().flatten() {
+                    if let Err(message) = side.instance.alive() {
+                        died = Some((side.instance.side, message.clone()));
+                        return Err(message);
+                    }
+                    if kept_up.elapsed() > KEEP_UP {
+                        side.sampler.keep_up();
+                    }
+                }
+                if kept_up.elapsed() > KEEP_UP {
+                    kept_up = Instant::now();
+                }
+                Ok(())
+            });
+            match (output, died) {
+                (Err(RunError::TargetDied(_)), Some((side, message))) => {
+                    return Err(side.fault(message));
+                }
+                (Err(error), _) => {
+                    // A load generator that fails because its server has just died is not to blame.
+                    self.check_alive()?;
+                    return Err(fault_of("workload", &error, *of));
+                }
+                (Ok(output), _) => outputs.push(output),
+            }
+        }
+        let duration_s = started.elapsed().as_secs_f64();
+        self.check_alive()?;
+        let mut metrics = Vec::new();
+        for ((side, before), output) in order.iter().zip(&before).zip(&outputs) {
+            let counted = difference(&self.counters(*side)?, before);
+            let mut counted = counted.map_err(|message| side.unmeasured(message))?;
+            let (parsed, complaint) = self
+                .read_output(output)
+                .map_err(|error| side.unmeasured(format!("workload: {error}")))?;
+            counted.insert("duration_s".into(), duration_s);
+            counted.extend(parsed);
+            counted.extend(self.gauges(*side)?);
+            metrics.push((counted, complaint));
+        }
+        Ok(metrics)
+    }
+
+    /// What the workload's output says; of the built-in one also why times are missing.
+    fn read_output(&self, output: &str) -> Result<(SideMetrics, Option<String>), String> {
+        let workload = &self.spec.workload;
+        if let Some(http) = &workload.http {
+            return http.read(output);
+        }
+        let parsed = if let Some(format) = &workload.parse {
+            parse::parse(format, output)
+        } else if workload.regex.is_empty() {
+            parse::parse_json(&workload.json, output)
+        } else {
+            parse::parse_regex(&workload.regex, output)
+        };
+        Ok((parsed.map_err(|error| error.to_string())?, None))
+    }
+}
