@@ -219,6 +219,8 @@ pub(crate) const BENCH_FLEET: &[Need] = &[PROMETHEUS];
 pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
 /// What `cargo xtask bench agent` needs.
 pub(crate) const BENCH_AGENT: &[Need] = &[PYTHON];
+/// What `cargo xtask bench dataplane` and `examples/serve-cache` need.
+pub(crate) const BENCH_DATAPLANE: &[Need] = &[MEMCACHED, REDIS, IPROUTE, PYTHON];
 /// What `cargo xtask bench load` needs.
 pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, WRK, MARIADB, SYSBENCH, PYTHON];
 /// What `cargo xtask fuzz api` needs.

@@ -8,6 +8,7 @@
 )]
 
 mod bench;
+mod bench_dataplane;
 mod bench_fleet;
 mod demo;
 mod fuzz;
@@ -39,13 +40,14 @@ usage: cargo xtask VERB
   bench load        the load generator against wrk, oha and arithmetic, into docs/results/
   bench relayout [PART…]  servers as they are, re-laid out, and laid out by others, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
+  bench dataplane [PART…]  the network runtime and the cache beside epoll, io_uring, memcached and Redis, into docs/results/
   bench workers [SCENE…]  2,000 simulated workers and 100 experiments against one coordinator (random, bayesian), and whether a
                     slow `ask` holds up others (slow-ask), into docs/results/
   fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order under their own test suites
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
-  install [SET]     only install: test (the default), demo, examples or relayout
+  install [SET]     only install: test (the default), demo, examples, relayout or dataplane
 ";
 
 fn main() -> ExitCode {
@@ -69,6 +71,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["examples", names @ ..] => demo::run_examples(&root, names),
         ["bench", "workers", scenes @ ..] => workers::bench(&root, scenes),
         ["bench", "fleet", options @ ..] => bench_fleet::run(&root, options),
+        ["bench", "dataplane", arguments @ ..] => bench_dataplane::run(&root, arguments),
         ["bench", arguments @ ..] => bench::run(&root, arguments),
         ["fuzz", "api"] => fuzz::run(&root, None),
         ["fuzz", "api", "--minutes", minutes] => fuzz::run(&root, Some(minutes)),
@@ -84,8 +87,11 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
                 "demo" => install::DEMO,
                 "examples" => install::EXAMPLES,
                 "relayout" => install::RELAYOUT,
+                "dataplane" => install::BENCH_DATAPLANE,
                 _ => {
-                    bail!("no set {set:?} to install; there are test, demo, examples and relayout")
+                    bail!(
+                        "no set {set:?} to install; there are test, demo, examples, relayout and dataplane"
+                    )
                 }
             };
             install::install(needs)?;

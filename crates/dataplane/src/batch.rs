@@ -136,7 +136,8 @@ mod tests {
             if turns.len() >= 256 {
                 let p99 = |values: &mut Vec<f64>| {
                     values.sort_by(f64::total_cmp);
-                    values[values.len() * 99 / 100] as u64
+                    let tail = Duration::from_secs_f64(values[values.len() * 99 / 100] / 1e9);
+                    u64::try_from(tail.as_nanos()).unwrap()
                 };
                 controller.step(BatchObservation {
                     tail_ns: p99(&mut window),

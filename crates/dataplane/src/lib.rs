@@ -15,6 +15,9 @@
 //! | [`elastic`] | when a shard is added or given back |
 //! | [`tcp`] | a TCP/IP stack of our own, without I/O |
 //! | [`xdp`] | the backend on AF_XDP, with that stack |
+//! | [`uring`] | the backend on io_uring |
+//!
+//! `examples/echo.rs` is a whole server in 50 lines.
 
 pub mod api;
 pub mod backend;
@@ -24,10 +27,12 @@ pub mod error;
 pub mod groups;
 pub mod histogram;
 pub mod idle;
+
 mod mailbox;
 pub mod shard;
 pub mod tcp;
 pub mod timers;
+pub mod uring;
 pub mod xdp;
 
 pub use api::{Application, Calls, Context, DeadReason, Event, FlowId, ListenerId, Time};

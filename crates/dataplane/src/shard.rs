@@ -83,7 +83,7 @@ pub struct Plane<B: Backend, A: Application> {
     /// Each shard's mailbox, by its number.
     pub mailboxes: Vec<MailboxOf<B, A>>,
     /// Each shard's figures.
-    pub stats: Vec<ShardStats>,
+    pub stats: Arc<Vec<ShardStats>>,
     /// Which shard owns each flow group.
     pub groups: GroupTable,
 }
@@ -98,7 +98,7 @@ impl<B: Backend, A: Application> Plane<B, A> {
             mailboxes: (0..shards)
                 .map(|_| Mailbox::new())
                 .collect::<Result<_, _>>()?,
-            stats: (0..shards).map(|_| ShardStats::default()).collect(),
+            stats: Arc::new((0..shards).map(|_| ShardStats::default()).collect()),
             groups: GroupTable::spread(active.min(shards)),
         })
     }
@@ -207,13 +207,14 @@ impl<B: Backend, A: Application> Shard<B, A> {
             self.hand_over(&plane);
             if worked {
                 self.account(stats, polled, now);
+                self.last_poll = now;
             } else if self.rest(stats, now)? {
                 // The turn after a sleep has waited for nothing.
                 self.last_poll = Time::now();
-                continue;
+            } else {
+                self.last_poll = now;
             }
-            self.last_poll = now;
-            if self.is_drained(now) {
+            if self.is_drained(self.last_poll) {
                 self.backend.flush()?;
                 return Ok(self.application);
             }

@@ -9,6 +9,7 @@ mod progress;
 mod relayout;
 mod restore;
 mod serve;
+mod serve_cache;
 mod table;
 mod throttle;
 mod tune;
@@ -64,6 +65,8 @@ enum Command {
     Load(load::Arguments),
     /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
     Serve(serve::Arguments),
+    /// Serve memcached's protocol: requests run to completion in batches that grow only under load.
+    ServeCache(serve_cache::Arguments),
     /// Measure on this host what a `slackline serve --workers` elsewhere gives out.
     Worker(worker::Arguments),
     /// Make, watch and change the experiments of a running `slackline serve`.
@@ -135,6 +138,12 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let relayout = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<::relayout::RelayoutError>());
+    let cache = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<cache_server::launch::LaunchError>());
+    if let Some(error) = cache {
+        return serve_cache::exit_code(error);
+    }
     match (host.or(tuner), perf, relayout) {
         (Some(error), ..) if error.is_missing_privilege() => 3,
         (_, _, Some(error)) if error.is_missing_privilege() => 3,
@@ -157,6 +166,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Relayout(command) => relayout::run(&command, &arguments.state_dir),
         Command::Load(arguments) => load::run(&arguments),
         Command::Serve(serve) => serve::run(&serve, &arguments.state_dir),
+        Command::ServeCache(arguments) => serve_cache::run(&arguments),
         Command::Worker(worker) => worker::run(&worker, &arguments.state_dir),
         Command::Experiments(experiments) => experiments::run(&experiments, &arguments.state_dir),
         Command::AskTell { spec } => ask_tell::run(&spec),

@@ -23,6 +23,7 @@ mod load;
 mod quota;
 mod relayout;
 mod serve;
+mod serve_cache;
 mod signals;
 mod throttle;
 mod toy;

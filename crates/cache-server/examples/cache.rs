@@ -1,0 +1,50 @@
+//! A whole cache server from the library: `cache ADDRESS [MEBIBYTES] [CPU] [learn|spin]`.
+//! `slackline serve-cache` is the same with all options.
+
+use std::time::Duration;
+
+use cache_server::launch::{Options, serve};
+use cache_server::settings::Settings;
+use dataplane::idle::IdlePolicy;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let address = arguments.first().map_or("127.0.0.1:11211", String::as_str);
+    let mebibytes: usize = arguments.get(1).map_or(Ok(64), |text| text.parse())?;
+    let is_spinning = arguments.get(3).is_some_and(|word| word == "spin");
+    let options = Options {
+        listen: vec![address.parse()?],
+        memory_bytes: mebibytes << 20,
+        cores: arguments
+            .get(2)
+            .map(|cpu| cpu.parse())
+            .transpose()?
+            .into_iter()
+            .collect(),
+        connections_max: 16_384,
+        send_memory_bytes: 256 << 20,
+        fixed_batch: std::env::var("BATCH")
+            .ok()
+            .map(|bound| bound.parse())
+            .transpose()?,
+        idle: [IdlePolicy::Learn, IdlePolicy::Spin][usize::from(is_spinning)],
+        metrics: None,
+        drain: Duration::from_secs(5),
+        settings: Settings {
+            objective: std::env::var("OBJECTIVE_US")
+                .ok()
+                .map(|us| us.parse().map(Duration::from_micros))
+                .transpose()?,
+            idle_timeout_s: 0,
+        },
+        settings_file: None,
+        zero_copy_from_bytes: std::env::var("ZERO_COPY")
+            .ok()
+            .map(|from| from.parse())
+            .transpose()?,
+        submission_thread_idle: None,
+        is_sandboxed: true,
+    };
+    serve(&options, &mut |_| ())?;
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! Counters of one shard, written by its thread alone, read by `stats` and `/metrics`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($name:ident: $help:literal,)*) => {
+        /// What one shard counts.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $(#[doc = $help] pub $name: AtomicU64,)*
+        }
+
+        /// Sums over shards.
+        #[derive(Debug, Default, Clone, Copy)]
+        pub struct Totals {
+            $(#[doc = $help] pub $name: u64,)*
+        }
+
+        impl Totals {
+            /// The sums now.
+            pub fn of<'a>(all: impl IntoIterator<Item = &'a Counters>) -> Self {
+                let mut totals = Self::default();
+                for counters in all {
+                    $(totals.$name += counters.$name.load(Ordering::Relaxed);)*
+                }
+                totals
+            }
+
+            /// Each counter's name, help text and value.
+            pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), $help, self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    total_connections: "Connections accepted.",
+    rejected_connections: "Connections refused while draining.",
+    cmd_get: "Keys asked for.",
+    cmd_set: "Storage commands.",
+    cmd_flush: "flush_all commands.",
+    cmd_touch: "Keys touched.",
+    cmd_meta: "Meta commands.",
+    get_hits: "Keys found.",
+    get_misses: "Keys not found.",
+    delete_hits: "Keys deleted.",
+    delete_misses: "Keys to delete that were not there.",
+    incr_hits: "Numbers incremented.",
+    incr_misses: "Numbers to increment that were not there.",
+    decr_hits: "Numbers decremented.",
+    decr_misses: "Numbers to decrement that were not there.",
+    cas_hits: "Compared and stored.",
+    cas_misses: "Keys to compare that were not there.",
+    cas_badval: "Keys whose CAS differed.",
+    touch_hits: "Keys touched that were there.",
+    touch_misses: "Keys to touch that were not there.",
+    store_too_large: "Values above the limit.",
+    store_no_memory: "Values for which no memory could be had.",
+    bytes_read: "Bytes received.",
+    bytes_written: "Bytes queued for sending.",
+    malformed: "Lines that were no command.",
+    idle_kicks: "Connections closed because they were idle.",
+}
+
+/// Adds to a counter of the calling thread's own shard.
+pub fn count(counter: &AtomicU64, amount: u64) {
+    dataplane::histogram::add(counter, amount);
+}

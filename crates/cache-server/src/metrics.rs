@@ -1,0 +1,334 @@
+//! `stats` of memcached, and `/metrics` for Prometheus.
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dataplane::histogram::Snapshot;
+use dataplane::shard::ShardStats;
+
+use crate::server::Shared;
+
+/// The memcached whose protocol is served, and which clients take this server for.
+pub const VERSION: &str = concat!("1.6.18-slackline-", env!("CARGO_PKG_VERSION"));
+/// How long a scraper may take to send its request or to read the answer.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn merged(shards: &[ShardStats], pick: impl Fn(&ShardStats) -> Snapshot) -> Snapshot {
+    let mut all = Snapshot::default();
+    for shard in shards {
+        all.merge(&pick(shard));
+    }
+    all
+}
+
+fn sum(shards: &[ShardStats], pick: impl Fn(&ShardStats) -> u64) -> u64 {
+    shards.iter().map(pick).fold(0, u64::wrapping_add)
+}
+
+impl Shared {
+    /// The answer to `stats` with an argument.
+    pub(crate) fn stats_text(&self, argument: &[u8]) -> String {
+        let mut text = String::new();
+        match argument {
+            b"" => self.general_stats(&mut text),
+            b"settings" => self.settings_stats(&mut text),
+            b"items" | b"slabs" => self.class_stats(&mut text, argument == b"items"),
+            b"reset" => return "RESET\r\n".into(),
+            b"sizes" => text.push_str("STAT sizes_status disabled\r\n"),
+            _ => {}
+        }
+        text.push_str("END\r\n");
+        text
+    }
+
+    fn general_stats(&self, text: &mut String) {
+        let usage = rustix::process::getpid();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let (store, memory_bytes) = self.store_stats();
+        let shards = &*self.shards;
+        let mut stat = |name: &str, value: &dyn std::fmt::Display| {
+            let _ = write!(text, "STAT {name} {value}\r\n");
+        };
+        stat("pid", &usage.as_raw_nonzero());
+        stat("uptime", &self.uptime_s());
+        stat("time", &now.map_or(0, |now| now.as_secs()));
+        stat("version", &VERSION);
+        stat("pointer_size", &usize::BITS);
+        stat("max_connections", &self.connections_max);
+        stat("curr_connections", &self.connections());
+        for (name, _, value) in self.totals().each() {
+            stat(name, &value);
+        }
+        stat("get_expired", &store.expired);
+        stat("limit_maxbytes", &memory_bytes);
+        stat("threads", &shards.len());
+        stat("bytes", &store.bytes);
+        stat("curr_items", &store.items);
+        stat("total_items", &store.total_items);
+        stat("evictions", &store.evictions);
+        stat("evicted_unfetched", &store.evicted_unfetched);
+        stat("reclaimed", &store.expired);
+        stat("expired_unfetched", &store.expired_unfetched);
+        stat("slabs_moved", &store.pages_moved);
+        stat("hash_bytes", &(memory_bytes / 64));
+        let batch = merged(shards, |shard| shard.batch_events.snapshot());
+        let service = merged(shards, |shard| shard.service_ns.snapshot());
+        let sojourn = merged(shards, |shard| shard.sojourn_ns.snapshot());
+        for (name, quantile) in [("p50", 0.5), ("p99", 0.99)] {
+            stat(&format!("batch_events_{name}"), &batch.quantile(quantile));
+            stat(&format!("service_ns_{name}"), &service.quantile(quantile));
+            stat(&format!("sojourn_ns_{name}"), &sojourn.quantile(quantile));
+        }
+        stat(
+            "batch_bound",
+            &sum(shards, |shard| shard.bound.load(Ordering::Relaxed)),
+        );
+    }
+
+    fn settings_stats(&self, text: &mut String) {
+        let (_, memory_bytes) = self.store_stats();
+        let idle_timeout_s = self.idle_timeout_s.load(Ordering::Relaxed);
+        let verbosity = self.verbosity.load(Ordering::Relaxed);
+        let settings: [(&str, &dyn std::fmt::Display); 14] = [
+            ("maxbytes", &memory_bytes),
+            ("maxconns", &self.connections_max),
+            ("tcpport", &0),
+            ("udpport", &0),
+            ("verbosity", &verbosity),
+            ("evictions", &"on"),
+            ("chunk_size", &48),
+            ("num_threads", &self.shards.len()),
+            ("cas_enabled", &"yes"),
+            ("auth_enabled_sasl", &"no"),
+            ("item_size_max", &crate::store::VALUE_MAX_BYTES),
+            ("flush_enabled", &"yes"),
+            ("lru_segmented", &"yes"),
+            ("idle_timeout", &idle_timeout_s),
+        ];
+        for (name, value) in settings {
+            let _ = write!(text, "STAT {name} {value}\r\n");
+        }
+    }
+
+    fn class_stats(&self, text: &mut String, wants_items: bool) {
+        let mut classes = std::collections::BTreeMap::<usize, (usize, usize, [usize; 3])>::new();
+        for partition in 0..self.partitions() {
+            for (class, stats) in self.lock(partition).classes() {
+                let sum = classes
+                    .entry(class + 1)
+                    .or_insert((stats.chunk_bytes, 0, [0; 3]));
+                sum.1 += stats.pages;
+                for (all, more) in sum.2.iter_mut().zip(stats.items) {
+                    *all += more;
+                }
+            }
+        }
+        for (class, (chunk_bytes, pages, items)) in classes {
+            let number: usize = items.iter().sum();
+            let _ = if wants_items {
+                let [hot, warm, cold] = items;
+                write!(
+                    text,
+                    "STAT items:{class}:number {number}\r\nSTAT items:{class}:number_hot {hot}\r\n\
+                     STAT items:{class}:number_warm {warm}\r\nSTAT items:{class}:number_cold {cold}\r\n"
+                )
+            } else {
+                write!(
+                    text,
+                    "STAT {class}:chunk_size {chunk_bytes}\r\nSTAT {class}:total_pages {pages}\r\n\
+                     STAT {class}:used_chunks {number}\r\n"
+                )
+            };
+        }
+    }
+
+    /// The page of `/metrics`.
+    pub fn metrics_page(&self) -> String {
+        let mut page = String::new();
+        let (store, memory_bytes) = self.store_stats();
+        let mut single = |name: &str, kind: &str, help: &str, value: u64| {
+            let _ = write!(
+                page,
+                "# HELP slackline_cache_{name} {help}\n# TYPE slackline_cache_{name} {kind}\n\
+                 slackline_cache_{name} {value}\n"
+            );
+        };
+        for (name, help, value) in self.totals().each() {
+            single(&format!("{name}_total"), "counter", help, value);
+        }
+        single(
+            "connections",
+            "gauge",
+            "Connections now.",
+            self.connections(),
+        );
+        single("items", "gauge", "Items now.", store.items);
+        single("item_bytes", "gauge", "Bytes of items now.", store.bytes);
+        single(
+            "memory_bytes",
+            "gauge",
+            "Bytes for items at most.",
+            memory_bytes as u64,
+        );
+        single(
+            "evictions_total",
+            "counter",
+            "Items evicted.",
+            store.evictions,
+        );
+        single("expired_total", "counter", "Items expired.", store.expired);
+        single(
+            "slab_pages_moved_total",
+            "counter",
+            "Pages moved between sizes.",
+            store.pages_moved,
+        );
+        shard_metrics(&mut page, &self.shards);
+        page
+    }
+}
+
+fn shard_metrics(page: &mut String, shards: &[ShardStats]) {
+    type Pick = fn(&ShardStats) -> u64;
+    let each: [(&str, &str, &str, Pick); 9] = [
+        ("batch_bound", "gauge", "The batch bound.", |s| {
+            s.bound.load(Ordering::Relaxed)
+        }),
+        (
+            "full_turns_total",
+            "counter",
+            "Turns that reached the bound.",
+            |s| s.full_turns.load(Ordering::Relaxed),
+        ),
+        (
+            "busy_ns_total",
+            "counter",
+            "Time with work, in nanoseconds.",
+            |s| s.busy_ns.load(Ordering::Relaxed),
+        ),
+        (
+            "spin_ns_total",
+            "counter",
+            "Time spent spinning, in nanoseconds.",
+            |s| s.spin_ns.load(Ordering::Relaxed),
+        ),
+        ("sleeps_total", "counter", "Sleeps in the kernel.", |s| {
+            s.sleeps.load(Ordering::Relaxed)
+        }),
+        (
+            "spin_limit_ns",
+            "gauge",
+            "How long the shard spins before it sleeps.",
+            |s| s.spin_limit_ns.load(Ordering::Relaxed),
+        ),
+        ("flows", "gauge", "Flows.", |s| {
+            s.flows.load(Ordering::Relaxed)
+        }),
+        (
+            "flows_arrived_total",
+            "counter",
+            "Flows from other shards.",
+            |s| s.arrived.load(Ordering::Relaxed),
+        ),
+        (
+            "flows_departed_total",
+            "counter",
+            "Flows to other shards.",
+            |s| s.departed.load(Ordering::Relaxed),
+        ),
+    ];
+    for (name, kind, help, pick) in each {
+        let name = format!("slackline_shard_{name}");
+        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (shard, stats) in shards.iter().enumerate() {
+            let _ = writeln!(page, "{name}{{shard=\"{shard}\"}} {}", pick(stats));
+        }
+    }
+    type Histogram = fn(&ShardStats) -> Snapshot;
+    let histograms: [(&str, &str, Histogram, u32); 3] = [
+        (
+            "batch_events",
+            "Events of a turn.",
+            |s| s.batch_events.snapshot(),
+            7,
+        ),
+        (
+            "service_ns",
+            "Work for one event.",
+            |s| s.service_ns.snapshot(),
+            24,
+        ),
+        (
+            "sojourn_ns",
+            "From arrival to answer.",
+            |s| s.sojourn_ns.snapshot(),
+            30,
+        ),
+    ];
+    for (name, help, pick, doublings) in histograms {
+        let name = format!("slackline_shard_{name}");
+        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+        for (shard, stats) in shards.iter().enumerate() {
+            let snapshot = pick(stats);
+            for doubling in 0..=doublings {
+                let limit = 1_u64 << doubling;
+                let count = snapshot.count_up_to(limit);
+                let _ = writeln!(
+                    page,
+                    "{name}_bucket{{shard=\"{shard}\",le=\"{limit}\"}} {count}"
+                );
+            }
+            let (count, sum) = (snapshot.count(), snapshot.sum);
+            let _ = write!(
+                page,
+                "{name}_bucket{{shard=\"{shard}\",le=\"+Inf\"}} {count}\n\
+                 {name}_sum{{shard=\"{shard}\"}} {sum}\n{name}_count{{shard=\"{shard}\"}} {count}\n"
+            );
+        }
+    }
+}
+
+/// Serves `/metrics`, one scraper at a time, for ever. Meant for a thread of its own.
+pub fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        match stream {
+            // A scraper that goes away or is slow is its own trouble.
+            Ok(stream) => drop(answer(stream, shared)),
+            // No descriptors: do not spin.
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(SCRAPE_TIMEOUT))?;
+    stream.set_write_timeout(Some(SCRAPE_TIMEOUT))?;
+    let mut request = [0; 4096];
+    let mut len = 0;
+    while !request[..len]
+        .windows(4)
+        .any(|window| window == b"\r\n\r\n")
+    {
+        let read = stream.read(&mut request[len..])?;
+        len += read;
+        if read == 0 || len == request.len() {
+            return Ok(());
+        }
+    }
+    let is_metrics = request.starts_with(b"GET /metrics ");
+    let (status, body) = if is_metrics {
+        ("200 OK", shared.metrics_page())
+    } else {
+        ("404 Not Found", "the page is /metrics\n".to_owned())
+    };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}

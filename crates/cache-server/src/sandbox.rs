@@ -1,0 +1,115 @@
+//! What the server gives up after its start: capabilities, and system calls that it does not need.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// Capabilities cannot be dropped.
+    #[error("capabilities cannot be dropped: {0}")]
+    Capabilities(std::io::Error),
+    /// The filter cannot be installed.
+    #[error(
+        "the seccomp filter cannot be installed ({0}); run with --no-sandbox if this host forbids it"
+    )]
+    Filter(String),
+}
+
+/// System calls of a running server. Those that io_uring carries out are not seen by seccomp.
+const ALLOWED: &[libc::c_long] = &[
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_close,
+    libc::SYS_futex,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mprotect,
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_getpeername,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    // The thread that serves /metrics, and the one that waits for signals.
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_getrandom,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// System calls that reading the settings file again needs.
+const FOR_RELOAD: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_lseek,
+];
+
+/// Drops all capabilities of the calling thread, for good. Threads that it starts have none either.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn drop_capabilities() -> Result<(), SandboxError> {
+    let failed = |error: rustix::io::Errno| SandboxError::Capabilities(error.into());
+    rustix::thread::set_no_new_privs(true).map_err(failed)?;
+    let none = rustix::thread::CapabilitySets {
+        effective: rustix::thread::CapabilitySet::empty(),
+        permitted: rustix::thread::CapabilitySet::empty(),
+        inheritable: rustix::thread::CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).map_err(failed)
+}
+
+/// Lets all threads of the process make only the system calls that a running server needs. Others
+/// fail with EPERM.
+///
+/// # Errors
+/// The kernel lacks seccomp or refuses.
+pub fn restrict_system_calls(may_reload: bool) -> Result<(), SandboxError> {
+    let failed = |error: &dyn std::fmt::Display| SandboxError::Filter(error.to_string());
+    let extra = if may_reload { FOR_RELOAD } else { &[] };
+    let rules: BTreeMap<i64, Vec<_>> = ALLOWED
+        .iter()
+        .chain(extra)
+        .map(|&call| (call, Vec::new()))
+        .collect();
+    let target = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
+    let eperm = u32::try_from(libc::EPERM).unwrap_or(1);
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(eperm),
+        SeccompAction::Allow,
+        target,
+    )
+    .map_err(|error| failed(&error))?;
+    let program: BpfProgram = filter
+        .try_into()
+        .map_err(|error: seccompiler::BackendError| failed(&error))?;
+    seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
+}

@@ -1,0 +1,323 @@
+//! The server over TCP: what a client sends and reads, and what bad clients cannot do.
+
+#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cache_server::server::{Cache, Shared};
+use dataplane::shard::Plane;
+use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
+use dataplane::{Shard, ShardConfig};
+
+struct Server {
+    plane: Arc<Plane<Uring, Cache>>,
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    threads: Vec<JoinHandle<()>>,
+}
+
+const SEND_QUEUE_BYTES: usize = 2 * ((1 << 20) + 64 * 1024);
+
+fn start(shards: u8, memory_bytes: usize) -> Option<Server> {
+    let plane = Arc::new(Plane::<Uring, Cache>::new(shards, 1).unwrap());
+    let shared = Arc::new(Shared::new(memory_bytes, Arc::clone(&plane.stats), 1000));
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = probe.local_addr().unwrap();
+    drop(probe);
+    let mut listeners = vec![listen(address).unwrap()];
+    let mut threads = Vec::new();
+    for id in 0..shards {
+        let (plane, shared) = (Arc::clone(&plane), Arc::clone(&shared));
+        let listeners = std::mem::take(&mut listeners);
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        threads.push(std::thread::spawn(move || {
+            let owners = Arc::clone(&plane);
+            let owns = move |group| owners.groups.owner(group) == id;
+            let backend = Uring::new(UringConfig {
+                listeners,
+                flows_max: 1000,
+                send_queue_bytes: SEND_QUEUE_BYTES,
+                send_memory_bytes: 16 << 20,
+                owns_group: Some(Box::new(owns) as OwnsGroup),
+                ..UringConfig::default()
+            });
+            ready.send(backend.is_ok()).unwrap();
+            let Ok(backend) = backend else { return };
+            let config = ShardConfig {
+                id,
+                ..ShardConfig::default()
+            };
+            let cache = Cache::new(shared, id.into());
+            Shard::new(config, backend, cache, plane).run().unwrap();
+        }));
+        if !is_ready.recv().unwrap() {
+            println!("SKIP: no io_uring on this kernel");
+            return None;
+        }
+    }
+    Some(Server {
+        plane,
+        shared,
+        address,
+        threads,
+    })
+}
+
+impl Server {
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        stream
+    }
+
+    fn stop(self) {
+        self.plane.drain(Duration::from_secs(5));
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// Sends `request` and expects exactly `answer`.
+fn exchange(stream: &mut TcpStream, request: &[u8], answer: &[u8]) {
+    stream.write_all(request).unwrap();
+    let mut received = vec![0; answer.len()];
+    let read = stream.read_exact(&mut received);
+    let (received, answer) = (
+        String::from_utf8_lossy(&received),
+        String::from_utf8_lossy(answer),
+    );
+    assert!(
+        read.is_ok() && received == answer,
+        "{}: {received:?} instead of {answer:?}",
+        String::from_utf8_lossy(&request[..request.len().min(200)])
+    );
+}
+
+#[test]
+fn commands_have_memcacheds_answers() {
+    let Some(server) = start(1, 64 << 20) else {
+        return;
+    };
+    let mut client = server.connect();
+    for (request, answer) in [
+        ("get a\r\n", "END\r\n"),
+        ("set a 7 0 3\r\nabc\r\n", "STORED\r\n"),
+        ("get a\r\n", "VALUE a 7 3\r\nabc\r\nEND\r\n"),
+        ("add a 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+        ("replace b 0 0 1\r\nx\r\n", "NOT_STORED\r\n"),
+        ("append a 0 0 2\r\nde\r\n", "STORED\r\n"),
+        ("prepend a 0 0 1\r\n-\r\n", "STORED\r\n"),
+        ("get a b\r\n", "VALUE a 7 6\r\n-abcde\r\nEND\r\n"),
+        ("set n 0 0 2\r\n98\r\n", "STORED\r\n"),
+        ("incr n 5\r\n", "103\r\n"),
+        ("decr n 200\r\n", "0\r\n"),
+        ("get n\r\n", "VALUE n 0 3\r\n0  \r\nEND\r\n"),
+        (
+            "incr a 1\r\n",
+            "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+        ),
+        ("incr nil 1\r\n", "NOT_FOUND\r\n"),
+        ("cas nil 0 0 1 5\r\nx\r\n", "NOT_FOUND\r\n"),
+        ("cas a 0 0 1 99999\r\nx\r\n", "EXISTS\r\n"),
+        ("touch a 100\r\n", "TOUCHED\r\n"),
+        ("gat 0 a\r\n", "VALUE a 7 6\r\n-abcde\r\nEND\r\n"),
+        ("touch nil 1\r\n", "NOT_FOUND\r\n"),
+        ("set e 0 -1 1\r\nx\r\n", "STORED\r\n"),
+        ("get e\r\n", "END\r\n"),
+        ("delete a\r\n", "DELETED\r\n"),
+        ("delete a\r\n", "NOT_FOUND\r\n"),
+        (
+            "set q 0 0 1 noreply\r\nq\r\nget q\r\n",
+            "VALUE q 0 1\r\nq\r\nEND\r\n",
+        ),
+        (
+            "set bad 0 0 3\r\nabcde\r\n",
+            "CLIENT_ERROR bad data chunk\r\nERROR\r\n",
+        ),
+        ("verbosity 1\r\n", "OK\r\n"),
+        ("flush_all\r\n", "OK\r\n"),
+        ("get q n\r\n", "END\r\n"),
+        ("nonsense\r\n", "ERROR\r\n"),
+        ("mn\r\n", "MN\r\n"),
+    ] {
+        exchange(&mut client, request.as_bytes(), answer.as_bytes());
+    }
+    exchange(&mut client, b"ms k 2 T60 F5 O9\r\nhi\r\n", b"HD O9\r\n");
+    exchange(
+        &mut client,
+        b"mg k v f s t k Oq\r\n",
+        b"VA 2 f5 s2 t60 kk Oq\r\nhi\r\n",
+    );
+    exchange(&mut client, b"mg k h\r\n", b"HD h1\r\n");
+    exchange(&mut client, b"mg nil v\r\n", b"EN\r\n");
+    exchange(&mut client, b"mg nil v q\r\nmn\r\n", b"MN\r\n");
+    exchange(&mut client, b"ma num N0 J13 v\r\n", b"VA 2\r\n13\r\n");
+    exchange(&mut client, b"ma num v D2\r\n", b"VA 2\r\n15\r\n");
+    exchange(&mut client, b"md k q\r\nmn\r\n", b"MN\r\n");
+    exchange(&mut client, b"md k\r\n", b"NF\r\n");
+    exchange(&mut client, b"ms Zm9v 1 b\r\nx\r\n", b"HD b\r\n");
+    exchange(
+        &mut client,
+        b"get foo\r\n",
+        b"VALUE foo 0 1\r\nx\r\nEND\r\n",
+    );
+    client.write_all(b"quit\r\n").unwrap();
+    assert_eq!(client.read(&mut [0; 8]).unwrap(), 0);
+    server.stop();
+}
+
+#[test]
+fn large_values_many_keys_and_pipelining_in_pieces_of_any_size() {
+    let Some(server) = start(1, 128 << 20) else {
+        return;
+    };
+    let mut client = server.connect();
+    let large: Vec<u8> = (0..1 << 20)
+        .map(|at: usize| u8::try_from(at % 251).unwrap())
+        .collect();
+    let set = [
+        format!("set large 0 0 {}\r\n", large.len()).as_bytes(),
+        &large,
+        b"\r\n",
+    ]
+    .concat();
+    exchange(&mut client, &set, b"STORED\r\n");
+    let answer = [
+        format!("VALUE large 0 {}\r\n", large.len()).as_bytes(),
+        &large,
+        b"\r\nEND\r\n",
+    ]
+    .concat();
+    for piece in [1_000_003, 4096] {
+        for part in set.chunks(piece) {
+            client.write_all(part).unwrap();
+        }
+        exchange(&mut client, b"", b"STORED\r\n");
+        exchange(&mut client, b"get large\r\n", &answer);
+    }
+    // 20 MB of answers to one request of a client that reads late.
+    let many = ["get", &" large".repeat(20), "\r\n"].concat();
+    client.write_all(many.as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let value = &answer[..answer.len() - 5];
+    for _ in 0..20 {
+        exchange(&mut client, b"", value);
+    }
+    exchange(&mut client, b"", b"END\r\n");
+    let mut pipeline = Vec::new();
+    let mut expected = Vec::new();
+    let mut names = String::new();
+    for number in 0..100 {
+        let name = format!("key-{number}-{}", "k".repeat(200));
+        pipeline.extend(format!("set {name} 1 0 4\r\n{number:04}\r\n").bytes());
+        expected.extend(b"STORED\r\n");
+        names = format!("{names} {name}");
+    }
+    pipeline.extend(format!("gets{names}\r\n").bytes());
+    for part in pipeline.chunks(777) {
+        client.write_all(part).unwrap();
+    }
+    exchange(&mut client, b"", &expected);
+    let mut text = Vec::new();
+    let mut buffer = [0; 4096];
+    while !text.ends_with(b"END\r\n") {
+        let len = client.read(&mut buffer).unwrap();
+        text.extend_from_slice(&buffer[..len]);
+    }
+    assert_eq!(
+        text.windows(6).filter(|window| window == b"VALUE ").count(),
+        100
+    );
+    let over = [b"set large 0 0 1048577\r\n".as_slice(), &large, b"x\r\n"].concat();
+    exchange(
+        &mut client,
+        &over,
+        b"SERVER_ERROR object too large for cache\r\n",
+    );
+    exchange(&mut client, b"get large\r\n", b"END\r\n");
+    server.stop();
+}
+
+#[test]
+fn bad_clients_harm_nobody() {
+    let Some(server) = start(1, 64 << 20) else {
+        return;
+    };
+    let mut good = server.connect();
+    let large = vec![b'v'; 1 << 20];
+    let set = [b"set large 0 0 1048576\r\n".as_slice(), &large, b"\r\n"].concat();
+    exchange(&mut good, &set, b"STORED\r\n");
+    // 100 clients ask for 4 MB each and read nothing; 100 begin a large value and stop.
+    let lazy: Vec<_> = (0..100)
+        .map(|_| {
+            let mut client = server.connect();
+            client
+                .write_all(b"get large large large large\r\n")
+                .unwrap();
+            client
+        })
+        .collect();
+    let halting: Vec<_> = (0..100)
+        .map(|number| {
+            let mut client = server.connect();
+            write!(client, "set slow{number} 0 0 1000000\r\nbegin").unwrap();
+            client
+        })
+        .collect();
+    let mut garbage = server.connect();
+    let noise: Vec<u8> = (0..65_536_u32)
+        .map(|at| u8::try_from(at.wrapping_mul(2_654_435_761) >> 24).unwrap())
+        .collect();
+    let _ = garbage.write_all(&noise);
+    let mut binary = server.connect();
+    binary
+        .write_all(&[
+            0x80, 0x0b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ])
+        .unwrap();
+    let mut endless = server.connect();
+    let _ = endless.write_all(&vec![b'a'; 60_000]);
+    for number in 0..200 {
+        let set = format!("set good{number} 0 0 5\r\nvalue\r\n");
+        exchange(&mut good, set.as_bytes(), b"STORED\r\n");
+        let get = format!("get good{number}\r\n");
+        exchange(
+            &mut good,
+            get.as_bytes(),
+            format!("VALUE good{number} 0 5\r\nvalue\r\nEND\r\n").as_bytes(),
+        );
+    }
+    drop((lazy, halting));
+    let reserved = server.shared.totals().store_no_memory;
+    assert!(
+        reserved > 0,
+        "100 unfinished values of 1 MB fit into 64 MiB"
+    );
+    server.stop();
+}
+
+#[test]
+fn two_shards_serve_the_same_items_while_connections_move() {
+    let Some(server) = start(2, 64 << 20) else {
+        return;
+    };
+    let mut clients: Vec<_> = (0..16).map(|_| server.connect()).collect();
+    for round in 0..40 {
+        server.plane.resize(1 + u8::try_from(round % 2).unwrap());
+        let writer = round % clients.len();
+        let set = format!("set shared 0 0 6\r\n{round:06}\r\n");
+        exchange(&mut clients[writer], set.as_bytes(), b"STORED\r\n");
+        for client in &mut clients {
+            let answer = format!("VALUE shared 0 6\r\n{round:06}\r\nEND\r\n");
+            exchange(client, b"get shared\r\n", answer.as_bytes());
+        }
+    }
+    server.stop();
+}

@@ -1,0 +1,290 @@
+//! A load generator on the runtime, for echo servers and caches. It prints one line of JSON.
+//!
+//! `load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU]`: SHAPE is `echo` (64 bytes), `memtier`
+//! (32-byte values, one SET for ten GETs), `usr` or `etc` (Facebook's pools: Atikoglu et al.,
+//! SIGMETRICS'12), or one of them in Redis's protocol as `redis-memtier`. Without RATE (or with 0) every connection has one request under way; with RATE,
+//! requests arrive by a Poisson process, and latency counts from the arrival.
+
+#![expect(clippy::print_stdout, reason = "the result is the output")]
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::batch::{BOUND_MAX, BatchPolicy};
+use dataplane::idle::IdlePolicy;
+use dataplane::shard::{Command, Plane};
+use dataplane::uring::{Uring, UringConfig};
+use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
+use hdrhistogram::Histogram;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+
+const KEYS: u32 = 100_000;
+const ARRIVAL: u64 = 1;
+const PHASE: u64 = 2;
+/// Arrivals that may wait for a connection; more mean that the server is past its capacity.
+const WAITING_MAX: usize = 200_000;
+const CONNECTS_AT_ONCE: usize = 256;
+
+struct Client {
+    shape: String,
+    plane: Arc<Plane<Uring, Client>>,
+    address: std::net::SocketAddr,
+    wanted: usize,
+    opened: usize,
+    flows: Vec<Option<(FlowId, Time, usize)>>,
+    idle: VecDeque<FlowId>,
+    waiting: VecDeque<Time>,
+    rate: f64,
+    next_arrival: f64,
+    seconds: u64,
+    began: Option<Time>,
+    ends: Time,
+    preloaded: u32,
+    latency_ns: Histogram<u64>,
+    requests: u64,
+    failed: u64,
+    dropped: u64,
+    random: StdRng,
+    request: String,
+}
+
+impl Client {
+    /// Puts the next request into `self.request`, and gives the length of an echo's answer.
+    fn compose(&mut self, preload: Option<u32>) -> usize {
+        self.request.clear();
+        if self.shape == "echo" {
+            self.request
+                .push_str("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n");
+            return 64;
+        }
+        let key = preload.unwrap_or_else(|| self.random.random_range(0..KEYS));
+        let is_redis = self.shape.starts_with("redis-");
+        let shape = self.shape.trim_start_matches("redis-").to_owned();
+        let share = match shape.as_str() {
+            "memtier" => 1.0 / 11.0,
+            "usr" => 0.002,
+            _ => 0.03,
+        };
+        let key = match shape.as_str() {
+            "memtier" => format!("memtier-{key}"),
+            _ => format!("{key:0>31}"),
+        };
+        if preload.is_some() || self.random.random_bool(share) {
+            // ETC: the generalised Pareto distribution of the paper, up to 4 KiB.
+            let len = match shape.as_str() {
+                "memtier" => 32,
+                "usr" => 2,
+                _ => {
+                    let uniform: f64 = self.random.random();
+                    let size = 214.476 * ((1.0 - uniform).powf(-0.348_238) - 1.0) / 0.348_238;
+                    (1..4096)
+                        .find(|&len| f64::from(len) >= size)
+                        .unwrap_or(4096)
+                }
+            };
+            let len = usize::try_from(len).unwrap_or(1);
+            if is_redis {
+                let keys = key.len();
+                let _ = write!(
+                    self.request,
+                    "*3\r\n$3\r\nSET\r\n${keys}\r\n{key}\r\n${len}\r\n{:x<len$}\r\n",
+                    ""
+                );
+                return 0;
+            }
+            let _ = write!(self.request, "set {key} 0 0 {len}\r\n{:x<len$}\r\n", "");
+        } else if is_redis {
+            let keys = key.len();
+            let _ = write!(self.request, "*2\r\n$3\r\nGET\r\n${keys}\r\n{key}\r\n");
+        } else {
+            let _ = write!(self.request, "get {key}\r\n");
+        }
+        0
+    }
+
+    fn send<C: Calls>(&mut self, flow: FlowId, arrived: Time, calls: &mut C) {
+        let preload = (self.preloaded < KEYS && self.shape != "echo").then_some(self.preloaded);
+        self.preloaded += u32::from(preload.is_some());
+        let left = self.compose(preload);
+        calls.send(flow, self.request.as_bytes());
+        self.flows[flow.index as usize] = Some((flow, arrived, left));
+    }
+
+    fn open<C: Calls>(&mut self, calls: &mut C) {
+        if self.opened < self.wanted {
+            self.opened += 1;
+            if calls.connect(self.address).is_none() {
+                self.failed += 1;
+            }
+        }
+    }
+
+    fn answered<C: Calls>(&mut self, flow: FlowId, arrived: Time, context: &mut Context<'_, C>) {
+        let now = Time::now();
+        if self.began.is_some_and(|began| arrived >= began) && now <= self.ends {
+            self.requests += 1;
+            self.latency_ns
+                .saturating_record(now.since_ns(arrived).max(1));
+        }
+        let is_preloading = self.preloaded < KEYS && self.shape != "echo";
+        if self.rate == 0.0 || self.began.is_none() || is_preloading {
+            self.send(flow, now, context.calls);
+        } else if let Some(arrived) = self.waiting.pop_front() {
+            self.send(flow, arrived, context.calls);
+        } else {
+            self.idle.push_back(flow);
+        }
+    }
+
+    fn arrive<C: Calls>(&mut self, context: &mut Context<'_, C>) {
+        let now = Time::now();
+        let began = self.began.unwrap_or(now);
+        while self.next_arrival <= now.since_ns(began) as f64 {
+            let offset = Duration::from_secs_f64(self.next_arrival / 1e9);
+            let arrived = began.after(offset);
+            self.next_arrival -= (1.0 - self.random.random::<f64>()).ln() / self.rate * 1e9;
+            match self.idle.pop_front() {
+                Some(flow) => self.send(flow, arrived, context.calls),
+                None if self.waiting.len() < WAITING_MAX => self.waiting.push_back(arrived),
+                None => self.dropped += 1,
+            }
+        }
+        context.set_timer(ARRIVAL, Duration::ZERO);
+    }
+
+    fn report(&self) {
+        let quantile = |share: f64| self.latency_ns.value_at_quantile(share) as f64 / 1000.0;
+        println!(
+            "{{\"requests_per_s\":{:.0},\"mean_us\":{:.2},\"p50_us\":{:.2},\"p99_us\":{:.2},\"p999_us\":{:.2},\"failed\":{},\"dropped\":{}}}",
+            self.requests as f64 / self.seconds as f64,
+            self.latency_ns.mean() / 1000.0,
+            quantile(0.5),
+            quantile(0.99),
+            quantile(0.999),
+            self.failed,
+            self.dropped + self.waiting.len() as u64,
+        );
+    }
+}
+
+impl Application for Client {
+    type FlowState = ();
+
+    fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
+        match event {
+            Event::Connected { flow } => {
+                let index = flow.index as usize;
+                if self.flows.len() <= index {
+                    self.flows.resize(index + 1, None);
+                }
+                self.send(flow, Time::now(), context.calls);
+                self.open(context.calls);
+            }
+            Event::Recv { flow, data } => {
+                context.calls.recv_done(flow, data.len());
+                let Some(Some((_, arrived, left))) = self.flows.get_mut(flow.index as usize) else {
+                    return;
+                };
+                *left = left.saturating_sub(data.len());
+                let is_whole = match self.shape.as_str() {
+                    "echo" => *left == 0,
+                    // "+OK", "$-1", or a value behind its length, perhaps in two pieces.
+                    shape if shape.starts_with("redis-") => {
+                        let lines = data.iter().filter(|&&byte| byte == b'\n').count();
+                        let is_length = data.starts_with(b"$") && !data.starts_with(b"$-1");
+                        data.ends_with(b"\r\n") && (lines > 1 || !is_length)
+                    }
+                    _ => data.ends_with(b"END\r\n") || data.ends_with(b"STORED\r\n"),
+                };
+                if is_whole {
+                    let arrived = *arrived;
+                    self.answered(flow, arrived, context);
+                }
+            }
+            Event::Timer { token: PHASE } => {
+                if self.began.is_some() {
+                    self.report();
+                    let _ = self.plane.mailboxes[0].send(Command::Drain(Duration::ZERO));
+                    return;
+                }
+                let now = Time::now();
+                let is_preloading = self.preloaded < KEYS && self.shape != "echo";
+                if self.opened < self.wanted || is_preloading {
+                    context.set_timer(PHASE, Duration::from_millis(100));
+                    return;
+                }
+                let length = Duration::from_secs(self.seconds);
+                (self.began, self.ends) = (Some(now), now.after(length));
+                context.set_timer(PHASE, length);
+                if self.rate > 0.0 {
+                    context.set_timer(ARRIVAL, Duration::ZERO);
+                }
+            }
+            Event::Timer { .. } => self.arrive(context),
+            Event::Dead { .. } => self.failed += 1,
+            Event::PeerFinished { flow } => context.calls.close(flow),
+            Event::Knock { .. } | Event::Sent { .. } => {}
+        }
+    }
+
+    fn on_batch_end<C: Calls>(&mut self, context: &mut Context<'_, C>) {
+        if self.opened == 0 {
+            for _ in 0..CONNECTS_AT_ONCE {
+                self.open(context.calls);
+            }
+            // Half a second to warm up.
+            context.set_timer(PHASE, Duration::from_millis(500));
+        }
+    }
+
+    fn detach(&mut self, _: FlowId) {}
+
+    fn attach<C: Calls>(&mut self, _: FlowId, (): (), _: &mut Context<'_, C>) {}
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [shape, address, connections, seconds, rest @ ..] = &arguments[..] else {
+        return Err("load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU]".into());
+    };
+    let wanted: usize = connections.parse()?;
+    let plane = Arc::new(Plane::new(1, 1)?);
+    let client = Client {
+        shape: shape.clone(),
+        plane: Arc::clone(&plane),
+        address: address.parse()?,
+        wanted,
+        opened: 0,
+        flows: Vec::new(),
+        idle: VecDeque::new(),
+        waiting: VecDeque::new(),
+        rate: rest.first().map_or(Ok(0.0), |rate| rate.parse())?,
+        next_arrival: 0.0,
+        seconds: seconds.parse()?,
+        began: None,
+        ends: Time::default(),
+        preloaded: 0,
+        latency_ns: Histogram::new_with_bounds(1, 60_000_000_000, 3)?,
+        requests: 0,
+        failed: 0,
+        dropped: 0,
+        random: StdRng::seed_from_u64(1),
+        request: String::new(),
+    };
+    let cpu = rest.get(1).map(|cpu| cpu.parse()).transpose()?;
+    let config = ShardConfig {
+        id: 0,
+        cpu,
+        batch: BatchPolicy::Fixed(BOUND_MAX),
+        idle: IdlePolicy::Spin,
+    };
+    let backend = Uring::new(UringConfig {
+        flows_max: wanted + 1,
+        ..UringConfig::default()
+    })?;
+    Shard::new(config, backend, client, plane).run()?;
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! The io_uring backend with the kernel's TCP at the other end.
+
+#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use dataplane::shard::{Command, Plane};
+use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
+use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig};
+
+/// Echoes everything, however slowly the peer reads: bytes without room wait here, and are not done.
+#[derive(Default)]
+struct Echo {
+    unsent: HashMap<FlowId, Vec<u8>>,
+    unsent_max: usize,
+}
+
+impl Application for Echo {
+    type FlowState = Vec<u8>;
+
+    fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
+        let calls = &mut *context.calls;
+        match event {
+            Event::Knock { flow, .. } => calls.accept(flow),
+            Event::Recv { flow, data } => {
+                let waits = self.unsent.contains_key(&flow);
+                let sent = if waits { 0 } else { calls.send(flow, data) };
+                calls.recv_done(flow, sent);
+                if sent < data.len() {
+                    let unsent = self.unsent.entry(flow).or_default();
+                    unsent.extend_from_slice(&data[sent..]);
+                    self.unsent_max = self.unsent_max.max(unsent.len());
+                }
+            }
+            Event::Sent { flow } => {
+                let Some(mut unsent) = self.unsent.remove(&flow) else {
+                    return;
+                };
+                let sent = calls.send(flow, &unsent);
+                calls.recv_done(flow, sent);
+                unsent.drain(..sent);
+                if !unsent.is_empty() {
+                    self.unsent.insert(flow, unsent);
+                }
+            }
+            Event::PeerFinished { flow } => calls.close(flow),
+            Event::Dead { flow, .. } => drop(self.unsent.remove(&flow)),
+            Event::Connected { .. } | Event::Timer { .. } => {}
+        }
+    }
+
+    fn detach(&mut self, flow: FlowId) -> Vec<u8> {
+        self.unsent.remove(&flow).unwrap_or_default()
+    }
+
+    fn attach<C: Calls>(&mut self, flow: FlowId, unsent: Vec<u8>, _: &mut Context<'_, C>) {
+        self.unsent
+            .extend((!unsent.is_empty()).then_some((flow, unsent)));
+    }
+}
+
+type EchoPlane = Arc<Plane<Uring, Echo>>;
+
+struct Server {
+    plane: EchoPlane,
+    address: SocketAddr,
+    threads: Vec<JoinHandle<Echo>>,
+}
+
+fn start(shards: u8, flows_max: usize) -> Option<Server> {
+    let plane: EchoPlane = Arc::new(Plane::new(shards, 1).unwrap());
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = probe.local_addr().unwrap();
+    drop(probe);
+    let mut listeners = vec![listen(address).unwrap()];
+    let mut threads = Vec::new();
+    for id in 0..shards {
+        let (plane, listeners) = (Arc::clone(&plane), std::mem::take(&mut listeners));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        threads.push(std::thread::spawn(move || {
+            let owners = Arc::clone(&plane);
+            let owns = move |group| owners.groups.owner(group) == id;
+            let backend = Uring::new(UringConfig {
+                listeners,
+                flows_max,
+                owns_group: Some(Box::new(owns) as OwnsGroup),
+                ..UringConfig::default()
+            });
+            let Ok(backend) = backend else {
+                ready.send(false).unwrap();
+                return Echo::default();
+            };
+            ready.send(true).unwrap();
+            let config = ShardConfig {
+                id,
+                ..ShardConfig::default()
+            };
+            Shard::new(config, backend, Echo::default(), plane)
+                .run()
+                .unwrap()
+        }));
+        if !is_ready.recv().unwrap() {
+            println!("SKIP: no io_uring on this kernel");
+            return None;
+        }
+    }
+    Some(Server {
+        plane,
+        address,
+        threads,
+    })
+}
+
+impl Server {
+    fn stop(self) -> Vec<Echo> {
+        self.plane.drain(Duration::from_secs(5));
+        self.threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    }
+
+    fn flows(&self) -> u64 {
+        self.plane
+            .stats
+            .iter()
+            .map(|stats| stats.flows.load(Ordering::Relaxed))
+            .sum()
+    }
+}
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| u8::try_from((at * 31 + seed * 7 + at / 251) % 256).unwrap())
+        .collect()
+}
+
+#[test]
+fn bytes_come_back_in_order_from_many_connections() {
+    let Some(server) = start(1, 1000) else { return };
+    let clients: Vec<_> = (0..8)
+        .map(|seed| {
+            let address = server.address;
+            std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                let sent = pattern(seed, 2_000_000);
+                let mut writer = stream.try_clone().unwrap();
+                let copy = sent.clone();
+                let writing = std::thread::spawn(move || writer.write_all(&copy).unwrap());
+                let mut received = vec![0; sent.len()];
+                stream.read_exact(&mut received).unwrap();
+                assert!(received == sent, "{seed}: bytes differ");
+                writing.join().unwrap();
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    server.stop();
+}
+
+#[test]
+fn a_peer_that_does_not_read_stops_the_flow_and_no_other() {
+    let Some(server) = start(1, 1000) else { return };
+    let mut slow = TcpStream::connect(server.address).unwrap();
+    slow.set_write_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    let chunk = pattern(1, 64 * 1024);
+    let mut written = 0;
+    while let Ok(len) = slow.write(&chunk) {
+        written += len;
+        assert!(written < 100_000_000, "nothing stops the sender");
+    }
+    let mut other = TcpStream::connect(server.address).unwrap();
+    other.write_all(b"hello").unwrap();
+    let mut answer = [0; 5];
+    other.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"hello");
+    // The slow one gets everything in the end.
+    slow.shutdown(std::net::Shutdown::Write).unwrap();
+    let expected: Vec<u8> = chunk.iter().copied().cycle().take(written).collect();
+    let mut received = Vec::new();
+    slow.read_to_end(&mut received).unwrap();
+    assert!(received.len() <= written);
+    assert!(expected.starts_with(&received), "bytes differ");
+    drop((slow, other));
+    let echo = server.stop().remove(0);
+    // The window, and the one batch of buffers that came before the receive was cancelled.
+    assert!(
+        echo.unsent_max <= 64 * 1024 + 64 * 8192,
+        "{}",
+        echo.unsent_max
+    );
+}
+
+#[test]
+fn flows_move_between_shards_under_load_and_nothing_is_lost() {
+    let Some(server) = start(2, 1000) else { return };
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let clients: Vec<_> = (0..32)
+        .map(|seed| {
+            let (address, stop) = (server.address, Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream
+                    .set_read_timeout(Some(Duration::from_secs(20)))
+                    .unwrap();
+                let mut rounds = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let sent = pattern(seed + rounds, 1 + rounds * 997 % 9000);
+                    stream.write_all(&sent).unwrap();
+                    let mut received = vec![0; sent.len()];
+                    stream.read_exact(&mut received).unwrap();
+                    assert!(received == sent, "{seed}: bytes differ in round {rounds}");
+                    rounds += 1;
+                }
+                rounds
+            })
+        })
+        .collect();
+    for active in [2, 1, 2, 1, 2, 1, 2] {
+        std::thread::sleep(Duration::from_millis(150));
+        server.plane.resize(active);
+    }
+    std::thread::sleep(Duration::from_millis(150));
+    let before = server.plane.stats[1].busy_ns.load(Ordering::Relaxed);
+    assert!(before > 0, "the second shard did nothing");
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        assert!(client.join().unwrap() > 0);
+    }
+    let moved: u64 = server
+        .plane
+        .stats
+        .iter()
+        .map(|s| s.arrived.load(Ordering::Relaxed))
+        .sum();
+    assert!(moved >= 32, "{moved} flows moved");
+    server.stop();
+}
+
+#[test]
+fn a_full_table_refuses_and_recovers() {
+    let Some(server) = start(1, 4) else { return };
+    let first: Vec<_> = (0..4)
+        .map(|_| TcpStream::connect(server.address).unwrap())
+        .collect();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.flows() < 4 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut fifth = TcpStream::connect(server.address).unwrap();
+    fifth
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let _ = fifth.write_all(b"x");
+    let mut answer = [0];
+    assert!(
+        !matches!(fifth.read(&mut answer), Ok(1)),
+        "a fifth flow was served"
+    );
+    drop(first);
+    loop {
+        let mut again = TcpStream::connect(server.address).unwrap();
+        again
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let _ = again.write_all(b"y");
+        if again.read(&mut answer).is_ok_and(|len| len == 1) {
+            break;
+        }
+        assert!(
+            Instant::now() < deadline + Duration::from_secs(20),
+            "the table stays full"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.stop();
+}
+
+#[test]
+fn a_shard_drains_when_told() {
+    let Some(server) = start(1, 100) else { return };
+    let idle = TcpStream::connect(server.address).unwrap();
+    let began = Instant::now();
+    let _ = server.plane.mailboxes[0].send(Command::Drain(Duration::from_millis(300)));
+    for thread in server.threads {
+        thread.join().unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(20));
+    drop(idle);
+    assert!(
+        TcpStream::connect(server.address).is_err(),
+        "it still listens"
+    );
+}

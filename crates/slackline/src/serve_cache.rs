@@ -1,0 +1,235 @@
+//! `slackline serve-cache`: arguments, and what the server says while it runs.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cache_server::launch::{LaunchError, Notice, Options};
+use cache_server::settings::Settings;
+use dataplane::idle::IdlePolicy;
+use sd_notify::NotifyState;
+
+use crate::{Done, message};
+
+/// The smallest memory for items: a few pages of 4 MiB for each of the usual sizes.
+const MEMORY_MIN_BYTES: u64 = 16 << 20;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Address and port; repeatable. There is no password: listen on a trusted network only. A socket
+    /// that systemd passes takes the place of all addresses.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:11211")]
+    listen: Vec<SocketAddr>,
+    /// Memory for items, as in 512MiB or 2GiB.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_memory)]
+    memory: u64,
+    /// CPUs, one shard each, as in 0 or 0,2-3. Shards take part when the load needs them. By default
+    /// one shard on any CPU.
+    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    cores: Option<Cores>,
+    /// Keep the 99th percentile of the time in the server below this, with batches as large as the
+    /// rest allows. 0: batches of up to 64, whatever the tail.
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    objective_p99_us: u32,
+    /// A batch bound that never changes, from 1 to 64.
+    #[arg(long, value_name = "N", conflicts_with = "objective_p99_us",
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    batch: Option<u8>,
+    /// What an idle shard does: spin for a learnt time and then sleep; spin always, for the lowest
+    /// latency and one CPU second each second; or sleep at once.
+    #[arg(long, value_enum, default_value = "learn")]
+    idle: Idle,
+    /// Connections of a shard at most. Those past the limit are closed at once.
+    #[arg(long, value_name = "N", default_value_t = 16_384)]
+    max_connections: u32,
+    /// Memory for answers that clients do not read, beside 4 KiB for each connection.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_memory)]
+    send_memory: u64,
+    /// Close a connection that sends nothing for so many seconds. 0: never.
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    idle_timeout_s: u32,
+    /// Serve Prometheus metrics here, at /metrics.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+    /// After SIGTERM, wait so many seconds for connections with a command under way.
+    #[arg(long, value_name = "S", default_value_t = 5)]
+    drain_s: u32,
+    /// A file of lines "name = number" (objective_p99_us, idle_timeout_s), read again after SIGHUP.
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Send answers of at least so many bytes without a copy. It costs more than it saves on loopback
+    /// and veth.
+    #[arg(long, value_name = "BYTES")]
+    zero_copy_from: Option<usize>,
+    /// A kernel thread takes submissions, on a CPU of its own; it sleeps after so many milliseconds.
+    #[arg(long, value_name = "MS")]
+    sqpoll_ms: Option<u32>,
+    /// Keep capabilities and all system calls.
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Idle {
+    Learn,
+    Spin,
+    Sleep,
+}
+
+/// A list of CPUs, as one value of an argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Cores(Vec<usize>);
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let shift = match unit.trim() {
+        "KiB" | "K" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        _ => return Err("a number and KiB, MiB or GiB are needed, as in 512MiB".into()),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("{digits:?} is no whole number"))?;
+    let bytes = number
+        .checked_mul(1 << shift)
+        .filter(|&bytes| bytes <= 1 << 38);
+    match bytes {
+        Some(bytes) if bytes >= MEMORY_MIN_BYTES => Ok(bytes),
+        Some(_) => Err("at least 16MiB are needed".into()),
+        None => Err("at most 256GiB can be used".into()),
+    }
+}
+
+fn parse_cores(text: &str) -> Result<Cores, String> {
+    let mut cores = Vec::new();
+    let number = |text: &str| -> Result<usize, String> {
+        text.parse()
+            .map_err(|_| format!("{text:?} is no CPU; a list is like 0,2-3"))
+    };
+    for part in text.split(',') {
+        let (first, last) = match part.split_once('-') {
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(part)?, number(part)?),
+        };
+        if last < first || last >= 1024 {
+            return Err(format!("{part:?} is no range of CPUs"));
+        }
+        cores.extend(first..=last);
+    }
+    if cores.len() > 255 {
+        return Err("at most 255 CPUs".into());
+    }
+    for (index, core) in cores.iter().enumerate() {
+        if cores[..index].contains(core) {
+            return Err(format!("CPU {core} is named twice"));
+        }
+    }
+    Ok(Cores(cores))
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    let objective = u64::from(arguments.objective_p99_us);
+    let options = Options {
+        listen: arguments.listen.clone(),
+        memory_bytes: usize::try_from(arguments.memory)?,
+        cores: arguments
+            .cores
+            .clone()
+            .map_or_else(Vec::new, |cores| cores.0),
+        connections_max: usize::try_from(arguments.max_connections)?,
+        send_memory_bytes: usize::try_from(arguments.send_memory)?,
+        fixed_batch: arguments.batch.map(usize::from),
+        idle: match arguments.idle {
+            Idle::Learn => IdlePolicy::Learn,
+            Idle::Spin => IdlePolicy::Spin,
+            Idle::Sleep => IdlePolicy::Sleep,
+        },
+        metrics: arguments.metrics,
+        drain: Duration::from_secs(arguments.drain_s.into()),
+        settings: Settings {
+            objective: (objective > 0).then(|| Duration::from_micros(objective)),
+            idle_timeout_s: arguments.idle_timeout_s,
+        },
+        settings_file: arguments.settings.clone(),
+        zero_copy_from_bytes: arguments.zero_copy_from,
+        submission_thread_idle: arguments
+            .sqpoll_ms
+            .map(|ms| Duration::from_millis(ms.into())),
+        is_sandboxed: !arguments.no_sandbox,
+    };
+    raise_descriptor_limit(options.connections_max);
+    let signal = cache_server::launch::serve(&options, &mut say)?;
+    Ok(if signal == rustix::process::Signal::TERM.as_raw() {
+        Done::Positive
+    } else {
+        Done::Signal(signal)
+    })
+}
+
+/// Room for a descriptor for each connection, where the hard limit allows.
+fn raise_descriptor_limit(connections: usize) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = connections as u64 + 64;
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(limit.maximum.map_or(wanted, |maximum| maximum.min(wanted)));
+        // Without it, accepting pauses when descriptors run out.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+fn say(notice: Notice) {
+    match notice {
+        Notice::Ready(addresses) => {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            message(&format!(
+                "serving memcached's protocol on {}",
+                addresses.join(", ")
+            ));
+            let _ = sd_notify::notify(&[NotifyState::Ready]);
+        }
+        Notice::Reloaded(settings) => {
+            let objective = settings.objective.map_or_else(
+                || "no objective".to_owned(),
+                |objective| format!("p99 below {} µs", objective.as_micros()),
+            );
+            message(&format!(
+                "settings read again: {objective}, idle timeout {} s",
+                settings.idle_timeout_s
+            ));
+        }
+        Notice::NotReloaded(reason) => message(&format!("the old settings stay: {reason}")),
+        Notice::Draining => {
+            let _ = sd_notify::notify(&[NotifyState::Stopping]);
+            message("draining: no new connections; a second signal ends it at once");
+        }
+        Notice::Shards(shards) => message(&format!("{shards} shards own connections now")),
+    }
+}
+
+/// The exit code of an error of the server.
+pub(crate) fn exit_code(error: &LaunchError) -> u8 {
+    if error.is_missing_privilege() { 3 } else { 2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_lists_of_cpus() {
+        assert_eq!(parse_memory("1GiB"), Ok(1 << 30));
+        assert_eq!(parse_memory("64M"), Ok(64 << 20));
+        for wrong in ["", "1", "1MiB", "x", "-1GiB", "999999GiB", "1.5GiB"] {
+            assert!(parse_memory(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_cores("0,2-3"), Ok(Cores(vec![0, 2, 3])));
+        for wrong in ["", "a", "3-2", "1,1", "0-4000"] {
+            assert!(parse_cores(wrong).is_err(), "{wrong}");
+        }
+    }
+}
