@@ -11,7 +11,9 @@ use ureq::http;
 
 use crate::neighbours::Watch;
 use crate::report::{Latency, NO_ANSWER, Report, STATUS};
-use crate::{Arrivals, Error, Request, check_url, client};
+use http_client::{check_url, config, redact};
+
+use crate::{Arrivals, Error, Request};
 
 /// The longest latency that is told apart: ten minutes.
 const LATENCY_MAX_US: u64 = 600_000_000;
@@ -98,7 +100,7 @@ pub fn run(plan: &Plan, stop: &(dyn Fn() -> bool + Sync)) -> Result<Report, Erro
     }
     for request in &plan.requests {
         check_url(&request.url)
-            .map_err(|reason| number("url", format!("{}: {reason}", request.url)))?;
+            .map_err(|reason| number("url", format!("{}: {reason}", redact(&request.url))))?;
     }
     if plan.connections == 0 || plan.connections > CONNECTIONS_MAX {
         return Err(number(
@@ -167,7 +169,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn run(&self) -> Counts {
-        let agent: ureq::Agent = client(self.plan.timeout)
+        let agent: ureq::Agent = config(self.plan.timeout)
             .http_status_as_error(false)
             .max_idle_connections(1)
             .build()
@@ -309,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_name_that_nobody_knows_is_said_to_be_one() {
-        let agent: ureq::Agent = client(Duration::from_secs(5)).build().into();
+        let agent: ureq::Agent = config(Duration::from_secs(5)).build().into();
         let kind = send(&agent, &Request::get("http://no-such-host.invalid/")).unwrap_err();
         assert!(
             ["lookup", "host", "resolve"]

@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod arrivals;
-mod client;
 mod generator;
 mod neighbours;
 mod report;
@@ -22,7 +21,6 @@ mod requests;
 use std::path::{Path, PathBuf};
 
 pub use arrivals::Arrivals;
-pub use client::{check_url, client, is_url};
 pub use generator::{Plan, run};
 pub use neighbours::Neighbours;
 pub use report::{Bottleneck, Latency, Report};

@@ -47,7 +47,7 @@ pub(crate) struct Source {
 }
 
 pub(crate) fn url(text: &str) -> Result<String, String> {
-    load::check_url(text).map(|()| text.to_owned())
+    http_client::check_url(text).map(|()| text.to_owned())
 }
 
 /// No run is longer, and no answer waited for longer: a week.

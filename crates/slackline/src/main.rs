@@ -11,6 +11,7 @@ mod restore;
 mod serve;
 mod table;
 mod throttle;
+mod tokens;
 mod tune;
 mod worker;
 
