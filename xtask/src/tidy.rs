@@ -51,8 +51,8 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "load",
-        to: &["host"],
-        reason: "threads of its own: nobody else's measurement may share them; host counts CPU time and takes real-time priority",
+        to: &["host", "http-client"],
+        reason: "threads of its own: nobody else's measurement may share them; host counts CPU time and takes real-time priority, http-client checks URLs",
     },
     Edges {
         from: "throttle",
@@ -61,22 +61,35 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "tuner",
-        to: &["bayes-opt", "host", "latency-stats", "load", "wire-latency"],
-        reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks, asks by load's HTTP client",
+        to: &[
+            "bayes-opt",
+            "host",
+            "http-client",
+            "latency-stats",
+            "wire-latency",
+        ],
+        reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks, asks Prometheus and services over HTTP",
     },
     Edges {
         from: "coordinator",
-        to: &["bayes-opt", "host", "tuner"],
+        to: &["bayes-opt", "host", "http-client", "tuner"],
         reason: "databases, and the thread that runs what they hold: `tune` needs neither",
     },
     Edges {
         from: "dashboard",
-        to: &["bayes-opt", "coordinator", "host", "latency-stats", "tuner"],
+        to: &[
+            "bayes-opt",
+            "coordinator",
+            "host",
+            "http-client",
+            "latency-stats",
+            "tuner",
+        ],
         reason: "the asynchronous part: what a request means is decided below it",
     },
     Edges {
         from: "dispatch",
-        to: &["host", "tuner"],
+        to: &["host", "http-client", "tuner"],
         reason: "NATS, for coordinators and workers: a worker needs neither a database nor a page",
     },
     Edges {
@@ -104,6 +117,7 @@ const EDGES: &[Edges] = &[
             "dataplane",
             "dispatch",
             "host",
+            "http-client",
             "latency-stats",
             "load",
             "perf-events",

@@ -193,13 +193,12 @@ fn variances_of_draws(
         .collect()
 }
 
-/// The objective over the values of some parameters: a row of values, mean and standard deviation for each combination.
-pub(crate) fn dependence(
-    model: &Model,
-    space: &Space,
+/// Every combination of about `points` values of each of some parameters; none for an unknown name.
+fn combinations<'a>(
+    space: &'a Space,
     names: &[&str],
     points: usize,
-) -> Vec<(Vec<Value>, f64, f64)> {
+) -> Vec<Vec<(&'a Column, Value)>> {
     let encoding = space.encoding();
     let mut held: Vec<Vec<(&Column, Value)>> = vec![Vec::new()];
     for name in names {
@@ -220,7 +219,34 @@ pub(crate) fn dependence(
             })
             .collect();
     }
+    held
+}
+
+/// The probability of being feasible for the combinations of [`dependence`], the other parameters averaged.
+pub(crate) fn feasibility(model: &Model, space: &Space, names: &[&str], points: usize) -> Vec<f64> {
     let background = background(space);
+    let held = combinations(space, names, points).into_iter();
+    let each = held.map(|changes| {
+        let points = with(&background, &changes);
+        let probabilities = points.iter().map(|point| {
+            let each = model.feasibilities.iter();
+            let each = each.map(|it| it.probability(it.gp.posterior_of(point)));
+            each.product::<f64>()
+        });
+        probabilities.sum::<f64>() / points.len() as f64
+    });
+    each.collect()
+}
+
+/// The objective over the values of some parameters: a row of values, mean and standard deviation for each combination.
+pub(crate) fn dependence(
+    model: &Model,
+    space: &Space,
+    names: &[&str],
+    points: usize,
+) -> Vec<(Vec<Value>, f64, f64)> {
+    let background = background(space);
+    let held = combinations(space, names, points);
     let rows = held.into_iter().map(|changes| {
         let points = with(&background, &changes);
         let (mean, variance) = model.objective.moments(|gp| {

@@ -499,6 +499,15 @@ impl Optimizer {
         rows.filter_map(|(values, mean, sd)| Some((values.try_into().ok()?, mean, sd)))
             .collect()
     }
+
+    /// The probability that a configuration survives and holds every constraint, for each combination that
+    /// [`partial_dependence_pair`](Self::partial_dependence_pair) has, in its order.
+    pub fn feasibility_pair(&mut self, names: [&str; 2], points: usize) -> Vec<f64> {
+        let Some(model) = self.model() else {
+            return Vec::new();
+        };
+        explain::feasibility(&model, &self.space, &names, points)
+    }
 }
 
 /// Evaluations of a start by default. A choice of this crate: enough to see every parameter move, never so many that a

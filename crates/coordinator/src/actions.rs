@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bayes_opt::{Configuration, Observation};
+use host::HostError;
 use tuner::experiment;
 use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
@@ -11,7 +12,7 @@ use tuner::spec::{BudgetSpec, CheckedSpec, Mode, TargetSpec, as_written_here};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, NewExperiment, Promotion, State, Wish};
+use crate::store::{ExperimentRow, NewExperiment, Once, Promotion, State, Wish};
 
 /// The most evaluations that an experiment may have: its pages and its model must stay usable.
 const EVALUATIONS_MAX: usize = 100_000;
@@ -40,16 +41,21 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Spec`]; [`Error::Unavailable`].
-    pub fn create(&self, text: &str, path: &Path) -> Result<i64, Error> {
+    pub fn create(&self, text: &str, path: &Path, once: Option<Once>) -> Result<i64, Error> {
         let spec = self.check(text, path)?;
-        self.make(text, &spec, Vec::new(), None)
+        self.make(text, &spec, Vec::new(), None, once)
     }
 
     /// Makes an experiment that starts from what another one has measured: with its specification, or with another one.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Spec`]; [`Error::Invalid`] where the objectives cannot be compared.
-    pub fn fork(&self, id: i64, text: Option<(&str, PathBuf)>) -> Result<i64, Error> {
+    pub fn fork(
+        &self,
+        id: i64,
+        text: Option<(&str, PathBuf)>,
+        once: Option<Once>,
+    ) -> Result<i64, Error> {
         let row = self.store.experiment(id)?;
         let (source, mut spec) = match text {
             Some((text, path)) => (text.to_owned(), self.check(text, &path)?),
@@ -74,7 +80,7 @@ impl Coordinator {
                 measurement.observed(),
             ))
         });
-        self.make(&source, &spec, prior.collect(), Some(id))
+        self.make(&source, &spec, prior.collect(), Some(id), once)
     }
 
     fn make(
@@ -83,6 +89,7 @@ impl Coordinator {
         spec: &CheckedSpec,
         prior: Vec<Observation>,
         parent: Option<i64>,
+        once: Option<Once>,
     ) -> Result<i64, Error> {
         within_limits(&spec.spec.budget)?;
         if spec.spec.workers.is_some() && !self.workers.is_there() {
@@ -100,6 +107,7 @@ impl Coordinator {
             parent,
             report: experiment::begin(spec),
             state: State::Queued,
+            once,
         })?;
         self.nudge();
         Ok(id)
@@ -230,10 +238,10 @@ impl Coordinator {
         for (name, value) in &given.0 {
             configuration.0.insert(name.clone(), value.clone());
         }
+        let configuration = as_written_here(&space, configuration);
         space
             .check(&configuration)
             .map_err(|error| Error::Invalid(error.to_string()))?;
-        let configuration = as_written_here(&space, configuration);
         self.store.enqueue(id, &configuration)?;
         Ok(configuration)
     }
@@ -303,49 +311,15 @@ impl Coordinator {
         }))
     }
 
-    /// Applies the control's configuration again, as it was when the experiment was made.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`] where nothing was promoted, the host is in use, or a file had to be left as it was: all else is rolled
-    /// back then.
-    pub fn roll_back(&self, id: i64) -> Result<Vec<String>, Error> {
-        let row = self.store.experiment(id)?;
-        let state = self.store.continuous(id)?;
-        if row.promotion.is_none() && state.is_none_or(|state| state.promoted.is_none()) {
-            return Err(refused(id, row.state, "nothing of it is in force"));
-        }
-        let control = row.report.control.clone();
-        let changed = self.apply(&row, &control)?;
-        match row.spec.mode {
-            Mode::Once => self.store.set_promotion(id, None)?,
-            Mode::Continuous => self.keep_rollback_by_hand(&row, &changed)?,
-        }
-        if changed.left.is_empty() {
-            return Ok(changed.done);
-        }
-        let left = changed.left.join(", ");
-        Err(Error::Conflict(format!(
-            "experiment {id} is rolled back, but for what had to be left as it was: {left}"
-        )))
-    }
-
     /// Puts a configuration in force. Until that is done, the row says that it was begun.
     fn apply(&self, row: &ExperimentRow, configuration: &Configuration) -> Result<Changed, Error> {
-        if !self.is_active() {
-            // Another coordinator has the store, perhaps that of another host.
-            let why = self
-                .trouble()
-                .unwrap_or_else(|| "it has only just started".into());
-            return Err(Error::Conflict(format!(
-                "this server does not have the store yet, so it changes nothing: {why}"
-            )));
-        }
+        self.must_be_active()?;
         let spec = self.checked(row)?;
         let open = || {
             Live::new(&spec, &self.state_dir, Interrupt::default()).map_err(|error| match error {
-                tuner::TunerError::Host(error @ host::HostError::Locked { .. }) => Error::Conflict(
-                    format!("the host is in use, by what runs here (pause it first) or by another command: {error}"),
-                ),
+                tuner::TunerError::Host(error @ host::HostError::Locked { .. }) => {
+                    Error::Conflict(self.who_has_the_host(&error))
+                }
                 error => error.into(),
             })
         };
@@ -374,6 +348,62 @@ impl Coordinator {
                 Err(Error::Conflict(error.to_string()))
             }
         }
+    }
+
+    /// An error while another coordinator has the store, perhaps that of another host.
+    pub(crate) fn must_be_active(&self) -> Result<(), Error> {
+        if self.is_active() {
+            return Ok(());
+        }
+        let why = self.trouble();
+        let why = why.unwrap_or_else(|| "it has only just started".into());
+        Err(Error::Conflict(format!(
+            "this server does not have the store yet, so it changes nothing: {why}"
+        )))
+    }
+
+    /// Why nothing can be changed on the host now, and what to do about it.
+    pub(crate) fn who_has_the_host(&self, error: &HostError) -> String {
+        if let Some(progress) = self.progress() {
+            let id = progress.experiment;
+            return format!(
+                "experiment {id} is being measured: pause it, or pause the queue, and try again"
+            );
+        }
+        match error {
+            HostError::Locked { pid, .. } if *pid == std::process::id() => {
+                "this server is putting the host back: try again in a few seconds".to_owned()
+            }
+            HostError::Locked {
+                pid,
+                command,
+                started,
+                ..
+            } => format!(
+                "another Slackline command has the host: pid {pid} ({command}), since {started}; wait for its end, or end it"
+            ),
+            error => error.to_string(),
+        }
+    }
+
+    /// Lets nothing new begin, on this host or on workers. What is measured comes to the end of its evaluation.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn pause_queue(&self) -> Result<(), Error> {
+        self.store.set_queue_paused(true)?;
+        self.nudge();
+        Ok(())
+    }
+
+    /// Lets the queue go on.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn resume_queue(&self) -> Result<(), Error> {
+        self.store.set_queue_paused(false)?;
+        self.nudge();
+        Ok(())
     }
 
     /// The optimiser as it is after these evaluations of an experiment, for explaining what it knows.
@@ -418,6 +448,6 @@ fn may_be_measured(row: &ExperimentRow) -> Result<(), Error> {
     Ok(())
 }
 
-fn refused(id: i64, state: State, why: &str) -> Error {
+pub(crate) fn refused(id: i64, state: State, why: &str) -> Error {
     Error::Conflict(format!("experiment {id} is {state}: {why}"))
 }

@@ -1,9 +1,9 @@
 //! `mode = "continuous"` on this host: the controller's world, with the store for its memory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bayes_opt::Configuration;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tuner::TunerError;
 use tuner::continuous::{
     self, Acting, Alert, Applied, Controller, Flow, HostThen, Round, Seen, State as Known, Task,
@@ -22,6 +22,9 @@ use crate::store::{ExperimentRow, Promotion, State, Wish};
 
 /// How soon a wish of its user is heeded while nothing is to be done.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// A clock that is behind by more has been set back; one that is slewed (adjtimex(2)) never is.
+const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(2);
 
 impl Coordinator {
     /// The controller of a continuous experiment, as it was kept.
@@ -103,10 +106,7 @@ impl Coordinator {
             (Err(error), _) => (State::Failed, Some(format!("{error}{in_force}"))),
             (Ok(()), Some(Wish::Stop)) => (State::Stopped, Some(format!("stopped{in_force}"))),
             (Ok(()), Some(Wish::Pause)) => (State::Paused, Some(format!("paused{in_force}"))),
-            (Ok(()), _) => (
-                State::Queued,
-                Some("goes on after the coordinator's next start".into()),
-            ),
+            (Ok(()), _) => (State::Queued, self.why_queued()),
         };
         self.store.sat(id, state, message.as_deref(), &row.report)?;
         if restored.is_complete() {
@@ -167,6 +167,38 @@ impl Coordinator {
     }
 }
 
+/// A wait until a moment of the clock that comes to its end whatever somebody does to the clock: the controller looks at the
+/// clock again then.
+struct Waiting {
+    until: Timestamp,
+    began: (Timestamp, Instant),
+}
+
+impl Waiting {
+    fn begin(until: Timestamp, now: Timestamp, monotonic: Instant) -> Self {
+        Self {
+            until,
+            began: (now, monotonic),
+        }
+    }
+
+    /// How long still; nothing once it is over.
+    fn left(&self, now: Timestamp, monotonic: Instant) -> Option<Duration> {
+        let (began, began_monotonic) = self.began;
+        let gone = monotonic.saturating_duration_since(began_monotonic);
+        let by_clock = SignedDuration::try_from(gone)
+            .ok()
+            .and_then(|gone| began.checked_add(gone).ok());
+        let was_set_back =
+            by_clock.is_some_and(|by_clock| by_clock.duration_since(now) > CLOCK_SLACK);
+        if now >= self.until || was_set_back {
+            return None;
+        }
+        let planned = Duration::try_from(self.until.duration_since(began)).ok()?;
+        planned.checked_sub(gone).filter(|left| !left.is_zero())
+    }
+}
+
 /// This host.
 struct Host<'a> {
     coordinator: &'a Coordinator,
@@ -191,7 +223,9 @@ impl Host<'_> {
             .store
             .experiment(self.id)
             .map(|row| row.wish);
-        self.interrupt.signal().is_some() || matches!(wish, Ok(Some(Wish::Pause | Wish::Stop)))
+        self.interrupt.signal().is_some()
+            || matches!(wish, Ok(Some(Wish::Pause | Wish::Stop)))
+            || self.coordinator.store.is_queue_paused().unwrap_or(false)
     }
 
     fn progress(&self, doing: Option<String>) {
@@ -221,15 +255,14 @@ impl World for Host<'_> {
     }
 
     fn wait(&mut self, until: Timestamp) -> Flow {
+        let waiting = Waiting::begin(until, Timestamp::now(), Instant::now());
         loop {
             if self.wishes_an_end() {
                 return Flow::End;
             }
-            let left = until.duration_since(Timestamp::now());
-            if left.is_negative() || left.is_zero() {
+            let Some(left) = waiting.left(Timestamp::now(), Instant::now()) else {
                 return Flow::On;
-            }
-            let left = Duration::try_from(left).unwrap_or(LOOK);
+            };
             let present = self.coordinator.present();
             drop(self.coordinator.wake.wait_timeout(present, left.min(LOOK)));
         }
@@ -382,8 +415,6 @@ mod file_tests;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use bayes_opt::Value;
     use host::Knob;
     use tuner::continuous::{Entry, Promoted};
@@ -419,7 +450,7 @@ json = { requests = "n", latency_p99_us = "us" }
         let store = Store::open(&location).unwrap();
         let coordinator = Coordinator::new(store, &dir.path().join("state"));
         let id = coordinator
-            .create(&text, &dir.path().join("spec.toml"))
+            .create(&text, &dir.path().join("spec.toml"), None)
             .unwrap();
         let now = Timestamp::now();
         let promotion = Promotion {
@@ -499,5 +530,24 @@ json = { requests = "n", latency_p99_us = "us" }
                 .text
                 .contains(" is 50, not 20; nothing is measured or promoted until")
         );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ends_a_wait_and_one_that_goes_on_does_not() {
+        let start: Timestamp = "2026-03-02T12:00:00Z".parse().unwrap();
+        let later = |s: i64| start.checked_add(SignedDuration::from_secs(s)).unwrap();
+        let monotonic = Instant::now();
+        let waiting = Waiting::begin(later(60), start, monotonic);
+        let left =
+            |clock_s: i64, s: u64| waiting.left(later(clock_s), monotonic + Duration::from_secs(s));
+        assert_eq!(left(10, 10), Some(Duration::from_secs(50)));
+        assert_eq!(left(60, 60), None);
+        // Slewed, or set forward.
+        assert_eq!(left(9, 10), Some(Duration::from_secs(50)));
+        assert_eq!(left(3600, 10), None);
+        // Set back by three hours: at once, and not in three hours.
+        assert_eq!(left(10 - 3 * 3600, 10), None);
+        // The end comes by the monotonic clock.
+        assert_eq!(left(59, 60), None);
     }
 }

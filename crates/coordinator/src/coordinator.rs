@@ -1,7 +1,7 @@
 //! The thread that measures: it takes experiments from the store, one after the other.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,13 +9,14 @@ use host::{HostError, Roots};
 use serde::Serialize;
 use tuner::TunerError;
 use tuner::experiment;
-use tuner::live::Live;
+use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
 use tuner::protocol::{Reply, Request};
 use tuner::report::Report;
 use tuner::spec::{CheckedSpec, Mode, Spec};
 
 use crate::error::Error;
+use crate::reserve;
 use crate::sitting::Sitting;
 use crate::store::{ExperimentRow, State, Store, Wish};
 use crate::workers::Workers;
@@ -41,6 +42,17 @@ pub struct Coordinator {
     is_active: AtomicBool,
     trouble: Mutex<Option<String>>,
     pub(crate) workers: Workers,
+    /// Rollbacks by hand under way: nothing is measured meanwhile.
+    pub(crate) rollbacks: AtomicUsize,
+    /// Rollbacks that the store could not be told of yet.
+    pub(crate) untold: Mutex<Vec<UntoldRollback>>,
+}
+
+/// A rollback that has happened on the host while the store could not be written.
+#[derive(Clone, Debug)]
+pub(crate) struct UntoldRollback {
+    pub(crate) experiment: i64,
+    pub(crate) changed: Changed,
 }
 
 /// The experiment that is measured now.
@@ -77,6 +89,8 @@ impl Coordinator {
             is_active: AtomicBool::new(false),
             trouble: Mutex::new(None),
             workers: Workers::new(),
+            rollbacks: AtomicUsize::new(0),
+            untold: Mutex::default(),
         }
     }
 
@@ -171,11 +185,15 @@ impl Coordinator {
                         self.store.location()
                     )));
                 }
+                if self.is_rolling_back() {
+                    return Ok(false);
+                }
                 if !is_recovered {
                     self.recover(report)?;
                     is_recovered = true;
                     self.is_active.store(true, Ordering::Relaxed);
                 }
+                self.tell_of_rollbacks()?;
                 if self.trouble().is_some() {
                     report("that is over: what is queued goes on");
                 }
@@ -224,7 +242,11 @@ impl Coordinator {
     /// The host first, then the store: no row says that all is well before it is.
     fn recover(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
         self.undo(report)?;
-        self.store.recover()
+        for recovered in self.store.recover()? {
+            report(&recovered);
+        }
+        reserve::keep(&self.state_dir);
+        Ok(())
     }
 
     pub(crate) fn undo(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
@@ -252,6 +274,9 @@ impl Coordinator {
 
     /// One sitting of the experiment whose turn it is; whether there was one.
     fn work(&self) -> Result<bool, Error> {
+        if self.store.is_queue_paused()? {
+            return Ok(false);
+        }
         let Some(id) = self.store.next_in_queue()? else {
             return Ok(false);
         };
@@ -322,6 +347,12 @@ impl Coordinator {
         Ok(row.promotion.is_some() || self.store.has_measured(row.id)?)
     }
 
+    /// Why an experiment whose sitting was cut off waits.
+    pub(crate) fn why_queued(&self) -> Option<String> {
+        self.is_ending()
+            .then(|| "goes on after the coordinator's next start".to_owned())
+    }
+
     fn sit(
         &self,
         row: &ExperimentRow,
@@ -346,8 +377,11 @@ impl Coordinator {
                 ..Progress::default()
             },
         });
-        // An end, or a stop, that was asked for just before had nobody to tell.
-        if self.is_ending() || self.store.experiment(id)?.wish == Some(Wish::Stop) {
+        // An end, a rollback or a stop that was asked for just before had nobody to tell.
+        if self.is_ending()
+            || self.is_rolling_back()
+            || self.store.experiment(id)?.wish == Some(Wish::Stop)
+        {
             interrupt.raise(SIGTERM);
         }
         if spec.continuous.is_some() {
@@ -362,12 +396,19 @@ impl Coordinator {
         if let Some(error @ TunerError::Ledger(_)) = error {
             return Err(Error::Unavailable(error.to_string()));
         }
-        let is_stopped = self.store.experiment(id)?.wish == Some(Wish::Stop);
+        let wish = self.store.experiment(id)?.wish;
+        let is_stopped = wish == Some(Wish::Stop);
         report.evaluations.clear();
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
         }
-        let (state, message) = end_of(&mut report, error.as_ref(), is_stopped);
+        let (mut state, mut message) = end_of(&mut report, error.as_ref(), is_stopped);
+        match state {
+            State::Queued => message = self.why_queued(),
+            // Its user has not paused it, but the queue.
+            State::Paused if wish != Some(Wish::Pause) => state = State::Queued,
+            _ => {}
+        }
         report.keep_verified(&row.report);
         self.store.sat(id, state, message.as_deref(), &report)?;
         if restored.is_complete() {
@@ -405,10 +446,7 @@ pub(crate) fn end_of(
         (None, Some(_), _) => {
             report.interrupted = None;
             report.sentence.clear();
-            (
-                State::Queued,
-                Some("goes on after the coordinator's next start".into()),
-            )
+            (State::Queued, None)
         }
         (None, None, true) => {
             report.sentence.clear();

@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tuner::evaluation::Block;
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
-use tuner::report::{EvaluationRecord, Report};
+use tuner::report::Report;
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, NewExperiment, State};
+use crate::store::{ExperimentRow, NewExperiment, Once, State};
 
 impl Coordinator {
     /// The whole report of an experiment, with every block.
@@ -18,19 +17,11 @@ impl Coordinator {
     /// [`Error::NotFound`], [`Error::Unavailable`].
     pub fn export(&self, id: i64) -> Result<Report, Error> {
         let row = self.store.experiment(id)?;
-        let mut blocks: BTreeMap<usize, Vec<Block>> = BTreeMap::new();
-        for (evaluation, block) in self.store.blocks(id)? {
-            blocks.entry(evaluation).or_default().push(block);
-        }
-        let rows = self.store.evaluations(id, 1)?.into_iter();
-        let ended = rows.filter(|row| !row.is_running);
+        let mut rows = self.store.evaluations(id, 1)?;
+        self.store.fill_blocks(id, &mut rows)?;
+        let ended = rows.into_iter().filter(|row| !row.is_running);
         let mut report = self.with_runs(&row)?;
-        report.evaluations = ended
-            .map(|row| EvaluationRecord {
-                blocks: blocks.remove(&row.record.number).unwrap_or_default(),
-                ..row.record
-            })
-            .collect();
+        report.evaluations = ended.map(|row| row.record).collect();
         report.spec = row.spec;
         Ok(report)
     }
@@ -64,7 +55,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::Invalid`] for one that contradicts itself; [`Error::Unavailable`].
-    pub fn import(&self, mut report: Report) -> Result<i64, Error> {
+    pub fn import(&self, mut report: Report, once: Option<Once>) -> Result<i64, Error> {
         let mut numbers = BTreeSet::new();
         for record in &report.evaluations {
             if record.number == 0 || !numbers.insert(record.number) {
@@ -120,6 +111,7 @@ impl Coordinator {
             parent: None,
             report,
             state: State::Stopped,
+            once,
         })?;
         self.store.import(id, &evaluations)?;
         if !plan.is_empty() {

@@ -19,6 +19,8 @@ mod coordinator;
 mod error;
 mod exchange;
 mod remote;
+mod reserve;
+mod rollback;
 mod sitting;
 pub mod store;
 mod table;

@@ -202,6 +202,17 @@ impl<'a> RemoteSitting<'a> {
     fn look(&mut self) -> Result<Next, Error> {
         let store = &self.coordinator.store;
         let row = store.experiment(self.id)?;
+        // What somebody has begun comes to its end; nothing else is given out.
+        if store.is_queue_paused()? && row.wish != Some(Wish::Stop) {
+            let mut assigned = store.assignments(self.id)?;
+            if assigned.iter().any(|it| it.attempt == 0) {
+                store.withdraw_unclaimed(self.id, 0)?;
+                store.withdraw_unclaimed(self.id, row.verification)?;
+                assigned = store.assignments(self.id)?;
+            }
+            self.take(&assigned)?;
+            return Ok(Next::Wait);
+        }
         if row.wish == Some(Wish::Stop) {
             store.withdraw_all(self.id, "with its experiment")?;
             let mut report = row.report;
@@ -540,7 +551,7 @@ workers = { at_once = 2 }
             Coordinator::new(store, dir.path()).with_workers(Duration::from_millis(200));
         assert!(coordinator.store.try_lock().unwrap());
         let id = coordinator
-            .create(SPEC, &dir.path().join("simulated.toml"))
+            .create(SPEC, &dir.path().join("simulated.toml"), None)
             .unwrap();
         let (row, spec) = coordinator.begin_remote(id).unwrap().unwrap();
         let sitting = RemoteSitting::new(&coordinator, &row, &spec, &NoBus).unwrap();

@@ -1,5 +1,7 @@
 //! The store as the ledger of one sitting of an experiment.
 
+use std::time::{Duration, Instant};
+
 use bayes_opt::Configuration;
 use tuner::TunerError;
 use tuner::continuous::{Alert, Task, ask};
@@ -21,6 +23,8 @@ pub(crate) struct Sitting<'a> {
     number: Option<usize>,
     /// The search of a continuous experiment.
     task: Option<Task>,
+    /// When that search makes room. A clock that is set back does not move it.
+    until: Option<Instant>,
 }
 
 impl<'a> Sitting<'a> {
@@ -31,13 +35,17 @@ impl<'a> Sitting<'a> {
             offered: None,
             number: None,
             task: None,
+            until: None,
         }
     }
 
     /// The ledger of one search of a continuous experiment.
     pub(crate) fn of_task(coordinator: &'a Coordinator, id: i64, task: Task) -> Self {
+        let left = task.until.duration_since(jiff::Timestamp::now());
+        let left = Duration::try_from(left).unwrap_or_default();
         Self {
             task: Some(task),
+            until: Instant::now().checked_add(left),
             ..Self::new(coordinator, id)
         }
     }
@@ -45,7 +53,8 @@ impl<'a> Sitting<'a> {
     /// A search of a continuous experiment has to make room: for a round, for the end of the hours, for an alert.
     fn must_pause(&self) -> bool {
         self.task.as_ref().is_some_and(|task| {
-            jiff::Timestamp::now() >= task.until
+            self.until.is_some_and(|until| Instant::now() >= until)
+                || jiff::Timestamp::now() >= task.until
                 || task
                     .alert
                     .as_ref()
@@ -121,7 +130,10 @@ impl<'a> Sitting<'a> {
             } else {
                 record.outcome = Outcome::Failed;
                 record.failure = Some(Failure::Lost);
-                record.reason = Some("the coordinator ended while it was measured".into());
+                record.reason = Some(match self.coordinator.is_ending() {
+                    true => "the coordinator ended while it was measured".into(),
+                    false => "a rollback interrupted it".into(),
+                });
             }
         }
         Ok(record)
@@ -162,7 +174,7 @@ impl<'a> Sitting<'a> {
         Ok(ledger::Wish {
             budget: Some(budget),
             queued: self.offered.clone(),
-            pause: row.wish == Some(Wish::Pause) || self.must_pause(),
+            pause: row.wish == Some(Wish::Pause) || store.is_queue_paused()? || self.must_pause(),
         })
     }
 }

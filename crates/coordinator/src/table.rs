@@ -1,6 +1,7 @@
 //! The evaluations of an experiment as a table, in CSV and in Parquet: one a row, with a column for each parameter and each
 //! constraint's excess.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bayes_opt::Value;
@@ -10,6 +11,7 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
+use tuner::evaluation::Block;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{ParameterType, Spec};
 
@@ -103,7 +105,58 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
         };
         columns.push(column(&format!("excess of {constraint}"), reals(&excess)));
     }
+    let blocks = rows.iter().flat_map(|row| &row.record.blocks);
+    let metrics: BTreeSet<&String> = blocks
+        .flat_map(|block| block.control.keys().chain(block.experiment.keys()))
+        .collect();
+    for metric in metrics {
+        for (side, of) in [("control", control as Side), ("experiment", experiment as Side)] {
+            let name = format!("{metric} of {side}{}", in_brackets(unit(metric)));
+            let mean = |record: &EvaluationRecord| mean_of(&record.blocks, of, metric);
+            columns.push(column(&name, reals(&mean)));
+        }
+    }
     columns
+}
+
+/// One side of a block.
+type Side = fn(&Block) -> &BTreeMap<String, f64>;
+
+fn control(block: &Block) -> &BTreeMap<String, f64> {
+    &block.control
+}
+
+fn experiment(block: &Block) -> &BTreeMap<String, f64> {
+    &block.experiment
+}
+
+/// The mean of a metric over the blocks that have it.
+fn mean_of(blocks: &[Block], side: Side, metric: &str) -> Option<f64> {
+    let values: Vec<f64> = blocks
+        .iter()
+        .filter_map(|block| side(block).get(metric).copied())
+        .collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+fn in_brackets(unit: Option<&str>) -> String {
+    unit.map_or_else(String::new, |unit| format!(" [{unit}]"))
+}
+
+/// The unit of a metric, which stands at the end of its name.
+fn unit(metric: &str) -> Option<&'static str> {
+    let units = [
+        ("_per_s", "1/s"),
+        ("_per_request", "per request"),
+        ("_us", "us"),
+        ("_ms", "ms"),
+        ("_s", "s"),
+        ("_bytes", "bytes"),
+        ("_j", "J"),
+    ];
+    let mut units = units.into_iter();
+    let found = units.find(|(ending, _)| metric.ends_with(ending));
+    found.map(|(_, unit)| unit)
 }
 
 impl Cells {
@@ -271,6 +324,7 @@ mod tests {
                 duration_s: 1.5,
                 own_cpu_s: 0.0,
                 host: None,
+                output: None,
             },
         };
         let measured = Measurement {

@@ -91,6 +91,7 @@ fn failing(order: &Order) -> Measured {
     Measured {
         blocks: measured.blocks,
         host: Some("bad".into()),
+        output: None,
         ..Measured::failed("the load failed".into())
     }
 }
@@ -215,7 +216,11 @@ fn orders_delivered_twice_are_measured_into_one_result() {
     queue.copies.store(2, Ordering::Relaxed);
     with_workers(4, &queue, |coordinator| {
         let path = Path::new("/tmp/simulated.json");
-        let create = |_| coordinator.create(&spec("random", 12, 4), path).unwrap();
+        let create = |_| {
+            coordinator
+                .create(&spec("random", 12, 4), path, None)
+                .unwrap()
+        };
         let made: Vec<i64> = (0..3).map(create).collect();
         for id in &made {
             wait_for(coordinator, *id, State::Done);
@@ -238,7 +243,11 @@ fn a_queue_that_was_away_gets_what_it_missed() {
     queue.is_down.store(true, Ordering::Relaxed);
     with_workers(2, &queue, |coordinator| {
         let id = coordinator
-            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .create(
+                &spec("random", 4, 2),
+                Path::new("/tmp/simulated.json"),
+                None,
+            )
             .unwrap();
         let end = Instant::now() + Duration::from_secs(20);
         let message = || {
@@ -265,7 +274,11 @@ fn an_evaluation_that_is_killed_ends_at_once_and_its_result_is_refused() {
     let queue = Queue::default();
     with_workers(0, &queue, |coordinator| {
         let id = coordinator
-            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .create(
+                &spec("random", 4, 2),
+                Path::new("/tmp/simulated.json"),
+                None,
+            )
             .unwrap();
         let order = order_of(&queue);
         let ticket = order.ticket;
@@ -353,7 +366,11 @@ fn a_result_that_is_brought_again_was_taken() {
     let queue = Queue::default();
     with_workers(0, &queue, |coordinator| {
         coordinator
-            .create(&spec("random", 4, 1), Path::new("/tmp/simulated.json"))
+            .create(
+                &spec("random", 4, 1),
+                Path::new("/tmp/simulated.json"),
+                None,
+            )
             .unwrap();
         let order = order_of(&queue);
         claim(coordinator, &order, "w");
@@ -371,7 +388,11 @@ fn a_pause_waits_for_what_is_measured_only() {
     let queue = Queue::default();
     with_workers(0, &queue, |coordinator| {
         let id = coordinator
-            .create(&spec("random", 6, 4), Path::new("/tmp/simulated.json"))
+            .create(
+                &spec("random", 6, 4),
+                Path::new("/tmp/simulated.json"),
+                None,
+            )
             .unwrap();
         let first = order_of(&queue);
         std::thread::sleep(Duration::from_millis(100));
@@ -416,7 +437,11 @@ fn what_ends_with_its_experiment_is_measured_again_and_costs_nothing() {
     let queue = Queue::default();
     with_workers(0, &queue, |coordinator| {
         let id = coordinator
-            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .create(
+                &spec("random", 4, 2),
+                Path::new("/tmp/simulated.json"),
+                None,
+            )
             .unwrap();
         let asked = order_of(&queue).assignment.arm.configuration;
         coordinator.stop(id).unwrap();
@@ -451,7 +476,11 @@ fn a_host_that_fails_midway_costs_the_others_nothing() {
         with_worker(coordinator, &queue, "good", slow, || {
             with_worker(coordinator, &queue, "bad", failing, || {
                 let id = coordinator
-                    .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+                    .create(
+                        &spec("random", 4, 2),
+                        Path::new("/tmp/simulated.json"),
+                        None,
+                    )
                     .unwrap();
                 let end = Instant::now() + Duration::from_secs(20);
                 let evaluations = || coordinator.store().evaluations(id, 1).unwrap();
@@ -514,7 +543,11 @@ fn a_second_worker_of_a_name_is_refused_while_the_first_lives() {
         assert_eq!(greet("a", 5), "");
         assert_eq!(coordinator.workers().complaints().len(), 1, "it stays");
         let id = coordinator
-            .create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"))
+            .create(
+                &spec("random", 4, 2),
+                Path::new("/tmp/simulated.json"),
+                None,
+            )
             .unwrap();
         let message = || coordinator.store().experiment(id).unwrap().message;
         while message().as_ref() != Some(complaint) {

@@ -7,7 +7,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 async function read(url) {
   const response = await fetch(url);
   const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
+  if (!response.ok) throw new Error(answer.detail);
   return answer;
 }
 
@@ -281,6 +281,10 @@ async function map(id, points, unit) {
     context.fillStyle = shade((score - low) / (high - low || 1));
     context.fillRect(left + i * width, 10 + (pair.y.length - 1 - j) * height, width + 1, height + 1);
   }));
+  const isDoubtful = pair.feasible.map((row) => row.map((probability) => probability < 0.5));
+  isDoubtful.forEach((row, i) => row.forEach((is, j) => {
+    if (is) hatch(context, left + i * width, 10 + (pair.y.length - 1 - j) * height, width, height);
+  }));
   evaluated(context, points, pair, [x, y], [left, width, height]);
   context.fillStyle = ink("--ink");
   context.font = "13px system-ui, sans-serif";
@@ -292,7 +296,28 @@ async function map(id, points, unit) {
   context.textAlign = "right";
   pair.y.forEach((value, j) => { if (j % step(pair.y.length) === 0) context.fillText(text(value), left - 8, 14 + (pair.y.length - 0.5 - j) * height); });
   const ends = [unit.of(low), unit.of(high)].map((value) => value.toPrecision(3));
-  caption.textContent = `The model's mean of ${unit.name}, from ${ends[0]} (best, blue) to ${ends[1]} (worst, red); ${y} upwards. Dots are evaluations, crosses those without a value.`;
+  const doubt = isDoubtful.flat().some((is) => is) ? " Hatched: a configuration there probably crashes or breaks a constraint." : "";
+  caption.textContent = `The model's mean of ${unit.name}, from ${ends[0]} (best, blue) to ${ends[1]} (worst, red); ${y} upwards. Dots are evaluations, crosses those without a value.${doubt}`;
+}
+
+/** Lines across a cell of the map. */
+function hatch(context, left, top, width, height) {
+  context.save();
+  context.beginPath();
+  context.rect(left, top, width, height);
+  context.clip();
+  context.strokeStyle = ink("--ink");
+  context.globalAlpha = 0.55;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  // All cells share one grid of lines, so that they meet.
+  const first = Math.floor((left + top) / 8) * 8;
+  for (let sum = first; sum <= left + top + width + height; sum += 8) {
+    context.moveTo(sum - top, top);
+    context.lineTo(sum - top - height, top + height);
+  }
+  context.stroke();
+  context.restore();
 }
 
 /** Where a value lies among the values of the map, counted in cells. */

@@ -20,7 +20,7 @@ async function change(method, url, body) {
     const text = await response.text();
     const answer = text ? JSON.parse(text) : {};
     if (response.ok) return answer;
-    complain(answer.line ? `line ${answer.line}: ${answer.key}: ${answer.error}` : answer.error || response.statusText);
+    complain(answer.line ? `line ${answer.line}: ${answer.key}: ${answer.detail}` : answer.detail || response.statusText);
   } catch (error) {
     complain(`The server does not answer: ${error.message}`);
   }
@@ -90,14 +90,43 @@ async function refresh() {
   if (isStale) { isStale = false; setTimeout(refresh, 1000); }
 }
 
-if (document.querySelector("[data-live]")) {
-  const source = new EventSource("/api/v1/events");
-  let isFirst = true;
-  source.addEventListener("changed", (event) => {
-    const state = JSON.parse(event.data);
-    if (!isFirst || state.trouble) refresh();
-    isFirst = false;
-  });
-  source.onerror = () => { isFirst = false; };
-  addEventListener("pagehide", () => source.close());
+/** Something changed on the server, as all tabs of a browser are told by one stream. */
+function changed(isFirst, state) {
+  if (!isFirst || state.trouble) refresh();
 }
+
+if (document.querySelector("[data-live]")) {
+  if ("SharedWorker" in window) {
+    // A browser opens six connections to a host over HTTP/1.1: with a stream for each tab, the seventh would hang.
+    const worker = new SharedWorker("/assets/events.js");
+    let isFirst = true;
+    worker.port.onmessage = (event) => {
+      if (event.data.state) changed(isFirst, event.data.state);
+      isFirst = false;
+    };
+    worker.port.start();
+    addEventListener("pagehide", () => worker.port.postMessage("bye"));
+    // Out of the browser's cache of pages, this tab listens again.
+    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  } else {
+    // No stream at all: a few small requests hold up no other tab.
+    let seen;
+    setInterval(async () => {
+      if (document.hidden) return;
+      try {
+        const text = await (await fetch("/api/v1/status")).text();
+        if (seen !== undefined && text !== seen) refresh();
+        seen = text;
+      } catch { /* The next one may be answered. */ }
+    }, 3000);
+  }
+}
+
+document.getElementById("sign-out")?.addEventListener("click", async () => {
+  try {
+    await fetch("/logout", { method: "POST", headers: { "x-slackline-csrf": csrf }, redirect: "manual" });
+    location.href = "/login";
+  } catch (error) {
+    complain(`The server does not answer: ${error.message}`);
+  }
+});

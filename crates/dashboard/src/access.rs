@@ -1,31 +1,44 @@
-//! Who may do what: two tokens, one for reading and one for everything, in a file that only its owner can read.
+//! Who may do what.
 //!
-//! A program sends its token as `Authorization: Bearer …`. A browser opens a page once with `?token=…` or signs in on a
-//! form; from then on a cookie holds it, which scripts cannot read and other sites cannot send (`HttpOnly`,
-//! `SameSite=Strict`), and every change needs a second secret that only our own pages know, in a header
-//! (OWASP Cross-Site Request Forgery Prevention, "custom request headers"). The `Host` must be one of ours, so that no
+//! A program sends a token as `Authorization: Bearer …`. A browser signs in on a form, or opens a page
+//! once with `?token=…`; from then on a cookie holds a session (see [`crate::sessions`]), which scripts
+//! cannot read (`HttpOnly`). Every change by a session needs a second secret that only our own pages
+//! know, in a header (OWASP Cross-Site Request Forgery Prevention, "custom request headers"). A reverse
+//! proxy that the server trusts may name the user instead. The `Host` must be one of ours, so that no
 //! other name can be pointed at this address (DNS rebinding).
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
-use crate::reply::Refusal;
+use crate::audit::{Detail, Entry};
+use crate::connections::Peer;
+use crate::limits::{self, Client};
+use crate::reply::{Refusal, wants_page};
 use crate::server::App;
+use crate::sessions::AGE_MAX;
+use crate::tokens::{digest, random_hex};
+use crate::web::{cookie_name, local_path, without_token};
 
 /// The header that carries the second secret of a change made from a page.
 const CSRF_HEADER: &str = "x-slackline-csrf";
 
+/// The names of the two tokens of `serve.json`: that for everything and that for looking.
+pub(crate) const BUILT_IN: [&str; 2] = ["owner", "reader"];
+
 /// What a token admits to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Looking.
     Read,
@@ -33,7 +46,16 @@ pub enum Role {
     Write,
 }
 
-/// The tokens, and the names under which the server may be called.
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
+}
+
+/// The tokens of the state directory, and the names under which the server may be called.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Access {
     /// Admits to everything.
@@ -47,7 +69,7 @@ pub struct Access {
     pub names: Vec<String>,
 }
 
-/// The file of the tokens cannot be read or written.
+/// A file of tokens cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct AccessError {
@@ -76,83 +98,181 @@ impl Access {
         serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
     }
 
-    /// The tokens of the state directory, made where there are none, and written down with the address.
+    /// The tokens of the state directory, made where there are none. Nothing is written down: see
+    /// [`write`](Self::write).
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// The file cannot be read.
     pub fn at(state_dir: &Path, address: &str, names: &[String]) -> Result<Self, AccessError> {
-        let path = Self::file(state_dir);
-        let failed = |message: String| AccessError {
-            path: path.clone(),
-            message,
+        let earlier = match Self::file(state_dir).exists() {
+            true => Some(Self::read(state_dir)?),
+            false => None,
         };
-        let earlier = if path.exists() {
-            Some(Self::read(state_dir)?)
-        } else {
-            None
-        };
-        let token = || {
-            rand::random::<[u8; 32]>()
-                .map(|byte| format!("{byte:02x}"))
-                .concat()
-        };
-        let access = Self {
-            write_token: earlier
-                .as_ref()
-                .map_or_else(token, |access| access.write_token.clone()),
-            read_token: earlier
-                .as_ref()
-                .map_or_else(token, |access| access.read_token.clone()),
+        let earlier = earlier.map(|access| (access.write_token, access.read_token));
+        let (write_token, read_token) = earlier.unwrap_or_else(|| (random_hex(), random_hex()));
+        Ok(Self {
+            write_token,
+            read_token,
             address: address.to_owned(),
             names: names.to_vec(),
-        };
-        serde_json::to_vec_pretty(&access)
-            .map_err(std::io::Error::from)
-            .and_then(|text| host::replace_private(&path, &text))
-            .map_err(|error| failed(error.to_string()))?;
-        Ok(access)
+        })
     }
 
-    /// What a token admits to. Digests are compared, whose bytes tell a guesser nothing about the token's.
-    fn role(&self, token: &str) -> Option<Role> {
-        let given = Sha256::digest(token.as_bytes());
-        let is = |ours: &str| Sha256::digest(ours.as_bytes()) == given;
-        if is(&self.write_token) {
-            Some(Role::Write)
-        } else if is(&self.read_token) {
-            Some(Role::Read)
+    /// Writes the tokens and the address down for the command line. Only one server of a state directory
+    /// may do so: the one that commands are to reach.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, state_dir: &Path) -> Result<(), AccessError> {
+        let path = Self::file(state_dir);
+        serde_json::to_vec_pretty(self)
+            .map_err(std::io::Error::from)
+            .and_then(|text| host::replace_private(&path, &text))
+            .map_err(|error| AccessError {
+                path,
+                message: error.to_string(),
+            })
+    }
+
+    /// The name and role of a token of `serve.json`, by its digest.
+    fn built_in(&self, given: &str) -> Option<(&'static str, Role)> {
+        let [owner, reader] = BUILT_IN;
+        if digest(&self.write_token) == given {
+            Some((owner, Role::Write))
+        } else if digest(&self.read_token) == given {
+            Some((reader, Role::Read))
         } else {
             None
         }
     }
 
-    /// Whether the server may be called so; a port does not matter.
+    /// Whether the server may be called so. Neither a port nor upper case matters.
     fn is_ours(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => host,
+            _ => host.as_str(),
         };
         let own = self.address.rsplit_once(':').map_or("", |(name, _)| name);
         matches!(name, "localhost" | "127.0.0.1" | "[::1]")
             || name == own
-            || self.names.iter().any(|ours| ours == name)
+            || self
+                .names
+                .iter()
+                .any(|ours| ours.eq_ignore_ascii_case(name))
     }
 }
 
-/// The second secret of a change made from a page.
-fn csrf_of(token: &str) -> String {
-    let digest = Sha256::digest(format!("slackline csrf {token}").as_bytes());
-    digest[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+/// A reverse proxy that names the user.
+#[derive(Clone, Debug, Default)]
+pub struct Proxy {
+    /// Addresses whose headers are believed.
+    pub trusted: Vec<IpAddr>,
+    /// The header that holds the user's name, such as `X-Forwarded-User`; none, and nobody signs in so.
+    pub user_header: Option<String>,
+    /// Users that may change things; the others look.
+    pub writers: Vec<String>,
+}
+
+impl Proxy {
+    fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted.contains(&peer.to_canonical())
+    }
+
+    /// The client's address: the last one that a trusted proxy names and that is none itself.
+    fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+        if !self.trusts(peer) {
+            return peer.to_canonical();
+        }
+        let named = headers.get_all("x-forwarded-for").iter();
+        let named = named.filter_map(|value| value.to_str().ok());
+        let named = named.flat_map(|value| value.split(','));
+        let mut addresses: Vec<IpAddr> =
+            named.filter_map(|text| text.trim().parse().ok()).collect();
+        while let Some(address) = addresses.pop() {
+            if !self.trusts(address) {
+                return address.to_canonical();
+            }
+        }
+        peer.to_canonical()
+    }
+
+    /// The browser speaks TLS with a trusted proxy.
+    fn is_https(&self, peer: IpAddr, headers: &HeaderMap) -> bool {
+        self.trusts(peer)
+            && header(headers, "x-forwarded-proto")
+                .is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"))
+    }
+
+    fn user(&self, peer: IpAddr, headers: &HeaderMap) -> Option<(String, Role)> {
+        let name = header(headers, self.user_header.as_deref()?)?.trim();
+        if !self.trusts(peer) || !tuner::spec::is_line(name) {
+            return None;
+        }
+        let may_write = self.writers.iter().any(|writer| writer == name);
+        let role = if may_write { Role::Write } else { Role::Read };
+        Some((name.to_owned(), role))
+    }
 }
 
 /// Who asks, for the pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Visitor {
     pub(crate) role: Role,
+    /// The second secret of a change; empty for a program.
     pub(crate) csrf: String,
+    pub(crate) name: String,
+    /// It is a session, which can be ended.
+    pub(crate) may_sign_out: bool,
+}
+
+/// Where a request comes from and how its sender reaches us.
+pub(crate) struct Origin {
+    client: IpAddr,
+    is_https: bool,
+    host: String,
+}
+
+impl Origin {
+    pub(crate) fn of(app: &App, request: &Request) -> Self {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+        let peer = peer.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+        let headers = request.headers();
+        Self {
+            client: app.proxy.client(peer, headers),
+            is_https: app.proxy.is_https(peer, headers),
+            host: header(headers, HOST.as_str())
+                .unwrap_or_default()
+                .to_owned(),
+        }
+    }
+
+    fn cookie_name(&self) -> String {
+        cookie_name(&self.host, self.is_https)
+    }
+
+    /// The session's cookie; an empty secret takes it away.
+    fn cookie(&self, secret: &str) -> Option<HeaderValue> {
+        let age_s = if secret.is_empty() {
+            0
+        } else {
+            AGE_MAX.as_secs()
+        };
+        let secure = if self.is_https { "; Secure" } else { "" };
+        let name = self.cookie_name();
+        let cookie =
+            format!("{name}={secret}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age_s}{secure}");
+        HeaderValue::from_str(&cookie).ok()
+    }
+}
+
+/// How a request is admitted.
+struct Identity {
+    visitor: Visitor,
+    /// A browser sends the credentials by itself, so a change needs the second secret.
+    is_ambient: bool,
+    /// The session's next secret.
+    renewed: Option<String>,
 }
 
 /// Lets a request through if its sender may make it.
@@ -161,97 +281,253 @@ pub(crate) async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let access = &app.access;
-    let headers = request.headers();
-    let host = header(headers, HOST.as_str()).unwrap_or_default();
-    if !access.is_ours(host) {
-        return Refusal::new(
-            StatusCode::MISDIRECTED_REQUEST,
-            "this is not the name of this server",
-        )
-        .into_response();
-    }
     let path = request.uri().path().to_owned();
-    if path == "/login" || path.starts_with("/assets/") {
+    let origin = Origin::of(&app, &request);
+    let now = Instant::now();
+    if matches!(path.as_str(), "/healthz" | "/readyz") {
+        return match app.buckets.take(Client::at(origin.client), now) {
+            true => next.run(request).await,
+            false => limits::too_many(),
+        };
+    }
+    if !app.access.is_ours(&origin.host) {
+        let why = "this is not the name of this server; start it with --name to add one";
+        return Refusal::new(StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    }
+    if path.starts_with("/assets/") {
         return next.run(request).await;
     }
     let is_for_people = !path.starts_with("/api/") && path != "/metrics";
-    // The first visit: the token moves from the address to a cookie.
-    let query = request.uri().query().unwrap_or_default();
-    let in_query = query
-        .split('&')
-        .find_map(|pair| pair.strip_prefix("token="));
-    if let Some(token) = in_query
-        && is_for_people
-        && request.method() == Method::GET
-    {
-        return match access.role(token) {
-            Some(_) => signed_in(token, &path),
-            None => see_login(),
-        };
+    if is_for_people && *request.method() == Method::GET {
+        // The first visit: the token moves from the address to a session.
+        let (token, rest) = without_token(request.uri().query().unwrap_or_default());
+        if let Some(token) = token {
+            let to = local_path(&match rest.is_empty() {
+                true => path,
+                false => format!("{path}?{rest}"),
+            });
+            return sign_in_with(&app, &origin, &token, &to).unwrap_or_else(|| see_login(&to));
+        }
     }
-    let bearer =
-        header(headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
-    let (token, is_cookie) = match (bearer, cookie(headers)) {
-        (Some(token), _) => (token.to_owned(), false),
-        (None, Some(token)) => (token, true),
-        (None, None) => (String::new(), false),
+    let identity = identify(&app, &origin, &request);
+    let bucket = match &identity {
+        Some(identity) => Client::Named(identity.visitor.name.clone()),
+        None => Client::at(origin.client),
     };
-    let Some(role) = access.role(&token) else {
-        return if is_for_people {
-            see_login()
-        } else {
-            unauthorised()
-        };
-    };
+    if !app.buckets.take(bucket, now) {
+        return limits::too_many();
+    }
+    if path == "/login" {
+        if let Some(identity) = identity {
+            request.extensions_mut().insert(identity.visitor);
+        }
+        return next.run(request).await;
+    }
     let is_change = !matches!(
         *request.method(),
         Method::GET | Method::HEAD | Method::OPTIONS
     );
-    if is_change && role < Role::Write {
-        return Refusal::new(StatusCode::FORBIDDEN, "this token only admits to looking")
-            .into_response();
+    if is_change && let Some(refusal) = forged(&request, &origin, identity.as_ref()) {
+        return refuse(&app, &origin, identity.as_ref(), refusal);
     }
-    let csrf = csrf_of(&token);
-    if is_change && is_cookie {
-        let origin = header(headers, ORIGIN.as_str())
-            .map(|origin| origin.split("//").last().unwrap_or(origin));
-        let is_same_origin = origin.is_none_or(|origin| origin == host);
-        if header(headers, CSRF_HEADER) != Some(csrf.as_str()) || !is_same_origin {
-            return Refusal::new(
-                StatusCode::FORBIDDEN,
-                "the change was not made from one of our pages",
-            )
-            .into_response();
+    let Some(identity) = identity else {
+        if is_for_people && (wants_page(request.headers()) || !is_change) {
+            return see_login(request.uri().path_and_query().map_or("/", |it| it.as_str()));
         }
+        return refuse(&app, &origin, None, unauthorised());
+    };
+    if is_change && identity.visitor.role < Role::Write && path != "/logout" {
+        let why = "this token only admits to looking";
+        let refusal = Refusal::new(StatusCode::FORBIDDEN, why);
+        return refuse(&app, &origin, Some(&identity), refusal);
     }
-    request.extensions_mut().insert(Visitor { role, csrf });
-    next.run(request).await
+    let (renewed, visitor) = (identity.renewed, identity.visitor);
+    let entry = is_change.then(|| entry_of(&request, &visitor, &origin));
+    request.extensions_mut().insert(visitor);
+    let mut response = next.run(request).await;
+    if let Some(cookie) = renewed.and_then(|secret| origin.cookie(&secret)) {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
+    if let Some(Some(entry)) = entry {
+        note(&app, entry, &response);
+    }
+    response
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+/// Who sends a request: by a token, a session, or the word of a proxy.
+fn identify(app: &App, origin: &Origin, request: &Request) -> Option<Identity> {
+    let headers = request.headers();
+    if let Some(token) = bearer(headers) {
+        let (name, role) = app.token(&digest(token))?;
+        let visitor = Visitor {
+            role,
+            csrf: String::new(),
+            name,
+            may_sign_out: false,
+        };
+        return Some(Identity {
+            visitor,
+            is_ambient: false,
+            renewed: None,
+        });
+    }
+    if let Some(secret) = cookie(headers, &origin.cookie_name()) {
+        let may_renew = *request.method() == Method::GET && wants_page(headers);
+        if let Some(admitted) = app.sessions.admit(&secret, may_renew, Timestamp::now()) {
+            let (name, role) = app.token(&admitted.token)?;
+            let visitor = Visitor {
+                role,
+                csrf: admitted.csrf,
+                name,
+                may_sign_out: true,
+            };
+            return Some(Identity {
+                visitor,
+                is_ambient: true,
+                renewed: admitted.renewed,
+            });
+        }
+    }
+    let peer = request.extensions().get::<Peer>()?.0.ip();
+    let (name, role) = app.proxy.user(peer, headers)?;
+    let csrf = digest(&format!("csrf {} {name}", app.access.write_token));
+    let visitor = Visitor {
+        role,
+        csrf,
+        name,
+        may_sign_out: false,
+    };
+    Some(Identity {
+        visitor,
+        is_ambient: true,
+        renewed: None,
+    })
+}
+
+/// Why a change was not made from one of our pages, where a browser may have been made to send it.
+fn forged(request: &Request, origin: &Origin, identity: Option<&Identity>) -> Option<Refusal> {
+    let headers = request.headers();
+    let is_of_browser = match identity {
+        Some(identity) => identity.is_ambient,
+        None => bearer(headers).is_none() && headers.contains_key(COOKIE),
+    };
+    let has_secret = identity.is_some_and(|identity| {
+        let given = header(headers, CSRF_HEADER).unwrap_or_default();
+        digest(given) == digest(&identity.visitor.csrf)
+    });
+    let is_forged = is_of_browser && !(has_secret && is_same_origin(headers, &origin.host));
+    is_forged.then(|| {
+        let why = "the change was not made from one of our pages: load the page again";
+        Refusal::new(StatusCode::FORBIDDEN, why)
+    })
+}
+
+fn is_same_origin(headers: &HeaderMap, host: &str) -> bool {
+    let origin = header(headers, ORIGIN.as_str());
+    origin.is_none_or(|origin| {
+        let name = origin.split_once("://").map_or(origin, |(_, name)| name);
+        name.eq_ignore_ascii_case(host)
+    })
+}
+
+/// Refuses a request and writes it down, as far as the client's rate allows.
+fn refuse(app: &App, origin: &Origin, identity: Option<&Identity>, refusal: Refusal) -> Response {
+    if app.noted.take(Client::at(origin.client), Instant::now()) {
+        let who = identity.map(|identity| identity.visitor.name.as_str());
+        app.audit.note(Entry {
+            refusal: Some(refusal.text().to_owned()),
+            ..Entry::new(
+                "refused",
+                who,
+                Some(origin.client),
+                refusal.status().as_u16(),
+            )
+        });
+    }
+    let is_unknown = refusal.status() == StatusCode::UNAUTHORIZED;
+    let mut response = refusal.into_response();
+    if is_unknown {
+        let headers = response.headers_mut();
+        headers.insert("www-authenticate", HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// The audit log's entry of a change; none of a check, which changes nothing.
+fn entry_of(request: &Request, visitor: &Visitor, origin: &Origin) -> Option<Entry> {
+    let matched = request.extensions().get::<MatchedPath>()?.as_str();
+    let action = crate::openapi::operation(request.method(), matched)?;
+    if action == "check" {
+        return None;
+    }
+    let mut parts = request
+        .uri()
+        .path()
+        .split('/')
+        .skip_while(|part| *part != "experiments");
+    let mut entry = Entry::new(action, Some(&visitor.name), Some(origin.client), 0);
+    entry.experiment = parts.nth(1).and_then(|id| id.parse().ok());
+    entry.evaluation = parts.nth(1).and_then(|number| number.parse().ok());
+    Some(entry)
+}
+
+fn note(app: &App, mut entry: Entry, response: &Response) {
+    entry.status = response.status().as_u16();
+    entry.refusal = Refusal::of(response).map(|refusal| refusal.text().to_owned());
+    let detail = response.extensions().get::<Detail>();
+    entry.detail = detail.map(|detail| detail.0.clone());
+    app.audit.note(entry);
+}
+
+pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-fn cookie(headers: &HeaderMap) -> Option<String> {
+/// The token of an `Authorization` header, whose scheme may be written in any case (RFC 9110, 11.1).
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = header(headers, AUTHORIZATION.as_str())?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     let all = headers.get_all(COOKIE).iter();
-    let pairs = all
+    let mut pairs = all
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'));
-    pairs
-        .filter_map(|pair| pair.trim().strip_prefix("slackline="))
-        .map(str::to_owned)
-        .next()
+    pairs.find_map(|pair| {
+        let (key, value) = pair.trim().split_once('=')?;
+        (key == name).then(|| value.to_owned())
+    })
 }
 
-/// Sends the browser on, with the token in a cookie.
-fn signed_in(token: &str, path: &str) -> Response {
-    let cookie = format!("slackline={token}; Path=/; HttpOnly; SameSite=Strict; Max-Age=31536000");
-    redirect(path, HeaderValue::from_str(&cookie).ok())
+/// Begins a session for a token and sends the browser on; nothing where the token is none of ours.
+fn sign_in_with(app: &App, origin: &Origin, token: &str, to: &str) -> Option<Response> {
+    if !app
+        .buckets
+        .take(Client::signing_in(origin.client), Instant::now())
+    {
+        return Some(limits::too_many());
+    }
+    let token = digest(token);
+    let Some((name, _)) = app.token(&token) else {
+        app.audit.note(Entry {
+            refusal: Some("not a valid token".into()),
+            ..Entry::new("sign-in", None, Some(origin.client), 401)
+        });
+        return None;
+    };
+    let secret = app.sessions.begin(&token, Timestamp::now());
+    app.audit
+        .note(Entry::new("sign-in", Some(&name), Some(origin.client), 303));
+    Some(redirect(to, origin.cookie(&secret)))
 }
 
-fn see_login() -> Response {
-    redirect("/login", None)
+/// Sends the browser to the form, which leads back to where it wanted to go.
+fn see_login(to: &str) -> Response {
+    match local_path(to).as_str() {
+        "/" => redirect("/login", None),
+        to => redirect(&format!("/login?next={}", crate::web::encoded(to)), None),
+    }
 }
 
 fn redirect(path: &str, cookie: Option<HeaderValue>) -> Response {
@@ -267,34 +543,65 @@ fn redirect(path: &str, cookie: Option<HeaderValue>) -> Response {
     response
 }
 
-fn unauthorised() -> Response {
-    let refusal = Refusal::new(
+fn unauthorised() -> Refusal {
+    Refusal::new(
         StatusCode::UNAUTHORIZED,
-        "send the token of serve.json in the state directory: Authorization: Bearer …",
-    );
-    let mut response = refusal.into_response();
-    response
-        .headers_mut()
-        .insert("www-authenticate", HeaderValue::from_static("Bearer"));
-    response
+        "send a token: Authorization: Bearer …; serve.json in the state directory has two, and \
+         `slackline serve tokens new` makes more",
+    )
 }
 
 /// The form's answer.
-#[derive(Deserialize)]
-pub(crate) struct SignIn {
-    #[serde(default)]
+struct SignIn {
     token: String,
+    next: String,
 }
 
 /// Takes the token of the sign-in form.
-pub(crate) async fn sign_in(
-    State(app): State<Arc<App>>,
-    axum::Form(given): axum::Form<SignIn>,
-) -> Response {
-    match app.access.role(given.token.trim()) {
-        Some(_) => signed_in(given.token.trim(), "/"),
-        None => crate::pages::login(true),
+pub(crate) async fn sign_in(State(app): State<Arc<App>>, request: Request) -> Response {
+    let origin = Origin::of(&app, &request);
+    if !is_same_origin(request.headers(), &origin.host) {
+        let why = "the form is not one of our pages";
+        return Refusal::new(StatusCode::FORBIDDEN, why).into_response();
     }
+    let body = axum::body::to_bytes(request.into_body(), 64 << 10).await;
+    let given = body.ok().map(|body| SignIn::read(&body));
+    let Some(given) = given else {
+        return Refusal::new(StatusCode::BAD_REQUEST, "the form is malformed").into_response();
+    };
+    let to = local_path(&given.next);
+    sign_in_with(&app, &origin, given.token.trim(), &to)
+        .unwrap_or_else(|| crate::pages::login(true, &to))
+}
+
+impl SignIn {
+    fn read(body: &[u8]) -> Self {
+        let mut given = Self {
+            token: String::new(),
+            next: String::new(),
+        };
+        for (name, value) in crate::web::pairs(&String::from_utf8_lossy(body)) {
+            match name.as_str() {
+                "token" => given.token = value,
+                "next" => given.next = value,
+                _ => {}
+            }
+        }
+        given
+    }
+}
+
+/// Ends the session.
+pub(crate) async fn sign_out(State(app): State<Arc<App>>, request: Request) -> Response {
+    let origin = Origin::of(&app, &request);
+    if let Some(secret) = cookie(request.headers(), &origin.cookie_name()) {
+        app.sessions.end(&secret, Timestamp::now());
+    }
+    let visitor = request.extensions().get::<Visitor>();
+    let who = visitor.map(|visitor| visitor.name.as_str());
+    app.audit
+        .note(Entry::new("sign-out", who, Some(origin.client), 303));
+    redirect("/login", origin.cookie(""))
 }
 
 #[cfg(test)]
@@ -306,29 +613,31 @@ mod tests {
             write_token: "w".repeat(64),
             read_token: "r".repeat(64),
             address: "10.0.0.1:8431".into(),
-            names: vec!["tuner.example".into()],
+            names: vec!["Tuner.example".into()],
         }
     }
 
     #[test]
     fn tokens_admit_to_their_role_and_nothing_else() {
         let access = access();
-        assert_eq!(access.role(&"w".repeat(64)), Some(Role::Write));
-        assert_eq!(access.role(&"r".repeat(64)), Some(Role::Read));
+        let role = |token: &str| access.built_in(&digest(token));
+        assert_eq!(role(&"w".repeat(64)), Some(("owner", Role::Write)));
+        assert_eq!(role(&"r".repeat(64)), Some(("reader", Role::Read)));
         for wrong in ["", "w", &"w".repeat(65)] {
-            assert_eq!(access.role(wrong), None, "{wrong}");
+            assert_eq!(role(wrong), None, "{wrong}");
         }
     }
 
     #[test]
-    fn only_our_names_are_ours() {
+    fn only_our_names_are_ours_in_any_case() {
         let access = access();
         for ours in [
             "localhost:1",
+            "LocalHost:1",
             "127.0.0.1",
             "[::1]:8431",
             "10.0.0.1:8431",
-            "tuner.example",
+            "tuner.EXAMPLE",
         ] {
             assert!(access.is_ours(ours), "{ours}");
         }
@@ -347,14 +656,58 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let first = Access::at(dir.path(), "127.0.0.1:1", &[]).unwrap();
+        assert!(Access::read(dir.path()).is_err());
+        first.write(dir.path()).unwrap();
+        // A second server waits, and does not take the address away.
         let second = Access::at(dir.path(), "127.0.0.1:2", &[]).unwrap();
         assert_eq!(first.write_token, second.write_token);
         assert_ne!(first.write_token, first.read_token);
-        assert_eq!(Access::read(dir.path()).unwrap().address, "127.0.0.1:2");
+        assert_eq!(Access::read(dir.path()).unwrap().address, "127.0.0.1:1");
         let mode = std::fs::metadata(Access::file(dir.path()))
             .unwrap()
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_scheme_of_a_token_may_be_written_in_any_case() {
+        for (value, token) in [
+            ("Bearer x", Some("x")),
+            ("bearer x", Some("x")),
+            ("BEARER  x", Some("x")),
+            ("Basic x", None),
+            ("Bearer", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
+            assert_eq!(bearer(&headers), token, "{value}");
+        }
+    }
+
+    #[test]
+    fn only_a_trusted_proxy_names_users_and_addresses() {
+        let proxy = Proxy {
+            trusted: vec!["127.0.0.1".parse().unwrap(), "10.0.0.9".parse().unwrap()],
+            user_header: Some("X-Forwarded-User".into()),
+            writers: vec!["anna".into()],
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert("x-forwarded-user", HeaderValue::from_static("anna"));
+        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+        let forwarded = HeaderValue::from_static("1.1.1.1, 192.0.2.7, 10.0.0.9");
+        headers.insert("x-forwarded-for", forwarded);
+        let trusted = "::ffff:127.0.0.1".parse().unwrap();
+        let other: IpAddr = "192.0.2.66".parse().unwrap();
+        let user = proxy.user(trusted, &headers);
+        assert_eq!(user, Some(("anna".to_owned(), Role::Write)));
+        assert_eq!(proxy.user(other, &headers), None);
+        // The first of the addresses is what the client says of itself.
+        assert_eq!(proxy.client(trusted, &headers).to_string(), "192.0.2.7");
+        assert_eq!(proxy.client(other, &headers), other);
+        assert!(proxy.is_https(trusted, &headers) && !proxy.is_https(other, &headers));
+        headers.insert("x-forwarded-user", HeaderValue::from_static("bob"));
+        let user = proxy.user(trusted, &headers);
+        assert_eq!(user, Some(("bob".to_owned(), Role::Read)));
     }
 }

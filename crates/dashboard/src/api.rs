@@ -4,27 +4,40 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 
-use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
-use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::extract::{Path, State};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use bayes_opt::Configuration;
-use coordinator::store::{EvaluationRow, ExperimentRow, Summary};
+use coordinator::store::{EvaluationRow, ExperimentRow, Once, State as ExperimentState, Summary};
 use coordinator::{Coordinator, Error, Progress};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::report::Report;
-use tuner::spec::{BudgetSpec, Goal, ObjectiveScale, Spec};
+use tuner::spec::{BudgetSpec, Goal, Masks, ObjectiveScale, Spec};
 
+use crate::access::{Role, Visitor};
+use crate::audit::Detail;
 use crate::explain::{Explanation, Pair};
 use crate::reply::{Refusal, Reply, blocking};
 use crate::server::App;
+use crate::tokens::digest;
+use crate::web::Params;
 
 type Here = State<Arc<App>>;
+type Who = Extension<Visitor>;
+
+/// What of a specification somebody of that role sees.
+pub(crate) fn masks(role: Role) -> Masks {
+    match role {
+        Role::Read => Masks::ForReaders,
+        Role::Write => Masks::ForWriters,
+    }
+}
 
 /// A specification in a request.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -149,8 +162,10 @@ pub(crate) struct Shown {
     #[serde(flatten)]
     summary: Summary,
     dir: String,
+    /// The specification's text, masked as `spec` is.
     source: String,
-    spec: tuner::spec::Spec,
+    /// The specification, without what this reader may not see.
+    spec: Value,
     wall_time_min: Option<f64>,
     control: Configuration,
     recommended: Option<tuner::report::Recommended>,
@@ -188,7 +203,7 @@ pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<Summary, Err
         .ok_or_else(|| Error::NotFound(format!("experiment {id}")))
 }
 
-fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
+fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error> {
     // The state first: what is read after it is at least as new, so that an end is not shown with what came before it.
     let summary = summary(coordinator, id)?;
     let row = coordinator.store().experiment(id)?;
@@ -196,13 +211,15 @@ fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
         summary,
         wall_time_min: row.budget().wall_time_min,
         dir: row.dir,
-        source: row.source,
-        spec: row.spec,
+        source: masks(role).text(&row.source),
+        spec: masks(role).spec(&row.spec),
         control: row.report.control,
         recommended: row.report.recommended,
         finding: row.report.finding,
         settings: row.report.settings,
-        promotion: row.promotion,
+        promotion: row
+            .promotion
+            .filter(|_| !coordinator.is_rollback_untold(id)),
         queue: coordinator.store().queue(id)?,
         continuous: continuous(coordinator, id)?,
         entries: coordinator.store().entries(id, ENTRIES)?,
@@ -212,42 +229,111 @@ fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
     })
 }
 
-/// Does something to an experiment, and answers with what it is then.
+/// Does something to an experiment, and answers with what it is then. Only who may write gets here with an action.
 async fn act(
     app: Arc<App>,
     text: &str,
+    role: Role,
     action: impl FnOnce(&Coordinator, i64) -> Result<(), Error> + Send + 'static,
 ) -> Reply<Shown> {
     let id = id(text)?;
     blocking(move || {
         action(&app.coordinator, id)?;
-        shown(&app.coordinator, id)
+        shown(&app.coordinator, id, role)
     })
     .await
     .map(Json)
 }
 
-pub(crate) async fn list(State(app): Here) -> Reply<Vec<Summary>> {
-    blocking(move || app.coordinator.store().experiments())
-        .await
-        .map(Json)
+/// What `experiments` may be asked.
+#[derive(Deserialize)]
+pub(crate) struct ListQuery {
+    #[serde(default)]
+    state: Option<ExperimentState>,
+    #[serde(default)]
+    limit: Option<usize>,
 }
 
-pub(crate) async fn show(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, |_, _| Ok(())).await
+pub(crate) async fn list(
+    State(app): Here,
+    Params(query): Params<ListQuery>,
+) -> Reply<Vec<Summary>> {
+    blocking(move || {
+        let all = app.coordinator.store().experiments()?.into_iter();
+        let asked = all.filter(|it| query.state.is_none_or(|state| it.state == state));
+        Ok(asked.take(query.limit.unwrap_or(usize::MAX)).collect())
+    })
+    .await
+    .map(Json)
+}
+
+pub(crate) async fn show(
+    State(app): Here,
+    Extension(visitor): Who,
+    Path(id): Path<String>,
+) -> Reply<Shown> {
+    act(app, &id, visitor.role, |_, _| Ok(())).await
+}
+
+/// The answer of what makes an experiment: where it is, and what it is.
+type Made = Result<
+    (
+        StatusCode,
+        [(axum::http::HeaderName, String); 1],
+        Extension<Detail>,
+        Json<Shown>,
+    ),
+    Refusal,
+>;
+
+fn made(shown: Shown) -> Made {
+    let id = shown.summary.id;
+    let location = [(LOCATION, format!("/api/v1/experiments/{id}"))];
+    let detail = Extension(Detail(format!("made experiment {id}")));
+    Ok((StatusCode::CREATED, location, detail, Json(shown)))
+}
+
+/// The header by which a request that is sent again makes nothing twice.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// No key is longer.
+const KEY_CHARS_MAX: usize = 255;
+
+/// What tells a request from others, where its sender gave it a key.
+fn once(
+    headers: &HeaderMap,
+    visitor: &Visitor,
+    what: &str,
+    body: &[u8],
+) -> Result<Option<Once>, Refusal> {
+    let Some(key) = headers.get(IDEMPOTENCY_KEY) else {
+        return Ok(None);
+    };
+    let key = key.to_str().unwrap_or_default();
+    if key.is_empty() || key.len() > KEY_CHARS_MAX {
+        let why = format!("Idempotency-Key has to be 1 to {KEY_CHARS_MAX} characters of ASCII");
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, why));
+    }
+    let body = String::from_utf8_lossy(body);
+    Ok(Some(Once {
+        key: digest(&format!("{} {key}", visitor.name)),
+        fingerprint: digest(&format!("{what} {body}")),
+    }))
 }
 
 pub(crate) async fn create(
     State(app): Here,
+    Extension(visitor): Who,
+    headers: HeaderMap,
     bytes: Bytes,
-) -> Result<(StatusCode, Json<Shown>), Refusal> {
+) -> Made {
     let given: GivenSpec = body(&bytes)?;
-    let made = move || {
+    let once = once(&headers, &visitor, "create", &bytes)?;
+    let create = move || {
         let path = given.path(&app.coordinator)?;
-        let id = app.coordinator.create(&given.spec, &path)?;
-        shown(&app.coordinator, id)
+        let id = app.coordinator.create(&given.spec, &path, once)?;
+        shown(&app.coordinator, id, visitor.role)
     };
-    Ok((StatusCode::CREATED, Json(blocking(made).await?)))
+    made(blocking(create).await?)
 }
 
 /// What is wrong with a specification, or what it would be.
@@ -278,14 +364,90 @@ pub(crate) async fn check(State(app): Here, bytes: Bytes) -> Reply<Value> {
 
 pub(crate) async fn import(
     State(app): Here,
+    Extension(visitor): Who,
+    headers: HeaderMap,
     bytes: Bytes,
-) -> Result<(StatusCode, Json<Shown>), Refusal> {
+) -> Made {
     let report: Report = body(&bytes)?;
-    let imported = move || {
-        let id = app.coordinator.import(report)?;
-        shown(&app.coordinator, id)
+    let once = once(&headers, &visitor, "import", &bytes)?;
+    let import = move || {
+        let id = app.coordinator.import(report, once)?;
+        shown(&app.coordinator, id, visitor.role)
     };
-    Ok((StatusCode::CREATED, Json(blocking(imported).await?)))
+    made(blocking(import).await?)
+}
+
+/// Lets nothing new begin.
+pub(crate) async fn pause_queue(State(app): Here) -> Reply<Value> {
+    blocking(move || {
+        app.coordinator.pause_queue()?;
+        status_of(&app.coordinator)
+    })
+    .await
+    .map(Json)
+}
+
+/// Lets the queue go on.
+pub(crate) async fn resume_queue(State(app): Here) -> Reply<Value> {
+    blocking(move || {
+        app.coordinator.resume_queue()?;
+        status_of(&app.coordinator)
+    })
+    .await
+    .map(Json)
+}
+
+/// How the server is.
+pub(crate) async fn status(State(app): Here) -> Reply<Value> {
+    blocking(move || status_of(&app.coordinator))
+        .await
+        .map(Json)
+}
+
+fn status_of(coordinator: &Coordinator) -> Result<Value, Error> {
+    Ok(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "is_active": coordinator.is_active(),
+        "trouble": coordinator.trouble(),
+        "queue_is_paused": coordinator.store().is_queue_paused()?,
+        "progress": coordinator.progress(),
+    }))
+}
+
+/// What `audit` may be asked.
+#[derive(Deserialize)]
+pub(crate) struct AuditQuery {
+    #[serde(default)]
+    limit: Option<usize>,
+    #[serde(default)]
+    experiment: Option<i64>,
+}
+
+/// As many entries as are shown where nobody says how many.
+pub(crate) const AUDIT_ENTRIES: usize = 100;
+
+/// Who changed what, newest first. It has addresses and names of people, so it is for those who may write.
+pub(crate) async fn audit(
+    State(app): Here,
+    Extension(visitor): Who,
+    Params(query): Params<AuditQuery>,
+) -> Result<Json<Vec<crate::audit::Entry>>, Refusal> {
+    may_see_audit(&visitor)?;
+    let limit = query.limit.unwrap_or(AUDIT_ENTRIES);
+    blocking(move || {
+        let last = app.audit.last(limit, query.experiment);
+        last.map_err(|error| Error::Unavailable(error.to_string()))
+    })
+    .await
+    .map(Json)
+}
+
+pub(crate) fn may_see_audit(visitor: &Visitor) -> Result<(), Refusal> {
+    if visitor.role >= Role::Write {
+        return Ok(());
+    }
+    let why = "the audit log is for tokens that may change things";
+    Err(Refusal::new(StatusCode::FORBIDDEN, why))
 }
 
 pub(crate) async fn delete(
@@ -298,30 +460,30 @@ pub(crate) async fn delete(
 }
 
 pub(crate) async fn pause(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Coordinator::pause).await
+    act(app, &id, Role::Write, Coordinator::pause).await
 }
 
 pub(crate) async fn resume(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Coordinator::resume).await
+    act(app, &id, Role::Write, Coordinator::resume).await
 }
 
 pub(crate) async fn stop(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Coordinator::stop).await
+    act(app, &id, Role::Write, Coordinator::stop).await
 }
 
 pub(crate) async fn verify(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Coordinator::verify).await
+    act(app, &id, Role::Write, Coordinator::verify).await
 }
 
 pub(crate) async fn promote(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, |coordinator, id| {
+    act(app, &id, Role::Write, |coordinator, id| {
         coordinator.promote(id).map(drop)
     })
     .await
 }
 
 pub(crate) async fn roll_back(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, |coordinator, id| {
+    act(app, &id, Role::Write, |coordinator, id| {
         coordinator.roll_back(id).map(drop)
     })
     .await
@@ -329,16 +491,19 @@ pub(crate) async fn roll_back(State(app): Here, Path(id): Path<String>) -> Reply
 
 pub(crate) async fn fork(
     State(app): Here,
+    Extension(visitor): Who,
     Path(id): Path<String>,
+    headers: HeaderMap,
     bytes: Bytes,
-) -> Result<(StatusCode, Json<Shown>), Refusal> {
+) -> Made {
     let id = self::id(&id)?;
+    let once = once(&headers, &visitor, &format!("fork {id}"), &bytes)?;
     let given: GivenFork = if bytes.is_empty() {
         GivenFork::default()
     } else {
         body(&bytes)?
     };
-    let forked = move || {
+    let fork = move || {
         let row = app.coordinator.store().experiment(id)?;
         let text = given.spec.as_ref().map(|spec| GivenSpec {
             spec: spec.clone(),
@@ -350,17 +515,17 @@ pub(crate) async fn fork(
             Some(text) => Some((text.spec.as_str(), text.path(&app.coordinator)?)),
             None => None,
         };
-        let new = app.coordinator.fork(id, text)?;
-        shown(&app.coordinator, new)
+        let new = app.coordinator.fork(id, text, once)?;
+        shown(&app.coordinator, new, visitor.role)
     };
-    Ok((StatusCode::CREATED, Json(blocking(forked).await?)))
+    made(blocking(fork).await?)
 }
 
 pub(crate) async fn set_budget(
     State(app): Here,
     Path(id): Path<String>,
     bytes: Bytes,
-) -> Reply<Shown> {
+) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
     let given: GivenBudget = body(&bytes)?;
     if given.evaluations == 0 {
         return Err(Refusal::new(
@@ -372,10 +537,13 @@ pub(crate) async fn set_budget(
         evaluations: given.evaluations,
         wall_time_min: given.wall_time_min,
     };
-    act(app, &id, move |coordinator, id| {
+    let minutes = budget.wall_time_min;
+    let minutes = minutes.map_or_else(String::new, |minutes| format!(", {minutes} min"));
+    let detail = Detail(format!("{} evaluations{minutes}", budget.evaluations));
+    let changed = act(app, &id, Role::Write, move |coordinator, id| {
         coordinator.set_budget(id, &budget)
-    })
-    .await
+    });
+    Ok((Extension(detail), changed.await?))
 }
 
 pub(crate) async fn queue(State(app): Here, Path(id): Path<String>) -> Reply<Vec<Configuration>> {
@@ -392,7 +560,7 @@ pub(crate) async fn enqueue(
     State(app): Here,
     Path(id): Path<String>,
     bytes: Bytes,
-) -> Result<(StatusCode, Json<Configuration>), Refusal> {
+) -> Result<(StatusCode, Extension<Detail>, Json<Configuration>), Refusal> {
     let id = self::id(&id)?;
     let given: GivenConfiguration = body(&bytes)?;
     let values = given.configuration.iter();
@@ -402,7 +570,12 @@ pub(crate) async fn enqueue(
             .collect(),
     );
     let enqueued = blocking(move || app.coordinator.enqueue(id, &configuration)).await?;
-    Ok((StatusCode::CREATED, Json(enqueued)))
+    let values = enqueued
+        .0
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    let detail = Detail(values.collect::<Vec<_>>().join(" "));
+    Ok((StatusCode::CREATED, Extension(detail), Json(enqueued)))
 }
 
 /// What `export` may be asked.
@@ -414,8 +587,9 @@ pub(crate) struct ExportQuery {
 
 pub(crate) async fn export(
     State(app): Here,
+    Extension(visitor): Who,
     Path(id): Path<String>,
-    Query(query): Query<ExportQuery>,
+    Params(query): Params<ExportQuery>,
 ) -> Result<Response, Refusal> {
     let id = self::id(&id)?;
     let format = query.format.unwrap_or_else(|| "json".into());
@@ -423,8 +597,11 @@ pub(crate) async fn export(
         "json" => {
             let write = move || {
                 let report = app.coordinator.export(id)?;
-                serde_json::to_vec_pretty(&report)
-                    .map_err(|error| Error::Invalid(error.to_string()))
+                let spec = masks(visitor.role).spec(&report.spec);
+                let wrong = |error: serde_json::Error| Error::Invalid(error.to_string());
+                let mut report = serde_json::to_value(&report).map_err(wrong)?;
+                report["spec"] = spec;
+                serde_json::to_vec_pretty(&report).map_err(wrong)
             };
             ("application/json", blocking(write).await?)
         }
@@ -464,7 +641,8 @@ async fn table(
 ) -> Result<Vec<u8>, Refusal> {
     blocking(move || {
         let row = app.coordinator.store().experiment(id)?;
-        let rows = app.coordinator.store().evaluations(id, 1)?;
+        let mut rows = app.coordinator.store().evaluations(id, 1)?;
+        app.coordinator.store().fill_blocks(id, &mut rows)?;
         write(&row.spec, &rows)
     })
     .await
@@ -485,12 +663,16 @@ pub(crate) fn evaluation_json(row: &EvaluationRow) -> Value {
 pub(crate) struct FromQuery {
     #[serde(default)]
     from: Option<usize>,
+    #[serde(default)]
+    limit: Option<usize>,
+    #[serde(default)]
+    outcome: Option<String>,
 }
 
 pub(crate) async fn evaluations(
     State(app): Here,
     Path(id): Path<String>,
-    Query(query): Query<FromQuery>,
+    Params(query): Params<FromQuery>,
 ) -> Reply<Vec<Value>> {
     let id = self::id(&id)?;
     blocking(move || {
@@ -499,16 +681,17 @@ pub(crate) async fn evaluations(
             .coordinator
             .store()
             .evaluations(id, query.from.unwrap_or(1))?;
-        Ok(rows
-            .iter()
-            .map(|row| {
-                let mut value = evaluation_json(row);
-                if let Value::Object(fields) = &mut value {
-                    fields.remove("blocks");
-                }
-                value
-            })
-            .collect())
+        let outcome = query.outcome.as_deref();
+        let all = rows.iter().map(|row| {
+            let mut value = evaluation_json(row);
+            if let Value::Object(fields) = &mut value {
+                fields.remove("blocks");
+                fields.remove("output");
+            }
+            value
+        });
+        let asked = all.filter(|it| outcome.is_none_or(|outcome| it["outcome"] == outcome));
+        Ok(asked.take(query.limit.unwrap_or(usize::MAX)).collect())
     })
     .await
     .map(Json)
@@ -532,7 +715,7 @@ pub(crate) async fn kill(
     Path((id, number)): Path<(String, String)>,
 ) -> Reply<Shown> {
     let number: usize = self::number(&number, "evaluation")?;
-    act(app, &id, move |coordinator, id| {
+    act(app, &id, Role::Write, move |coordinator, id| {
         coordinator.kill(id, number)
     })
     .await
@@ -622,7 +805,7 @@ pub(crate) struct PairQuery {
 pub(crate) async fn model_pair(
     State(app): Here,
     Path(id): Path<String>,
-    Query(query): Query<PairQuery>,
+    Params(query): Params<PairQuery>,
 ) -> Reply<Pair> {
     let id = self::id(&id)?;
     blocking(move || app.models.pair(&app.coordinator, id, &query.x, &query.y))

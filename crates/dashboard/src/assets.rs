@@ -21,6 +21,11 @@ const FILES: &[(&str, &str, &str)] = &[
         include_str!("../assets/live.js"),
     ),
     (
+        "events.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/events.js"),
+    ),
+    (
         "charts.js",
         "text/javascript; charset=utf-8",
         include_str!("../assets/charts.js"),

@@ -59,6 +59,8 @@ pub(crate) struct Pair {
     /// A row for each `x`.
     mean: Vec<Vec<f64>>,
     sd: Vec<Vec<f64>>,
+    /// The probability of surviving and of holding every constraint.
+    feasible: Vec<Vec<f64>>,
 }
 
 /// An experiment's model and how much it knows.
@@ -213,15 +215,20 @@ impl Models {
                 y: Vec::new(),
                 mean: Vec::new(),
                 sd: Vec::new(),
+                feasible: Vec::new(),
             };
             if fitted.is_empty {
                 return Ok(pair);
             }
-            for ([x, y], mean, sd) in fitted.optimizer.partial_dependence_pair([x, y], MAP_POINTS) {
+            let optimizer = &mut fitted.optimizer;
+            let feasible = optimizer.feasibility_pair([x, y], MAP_POINTS);
+            let rows = optimizer.partial_dependence_pair([x, y], MAP_POINTS);
+            for (([x, y], mean, sd), feasible) in rows.into_iter().zip(feasible) {
                 if pair.x.last() != Some(&x) {
                     pair.x.push(x);
                     pair.mean.push(Vec::new());
                     pair.sd.push(Vec::new());
+                    pair.feasible.push(Vec::new());
                 }
                 if pair.x.len() == 1 {
                     pair.y.push(y);
@@ -229,6 +236,9 @@ impl Models {
                 if let (Some(means), Some(sds)) = (pair.mean.last_mut(), pair.sd.last_mut()) {
                     means.push(mean);
                     sds.push(sd);
+                }
+                if let Some(row) = pair.feasible.last_mut() {
+                    row.push(feasible);
                 }
             }
             Ok(pair)

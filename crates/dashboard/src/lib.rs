@@ -10,16 +10,24 @@
 mod access;
 mod api;
 mod assets;
+mod audit;
+mod connections;
 mod explain;
 mod format;
 mod limits;
 mod openapi;
 mod pages;
+mod private;
 mod prometheus;
 mod reply;
 mod server;
+mod sessions;
 mod stream;
+mod tokens;
+mod web;
 
-pub use access::{Access, AccessError, Role};
+pub use access::{Access, AccessError, Proxy, Role};
+pub use connections::Bounds;
 pub use openapi::document;
 pub use server::{Options, serve};
+pub use tokens::{NamedToken, TokenFile};

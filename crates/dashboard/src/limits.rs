@@ -1,14 +1,17 @@
 //! What one client can cost: requests a second, time for each, and how a page may be used by a browser.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::reply::Refusal;
+use crate::reply::{Refusal, wants_page};
 use crate::server::App;
 
 /// The largest body: a report of some thousand evaluations with their blocks can be imported.
@@ -17,52 +20,105 @@ pub(crate) const BODY_MAX_BYTES: usize = 64 << 20;
 /// How long a request may take. (A model of some hundred evaluations is fitted in a few seconds.)
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// A token bucket: so many requests a second on average, twice that at once.
-pub(crate) struct Bucket {
-    per_s: f64,
-    state: Mutex<(f64, Instant)>,
+/// Clients that are told apart. The one that was quiet for longest is forgotten first.
+const CLIENTS_MAX: usize = 4096;
+
+/// Who shares a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Client {
+    /// Somebody who is signed in.
+    Named(String),
+    /// Everybody else at an address; of IPv6, in a network of 64 bits, which one host may have.
+    Address(IpAddr),
+    /// The sign-in attempts from an address.
+    SignIn(IpAddr),
 }
 
-impl Bucket {
+impl Client {
+    pub(crate) fn at(address: IpAddr) -> Self {
+        Self::Address(network(address))
+    }
+
+    pub(crate) fn signing_in(address: IpAddr) -> Self {
+        Self::SignIn(network(address))
+    }
+}
+
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        address => address,
+    }
+}
+
+/// A token bucket for each client: so many requests a second on average, twice that at once.
+pub(crate) struct Buckets {
+    per_s: f64,
+    states: Mutex<HashMap<Client, (f64, Instant)>>,
+}
+
+/// Attempts to sign in from one address, a second on average; 10 at once.
+const SIGN_INS_PER_S: f64 = 0.2;
+const SIGN_INS_AT_ONCE: f64 = 10.0;
+
+impl Buckets {
     pub(crate) fn new(per_s: f64) -> Self {
         Self {
             per_s,
-            state: Mutex::new((2.0 * per_s, Instant::now())),
+            states: Mutex::default(),
         }
     }
 
-    fn take(&self, now: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (tokens, since) = *state;
-        let grown = now.saturating_duration_since(since).as_secs_f64() * self.per_s;
-        let tokens = (tokens + grown).min(2.0 * self.per_s);
-        *state = (if tokens >= 1.0 { tokens - 1.0 } else { tokens }, now);
-        tokens >= 1.0
+    /// Whether a client may send another request now.
+    pub(crate) fn take(&self, client: Client, now: Instant) -> bool {
+        let (per_s, at_once) = match client {
+            Client::SignIn(_) => (SIGN_INS_PER_S, SIGN_INS_AT_ONCE),
+            _ => (self.per_s, (2.0 * self.per_s).max(1.0)),
+        };
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if states.len() >= CLIENTS_MAX && !states.contains_key(&client) {
+            let quiet = states.iter().min_by_key(|(_, (_, since))| *since);
+            if let Some(quiet) = quiet.map(|(client, _)| client.clone()) {
+                states.remove(&quiet);
+            }
+        }
+        let (tokens, since) = states.entry(client).or_insert((at_once, now));
+        let grown = now.saturating_duration_since(*since).as_secs_f64() * per_s;
+        *tokens = (*tokens + grown).min(at_once);
+        *since = now;
+        let may = *tokens >= 1.0;
+        if may {
+            *tokens -= 1.0;
+        }
+        may
     }
 }
 
-/// Bounds every request, and tells browsers to keep what they see to themselves.
+/// The refusal of a client that sends too many requests.
+pub(crate) fn too_many() -> Response {
+    let refusal = Refusal::new(
+        StatusCode::TOO_MANY_REQUESTS,
+        "too many requests from this client; wait a second",
+    );
+    ([("retry-after", "1")], refusal).into_response()
+}
+
+/// Bounds every request, tells browsers to keep what they see to themselves, and counts answers.
 pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let is_asset = request.uri().path().starts_with("/assets/");
-    let mut response = if !is_asset && !app.bucket.take(Instant::now()) {
-        Refusal::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "too many requests; wait a second",
+    let is_for_people = !request.uri().path().starts_with("/api/") && wants_page(request.headers());
+    let mut response = match tokio::time::timeout(TIME_MAX, next.run(request)).await {
+        Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body is longer than {} MiB", BODY_MAX_BYTES >> 20),
         )
-        .into_response()
-    } else {
-        match tokio::time::timeout(TIME_MAX, next.run(request)).await {
-            Ok(response) if response.status() == StatusCode::PAYLOAD_TOO_LARGE => Refusal::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the body is longer than {} MiB", BODY_MAX_BYTES >> 20),
-            )
-            .into_response(),
-            Ok(response) => response,
-            Err(_) => {
-                Refusal::new(StatusCode::REQUEST_TIMEOUT, "this took too long").into_response()
-            }
-        }
+        .into_response(),
+        Ok(response) => response,
+        Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "this took too long").into_response(),
     };
+    if let Some(refusal) = Refusal::of(&response) {
+        response = described(response, refusal, is_for_people);
+    }
+    app.answers.count(response.status());
     let headers = response.headers_mut();
     let mut set = |name: &'static str, value: &'static str| {
         headers
@@ -79,18 +135,66 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
     response
 }
 
+/// An error as whoever asked reads it: a page for people, problem details for programs.
+fn described(response: Response, refusal: Refusal, is_for_people: bool) -> Response {
+    let is_page = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    if is_page {
+        return response;
+    }
+    let keep = ["retry-after", "www-authenticate", "allow", "set-cookie"];
+    let kept: Vec<(HeaderName, HeaderValue)> = response
+        .headers()
+        .iter()
+        .filter(|(name, _)| keep.contains(&name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    let mut described = if is_for_people {
+        crate::pages::refused(&refusal)
+    } else {
+        refusal.into_response()
+    };
+    described.headers_mut().extend(kept);
+    described
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_bucket_lets_through_what_it_says() {
-        let bucket = Bucket::new(10.0);
+        let buckets = Buckets::new(10.0);
         let start = Instant::now();
-        let burst = (0..100).filter(|_| bucket.take(start)).count();
+        let take = |at| buckets.take(Client::Named("a".into()), at);
+        let burst = (0..100).filter(|_| take(start)).count();
         assert_eq!(burst, 20);
         let later = |ms| start + Duration::from_millis(ms);
-        let second = (1..=1000).filter(|ms| bucket.take(later(*ms))).count();
+        let second = (1..=1000).filter(|ms| take(later(*ms))).count();
         assert!((9..=11).contains(&second), "{second}");
+    }
+
+    #[test]
+    fn a_flood_from_one_client_costs_no_other() {
+        let buckets = Buckets::new(10.0);
+        let now = Instant::now();
+        let flood = Client::at([192, 0, 2, 1].into());
+        for _ in 0..1000 {
+            buckets.take(flood.clone(), now);
+        }
+        assert!(!buckets.take(flood, now));
+        assert!(buckets.take(Client::Named("prometheus".into()), now));
+        assert!(buckets.take(Client::at([192, 0, 2, 2].into()), now));
+        // A host that has a network of addresses is one client.
+        let one: IpAddr = "2001:db8::1".parse().unwrap();
+        let other: IpAddr = "2001:db8::2:0:0:1".parse().unwrap();
+        assert_eq!(Client::at(one), Client::at(other));
+        // Many addresses do not fill the memory.
+        for index in 0..10_000_u32 {
+            buckets.take(Client::at(IpAddr::V4(index.into())), now);
+        }
+        assert!(buckets.states.lock().unwrap().len() <= CLIENTS_MAX);
     }
 }

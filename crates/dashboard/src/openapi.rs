@@ -1,10 +1,15 @@
 //! The interface described in OpenAPI 3.1, made from one table; the bodies' schemas come from the types that parse them.
 
 use axum::Json;
+use axum::extract::{MatchedPath, Request};
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::api::{GivenBudget, GivenConfiguration, GivenFork, GivenSpec};
+use crate::reply::Refusal;
 
 /// One verb.
 struct Operation {
@@ -49,7 +54,17 @@ const fn post(path: &'static str, name: &'static str, summary: &'static str) -> 
 }
 
 const OPERATIONS: &[Operation] = &[
-    get("/experiments", "list", "Every experiment, newest first"),
+    Operation {
+        query: &[
+            (
+                "state",
+                "string",
+                "only those that are queued, running, paused, done, stopped or failed",
+            ),
+            ("limit", "integer", "at most so many"),
+        ],
+        ..get("/experiments", "list", "Every experiment, newest first")
+    },
     Operation {
         body: Some(Body::Spec),
         success: (201, JSON),
@@ -176,7 +191,15 @@ const OPERATIONS: &[Operation] = &[
         "The arms of the verification and their runs",
     ),
     Operation {
-        query: &[("from", "integer", "the first number, 1 by default")],
+        query: &[
+            ("from", "integer", "the first number, 1 by default"),
+            ("limit", "integer", "at most so many"),
+            (
+                "outcome",
+                "string",
+                "only those that are running, completed, violated, crashed, aborted, killed or failed",
+            ),
+        ],
         ..get(
             "/experiments/{id}/evaluations",
             "evaluations",
@@ -211,8 +234,74 @@ const OPERATIONS: &[Operation] = &[
         "workers",
         "The workers on other hosts, and what came of what they claimed and brought",
     ),
+    get(
+        "/status",
+        "status",
+        "Whether the server is well, whether the queue is paused, and what is measured",
+    ),
+    post(
+        "/queue/pause",
+        "pause-queue",
+        "Let nothing new begin; what is measured comes to the end of its evaluation",
+    ),
+    post("/queue/resume", "resume-queue", "Let the queue go on"),
+    Operation {
+        query: &[
+            ("limit", "integer", "at most so many, 100 by default"),
+            ("experiment", "integer", "only of this one"),
+        ],
+        ..get(
+            "/audit",
+            "audit",
+            "Who changed what, when and from where, newest first; for tokens that may write",
+        )
+    },
+    Operation {
+        success: (200, Some("text/event-stream")),
+        ..get(
+            "/events",
+            "events",
+            "Server-sent events named `changed`, one at the start and one after every change: JSON with `revision`, \
+             `progress` and `trouble`",
+        )
+    },
     get("/openapi.json", "openapi", "This description"),
 ];
+
+/// The path by which the interface is reached.
+const BASE: &str = "/api/v1";
+
+fn find(method: &Method, matched: &str) -> Option<&'static Operation> {
+    let path = matched.strip_prefix(BASE)?;
+    let mut operations = OPERATIONS.iter();
+    operations.find(|it| it.path == path && it.method.eq_ignore_ascii_case(method.as_str()))
+}
+
+/// The name of the operation at a path as the router has it.
+pub(crate) fn operation(method: &Method, matched: &str) -> Option<&'static str> {
+    find(method, matched).map(|operation| operation.name)
+}
+
+/// Refuses a parameter that an operation does not have: a misspelt one must not be ignored.
+pub(crate) async fn known_parameters(request: Request, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>();
+    let operation = matched.and_then(|path| find(request.method(), path.as_str()));
+    if let (Some(operation), Some(query)) = (operation, request.uri().query()) {
+        let known: Vec<&str> = operation.query.iter().map(|(name, ..)| *name).collect();
+        let mut given = crate::web::pairs(query).map(|(name, _)| name);
+        if let Some(unknown) = given.find(|name| !known.contains(&name.as_str())) {
+            let why = match known.is_empty() {
+                true => format!("there is no parameter {unknown:?}: this takes none"),
+                false => format!(
+                    "there is no parameter {unknown:?}; there are {}",
+                    known.join(", ")
+                ),
+            };
+            return Refusal::new(StatusCode::BAD_REQUEST, why).into_response();
+        }
+    }
+    next.run(request).await
+}
 
 /// The whole description.
 #[must_use]
@@ -231,9 +320,13 @@ pub fn document() -> Value {
         "Refusal".into(),
         json!({
             "type": "object",
-            "required": ["error"],
+            "description": "Problem details (RFC 9457).",
+            "required": ["type", "title", "status", "detail"],
             "properties": {
-                "error": { "type": "string", "description": "Why it was not done." },
+                "type": { "type": "string" },
+                "title": { "type": "string", "description": "The status in words." },
+                "status": { "type": "integer" },
+                "detail": { "type": "string", "description": "Why it was not done." },
                 "line": { "type": "integer", "description": "The line of a specification." },
                 "key": { "type": "string", "description": "The key on it." },
             },
@@ -242,7 +335,7 @@ pub fn document() -> Value {
     json!({
         "openapi": "3.1.0",
         "info": { "title": "slackline serve", "version": env!("CARGO_PKG_VERSION") },
-        "servers": [{ "url": "/api/v1" }],
+        "servers": [{ "url": BASE }],
         "security": [{ "token": [] }],
         "paths": paths,
         "components": {
@@ -268,14 +361,27 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
     parameters.extend(operation.query.iter().map(|(name, kind, meaning)| {
         json!({ "name": name, "in": "query", "description": meaning, "schema": { "type": kind, "minimum": 0 } })
     }));
+    let makes = matches!(operation.name, "create" | "import" | "fork");
+    if makes {
+        parameters.push(json!({
+            "name": "Idempotency-Key", "in": "header",
+            "description": "A key of the sender's choice: the same request with the same key within a day makes one experiment",
+            "schema": { "type": "string", "minLength": 1, "maxLength": 255 },
+        }));
+    }
     let (status, kind) = operation.success;
     let mut success = json!({ "description": operation.summary });
     if let Some(kind) = kind {
         success["content"] = json!({ kind: { "schema": {} } });
     }
+    if makes {
+        success["headers"] = json!({ "Location": {
+            "description": "Where the experiment is.", "schema": { "type": "string" },
+        } });
+    }
     let refusal = json!({
         "description": "Refused; the body says why.",
-        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
+        "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Refusal" } } },
     });
     let mut described = json!({
         "operationId": operation.name,

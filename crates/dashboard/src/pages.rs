@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish};
@@ -18,9 +18,11 @@ use tuner::spec::{Mode, ObjectiveSpec};
 
 use crate::access::{Role, Visitor};
 use crate::api;
+use crate::audit::Entry;
 use crate::format;
 use crate::reply::{Refusal, blocking};
 use crate::server::App;
+use crate::web::{Params, local_path, pairs};
 
 type Here = State<Arc<App>>;
 type Who = Extension<Visitor>;
@@ -39,47 +41,72 @@ fn page(template: &impl Template) -> Response {
     }
 }
 
-/// What went wrong, as a page.
-fn answer(visitor: &Visitor, made: Result<Response, Refusal>) -> Response {
-    made.unwrap_or_else(|refusal| {
-        let mut response = page(&MessagePage {
-            csrf: &visitor.csrf,
-            text: refusal.text(),
-        });
-        *response.status_mut() = refusal.status();
-        response
-    })
+/// What every page shows of its reader.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reader {
+    csrf: String,
+    name: String,
+    may_sign_out: bool,
+    may_write: bool,
+}
+
+impl From<&Visitor> for Reader {
+    fn from(visitor: &Visitor) -> Self {
+        Self {
+            csrf: visitor.csrf.clone(),
+            name: visitor.name.clone(),
+            may_sign_out: visitor.may_sign_out,
+            may_write: visitor.role == Role::Write,
+        }
+    }
+}
+
+/// A page, or why there is none.
+fn answer(made: Result<Response, Refusal>) -> Response {
+    made.unwrap_or_else(IntoResponse::into_response)
 }
 
 #[derive(Template)]
 #[template(path = "message.html")]
 struct MessagePage<'a> {
-    csrf: &'a str,
+    reader: Reader,
     text: &'a str,
 }
 
-pub(crate) async fn nothing_here(Extension(visitor): Who) -> Response {
-    answer(
-        &visitor,
-        Err(Refusal::new(
-            StatusCode::NOT_FOUND,
-            "There is nothing here.",
-        )),
-    )
+/// What went wrong, as a page.
+pub(crate) fn refused(refusal: &Refusal) -> Response {
+    let mut response = page(&MessagePage {
+        reader: Reader::default(),
+        text: refusal.text(),
+    });
+    *response.status_mut() = refusal.status();
+    response
+}
+
+pub(crate) async fn nothing_here() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "there is nothing here")
 }
 
 #[derive(Template)]
 #[template(path = "login.html")]
-struct LoginPage {
+struct LoginPage<'a> {
     is_wrong: bool,
+    next: &'a str,
 }
 
-pub(crate) fn login(is_wrong: bool) -> Response {
-    page(&LoginPage { is_wrong })
+/// The form; after it the browser goes to `next`.
+pub(crate) fn login(is_wrong: bool, next: &str) -> Response {
+    page(&LoginPage { is_wrong, next })
 }
 
-pub(crate) async fn login_form() -> Response {
-    login(false)
+pub(crate) async fn login_form(request: Request) -> Response {
+    let query = request.uri().query().unwrap_or_default();
+    let next = pairs(query).find(|(name, _)| name == "next");
+    let next = local_path(&next.map_or_else(String::new, |(_, path)| path));
+    if request.extensions().get::<Visitor>().is_some() {
+        return axum::response::Redirect::to(&next).into_response();
+    }
+    login(false, &next)
 }
 
 /// An experiment in the list.
@@ -87,14 +114,16 @@ struct Line {
     summary: Summary,
     best: String,
     made: String,
+    evaluations: String,
 }
 
 #[derive(Template)]
 #[template(path = "experiments.html")]
-struct ExperimentsPage<'a> {
-    csrf: &'a str,
+struct ExperimentsPage {
+    reader: Reader,
     lines: Vec<Line>,
     trouble: Option<String>,
+    queue_is_paused: bool,
 }
 
 /// The best score of an experiment, in its objective's terms.
@@ -108,28 +137,29 @@ fn best(coordinator: &Coordinator, summary: &Summary) -> Result<String, Error> {
 }
 
 pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Response {
-    let csrf = visitor.csrf.clone();
     let made = blocking(move || {
-        let lines = app
-            .coordinator
+        let coordinator = &app.coordinator;
+        let lines = coordinator
             .store()
             .experiments()?
             .into_iter()
             .map(|summary| {
                 Ok(Line {
-                    best: best(&app.coordinator, &summary)?,
+                    best: best(coordinator, &summary)?,
                     made: format::time(summary.created_ms),
+                    evaluations: summary.counted(),
                     summary,
                 })
             });
         let lines = lines.collect::<Result<Vec<Line>, Error>>()?;
         Ok(page(&ExperimentsPage {
-            csrf: &csrf,
+            reader: (&visitor).into(),
             lines,
-            trouble: app.coordinator.trouble(),
+            trouble: coordinator.trouble(),
+            queue_is_paused: coordinator.store().is_queue_paused()?,
         }))
     });
-    answer(&visitor, made.await)
+    answer(made.await)
 }
 
 /// One evaluation in the table of results.
@@ -182,8 +212,9 @@ impl Verbs {
 
 #[derive(Template)]
 #[template(path = "experiment.html")]
-struct ExperimentPage<'a> {
-    csrf: &'a str,
+struct ExperimentPage {
+    reader: Reader,
+    trouble: Option<String>,
     summary: Summary,
     status: String,
     best: String,
@@ -217,7 +248,7 @@ pub(crate) struct PageQuery {
 
 /// What an experiment is doing, in one sentence.
 fn status(summary: &Summary, coordinator: &Coordinator) -> String {
-    let mut text = format!("{} of {} evaluations", summary.evaluations, summary.budget);
+    let mut text = summary.counted();
     if let Some(progress) = coordinator
         .progress()
         .filter(|progress| progress.experiment == summary.id)
@@ -240,6 +271,9 @@ fn status(summary: &Summary, coordinator: &Coordinator) -> String {
     }
     if let Some(message) = &summary.message {
         text = format!("{text}; {message}");
+    }
+    if let Some(why) = &summary.waits {
+        text = format!("{text}; {why}");
     }
     text
 }
@@ -304,7 +338,8 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
     let last = (first + rows.len()).min(of_rows);
     let queue = coordinator.store().queue(id)?;
     Ok(page(&ExperimentPage {
-        csrf: &visitor.csrf,
+        reader: visitor.into(),
+        trouble: coordinator.trouble(),
         status: status(&summary, coordinator),
         best: best(coordinator, &summary)?,
         objective: objective.name(),
@@ -323,6 +358,7 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
         promoted: row
             .promotion
             .iter()
+            .filter(|_| !coordinator.is_rollback_untold(id))
             .flat_map(|it| it.changed.clone())
             .collect(),
         verbs: Verbs::of(&row, visitor.role, coordinator.store().has_measured(id)?),
@@ -336,7 +372,7 @@ fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<R
             .map(|view| view.lines)
             .unwrap_or_default(),
         entries: coordinator.store().entries(id, api::ENTRIES)?,
-        source: row.source,
+        source: api::masks(visitor.role).text(&row.source),
         summary,
     }))
 }
@@ -345,15 +381,14 @@ pub(crate) async fn experiment(
     State(app): Here,
     Extension(visitor): Who,
     Path(id): Path<String>,
-    Query(query): Query<PageQuery>,
+    Params(query): Params<PageQuery>,
 ) -> Response {
     let made = async {
         let id: i64 = api::number(&id, "experiment")?;
         let at = query.page.unwrap_or(1).clamp(1, 1 << 20);
-        let visitor = visitor.clone();
         blocking(move || experiment_page(&app, id, at, &visitor)).await
     };
-    answer(&visitor, made.await)
+    answer(made.await)
 }
 
 /// A block, with the metrics that both sides have.
@@ -366,8 +401,10 @@ struct BlockRow {
 
 #[derive(Template)]
 #[template(path = "evaluation.html")]
-struct EvaluationPage<'a> {
-    csrf: &'a str,
+struct EvaluationPage {
+    reader: Reader,
+    trouble: Option<String>,
+    output: Option<String>,
     summary: Summary,
     number: usize,
     outcome: String,
@@ -437,7 +474,9 @@ fn evaluation_page(
         )
     });
     Ok(page(&EvaluationPage {
-        csrf: &visitor.csrf,
+        reader: visitor.into(),
+        trouble: coordinator.trouble(),
+        output: record.output.clone(),
         summary: api::summary(coordinator, id)?,
         number,
         outcome: if shown.is_running {
@@ -465,10 +504,9 @@ pub(crate) async fn evaluation(
     let made = async {
         let id: i64 = api::number(&id, "experiment")?;
         let number: usize = api::number(&number, "evaluation")?;
-        let visitor = visitor.clone();
         blocking(move || evaluation_page(&app, id, number, &visitor)).await
     };
-    answer(&visitor, made.await)
+    answer(made.await)
 }
 
 /// An arm of a verification.
@@ -483,8 +521,9 @@ struct ArmRow {
 
 #[derive(Template)]
 #[template(path = "verification.html")]
-struct VerificationPage<'a> {
-    csrf: &'a str,
+struct VerificationPage {
+    reader: Reader,
+    trouble: Option<String>,
     summary: Summary,
     status: String,
     number: i64,
@@ -527,7 +566,8 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
         }
     });
     Ok(page(&VerificationPage {
-        csrf: &visitor.csrf,
+        reader: visitor.into(),
+        trouble: coordinator.trouble(),
         status: status(&summary, coordinator),
         number: row.verification,
         metric: row
@@ -547,16 +587,16 @@ pub(crate) async fn verification(
 ) -> Response {
     let made = async {
         let id: i64 = api::number(&id, "experiment")?;
-        let visitor = visitor.clone();
         blocking(move || verification_page(&app, id, &visitor)).await
     };
-    answer(&visitor, made.await)
+    answer(made.await)
 }
 
 #[derive(Template)]
 #[template(path = "host.html")]
-struct HostPage<'a> {
-    csrf: &'a str,
+struct HostPage {
+    reader: Reader,
+    queue_is_paused: bool,
     measured: String,
     trouble: Option<String>,
     workers: Vec<String>,
@@ -566,7 +606,7 @@ struct HostPage<'a> {
     probes: Vec<Probe>,
 }
 
-impl HostPage<'_> {
+impl HostPage {
     fn detail<'b>(&self, probe: &'b Probe) -> &'b str {
         match &probe.state {
             ProbeState::Available { detail } => detail,
@@ -576,7 +616,6 @@ impl HostPage<'_> {
 }
 
 pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response {
-    let csrf = visitor.csrf.clone();
     let made = blocking(move || {
         let coordinator = &app.coordinator;
         let experiments = coordinator.store().experiments()?;
@@ -585,7 +624,8 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
             .find(|summary| summary.state == ExperimentState::Running);
         let promoted = experiments.iter().filter(|summary| summary.promoted);
         Ok(page(&HostPage {
-            csrf: &csrf,
+            reader: (&visitor).into(),
+            queue_is_paused: coordinator.store().is_queue_paused()?,
             measured: running.map_or_else(
                 || "Nothing is measured now.".to_owned(),
                 |summary| format!("{}, {}", summary.name, status(summary, coordinator)),
@@ -600,20 +640,59 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
             probes: ::host::probe(&::host::Roots::default()),
         }))
     });
-    answer(&visitor, made.await)
+    answer(made.await)
+}
+
+/// An entry of the audit log, for people.
+struct AuditRow {
+    entry: Entry,
+    at: String,
+}
+
+impl AuditRow {
+    fn is_refusal(&self) -> bool {
+        self.entry.refusal.is_some()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "audit.html")]
+struct AuditPage {
+    reader: Reader,
+    rows: Vec<AuditRow>,
+}
+
+pub(crate) async fn audit(State(app): Here, Extension(visitor): Who) -> Response {
+    let made = async {
+        api::may_see_audit(&visitor)?;
+        blocking(move || {
+            let last = app.audit.last(api::AUDIT_ENTRIES, None);
+            let last = last.map_err(|error| Error::Unavailable(error.to_string()))?;
+            let rows = last.into_iter().map(|entry| AuditRow {
+                at: format::time(entry.at.as_millisecond()),
+                entry,
+            });
+            Ok(page(&AuditPage {
+                reader: (&visitor).into(),
+                rows: rows.collect(),
+            }))
+        })
+        .await
+    };
+    answer(made.await)
 }
 
 #[derive(Template)]
 #[template(path = "new.html")]
-struct NewPage<'a> {
-    csrf: &'a str,
+struct NewPage {
+    reader: Reader,
     dir: String,
     may_write: bool,
 }
 
 pub(crate) async fn new(State(app): Here, Extension(visitor): Who) -> Response {
     page(&NewPage {
-        csrf: &visitor.csrf,
+        reader: (&visitor).into(),
         dir: app.coordinator.state_dir().display().to_string(),
         may_write: visitor.role == Role::Write,
     })

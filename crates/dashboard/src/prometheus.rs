@@ -20,6 +20,13 @@ pub(crate) async fn serve(State(app): State<Arc<App>>) -> Result<Response, Refus
         let is_in_trouble = app.coordinator.trouble().is_some();
         let workers = app.coordinator.workers();
         let mut out = text(&experiments, is_in_trouble, host::own_cpu_s());
+        let outcomes = app.coordinator.store().outcomes()?;
+        let is_paused = app.coordinator.store().is_queue_paused()?;
+        out.push_str(&text_of_server(
+            &outcomes,
+            is_paused,
+            app.answers.by_class(),
+        ));
         out.push_str(&text_of_workers(workers.list().len(), workers.counts()));
         let always_on = app.coordinator.store().all_continuous()?;
         out.push_str(&text_of_continuous(&always_on, Timestamp::now()));
@@ -87,6 +94,54 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
         "counter",
         "CPU time of the coordinator itself.",
         &[(String::new(), cpu_s)],
+    );
+    out
+}
+
+/// Evaluations by outcome, the queue, the build, and the answers of this server.
+fn text_of_server(
+    outcomes: &[(i64, String, String, usize)],
+    is_paused: bool,
+    answers: impl Iterator<Item = (String, u64)>,
+) -> String {
+    let mut out = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, f64)]| {
+        family(&mut out, name, kind, help, samples);
+    };
+    let by_outcome: Vec<_> = outcomes
+        .iter()
+        .map(|(id, name, outcome, count)| {
+            let labels = labels(*id, name);
+            (format!("{{{labels},outcome=\"{outcome}\"}}"), *count as f64)
+        })
+        .collect();
+    family(
+        "slackline_evaluations_by_outcome",
+        "gauge",
+        "Evaluations by experiment and outcome, the lost ones among the failed, and the running ones.",
+        &by_outcome,
+    );
+    family(
+        "slackline_queue_paused",
+        "gauge",
+        "Whether nothing new begins until the queue is resumed.",
+        &[(String::new(), f64::from(u8::from(is_paused)))],
+    );
+    let version = env!("CARGO_PKG_VERSION");
+    family(
+        "slackline_build_info",
+        "gauge",
+        "1; the version is in the label.",
+        &[(format!("{{version=\"{version}\"}}"), 1.0)],
+    );
+    let answers: Vec<_> = answers
+        .map(|(class, count)| (format!("{{class=\"{class}\"}}"), count as f64))
+        .collect();
+    family(
+        "slackline_http_answers_total",
+        "counter",
+        "Answers of this server by class of status.",
+        &answers,
     );
     out
 }
@@ -249,6 +304,20 @@ mod tests {
     }
 
     #[test]
+    fn evaluations_are_counted_by_outcome_and_answers_by_class() {
+        let outcomes = [(3, "a".to_owned(), "crashed".to_owned(), 2)];
+        let text = text_of_server(&outcomes, true, [("2xx".to_owned(), 7)].into_iter());
+        for line in [
+            "slackline_evaluations_by_outcome{experiment=\"3\",name=\"a\",outcome=\"crashed\"} 2\n",
+            "slackline_queue_paused 1\n",
+            "slackline_build_info{version=",
+            "slackline_http_answers_total{class=\"2xx\"} 7\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+    }
+
+    #[test]
     fn names_are_escaped() {
         let experiment = Summary {
             id: 1,
@@ -263,6 +332,9 @@ mod tests {
             sentence: String::new(),
             parent: None,
             promoted: false,
+            always_on: false,
+            waits: None,
+            on_workers: false,
         };
         let text = text(&[experiment], false, 0.5);
         assert!(

@@ -1,30 +1,45 @@
-//! Answers: JSON, and refusals that say why.
+//! Answers: JSON, and refusals that say why, as problem details (RFC 9457).
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use coordinator::Error;
 use serde::Serialize;
 
-/// Why a request was not fulfilled, as JSON.
-#[derive(Debug, Serialize)]
+/// The media type of a refusal.
+const PROBLEM: &str = "application/problem+json";
+
+/// Why a request was not fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    #[serde(skip)]
     status: StatusCode,
-    error: String,
+    detail: String,
     /// The line of a specification.
-    #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
     /// The key on it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
 }
 
+/// A refusal as it is sent.
+#[derive(Serialize)]
+struct Problem<'a> {
+    r#type: &'static str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+}
+
 impl Refusal {
-    pub(crate) fn new(status: StatusCode, error: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             status,
-            error: error.into(),
+            // Nothing that was refused shows a password: an address may stand in any text.
+            detail: http_client::redact(&detail.into()),
             line: None,
             key: None,
         }
@@ -35,8 +50,32 @@ impl Refusal {
     }
 
     pub(crate) fn text(&self) -> &str {
-        &self.error
+        &self.detail
     }
+
+    /// The refusal that a response carries. A response of an error that carries none, such as one that
+    /// the router made, is described by its status.
+    pub(crate) fn of(response: &Response) -> Option<Self> {
+        let status = response.status();
+        if let Some(refusal) = response.extensions().get::<Self>() {
+            return Some(refusal.clone());
+        }
+        let is_error = status.is_client_error() || status.is_server_error();
+        is_error.then(|| {
+            let detail = match status {
+                StatusCode::METHOD_NOT_ALLOWED => "this path has another method",
+                StatusCode::BAD_REQUEST => "the request is malformed",
+                status => status.canonical_reason().unwrap_or("refused"),
+            };
+            Self::new(status, detail)
+        })
+    }
+}
+
+/// Whether somebody asks who reads pages: a browser says so.
+pub(crate) fn wants_page(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.to_ascii_lowercase().contains("text/html"))
 }
 
 impl From<Error> for Refusal {
@@ -50,19 +89,32 @@ impl From<Error> for Refusal {
             Error::Unavailable(_) | Error::Superseded => StatusCode::SERVICE_UNAVAILABLE,
             Error::Corrupt(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        let mut refusal = Self::new(status, error.to_string());
-        if let Error::Spec(error) = error {
-            refusal.error = error.message;
-            refusal.line = error.line;
-            refusal.key = Some(error.key);
+        match error {
+            Error::Spec(error) => Self {
+                line: error.line,
+                key: Some(error.key),
+                ..Self::new(status, error.message)
+            },
+            error => Self::new(status, error.to_string()),
         }
-        refusal
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        (self.status, Json(self)).into_response()
+        let problem = Problem {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or("Refused"),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            line: self.line,
+            key: self.key.as_deref(),
+        };
+        let mut response = (self.status, Json(problem)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM));
+        response.extensions_mut().insert(self);
+        response
     }
 }
 
@@ -79,5 +131,37 @@ pub(crate) async fn blocking<T: Send + 'static>(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("the request could not be finished: {error}"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_shows_no_password_and_says_where_a_specification_is_wrong() {
+        let error = tuner::SpecError {
+            file: "a.toml".into(),
+            line: Some(3),
+            key: "metrics.x".into(),
+            message: "http://me:s3cr3t@h/ is no server".into(),
+        };
+        let response = Refusal::from(Error::Spec(error)).into_response();
+        assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM);
+        let refusal = Refusal::of(&response).unwrap();
+        assert_eq!(refusal.text(), "http://…@h/ is no server");
+        assert_eq!(
+            (refusal.line, refusal.key.as_deref()),
+            (Some(3), Some("metrics.x"))
+        );
+    }
+
+    #[test]
+    fn an_error_of_the_router_is_described_and_a_success_is_not() {
+        let mut response = Response::new(axum::body::Body::empty());
+        assert_eq!(Refusal::of(&response), None);
+        *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        let refusal = Refusal::of(&response).unwrap();
+        assert_eq!(refusal.text(), "this path has another method");
     }
 }

@@ -2,29 +2,52 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use coordinator::Coordinator;
+use jiff::Timestamp;
 use tokio::net::TcpListener;
 
-use crate::access::{self, Access};
+use crate::access::{self, Access, Proxy, Role};
+use crate::audit::Audit;
+use crate::connections::{self, Bounds};
 use crate::explain::Models;
-use crate::limits::{self, Bucket};
+use crate::limits::{self, Buckets};
+use crate::reply::{Refusal, blocking};
+use crate::sessions::Sessions;
+use crate::tokens::{TokenFile, Tokens};
 use crate::{api, assets, openapi, pages, prometheus, stream};
+
+/// Refusals of one client that are written down, a second.
+const REFUSALS_NOTED_PER_S: f64 = 1.0;
 
 /// How the server behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Requests a second, on average.
+    /// Requests a second of one client, on average.
     pub rate: f64,
+    /// How connections are bounded.
+    pub bounds: Bounds,
+    /// A reverse proxy that names users.
+    pub proxy: Proxy,
+    /// Takes the lines of the server's log.
+    pub report: fn(&str),
 }
 
 impl Default for Options {
     /// More than the pages of a few people ask for, less than a core's worth.
     fn default() -> Self {
-        Self { rate: 100.0 }
+        Self {
+            rate: 100.0,
+            bounds: Bounds::of_descriptors(1024),
+            proxy: Proxy::default(),
+            report: |_| (),
+        }
     }
 }
 
@@ -32,28 +55,69 @@ impl Default for Options {
 pub(crate) struct App {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) access: Access,
-    pub(crate) bucket: Bucket,
+    pub(crate) proxy: Proxy,
+    pub(crate) tokens: Tokens,
+    pub(crate) sessions: Sessions,
+    pub(crate) audit: Audit,
+    pub(crate) buckets: Buckets,
+    /// Bounds how often a client's refusals are written down.
+    pub(crate) noted: Buckets,
+    pub(crate) answers: Answers,
     pub(crate) models: Models,
     pub(crate) listeners: stream::Listeners,
 }
 
+impl App {
+    /// The name and role of a token, by its digest.
+    pub(crate) fn token(&self, digest: &str) -> Option<(String, Role)> {
+        if let Some((name, role)) = self.access.built_in(digest) {
+            return Some((name.to_owned(), role));
+        }
+        let token = self.tokens.find(digest, Timestamp::now())?;
+        Some((token.name, token.role))
+    }
+}
+
+/// Answers so far by the hundreds of their status, for `/metrics`.
+#[derive(Default)]
+pub(crate) struct Answers([AtomicU64; 5]);
+
+impl Answers {
+    pub(crate) fn count(&self, status: StatusCode) {
+        let class = usize::from(status.as_u16() / 100).saturating_sub(1);
+        if let Some(count) = self.0.get(class) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// `2xx` and how many.
+    pub(crate) fn by_class(&self) -> impl Iterator<Item = (String, u64)> {
+        let each = (1..).zip(&self.0);
+        each.map(|(class, count)| (format!("{class}xx"), count.load(Ordering::Relaxed)))
+    }
+}
+
 /// Serves until `end` is ready, then finishes what has been asked.
-///
-/// # Errors
-/// The listener fails.
 pub async fn serve(
     listener: TcpListener,
     coordinator: Arc<Coordinator>,
     access: Access,
     options: Options,
     end: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+) {
+    let state_dir = coordinator.state_dir().to_owned();
     let app = Arc::new(App {
-        coordinator,
         access,
-        bucket: Bucket::new(options.rate),
+        proxy: options.proxy,
+        tokens: Tokens::of(TokenFile::of(&state_dir)),
+        sessions: Sessions::of(&state_dir),
+        audit: Audit::of(&state_dir, options.report),
+        buckets: Buckets::new(options.rate),
+        noted: Buckets::new(REFUSALS_NOTED_PER_S),
+        answers: Answers::default(),
         models: Models::default(),
         listeners: stream::Listeners::default(),
+        coordinator,
     });
     let ending = Arc::clone(&app);
     let end = async move {
@@ -61,9 +125,26 @@ pub async fn serve(
         // Open streams would keep the server from ending.
         ending.listeners.close();
     };
-    axum::serve(listener, router(app))
-        .with_graceful_shutdown(end)
-        .await
+    connections::serve(listener, router(app), options.bounds, end).await;
+}
+
+/// The process answers.
+async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// The store answers, and this coordinator has it.
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    let asked = blocking(move || {
+        let coordinator = &app.coordinator;
+        let is_ready = coordinator.is_active() && coordinator.is_alive();
+        Ok(is_ready && coordinator.trouble().is_none())
+    });
+    match asked.await {
+        Ok(true) => "ready\n".into_response(),
+        // Why stands on the pages: nobody has to be signed in here.
+        _ => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not ready").into_response(),
+    }
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -100,6 +181,10 @@ fn router(app: Arc<App>) -> Router {
         .route("/specs/check", post(api::check))
         .route("/host", get(api::host))
         .route("/workers", get(api::workers))
+        .route("/status", get(api::status))
+        .route("/audit", get(api::audit))
+        .route("/queue/pause", post(api::pause_queue))
+        .route("/queue/resume", post(api::resume_queue))
         .route("/events", get(stream::events))
         .route("/openapi.json", get(openapi::serve))
         .fallback(api::nothing_here)
@@ -107,8 +192,12 @@ fn router(app: Arc<App>) -> Router {
     Router::new()
         .nest("/api/v1", api)
         .route("/metrics", get(prometheus::serve))
-        .route("/assets/{name}", get(assets::asset))
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready))
+        .route("/assets/{*name}", get(assets::asset))
         .route("/login", get(pages::login_form).post(access::sign_in))
+        .route("/logout", post(access::sign_out))
+        .route("/audit", get(pages::audit))
         .route("/", get(pages::experiments))
         .route("/new", get(pages::new))
         .route("/host", get(pages::host))
@@ -119,6 +208,8 @@ fn router(app: Arc<App>) -> Router {
         )
         .route("/experiments/{id}/verification", get(pages::verification))
         .fallback(pages::nothing_here)
+        .method_not_allowed_fallback(api::not_so)
+        .layer(axum::middleware::from_fn(openapi::known_parameters))
         .layer(axum::middleware::from_fn_with_state(
             Arc::clone(&app),
             access::admit,

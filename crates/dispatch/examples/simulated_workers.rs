@@ -148,6 +148,7 @@ async fn work(
         }
         let measured = Box::new(Measured {
             host: Some(name.clone()),
+            output: None,
             ..simulated(&order)?
         });
         let result = Request::Result {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::{Client, ClientError, ConnectOptions, Event};
-use tuner::spec::without_login;
+use http_client::redact;
 
 use crate::config::Nats;
 use crate::error::Error;
@@ -23,7 +23,7 @@ const PING: Duration = Duration::from_secs(5);
 
 /// Connects, or goes on trying in the background; it also reconnects by itself. What keeps it from that is reported, once.
 pub(crate) async fn connect(nats: &Nats, name: &str, report: fn(&str)) -> Result<Client, Error> {
-    let url = without_login(&nats.url);
+    let url = redact(&nats.url);
     let failed = |message: String| Error::Nats {
         url: url.clone(),
         message,
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn what_is_in_the_way_is_said_once_and_then_that_it_is_over() {
         let link = Link {
-            url: without_login("nats://me:secret@h:4222"),
+            url: redact("nats://me:secret@h:4222"),
             trouble: Mutex::default(),
             report: |text| SAID.lock().unwrap().push(text.to_owned()),
         };

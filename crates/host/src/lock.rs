@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -68,8 +69,11 @@ impl Lock {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(&path)
             .map_err(|error| failed(&error))?;
+        // One of an earlier version could be read by others. Where it is another user's, its owner decides.
+        let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
         let give_up = Instant::now() + DEAD_HOLDER_WAIT;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -4,9 +4,10 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 
 use http::Uri;
+use http_client::check_url;
 
 use crate::requests::check_path;
-use crate::{Error, check_url};
+use crate::Error;
 
 /// A service's address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,7 +24,6 @@
 #![forbid(unsafe_code)]
 
 mod arrivals;
-mod client;
 mod connection;
 mod counts;
 mod endpoint;
@@ -45,7 +44,6 @@ mod wire;
 use std::path::{Path, PathBuf};
 
 pub use arrivals::Arrivals;
-pub use client::{check_url, client, is_url};
 pub use endpoint::Endpoint;
 pub use generator::{Pace, Plan, run};
 pub use machine::{Neighbours, ServiceOnHost};

@@ -24,6 +24,15 @@ enum Verb {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+        /// Print the list again every two seconds, until Ctrl-C.
+        #[arg(long)]
+        watch: bool,
+        /// Only those that are queued, running, paused, done, stopped or failed.
+        #[arg(long, value_name = "STATE")]
+        state: Option<String>,
+        /// At most so many.
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
     },
     /// One experiment.
     Show {
@@ -63,7 +72,11 @@ enum Verb {
         /// Its number.
         id: i64,
     },
-    /// Put the control's configuration in force again.
+    /// Let nothing new begin; what is measured comes to the end of its evaluation.
+    PauseQueue,
+    /// Let the queue go on.
+    ResumeQueue,
+    /// Put the control's configuration in force again, whatever is measured.
     Rollback {
         /// Its number.
         id: i64,
@@ -122,6 +135,9 @@ enum Verb {
     },
 }
 
+/// How often `ls --watch` looks.
+const WATCH: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// A server and the token for it.
 struct Client {
     agent: ureq::Agent,
@@ -144,7 +160,7 @@ impl Client {
                 (format!("http://{}", access.address), access.write_token)
             }
         };
-        let agent = load::client(std::time::Duration::from_secs(120))
+        let agent = http_client::config(std::time::Duration::from_secs(120))
             .http_status_as_error(false)
             .build();
         Ok(Self {
@@ -183,7 +199,7 @@ impl Client {
         }
         let text = String::from_utf8_lossy(&bytes);
         let refusal: Value = serde_json::from_str(&text).unwrap_or_default();
-        let why = refusal["error"].as_str().unwrap_or(&text);
+        let why = refusal["detail"].as_str().unwrap_or(&text);
         match (refusal["line"].as_u64(), refusal["key"].as_str()) {
             (Some(line), Some("") | None) => bail!("line {line}: {why}"),
             (Some(line), Some(key)) => bail!("line {line}: {key}: {why}"),
@@ -240,11 +256,52 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     };
     let made = |now: &Value| print(&format!("{}\n", now["id"]));
     match &arguments.verb {
-        Verb::Ls { json: true } => print(&pretty(&client.json("GET", "/experiments", None)?)?)?,
-        Verb::Ls { json: false } => print(&list(&client.json("GET", "/experiments", None)?))?,
+        Verb::Ls {
+            json,
+            watch,
+            state,
+            limit,
+        } => {
+            let state = state.as_ref().map(|state| format!("state={state}"));
+            let limit = limit.map(|limit| format!("limit={limit}"));
+            let query = [state, limit].into_iter().flatten().collect::<Vec<_>>();
+            let path = format!("/experiments?{}", query.join("&"));
+            loop {
+                let experiments = client.json("GET", &path, None)?;
+                let text = if *json {
+                    pretty(&experiments)?
+                } else {
+                    trouble(&client.json("GET", "/status", None)?) + &list(&experiments)
+                };
+                if !watch {
+                    return print(&text).map(|()| Done::Positive);
+                }
+                // A terminal shows the newest list alone; a file has them one after the other.
+                let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
+                let clear = if is_terminal && !json {
+                    "\x1b[H\x1b[2J"
+                } else {
+                    ""
+                };
+                print(&format!("{clear}{text}"))?;
+                std::thread::sleep(WATCH);
+            }
+        }
         Verb::Show { id, json } => {
             let shown = client.json("GET", &format!("/experiments/{id}"), None)?;
-            print(&if *json { pretty(&shown)? } else { show(&shown) })?;
+            print(&if *json {
+                pretty(&shown)?
+            } else {
+                trouble(&client.json("GET", "/status", None)?) + &show(&shown)
+            })?;
+        }
+        Verb::PauseQueue => {
+            client.json("POST", "/queue/pause", None)?;
+            message("the queue is paused: nothing new begins");
+        }
+        Verb::ResumeQueue => {
+            client.json("POST", "/queue/resume", None)?;
+            message("the queue goes on");
         }
         Verb::Create { spec } => {
             let body = given(spec)?;
@@ -348,6 +405,31 @@ fn state(experiment: &Value) -> String {
     }
 }
 
+/// What keeps the server from its work, before anything else that it says.
+fn trouble(status: &Value) -> String {
+    let mut lines = String::new();
+    if let Some(trouble) = status["trouble"].as_str() {
+        lines += &format!("THE SERVER IS IN TROUBLE: {trouble}\n");
+    }
+    if status["queue_is_paused"] == true {
+        lines +=
+            "The queue is paused: nothing new begins until `slackline experiments resume-queue`.\n";
+    }
+    lines
+}
+
+/// How many evaluations there are, and may be.
+fn counted(experiment: &Value) -> String {
+    let (done, budget) = (&experiment["evaluations"], &experiment["budget"]);
+    if experiment["always_on"] == true {
+        format!("{done}, {budget} a search")
+    } else if done.as_u64() > budget.as_u64() {
+        format!("{done}, budget {budget}")
+    } else {
+        format!("{done}/{budget}")
+    }
+}
+
 /// What a promotion has changed.
 fn in_force(experiment: &Value) -> String {
     let changed = experiment["promotion"]["changed"].as_array();
@@ -375,10 +457,14 @@ fn list(experiments: &Value) -> String {
         rows.add_row([
             it["id"].to_string(),
             text(&it["name"]),
-            state(it),
-            format!("{}/{}", it["evaluations"], it["budget"]),
+            match it["promoted"] == true {
+                true => format!("{}, promoted", state(it)),
+                false => state(it),
+            },
+            counted(it),
             it["message"]
                 .as_str()
+                .or(it["waits"].as_str())
                 .map_or_else(|| text(&it["sentence"]), str::to_owned),
         ]);
     }
@@ -387,16 +473,19 @@ fn list(experiments: &Value) -> String {
 
 fn show(it: &Value) -> String {
     let (done, budget) = (&it["evaluations"], &it["budget"]);
-    let progress = match it["continuous"].is_object() {
-        true => format!("{done} evaluations, {budget} a search"),
-        false => format!("{done} of {budget} evaluations"),
+    let progress = if it["continuous"].is_object() {
+        format!("{done} evaluations, {budget} a search")
+    } else if done.as_u64() > budget.as_u64() {
+        format!("{done} evaluations, of a budget of {budget}")
+    } else {
+        format!("{done} of {budget} evaluations")
     };
     let mut lines = vec![
         format!("{} (experiment {})", text(&it["name"]), it["id"]),
         format!("{}: {progress}", state(it)),
     ];
-    if let Some(message) = it["message"].as_str() {
-        lines.push(message.to_owned());
+    for why in ["message", "waits"] {
+        lines.extend(it[why].as_str().map(str::to_owned));
     }
     if let Some(evaluation) = it["progress"]["evaluation"].as_u64() {
         let (done, of) = (&it["progress"]["blocks"], &it["progress"]["of_blocks"]);

@@ -102,7 +102,7 @@ pub(crate) struct Source {
 }
 
 pub(crate) fn url(text: &str) -> Result<String, String> {
-    load::check_url(text).map(|()| text.to_owned())
+    http_client::check_url(text).map(|()| text.to_owned())
 }
 
 fn method(text: &str) -> Result<String, String> {

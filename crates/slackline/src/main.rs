@@ -12,6 +12,7 @@ mod serve;
 mod serve_cache;
 mod table;
 mod throttle;
+mod tokens;
 mod tune;
 mod worker;
 

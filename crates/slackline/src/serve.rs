@@ -1,7 +1,7 @@
 //! `slackline serve`: the coordinator's thread, the server beside it, and what systemd wants to know of both.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,18 +9,38 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use coordinator::Coordinator;
 use coordinator::store::{Location, Store};
-use dashboard::{Access, Options};
+use dashboard::{Access, Bounds, Options, Proxy};
 use dispatch::{Office, ServerConfig};
 use sd_notify::NotifyState;
 use tuner::process::Interrupt;
 
-use crate::{Done, message};
+use crate::{Done, tokens};
 
 /// How often signals and the watchdog are looked after.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Writes a line to the log, without credentials.
+fn message(text: &str) {
+    crate::message(&http_client::redact(text));
+}
+
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// List, make and revoke the tokens by which people and programs sign in.
+    Tokens(tokens::Arguments),
+}
+
+#[derive(clap::Args)]
+struct Server {
     /// Address and port. Beyond loopback, tokens cross the network unencrypted: put a TLS proxy in front.
     #[arg(long, default_value = "127.0.0.1:8431", value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -34,13 +54,38 @@ pub(crate) struct Arguments {
     /// A host name under which a proxy or another machine calls this server. Repeatable.
     #[arg(long = "name", value_name = "HOST")]
     names: Vec<String>,
-    /// Requests a second that are answered, of all clients together, on average; those beyond are refused with 429.
+    /// Requests a second of one client that are answered, on average; those beyond are refused with 429. A token is a client, and
+    /// so is an address without one.
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     rate: f64,
+    /// The address of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Repeatable.
+    #[arg(long = "trusted-proxy", value_name = "ADDRESS")]
+    trusted_proxies: Vec<std::net::IpAddr>,
+    /// The header in which a trusted proxy names the user, such as X-Forwarded-User. The proxy must remove it from what its
+    /// clients send.
+    #[arg(long, value_name = "NAME", requires = "trusted_proxies")]
+    user_header: Option<String>,
+    /// A user of --user-header who may change things; all others only look. Repeatable.
+    #[arg(long = "writer", value_name = "USER", requires = "user_header")]
+    writers: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    match &arguments.verb {
+        Some(Verb::Tokens(arguments)) => tokens::run(arguments, state_dir),
+        None => run_server(&arguments.server, state_dir),
+    }
+}
+
+fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
     ensure!(arguments.rate > 0.0, "--rate must be above 0");
+    if !arguments.listen.ip().is_loopback() {
+        message(&format!(
+            "warning: other hosts can reach {}, and tokens cross the network unencrypted: put a TLS proxy in front, or listen \
+             on 127.0.0.1 and use a tunnel",
+            arguments.listen
+        ));
+    }
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let state_dir = std::path::absolute(state_dir)?;
     std::fs::DirBuilder::new()
@@ -129,8 +174,54 @@ impl coordinator::Bus for Bus<'_> {
     }
 }
 
+/// Only one server of a state directory leaves its address for the command line: the one that holds this lock. Another one
+/// waits until it is free.
+fn publish_address(
+    access: &Access,
+    state_dir: &Path,
+    ending: &Arc<Coordinator>,
+) -> anyhow::Result<()> {
+    let path = state_dir.join("serve.lock");
+    let lock = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| path.display().to_string())?;
+    let try_publish = move |access: &Access, state_dir: &Path| -> anyhow::Result<bool> {
+        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(false);
+        }
+        access.write(state_dir)?;
+        // The lock is held until the process ends.
+        std::mem::forget(lock.try_clone()?);
+        Ok(true)
+    };
+    if try_publish(access, state_dir)? {
+        return Ok(());
+    }
+    message(
+        "another server of this state directory runs: commands reach that one, and this one waits for its end",
+    );
+    let (access, state_dir) = (access.clone(), state_dir.to_owned());
+    let ending = Arc::downgrade(ending);
+    let waiting = std::thread::Builder::new().name("address".into());
+    waiting
+        .spawn(move || {
+            while ending.upgrade().is_some_and(|it| !it.is_ending()) {
+                match try_publish(&access, &state_dir) {
+                    Ok(false) => std::thread::sleep(LOOK),
+                    Ok(true) => return message("commands reach this server now"),
+                    Err(error) => return message(&format!("{error:#}")),
+                }
+            }
+        })
+        .context("the thread that waits for another server cannot be started")?;
+    Ok(())
+}
+
 async fn serve(
-    arguments: &Arguments,
+    arguments: &Server,
     state_dir: &Path,
     coordinator: Arc<Coordinator>,
     interrupt: Interrupt,
@@ -140,6 +231,7 @@ async fn serve(
         .with_context(|| format!("{} cannot be listened on", arguments.listen))?;
     let address = listener.local_addr()?;
     let access = Access::at(state_dir, &address.to_string(), &arguments.names)?;
+    publish_address(&access, state_dir, &coordinator)?;
     let measuring = {
         let coordinator = Arc::clone(&coordinator);
         std::thread::Builder::new()
@@ -159,8 +251,16 @@ async fn serve(
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = until_end(Arc::clone(&coordinator), interrupt.clone(), measuring);
     let (told, end_of_server) = tokio::sync::oneshot::channel::<()>();
+    let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let options = Options {
         rate: arguments.rate,
+        bounds: Bounds::of_descriptors(descriptors.current.unwrap_or(u64::MAX)),
+        proxy: Proxy {
+            trusted: arguments.trusted_proxies.clone(),
+            user_header: arguments.user_header.clone(),
+            writers: arguments.writers.clone(),
+        },
+        report: message,
     };
     let server = dashboard::serve(listener, Arc::clone(&coordinator), access, options, async {
         let _ = end_of_server.await;
@@ -170,8 +270,7 @@ async fn serve(
         let _ = told.send(());
         ended
     };
-    let (served, ended) = tokio::join!(server, ending);
-    served.context("the server")?;
+    let ((), ended) = tokio::join!(server, ending);
     ended?;
     Ok(interrupt.signal().map_or(Done::Positive, Done::Signal))
 }

@@ -58,6 +58,9 @@ pub struct Measured {
     /// The worker that measured it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// The last lines of the service that made it fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }
 
 impl Measured {
@@ -74,6 +77,7 @@ impl Measured {
             own_cpu_s: 0.0,
             signal: None,
             host: None,
+            output: None,
         }
     }
 
@@ -91,6 +95,7 @@ impl Measured {
             duration_s: self.duration_s,
             own_cpu_s: self.own_cpu_s,
             host: self.host,
+            output: self.output,
         }
     }
 
@@ -149,14 +154,20 @@ pub fn measure(
         own_cpu_s: bench.own_cpu_s() - own_cpu_start_s,
         signal: None,
         host: None,
+        output: None,
     };
+    let output = bench.take_output();
     match ended {
         Ok((outcome, measurement)) => {
             result.outcome = outcome;
             result.measurement = Some(measurement);
         }
         Err(fault) => {
-            result.reason = Some(fault.to_string());
+            // Nothing that is kept of a failure shows a password.
+            result.reason = Some(http_client::redact(&fault.to_string()));
+            if !matches!(fault, Fault::Interrupted(_)) {
+                result.output = output.as_deref().map(http_client::redact);
+            }
             match fault {
                 Fault::Configuration(_) => result.outcome = Outcome::Crashed,
                 Fault::Harness(_) => result.failure = Some(Failure::Harness),

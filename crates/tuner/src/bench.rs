@@ -40,6 +40,11 @@ pub trait Bench {
     /// A knob could not be put back.
     fn end(&mut self) -> Result<(), crate::error::TunerError>;
 
+    /// The last lines of the service that made an evaluation fail, once.
+    fn take_output(&mut self) -> Option<String> {
+        None
+    }
+
     /// Seconds since the experiment began.
     fn elapsed_s(&self) -> f64;
 

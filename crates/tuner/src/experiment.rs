@@ -538,6 +538,7 @@ search = { strategy = "random" }
                 duration_s: 1.0,
                 own_cpu_s: 0.0,
                 host: Some(host.into()),
+                output: None,
             };
             self.search.take(record, self.at_once, &self.workers)
         }

@@ -29,6 +29,7 @@ mod quota;
 pub mod reapply;
 pub mod report;
 mod sampler;
+mod scratch;
 pub mod simulation;
 pub mod spec;
 mod target;

@@ -1,5 +1,9 @@
 //! The real [`Bench`]: real services, real knobs, real load.
 
+mod promotion;
+
+pub use promotion::Changed;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,13 +13,13 @@ use host::{HostError, Journal, Knob, RestoreOutcome, RestoreReport, RestoredItem
 
 use crate::bench::{Arm, Bench};
 use crate::continuous::HostThen;
-use crate::control_files::{ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
 use crate::process::{Interrupt, RunError};
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, external};
+use crate::scratch::scratch_root;
 use crate::spec::{CheckedSpec, Pairing};
 use crate::target::{Instance, Side};
 use crate::template::{self, Variables};
@@ -44,15 +48,8 @@ pub struct Live<'a> {
     fatal: Option<HostError>,
     /// What is in force between evaluations instead of the control's configuration: it was promoted earlier.
     home: Option<Configuration>,
-}
-
-/// What a promotion or a rollback has changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changed {
-    /// What it has put in force, in words, and where copies of what somebody else had written there are kept.
-    pub done: Vec<String>,
-    /// Of a rollback: files that it had to leave as they were, in words.
-    pub left: Vec<String>,
+    /// The last lines of the service that made the evaluation fail.
+    output: Option<String>,
 }
 
 /// One side while it runs.
@@ -89,6 +86,7 @@ impl<'a> Live<'a> {
             state_dir: state_dir.to_owned(),
             fatal: None,
             home: None,
+            output: None,
         })
     }
 
@@ -163,143 +161,6 @@ impl<'a> Live<'a> {
             reapply.run(&self.state_dir).map_err(TunerError::Reapply)?;
         }
         Ok(report)
-    }
-
-    /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
-    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a rollback, which needs no
-    /// template that its promotion had.
-    ///
-    /// # Errors
-    /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
-    pub fn promote(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
-        let refused = |fault: Fault| TunerError::Promotion(fault.to_string());
-        let attached = self.spec.target.start.is_none();
-        let is_rollback = *configuration == self.spec.space.default_configuration();
-        if attached && !is_rollback {
-            self.keep_control_files().map_err(refused)?;
-        }
-        let instance = self.prepare_promotion(configuration).map_err(refused)?;
-        let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
-        self.applied = None;
-        if attached {
-            self.remember_apply().map_err(refused)?;
-        }
-        for (knob, value) in &knobs {
-            self.journal.write(&self.roots, knob, value)?;
-        }
-        let mut changed = Changed::default();
-        let done = &mut changed.done;
-        done.extend(
-            knobs
-                .iter()
-                .map(|(knob, value)| format!("{knob} = {value}")),
-        );
-        if attached && is_rollback {
-            let written = self.write_control_files(&instance).map_err(refused)?;
-            done.extend(written.done);
-            changed.left = written.left;
-        } else if attached {
-            instance
-                .write_files(self.spec, Some(&mut self.journal))
-                .map_err(refused)?;
-            done.extend(self.spec.target.files.iter().map(|file| file.path.clone()));
-        }
-        if attached && !self.spec.target.apply.is_empty() {
-            instance
-                .apply(self.spec, &self.interrupt)
-                .map_err(refused)?;
-            done.push("the apply steps".to_owned());
-        }
-        if !done.is_empty() {
-            let former = self.journal.promote_all()?;
-            done.extend(former.iter().map(|former| {
-                let (path, kept) = (former.path.display(), former.kept.display());
-                format!("{path} as it was before is kept in {kept}")
-            }));
-            Reapply::forget(&self.state_dir);
-        }
-        Ok(changed)
-    }
-
-    /// What is promoted, and what it is rolled back to, has the experiment's side.
-    fn prepare_promotion(&self, configuration: &Configuration) -> Result<Instance, Fault> {
-        let arm = Arm {
-            configuration: configuration.clone(),
-            ..Arm::default()
-        };
-        Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)
-    }
-
-    /// Keeps on disk what a rollback is to write where it has no template any more.
-    fn keep_control_files(&self) -> Result<(), Fault> {
-        if self.spec.target.files.is_empty() {
-            return Ok(());
-        }
-        let control = self.spec.space.default_configuration();
-        let instance = self.prepare_promotion(&control)?;
-        let mut kept = ControlFiles::kept_in(&self.state_dir);
-        for file in &self.spec.target.files {
-            let contents = instance.contents_of(self.spec, file);
-            let of_control = ControlFile {
-                template: self.spec.dir.join(&file.template),
-                control: control.clone(),
-                contents: contents.map_err(Fault::Harness)?,
-            };
-            kept.insert(instance.path_of(file)?, of_control);
-        }
-        kept.keep(&self.state_dir).map_err(Fault::Harness)
-    }
-
-    /// Writes the control's files: those that have no template any more as they were kept; a file of which there is no copy
-    /// either is left, so that it does not hold up the rest of a rollback.
-    fn write_control_files(&mut self, instance: &Instance) -> Result<Changed, Fault> {
-        let kept = ControlFiles::kept_in(&self.state_dir);
-        let control = self.spec.space.default_configuration();
-        let mut changed = Changed::default();
-        for file in &self.spec.target.files {
-            let path = instance.path_of(file)?;
-            let template = self.spec.dir.join(&file.template);
-            let name = path.display();
-            let (contents, done) = match instance.contents_of(self.spec, file) {
-                Ok(contents) => (contents, name.to_string()),
-                Err(why) => match kept.contents(&path, &template, &control) {
-                    Some(kept) => (
-                        kept.to_owned(),
-                        format!("{name} as it was kept at the promotion ({why})"),
-                    ),
-                    None => {
-                        let left = format!("{name} ({why}, and no copy of the control's was kept)");
-                        changed.left.push(left);
-                        continue;
-                    }
-                },
-            };
-            instance.write_file(&path, &contents, Some(&mut self.journal))?;
-            changed.done.push(done);
-        }
-        Ok(changed)
-    }
-
-    /// Keeps on disk how the service is told of its own configuration: the control's, or what is in force between
-    /// evaluations.
-    fn remember_apply(&self) -> Result<(), Fault> {
-        let is_kept = Reapply::left_in(&self.state_dir).is_ok_and(|kept| kept.is_some());
-        if self.spec.target.apply.is_empty() || is_kept {
-            return Ok(());
-        }
-        let own = match &self.home {
-            Some(home) => {
-                let arm = Arm {
-                    configuration: home.clone(),
-                    ..Arm::default()
-                };
-                Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)?
-            }
-            None => Instance::prepare(self.spec, &Arm::default(), Side::Control, &self.scratch)?,
-        };
-        own.reapply(self.spec)?
-            .save(&self.state_dir)
-            .map_err(Fault::Harness)
     }
 
     /// Starts one side; what was started is in `sides` even if it did not come up.
@@ -518,17 +379,6 @@ impl<'a> Live<'a> {
     }
 }
 
-/// Where instances have their directories: beside the state directory, which only root may enter,
-/// because services drop privileges and must reach theirs. By whatever name that is given, it is the same.
-pub fn scratch_root(state_dir: &Path) -> PathBuf {
-    let state_dir = std::fs::canonicalize(state_dir)
-        .or_else(|_| std::path::absolute(state_dir))
-        .unwrap_or_else(|_| state_dir.to_owned());
-    let mut name = state_dir.file_name().unwrap_or_default().to_owned();
-    name.push(".run");
-    state_dir.with_file_name(name)
-}
-
 /// Whose fault it is that a command of the harness's own gave nothing; `what` it is in the specification.
 fn fault_of(what: &str, error: &RunError, side: Side) -> Fault {
     match error {
@@ -568,11 +418,51 @@ fn knob_values(
 
 impl Bench for Live<'_> {
     fn begin(&mut self, arm: &Arm) -> Result<(), Fault> {
+        self.output = None;
+        let begun = self.begin_evaluation(arm);
+        begun.inspect_err(|fault| self.note_output(fault))
+    }
+
+    fn block(&mut self, index: usize) -> Result<Block, Fault> {
+        let measured = self.measure_block(index);
+        measured.inspect_err(|fault| self.note_output(fault))
+    }
+
+    fn end(&mut self) -> Result<(), TunerError> {
+        self.end_evaluation()
+    }
+
+    fn take_output(&mut self) -> Option<String> {
+        self.output.take()
+    }
+
+    fn elapsed_s(&self) -> f64 {
+        self.before_s + self.began.elapsed().as_secs_f64()
+    }
+
+    fn own_cpu_s(&self) -> f64 {
+        host::own_cpu_s()
+    }
+}
+
+impl Live<'_> {
+    /// Keeps what the side printed that is to blame, before it is ended.
+    fn note_output(&mut self, fault: &Fault) {
+        let is_of_experiment = matches!(fault, Fault::Configuration(_) | Fault::Unmeasured(_));
+        if let Some(sides) = &self.sides {
+            self.output = sides[usize::from(is_of_experiment)].instance.output();
+        }
+    }
+
+    fn begin_evaluation(&mut self, arm: &Arm) -> Result<(), Fault> {
         let mut sides = Vec::new();
         let started = Side::BOTH
             .into_iter()
             .try_for_each(|side| self.start_side(side, arm, &mut sides));
         if let Err(fault) = started {
+            // The side that did not come up is the last one that was begun.
+            let failed = sides.last().map(|side| &side.instance);
+            self.output = failed.and_then(Instance::output);
             for mut side in sides {
                 side.instance
                     .stop(self.spec, &self.roots, &mut self.journal)
@@ -595,7 +485,7 @@ impl Bench for Live<'_> {
         Ok(())
     }
 
-    fn block(&mut self, index: usize) -> Result<Block, Fault> {
+    fn measure_block(&mut self, index: usize) -> Result<Block, Fault> {
         let start_s = self.elapsed_s();
         let block_s = self.spec.spec.evaluation.block_s;
         let parallel = self.spec.target.pairing == Pairing::Parallel;
@@ -632,7 +522,7 @@ impl Bench for Live<'_> {
         })
     }
 
-    fn end(&mut self) -> Result<(), TunerError> {
+    fn end_evaluation(&mut self) -> Result<(), TunerError> {
         // The way back is not the evaluation's.
         self.interrupt.evaluation_is_over();
         // Before they are put back: what somebody else wrote then stays, and is no error of the restore.
@@ -662,14 +552,6 @@ impl Bench for Live<'_> {
             self.undisturbed(&report)?;
         }
         undisturbed_files(files)
-    }
-
-    fn elapsed_s(&self) -> f64 {
-        self.before_s + self.began.elapsed().as_secs_f64()
-    }
-
-    fn own_cpu_s(&self) -> f64 {
-        host::own_cpu_s()
     }
 }
 

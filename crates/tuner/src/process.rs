@@ -22,6 +22,10 @@ const OUTPUT_MAX_BYTES: u64 = 64 << 20;
 /// How much of the end of a log is read for a message, which shows a few lines of it.
 const TAIL_BYTES: u64 = 4096;
 
+/// How much of the end of a failed service's log is kept.
+const KEPT_LINES: usize = 200;
+const KEPT_BYTES: u64 = 64 << 10;
+
 /// Marks, in its environment, every process that ends with its run: the value is the instance's directory. So what a
 /// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
 const INSTANCE: &str = "SLACKLINE_INSTANCE";
@@ -141,6 +145,8 @@ pub struct Launch {
     pub argv: Vec<String>,
     /// Environment beside Slackline's own.
     pub env: BTreeMap<String, String>,
+    /// More of it: the files that hold the values.
+    pub env_files: BTreeMap<String, PathBuf>,
     /// Working directory.
     pub dir: PathBuf,
     /// CPUs to run on.
@@ -166,6 +172,17 @@ impl Launch {
             .unwrap_or_else(|| "it printed nothing".into())
     }
 
+    /// The last lines of both logs, to be kept; nothing, where they are empty.
+    pub(crate) fn output(&self) -> Option<String> {
+        let of = |stream: &str| end_of_file(&self.log_file(stream));
+        match (of("out"), of("err")) {
+            (Some(out), Some(err)) => {
+                Some(format!("standard output:\n{out}\nstandard error:\n{err}"))
+            }
+            (out, err) => err.or(out),
+        }
+    }
+
     /// The directory of the instance for which it runs.
     fn instance(&self) -> PathBuf {
         let dir = self.log.parent().unwrap_or(&self.log);
@@ -182,10 +199,19 @@ impl Launch {
             let path = self.log_file(stream);
             create_anew(&path).map_err(|error| format!("{}: {error}", path.display()))
         };
+        let secrets = self.env_files.iter().map(|(name, file)| {
+            let value = secret_in(file);
+            Ok::<_, String>((
+                name,
+                value.map_err(|why| format!("the variable {name}: {why}"))?,
+            ))
+        });
+        let secrets = secrets.collect::<Result<Vec<_>, String>>()?;
         let mut command = Command::new(program);
         command
             .args(arguments)
             .envs(&self.env)
+            .envs(secrets)
             .env_remove(INSTANCE)
             .envs((!self.may_outlive_run).then(|| (INSTANCE, self.instance())))
             .current_dir(&self.dir)
@@ -224,6 +250,29 @@ impl Launch {
             started: Instant::now(),
         }
         .wait(timeout, interrupt, alive)
+    }
+}
+
+/// What a file holds as the value of a variable: its text without the end of the last line.
+pub(crate) fn secret_in(file: &Path) -> Result<String, String> {
+    let wrong = |why: String| format!("{}: {why}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+    if text.contains('\0') {
+        return Err(wrong("it holds a NUL, which no variable can".into()));
+    }
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+}
+
+/// Whether a shell passes a variable of that name on (POSIX, "Name").
+pub(crate) fn is_variable(name: &str) -> Result<(), String> {
+    let is_name = name
+        .bytes()
+        .all(|it| it.is_ascii_alphanumeric() || it == b'_')
+        && name.bytes().next().is_some_and(|it| !it.is_ascii_digit());
+    match is_name {
+        true => Ok(()),
+        false => Err("a value from a file needs a name of letters, digits and _".into()),
     }
 }
 
@@ -475,15 +524,34 @@ fn end_all(left: impl Fn() -> Vec<u32>) {
     }
 }
 
-fn last_lines(path: &Path) -> Option<String> {
+/// The end of a file, and whether something was before it.
+fn read_end(path: &Path, most_bytes: u64) -> Option<(String, bool)> {
     use std::io::{Read as _, Seek as _};
     let mut file = File::open(path).ok()?;
     let length_bytes = file.metadata().ok()?.len();
-    let skipped_bytes = length_bytes.saturating_sub(TAIL_BYTES);
+    let skipped_bytes = length_bytes.saturating_sub(most_bytes);
     file.seek(std::io::SeekFrom::Start(skipped_bytes)).ok()?;
     let mut bytes = Vec::new();
-    file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+    file.take(most_bytes).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
+    Some((text, skipped_bytes > 0))
+}
+
+/// The last whole lines of a log.
+fn end_of_file(path: &Path) -> Option<String> {
+    let (text, is_cut) = read_end(path, KEPT_BYTES)?;
+    let mut lines: Vec<&str> = text.lines().collect();
+    if is_cut && lines.len() > 1 {
+        lines.remove(0);
+    }
+    let last = &lines[lines.len().saturating_sub(KEPT_LINES)..];
+    // A database's text holds no NUL.
+    let text = last.join("\n").replace('\0', "\u{fffd}");
+    (!text.trim().is_empty()).then_some(text)
+}
+
+fn last_lines(path: &Path) -> Option<String> {
+    let (text, _) = read_end(path, TAIL_BYTES)?;
     let lines: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -495,6 +563,26 @@ fn last_lines(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_200_lines_of_a_log_are_kept_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("service.err");
+        assert_eq!(end_of_file(&path), None);
+        std::fs::write(&path, "\n").unwrap();
+        assert_eq!(end_of_file(&path), None);
+        let lines: Vec<String> = (1..=300).map(|line| format!("line {line}\0")).collect();
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let kept = end_of_file(&path).unwrap();
+        assert_eq!(kept.lines().count(), 200);
+        assert!(kept.starts_with("line 101\u{fffd}\n"), "{kept}");
+        // Long lines are fewer, and each is whole.
+        let long: Vec<String> = (1..=300).map(|_| "y".repeat(999)).collect();
+        std::fs::write(&path, long.join("\n")).unwrap();
+        let kept = end_of_file(&path).unwrap();
+        assert!(kept.len() <= 64 << 10 && kept.lines().count() > 60);
+        assert!(kept.lines().all(|line| line.len() == 999));
+    }
 
     /// A shell script of an instance in `dir`.
     fn script(dir: &Path, text: &str) -> Launch {

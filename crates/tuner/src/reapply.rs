@@ -5,14 +5,14 @@
 //! until after the restore.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http_client::Url;
 use serde::{Deserialize, Serialize};
 
 use crate::process::{Interrupt, Launch};
-use crate::target::{COMMAND_TIMEOUT, agent};
+use crate::target::{COMMAND_TIMEOUT, client};
 
 /// The `apply` steps of the control, filled in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct Reapply {
     pub(crate) dir: PathBuf,
     /// Environment of the commands.
     pub(crate) env: BTreeMap<String, String>,
+    /// More of it: the files that hold the values, which are kept nowhere else.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) env_files: BTreeMap<String, PathBuf>,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -33,23 +36,16 @@ pub(crate) enum Step {
     /// An HTTP request.
     Request {
         method: String,
-        url: String,
+        #[serde(with = "http_client::exposed")]
+        url: Url,
         body: String,
     },
 }
 
 impl Step {
-    pub(crate) fn request(method: &str, url: &str, body: &str) -> Result<(), String> {
-        let failed = |error: &dyn std::fmt::Display| format!("{method} {url}: {error}");
-        let request = ureq::http::Request::builder()
-            .method(method)
-            .uri(url)
-            .body(body.to_owned())
-            .map_err(|error| failed(&error))?;
-        agent()
-            .run(request)
-            .map(drop)
-            .map_err(|error| failed(&error))
+    pub(crate) fn request(method: &str, url: &Url, body: &str) -> Result<(), String> {
+        let sent = client().send(method, url, body);
+        sent.map_err(|error| format!("{method} {error}"))
     }
 }
 
@@ -79,15 +75,10 @@ impl Reapply {
     /// Puts it on disk.
     pub(crate) fn save(&self, state_dir: &Path) -> Result<(), String> {
         let path = file(state_dir);
-        let write = || -> std::io::Result<()> {
-            let next = state_dir.join("apply.next");
-            let mut file = std::fs::File::create(&next)?;
-            file.write_all(&serde_json::to_vec(self)?)?;
-            file.sync_all()?;
-            std::fs::rename(&next, &path)?;
-            std::fs::File::open(state_dir)?.sync_all()
-        };
-        write().map_err(|error| format!("{}: {error}", path.display()))
+        serde_json::to_vec(self)
+            .map_err(std::io::Error::from)
+            .and_then(|text| host::replace_private(&path, &text))
+            .map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// Forgets it: the present configuration stays.
@@ -107,6 +98,7 @@ impl Reapply {
                     let launch = Launch {
                         argv: argv.clone(),
                         env: self.env.clone(),
+                        env_files: self.env_files.clone(),
                         dir: self.dir.clone(),
                         cpus: None,
                         log: state_dir.join("apply"),

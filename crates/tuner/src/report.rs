@@ -86,6 +86,9 @@ pub struct EvaluationRecord {
     /// The worker that measured it, control and all; none where that was this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// The last lines that the service printed, where it made the evaluation fail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
 }
 
 /// Why an evaluation says nothing about its configuration.

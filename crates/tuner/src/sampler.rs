@@ -1,11 +1,12 @@
 //! Counts what a target's processes did between two moments.
 
 use host::{CgroupReader, HsPerf, ProcessTree, Roots};
+use http_client::Data;
 
 use crate::error::Fault;
 use crate::metrics::SideMetrics;
 use crate::spec::{MetricSpec, ObserveSpec};
-use crate::target::agent;
+use crate::target::client;
 
 /// What is counted of one side of the target.
 #[derive(Debug, Default)]
@@ -141,33 +142,17 @@ pub(crate) fn external(
     let (Some(base), Some(query)) = (&metric.prometheus, &metric.query) else {
         return Err(harness("has no source".into()));
     };
-    let url = format!("{}/api/v1/query", base.trim_end_matches('/'));
-    let answer: serde_json::Value = agent()
-        .get(&url)
-        .query("query", query)
-        .call()
-        .and_then(|mut response| response.body_mut().read_json())
-        .map_err(|error| harness(format!("{url}: {error}")))?;
-    let number = prometheus_value(&answer).filter(|it| it.is_finite());
-    number.ok_or_else(|| {
-        let begin: String = answer.to_string().chars().take(400).collect();
-        harness(format!("{query:?} yields no single number: {begin}"))
+    let url = http_client::Url::parse(base).map_err(harness)?;
+    let answer = client().prometheus(&url, query, None);
+    let answer = answer.map_err(|error| harness(error.to_string()))?;
+    answer.number().ok_or_else(|| {
+        let yielded = match answer.data {
+            Data::Vector(series) => format!("{} series", series.len()),
+            Data::Scalar(value) => value.to_string(),
+            _ => "a range or a text".to_owned(),
+        };
+        harness(format!("{query:?} yields no single number but {yielded}"))
     })
-}
-
-/// The number in an answer of Prometheus's HTTP API (`/api/v1/query`): a scalar, or a vector of one.
-fn prometheus_value(answer: &serde_json::Value) -> Option<f64> {
-    let data = answer.get("data")?;
-    let result = data.get("result")?;
-    let sample = match data.get("resultType")?.as_str()? {
-        "scalar" => result,
-        "vector" => match result.as_array()?.as_slice() {
-            [one] => one.get("value")?,
-            _ => return None,
-        },
-        _ => return None,
-    };
-    sample.get(1)?.as_str()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -203,16 +188,6 @@ mod tests {
         }
         let fault = read(&"z".repeat(5_000_000)).unwrap_err().to_string();
         assert!(fault.len() < 200, "{}", fault.len());
-    }
-
-    #[test]
-    fn prometheus_answers() {
-        let one = serde_json::json!({"data": {"resultType": "vector", "result": [{"metric": {}, "value": [1.0, "2.5"]}]}});
-        assert_eq!(prometheus_value(&one), Some(2.5));
-        let none = serde_json::json!({"data": {"resultType": "vector", "result": []}});
-        assert_eq!(prometheus_value(&none), None);
-        let scalar = serde_json::json!({"data": {"resultType": "scalar", "result": [1.0, "7"]}});
-        assert_eq!(prometheus_value(&scalar), Some(7.0));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The service under test: its instances, and how a configuration reaches them.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
@@ -7,12 +8,13 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use host::{CpuQuota, HostError, Journal, Roots};
+use http_client::Url;
 
 use crate::bench::Arm;
 use crate::error::Fault;
 use crate::process::{self, Interrupt, Launch, RunError};
 use crate::reapply::{Reapply, Step};
-use crate::spec::{ApplySpec, CheckedSpec, FileSpec, ReadySpec};
+use crate::spec::{ApplySpec, CheckedSpec, FileSpec, ReadySpec, TextOrFile};
 use crate::template::{self, Variables};
 
 /// Readiness probes and `apply` requests are local; longer than this is a refusal.
@@ -130,17 +132,33 @@ impl Instance {
         };
         Ok(Launch {
             argv: argv.iter().map(fill).collect::<Result<_, _>>()?,
-            env: spec
-                .target
-                .env
-                .iter()
-                .map(|(name, value)| Ok((name.clone(), fill(value)?)))
-                .collect::<Result<_, Fault>>()?,
             dir: spec.dir.clone(),
-            cpus: None,
             log: self.dir.join(log),
-            may_outlive_run: false,
+            ..self.with_env(&spec.target.env, &spec.dir, &self.variables)?
         })
+    }
+
+    /// A command with these variables, filled in.
+    pub(crate) fn with_env(
+        &self,
+        env: &BTreeMap<String, TextOrFile>,
+        dir: &Path,
+        variables: &Variables,
+    ) -> Result<Launch, Fault> {
+        let mut launch = Launch::default();
+        for (name, value) in env {
+            match value {
+                TextOrFile::Text(text) => {
+                    let filled = template::fill(text, variables)
+                        .map_err(|error| Fault::Harness(error.to_string()))?;
+                    launch.env.insert(name.clone(), filled);
+                }
+                TextOrFile::File(of) => {
+                    launch.env_files.insert(name.clone(), dir.join(&of.file));
+                }
+            }
+        }
+        Ok(launch)
     }
 
     /// Starts the service and waits until it is up.
@@ -240,8 +258,10 @@ impl Instance {
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
         enter.push("env".to_owned());
+        // Others see a command's words, and not its environment.
         let variables = self.launch.env.iter();
-        enter.extend(variables.map(|(name, value)| format!("{name}={value}")));
+        let dropped = variables.filter(|(name, _)| process::is_variable(name).is_err());
+        enter.extend(dropped.map(|(name, value)| format!("{name}={value}")));
         self.launch.argv.splice(0..0, enter);
         Ok(())
     }
@@ -254,6 +274,17 @@ impl Instance {
     /// The service's first process.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
+    }
+
+    /// The last lines that the service printed, or, where it runs by itself, the commands that apply a configuration to it.
+    pub(crate) fn output(&self) -> Option<String> {
+        let launch = |name: &str| Launch {
+            log: self.dir.join(name),
+            ..Launch::default()
+        };
+        ["service", "apply", "prepare"]
+            .into_iter()
+            .find_map(|name| launch(name).output())
     }
 
     /// An error in words if the service has ended.
@@ -386,7 +417,8 @@ impl Instance {
         };
         Ok(Step::Request {
             method: step.method.clone().unwrap_or_else(|| "POST".into()),
-            url: fill(step.url.as_ref())?,
+            url: Url::parse(&fill(step.url.as_ref())?)
+                .map_err(|why| Fault::Harness(format!("target.apply.url: {why}")))?,
             body: fill(step.body.as_ref())?,
         })
     }
@@ -394,9 +426,11 @@ impl Instance {
     /// The `apply` steps with this side's values, to be repeated by whoever restores.
     pub(crate) fn reapply(&self, spec: &CheckedSpec) -> Result<Reapply, Fault> {
         let steps = spec.target.apply.iter().map(|step| self.filled(spec, step));
+        let launch = self.launch(spec, &[], "apply")?;
         Ok(Reapply {
             dir: spec.dir.clone(),
-            env: self.launch(spec, &[], "apply")?.env,
+            env: launch.env,
+            env_files: launch.env_files,
             steps: steps.collect::<Result<_, _>>()?,
         })
     }
@@ -440,12 +474,10 @@ impl Instance {
             template::fill(text, &self.variables).map_err(|error| Fault::Harness(error.to_string()))
         };
         if let Some(url) = &ready.url {
-            let url = fill(url)?;
-            return Ok(agent()
-                .get(&url)
-                .call()
-                .map(drop)
-                .map_err(|error| format!("{url}: {error}")));
+            let url = Url::parse(&fill(url)?);
+            let url = url.map_err(|why| Fault::Harness(format!("target.ready.url: {why}")))?;
+            let got = client().send("GET", &url, "");
+            return Ok(got.map_err(|error| error.to_string()));
         }
         if let Some(port) = &ready.port {
             let text = fill(port)?;
@@ -506,8 +538,9 @@ impl Drop for Instance {
     }
 }
 
-pub(crate) fn agent() -> ureq::Agent {
-    load::client(REQUEST_TIMEOUT).build().into()
+/// The client for a service's own addresses and for Prometheus.
+pub(crate) fn client() -> http_client::Client {
+    http_client::Client::new(REQUEST_TIMEOUT)
 }
 
 fn free_port() -> std::io::Result<u16> {

@@ -5,9 +5,9 @@ use std::path::Path;
 use host::{HostError, Journal, RestoreReport, Roots};
 use serde::Serialize;
 
-use crate::live::scratch_root;
 use crate::process;
 use crate::reapply::Reapply;
+use crate::scratch::scratch_root;
 
 /// What was undone, or would be.
 #[derive(Clone, Debug, Serialize)]

@@ -58,7 +58,7 @@ impl Service {
         let text = SPEC.replace("DIR", dir.path().to_str().unwrap());
         let store = Store::open(&Location::parse(path("store.db").to_str().unwrap())).unwrap();
         let coordinator = Coordinator::new(store, &path("state"));
-        let id = coordinator.create(&text, &path("spec.toml")).unwrap();
+        let id = coordinator.create(&text, &path("spec.toml"), None).unwrap();
         let row = coordinator.store.experiment(id).unwrap();
         let spec = coordinator.checked(&row).unwrap();
         let configuration = ["x", "y"].map(|name| (name.to_owned(), Value::Int(20)));

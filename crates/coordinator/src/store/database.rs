@@ -6,12 +6,12 @@
 
 use std::error::Error as _;
 use std::fs::File;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use tuner::spec::without_login;
 
 use crate::error::Error;
 
@@ -47,16 +47,8 @@ impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Sqlite(path) => path.display().fmt(f),
-            Self::Postgres(url) => {
-                // It may stand among the parameters as well (libpq, "Connection URIs").
-                let parts = url.split_inclusive(['?', '&']);
-                let shown = parts.map(|part| match part.strip_prefix("password=") {
-                    Some(rest) if rest.ends_with('&') => "password=…&",
-                    Some(_) => "password=…",
-                    None => part,
-                });
-                f.write_str(&without_login(&shown.collect::<String>()))
-            }
+            // A password may stand before the host or among the parameters (libpq, "Connection URIs").
+            Self::Postgres(url) => f.write_str(&http_client::redact(url)),
         }
     }
 }
@@ -196,12 +188,12 @@ impl Database {
     pub(crate) fn open(location: &Location) -> Result<Self, Error> {
         match location {
             Location::Sqlite(path) => {
-                // SQLite does not say why a file cannot be opened.
-                File::options()
-                    .create(true)
-                    .append(true)
-                    .open(path)
+                // SQLite does not say why a file cannot be opened. Its own files take the mode of this one.
+                open_private(path)
                     .map_err(|error| Error::Unavailable(format!("{}: {error}", path.display())))?;
+                for suffix in ["-wal", "-shm"] {
+                    make_private(&with_suffix(path, suffix));
+                }
                 let failed = |error: rusqlite::Error| sqlite_error(path, &error);
                 let connection = rusqlite::Connection::open(path).map_err(failed)?;
                 connection.busy_timeout(BUSY_WAIT).map_err(failed)?;
@@ -232,17 +224,11 @@ impl Database {
                 if lock.is_some() {
                     return Ok(true);
                 }
-                let mut name = path.clone().into_os_string();
-                name.push(".lock");
-                let file = PathBuf::from(name);
+                let file = with_suffix(path, ".lock");
                 let failed = |error: std::io::Error| {
                     Error::Unavailable(format!("{}: {error}", file.display()))
                 };
-                let opened = File::options()
-                    .create(true)
-                    .append(true)
-                    .open(&file)
-                    .map_err(failed)?;
+                let opened = open_private(&file).map_err(failed)?;
                 match rustix::fs::flock(
                     &opened,
                     rustix::fs::FlockOperation::NonBlockingLockExclusive,
@@ -333,6 +319,28 @@ impl Database {
             }
         }
     }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    name.push(suffix);
+    name.into()
+}
+
+/// Opens a file, or makes it; only its owner may read it then.
+fn open_private(path: &Path) -> std::io::Result<File> {
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)?;
+    make_private(path);
+    Ok(file)
+}
+
+/// A file of an earlier version could be read by others. Where it is another user's, its owner decides.
+fn make_private(path: &Path) {
+    let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
 }
 
 fn borrowed(cells: &[Cell]) -> Vec<&(dyn ToSql + Sync)> {

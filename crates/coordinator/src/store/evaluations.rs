@@ -1,5 +1,7 @@
 //! Evaluations and their blocks.
 
+use std::collections::BTreeMap;
+
 use bayes_opt::Configuration;
 use tuner::evaluation::{Block, Measurement, Outcome};
 use tuner::report::{EvaluationRecord, Failure};
@@ -29,7 +31,7 @@ pub struct Running {
     pub configuration: Configuration,
 }
 
-const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host";
+const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output";
 
 /// As it is written in a column.
 fn word(value: &impl serde::Serialize) -> Result<String, Error> {
@@ -63,6 +65,7 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
             duration_s: cells[7].real().unwrap_or(0.0),
             own_cpu_s: cells[8].real().unwrap_or(0.0),
             host: cells[9].text().map(str::to_owned),
+            output: cells[10].text().map(str::to_owned),
         },
     })
 }
@@ -79,16 +82,17 @@ pub(super) fn write_end(
         .map(|measurement| measurement.score);
     database.execute(
         "UPDATE evaluations SET outcome = $1, reason = $2, failure = $3, score = $4, measurement = $5, \
-         duration_s = $6, own_cpu_s = $7, host = $8 WHERE experiment = $9 AND number = $10",
+         duration_s = $6, own_cpu_s = $7, host = $8, output = $9 WHERE experiment = $10 AND number = $11",
         &[
             word(&record.outcome)?.into(),
-            record.reason.clone().into(),
+            record.reason.as_deref().map(http_client::redact).into(),
             record.failure.map(|failure| word(&failure)).transpose()?.into(),
             score.into(),
             record.measurement.as_ref().map(to_json).transpose()?.into(),
             record.duration_s.into(),
             record.own_cpu_s.into(),
             record.host.clone().into(),
+            record.output.as_deref().map(http_client::redact).into(),
             id.into(),
             record.number.into(),
         ],
@@ -202,6 +206,42 @@ impl Store {
         Ok((rows, count.first().map_or(0, |row| usize_of(&row[0]))))
     }
 
+    /// Gives evaluations their blocks.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn fill_blocks(&self, id: i64, rows: &mut [EvaluationRow]) -> Result<(), Error> {
+        let mut blocks: BTreeMap<usize, Vec<Block>> = BTreeMap::new();
+        for (evaluation, block) in self.blocks(id)? {
+            blocks.entry(evaluation).or_default().push(block);
+        }
+        for row in rows {
+            let found = blocks.remove(&row.record.number);
+            row.record.blocks = found.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// How many evaluations of each experiment, by its number and name, had each outcome.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn outcomes(&self) -> Result<Vec<(i64, String, String, usize)>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT e.id, e.name, v.outcome, COUNT(*) FROM evaluations v JOIN experiments e ON e.id = v.experiment \
+                 GROUP BY e.id, e.name, v.outcome ORDER BY e.id, v.outcome",
+                &[],
+            )
+        })?;
+        let text = |cell: &Cell| cell.text().unwrap_or_default().to_owned();
+        let counted = rows.iter().map(|row| {
+            let id = row[0].int().unwrap_or(0);
+            (id, text(&row[1]), text(&row[2]), usize_of(&row[3]))
+        });
+        Ok(counted.collect())
+    }
+
     /// Whether some evaluation was measured to its end, or until it was stopped early.
     ///
     /// # Errors
@@ -311,8 +351,9 @@ impl Store {
 
     /// After a restart: what ran here is not running any more (what workers measure is). Evaluations are `lost`, or killed where that was wanted;
     /// experiments wait for their turn, or are what they were to become.
-    pub(crate) fn recover(&self) -> Result<(), Error> {
+    pub(crate) fn recover(&self) -> Result<Vec<String>, Error> {
         self.change(|database| {
+            let recovered = to_recover(database)?;
             database.batch(
                 "UPDATE evaluations SET outcome = 'killed', reason = 'by its user' \
                    WHERE outcome = 'running' AND is_to_be_killed = 1 \
@@ -330,7 +371,36 @@ impl Store {
                 "UPDATE experiments SET state = $1, queued_ms = 0 WHERE state = 'running' AND on_workers = 0",
                 &[State::Queued.name().into()],
             )?;
-            Ok(())
+            Ok(recovered)
         })
     }
+}
+
+/// What ran when the last coordinator ended, and what becomes of it, in words.
+fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
+    let running = database.query(
+        "SELECT id, name, wish FROM experiments WHERE state = 'running' AND on_workers = 0 ORDER BY id",
+        &[],
+    )?;
+    let lost = database.query(
+        "SELECT experiment, number FROM evaluations WHERE outcome = 'running' \
+         AND experiment IN (SELECT id FROM experiments WHERE on_workers = 0) ORDER BY experiment, number",
+        &[],
+    )?;
+    let each = running.iter().map(|row| {
+        let id = row[0].int().unwrap_or(0);
+        let then = match row[2].text() {
+            Some("stop") => "it is stopped, as its user wished",
+            Some("pause") => "it is paused, as its user wished",
+            _ => "it goes on",
+        };
+        let evaluation = lost.iter().find(|row| row[0].int() == Some(id));
+        let evaluation = evaluation.and_then(|row| row[1].int());
+        let evaluation = evaluation.map_or_else(String::new, |number| {
+            format!(", and evaluation {number} is lost")
+        });
+        let name = row[1].text().unwrap_or_default();
+        format!("recovered experiment {id} ({name}), which ran when the last server ended: {then}{evaluation}")
+    });
+    Ok(each.collect())
 }

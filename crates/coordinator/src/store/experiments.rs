@@ -110,6 +110,41 @@ pub struct NewExperiment {
     pub report: Report,
     /// What it starts as: queued, or paused; an imported one is over.
     pub state: State,
+    /// A request that may be sent again makes one experiment.
+    pub once: Option<Once>,
+}
+
+/// A request that makes one experiment, however often it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The sender's key, unique among all senders.
+    pub key: String,
+    /// What was asked: another request must not have the same key.
+    pub fingerprint: String,
+}
+
+/// A key is remembered for a day.
+const ONCE_MS: i64 = 86_400_000;
+
+/// The experiment that a request has made already, inside a transaction.
+fn made_before(database: &mut Database, once: &Once) -> Result<Option<i64>, Error> {
+    database.execute(
+        "DELETE FROM requests WHERE created_ms < $1",
+        &[(now_ms() - ONCE_MS).into()],
+    )?;
+    let rows = database.query(
+        "SELECT fingerprint, experiment FROM requests WHERE key = $1",
+        &[once.key.as_str().into()],
+    )?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    if row[0].text() != Some(&once.fingerprint) {
+        return Err(Error::Invalid(
+            "this Idempotency-Key came with another request: use a new key".into(),
+        ));
+    }
+    Ok(row[1].int())
 }
 
 /// An experiment, without what it measured.
@@ -200,6 +235,44 @@ pub struct Summary {
     pub parent: Option<i64>,
     /// Whether its winner is in force on the host.
     pub promoted: bool,
+    /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
+    pub always_on: bool,
+    /// What a queued one waits for that does not come by itself.
+    pub waits: Option<String>,
+    /// Workers on other hosts measure it.
+    #[serde(skip)]
+    pub on_workers: bool,
+}
+
+impl Summary {
+    /// How many evaluations there are, and may be, in words.
+    #[must_use]
+    pub fn counted(&self) -> String {
+        let (done, budget) = (self.evaluations, self.budget);
+        match (self.always_on, done > budget) {
+            (true, _) => format!("{done} evaluations, {budget} a search"),
+            (false, true) => format!("{done} evaluations, of a budget of {budget}"),
+            (false, false) => format!("{done} of {budget} evaluations"),
+        }
+    }
+}
+
+/// Says of each queued experiment that it waits for one that never ends.
+fn say_what_waits(all: &mut [Summary]) {
+    let mut running = all.iter().filter(|it| it.state == State::Running);
+    let endless = running.find(|it| it.always_on && !it.on_workers);
+    let Some(id) = endless.map(|it| it.id) else {
+        return;
+    };
+    let why = format!(
+        "waits for experiment {id}, which is always on and never ends: pause experiment {id} to let this one run"
+    );
+    for waiting in all
+        .iter_mut()
+        .filter(|it| it.state == State::Queued && !it.on_workers)
+    {
+        waiting.waits = Some(why.clone());
+    }
 }
 
 const COLUMNS: &str = "id, name, state, wish, dir, source, spec, budget, prior, parent, created_ms, message, \
@@ -287,7 +360,8 @@ impl Store {
                 &[],
             )
         })?;
-        rows.iter()
+        let all = rows
+            .iter()
             .map(|cells| {
                 let budget: Option<BudgetSpec> = json(&cells[6])?;
                 let spec: Spec = json(&cells[7])?;
@@ -301,6 +375,9 @@ impl Store {
                     message: cells[4].text().map(str::to_owned),
                     created_ms: cells[5].int().unwrap_or(0),
                     evaluations: usize_of(&cells[11]),
+                    always_on: spec.mode == Mode::Continuous,
+                    on_workers: spec.workers.is_some(),
+                    waits: None,
                     budget: budget.unwrap_or(spec.budget).evaluations,
                     best_score: cells[12].real(),
                     sentence: report.sentence,
@@ -308,7 +385,10 @@ impl Store {
                     promoted: promotion.is_some(),
                 })
             })
-            .collect()
+            .collect::<Result<Vec<_>, Error>>();
+        let mut all = all?;
+        say_what_waits(&mut all);
+        Ok(all)
     }
 
     /// One experiment.
@@ -330,6 +410,30 @@ impl Store {
         Ok(rows.first().and_then(|row| row[0].int()))
     }
 
+    /// Whether nothing new is begun until [`Coordinator::resume_queue`](crate::Coordinator::resume_queue).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn is_queue_paused(&self) -> Result<bool, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT value FROM counters WHERE name = 'queue_is_paused'",
+                &[],
+            )
+        })?;
+        Ok(rows.first().and_then(|row| row[0].int()) == Some(1))
+    }
+
+    pub(crate) fn set_queue_paused(&self, is_paused: bool) -> Result<(), Error> {
+        self.change(|database| {
+            database.execute(
+                "UPDATE counters SET value = $1 WHERE name = 'queue_is_paused'",
+                &[i64::from(is_paused).into()],
+            )?;
+            Ok(())
+        })
+    }
+
     /// The experiment whose turn it is on this host, if any waits.
     pub(crate) fn next_in_queue(&self) -> Result<Option<i64>, Error> {
         let rows = self.read(|database| {
@@ -344,6 +448,10 @@ impl Store {
     /// Makes an experiment and returns its number.
     pub(crate) fn create(&self, new: &NewExperiment) -> Result<i64, Error> {
         self.change(|database| {
+            let made = new.once.as_ref().map(|once| made_before(database, once));
+            if let Some(id) = made.transpose()?.flatten() {
+                return Ok(id);
+            }
             let rows = database.query(
                 "UPDATE counters SET value = value + 1 WHERE name = 'experiments' RETURNING value",
                 &[],
@@ -351,6 +459,18 @@ impl Store {
             let id = rows.first().and_then(|row| row[0].int());
             let id = id.ok_or_else(|| Error::Corrupt("the counter of experiments is gone".into()))?;
             let now_ms = now_ms();
+            if let Some(once) = &new.once {
+                let cells: [Cell; 4] = [
+                    once.key.as_str().into(),
+                    once.fingerprint.as_str().into(),
+                    id.into(),
+                    now_ms.into(),
+                ];
+                database.execute(
+                    "INSERT INTO requests (key, fingerprint, experiment, created_ms) VALUES ($1, $2, $3, $4)",
+                    &cells,
+                )?;
+            }
             let prior = (!new.prior.is_empty()).then(|| to_json(&new.prior)).transpose()?;
             database.execute(
                 "INSERT INTO experiments (id, name, state, dir, source, spec, prior, parent, created_ms, queued_ms, \
@@ -410,6 +530,8 @@ impl Store {
         report: &Report,
     ) -> Result<(), Error> {
         let report = to_json(report)?;
+        let message = message.map(http_client::redact);
+        let message = message.as_deref();
         self.change(|database| {
             database.execute(
                 "UPDATE experiments SET state = $1, wish = NULL, message = $2, report = $3 WHERE id = $4",
@@ -426,7 +548,7 @@ impl Store {
 
     /// Why an experiment waits, if it does.
     pub(crate) fn say(&self, id: i64, message: Option<&str>) -> Result<(), Error> {
-        let message = message.map(str::to_owned);
+        let message = message.map(http_client::redact);
         self.change(|database| {
             database.execute(
                 "UPDATE experiments SET message = $1 WHERE id = $2",

@@ -26,7 +26,7 @@ pub use continuous::Standing;
 pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Running};
-pub use experiments::{ExperimentRow, NewExperiment, Promotion, State, Summary, Wish};
+pub use experiments::{ExperimentRow, NewExperiment, Once, Promotion, State, Summary, Wish};
 
 use crate::error::Error;
 

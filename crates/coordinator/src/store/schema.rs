@@ -86,6 +86,16 @@ CREATE TABLE entries (
 );
 ",
     super::assignments::MIGRATION,
+    "
+ALTER TABLE evaluations ADD COLUMN output TEXT;
+CREATE TABLE requests (
+    key TEXT PRIMARY KEY,
+    fingerprint TEXT NOT NULL,
+    experiment BIGINT NOT NULL,
+    created_ms BIGINT NOT NULL
+);
+INSERT INTO counters (name, value) VALUES ('queue_is_paused', 0);
+",
 ];
 
 /// Brings the store to the present version, each step whole or not at all.

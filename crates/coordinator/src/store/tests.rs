@@ -132,6 +132,7 @@ pub(super) fn new_experiment() -> NewExperiment {
         prior: Vec::new(),
         parent: None,
         report: tuner::experiment::begin(&spec),
+        once: None,
         state: State::Queued,
     }
 }
@@ -157,6 +158,7 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
         duration_s: 1.5,
         own_cpu_s: 0.01,
         host: None,
+        output: None,
     }
 }
 
@@ -433,6 +435,7 @@ fn a_result_is_taken_once_and_only_of_the_present_attempt() {
             .unwrap();
         let measured = || Measured {
             host: Some("w1".into()),
+            output: None,
             ..record_measured()
         };
         assert_eq!(store.claim(ticket, "w1").unwrap(), Some(1));
@@ -484,6 +487,7 @@ fn record_measured() -> Measured {
         own_cpu_s: 0.1,
         signal: None,
         host: None,
+        output: None,
     }
 }
 

@@ -43,6 +43,10 @@ pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
 /// meanwhile cannot keep that line out. Such a line without its value is below 200 bytes.
 const RESERVE_BYTES: u64 = 4096;
 
+/// Space that the journal's file has from the start, so that a rollback can be written down on a full disk: some hundred
+/// lines. A rollback has a line for each knob and file, and one that follows it.
+const KEPT_BYTES: u64 = 64 << 10;
+
 /// A journal longer than this is rewritten in its shortest form (a long search writes the same few knobs again and
 /// again; what is to be undone stays a few kilobytes).
 const COMPACT_ABOVE_BYTES: u64 = 4 << 20;
@@ -86,6 +90,7 @@ impl Journal {
         file.read_to_end(&mut bytes)
             .map_err(|error| failed(&error))?;
         let (pendings, length_bytes) = record::load(&path, &bytes)?;
+        keep_space(&file, length_bytes);
         Ok(Self {
             state_dir,
             path,
@@ -411,6 +416,7 @@ impl Journal {
                 .set_len(0)
                 .and_then(|()| self.file.sync_data())
                 .map_err(|error| failed(&error))?;
+            keep_space(&self.file, 0);
             match fs::remove_dir_all(self.state_dir.join("files")) {
                 Ok(()) => {}
                 Err(error) if is_absence(&error) => {}
@@ -419,12 +425,18 @@ impl Journal {
         } else {
             replace_synced(&self.path, text.as_bytes())?;
             self.file = open_append(&self.path).map_err(|error| failed(&error))?;
+            keep_space(&self.file, text.len() as u64);
         }
         self.length_bytes = text.len() as u64;
         self.is_torn = false;
         self.pendings = pendings;
         Ok(())
     }
+}
+
+/// Reserves space behind the end of the journal, as far as the disk has it.
+fn keep_space(file: &File, length_bytes: u64) {
+    let _ = fallocate(file, FallocateFlags::KEEP_SIZE, length_bytes, KEPT_BYTES);
 }
 
 fn open_append(path: &Path) -> io::Result<File> {

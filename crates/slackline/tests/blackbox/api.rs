@@ -1,7 +1,7 @@
 //! The JSON interface of `slackline serve` from outside: who is let in, that all that is described is there, and what is said of
 //! requests that cannot be.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::serve::{Server, toy};
 
@@ -86,27 +86,20 @@ fn only_those_with_a_token_are_let_in() {
     ] {
         assert_eq!(got, expected, "{what}");
     }
-    let cookie = format!("slackline={}", token("write_token"));
-    assert_eq!(status("GET", &page, &[("cookie", &cookie)], ""), 200);
+    let first = format!("{page}?page=2&token={}", token("write_token"));
+    let signed_in = answer("GET", &first, &[], "");
+    assert_eq!(signed_in.status(), 303);
+    assert_eq!(header(&signed_in, "location"), "/?page=2", "the token leaves the address");
+    let cookie = cookie_of(&signed_in);
+    assert!(!cookie.contains(&token("write_token")), "{cookie}");
+    let text = ureq::get(&page).header("cookie", &cookie).call();
+    let text = text.unwrap().body_mut().read_to_string().unwrap();
     assert_eq!(
         status("POST", &list, &[("cookie", &cookie)], "{}"),
         403,
         "another site cannot make a browser change anything"
     );
-    let text = ureq::get(&page)
-        .header("cookie", &cookie)
-        .call()
-        .unwrap()
-        .body_mut()
-        .read_to_string()
-        .unwrap();
-    let csrf = text
-        .split("name=\"csrf\" content=\"")
-        .nth(1)
-        .unwrap()
-        .split('"')
-        .next()
-        .unwrap();
+    let csrf = csrf_of(&text);
     let headers = [("cookie", cookie.as_str()), ("x-slackline-csrf", csrf)];
     assert_eq!(
         status("POST", &list, &headers, "{}"),
@@ -115,12 +108,145 @@ fn only_those_with_a_token_are_let_in() {
     );
     let foreign = [headers[0], headers[1], ("origin", "http://evil.example")];
     assert_eq!(status("POST", &list, &foreign, "{}"), 403);
-    let first = format!("{page}?token={}", token("write_token"));
+    assert_eq!(status("POST", &format!("{page}logout"), &headers, ""), 303);
     assert_eq!(
-        status("GET", &first, &[], ""),
-        303,
-        "the token leaves the address"
+        status("GET", &list, &[("cookie", &cookie)], ""),
+        401,
+        "a session ends with the sign-out"
     );
+}
+
+fn header(answer: &ureq::http::Response<ureq::Body>, name: &str) -> String {
+    let value = answer.headers().get(name);
+    value.map_or_else(String::new, |value| value.to_str().unwrap().to_owned())
+}
+
+/// The cookie that an answer sets, as a browser sends it.
+pub(crate) fn cookie_of(answer: &ureq::http::Response<ureq::Body>) -> String {
+    let cookie = header(answer, "set-cookie");
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite"), "{cookie}");
+    cookie.split(';').next().unwrap().to_owned()
+}
+
+fn csrf_of(page: &str) -> &str {
+    let rest = page.split("name=\"csrf\" content=\"").nth(1).unwrap();
+    rest.split('"').next().unwrap()
+}
+
+/// A browser's session for a token of `serve.json`.
+pub(crate) fn session(server: &Server<'_>, role: &str) -> String {
+    let url = server.page(&format!("/?token={}", server.token(role)));
+    cookie_of(&answer("GET", &url, &[], ""))
+}
+
+#[test]
+fn no_sign_in_leads_to_another_host_and_a_deep_link_survives_it() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let token = server.token("write_token");
+    for (path, to) in [
+        ("//evil.example/?token=", "/evil.example/"),
+        ("/experiments/3?page=2&token=", "/experiments/3?page=2"),
+    ] {
+        let answer = answer("GET", &server.page(&format!("{path}{token}")), &[], "");
+        assert_eq!((answer.status().as_u16(), header(&answer, "location")), (303, to.to_owned()));
+    }
+    let asked = answer("GET", &server.page("/experiments/3?page=2"), &[], "");
+    let login = header(&asked, "location");
+    assert_eq!(login, "/login?next=/experiments/3%3Fpage%3D2");
+    let form = answer("GET", &server.page(&login), &[], "");
+    let form = form.into_body().read_to_string().unwrap();
+    assert!(form.contains("value=\"/experiments/3?page=2\""), "{form}");
+    for (next, to) in [("/experiments/3%3Fpage%3D2", "/experiments/3?page=2"), ("//evil.example/", "/evil.example/")] {
+        let body = format!("token={token}&next={next}");
+        let answer = answer("POST", &server.page("/login"), &[], &body);
+        assert_eq!((answer.status().as_u16(), header(&answer, "location")), (303, to.to_owned()));
+    }
+}
+
+#[test]
+fn every_error_is_a_problem_in_json_or_a_page() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let write = format!("Bearer {}", server.token("write_token"));
+    let bearer = ("authorization", write.as_str());
+    let lower = write.replace("Bearer", "bearer");
+    assert_eq!(status("GET", &server.url("/experiments"), &[("authorization", &lower)], ""), 200);
+    for (method, path, expected) in [
+        ("GET", "/api/v1/experiments/99", 404),
+        ("GET", "/api/v1/nothing", 404),
+        ("PATCH", "/api/v1/experiments", 405),
+        ("GET", "/api/v1/experiments?sate=done", 400),
+        ("GET", "/api/v1/experiments?state=dun", 400),
+        ("GET", "/api/v1/experiments?limit=x", 400),
+        ("POST", "/api/v1/experiments", 400),
+        ("GET", "/assets/a/b", 404),
+        ("GET", "/experiments/1?page=abc", 400),
+        ("GET", "/experiments/99", 404),
+    ] {
+        let answer_to = |accept: &str| {
+            let headers = [bearer, ("accept", accept)];
+            answer(method, &server.page(path), &headers, "")
+        };
+        let problem = answer_to("application/json");
+        assert_eq!(problem.status().as_u16(), expected, "{path}");
+        assert_eq!(header(&problem, "content-type"), "application/problem+json", "{path}");
+        let problem: Value = problem.into_body().read_json().unwrap();
+        assert_eq!(problem["status"], expected, "{path}");
+        assert!(!problem["detail"].as_str().unwrap().is_empty(), "{path}");
+        let for_people = answer_to("text/html");
+        let is_page = header(&for_people, "content-type").starts_with("text/html");
+        assert_eq!(is_page, !path.starts_with("/api/"), "{path}");
+    }
+    assert_eq!(status("GET", &server.page("/healthz"), &[], ""), 200);
+    assert_eq!(status("GET", &server.page("/readyz"), &[], ""), 200);
+}
+
+#[test]
+fn a_request_that_is_sent_again_makes_one_experiment() {
+    let mut toy = toy();
+    toy.spec["budget"]["evaluations"] = json!(1);
+    let server = Server::start(&toy);
+    let write = format!("Bearer {}", server.token("write_token"));
+    let make = |key: &str, name: &str| {
+        let body = json!({ "spec": toy.spec.to_string(), "format": "json", "name": name, "dir": toy.path("") });
+        let headers = [("authorization", write.as_str()), ("idempotency-key", key)];
+        answer("POST", &server.url("/experiments"), &headers, &body.to_string())
+    };
+    let first = make("k1", "a");
+    assert_eq!((first.status().as_u16(), header(&first, "location")), (201, "/api/v1/experiments/1".to_owned()));
+    assert_eq!(header(&make("k1", "a"), "location"), "/api/v1/experiments/1");
+    assert_eq!(make("k1", "b").status(), 422, "another request with the same key");
+    assert_eq!(header(&make("k2", "a"), "location"), "/api/v1/experiments/2");
+    assert_eq!(server.get("/experiments").as_array().unwrap().len(), 2);
+    assert_eq!(server.get("/experiments?limit=1").as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn named_tokens_sign_what_they_do_in_the_audit_log() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let tokens = |arguments: &[&str]| {
+        crate::toy::Ended::of(toy.slackline(&[&["serve", "tokens"], arguments].concat()))
+    };
+    let made = tokens(&["new", "--name", "anna", "--role", "write", "--expires", "90d"]).with_code(0);
+    let anna = format!("Bearer {}", made.stdout.trim());
+    let reader = tokens(&["new", "--name", "bob"]).with_code(0);
+    let bob = format!("Bearer {}", reader.stdout.trim());
+    let list = tokens(&["ls"]).with_code(0);
+    assert!(list.stdout.contains("anna") && !list.stdout.contains(made.stdout.trim()));
+    let pause = server.url("/queue/pause");
+    assert_eq!(status("POST", &pause, &[("authorization", &anna)], ""), 200);
+    assert_eq!(status("POST", &pause, &[("authorization", &bob)], ""), 403);
+    let audit = answer("GET", &server.url("/audit"), &[("authorization", &anna)], "");
+    let audit: Value = audit.into_body().read_json().unwrap();
+    let entry = |index: usize| (&audit[index]["who"], &audit[index]["action"], &audit[index]["status"]);
+    assert_eq!(entry(0), (&json!("bob"), &json!("refused"), &json!(403)), "{audit}");
+    assert_eq!(entry(1), (&json!("anna"), &json!("pause-queue"), &json!(200)), "{audit}");
+    assert_eq!(audit[1]["from"], "127.0.0.1");
+    assert_eq!(status("GET", &server.url("/audit"), &[("authorization", &bob)], ""), 403);
+    tokens(&["revoke", "anna"]).with_code(0);
+    assert_eq!(status("POST", &pause, &[("authorization", &anna)], ""), 401);
 }
 
 #[test]
@@ -180,7 +306,7 @@ fn what_cannot_be_asked_is_refused_in_words() {
         let mut got = answer(method, &server.url(path), &headers, body);
         assert_eq!(got.status().as_u16(), expected, "{method} {path}");
         let refusal: Value = got.body_mut().read_json().unwrap();
-        let error = refusal["error"].as_str().unwrap();
+        let error = refusal["detail"].as_str().unwrap();
         assert!(error.contains(words), "{method} {path}: {error}");
     }
 }

@@ -177,3 +177,26 @@ fn a_person_clicks_through_all_of_it() {
     }
     assert_eq!(small.errors(), Vec::<String>::new());
 }
+
+#[test]
+fn ten_tabs_of_one_browser_are_live() {
+    let toy = toy();
+    let Some(browser) = Browser::start(1200, false) else {
+        return skip(&"chromedriver is not installed");
+    };
+    let server = Server::start(&toy);
+    let base = server.page("/");
+    browser.open(&format!("{base}?token={}", server.token("write_token")));
+    for _ in 0..9 {
+        browser.tab();
+        browser.open(&base);
+        browser.wait("document.querySelector('#live-list')");
+    }
+    // The last one is told of a change, and signs the browser out.
+    server.create();
+    browser.wait("document.querySelector('#live-list tbody tr')");
+    browser.click("#sign-out");
+    browser.wait("document.querySelector('form[action=\"/login\"]')");
+    browser.open(&base);
+    browser.wait("document.querySelector('form[action=\"/login\"]')");
+}

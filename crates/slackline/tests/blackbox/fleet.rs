@@ -402,7 +402,7 @@ fn a_server_that_is_not_there_is_named() {
     let url = "prometheus:9090";
     Ended::of(toy.slackline(&["throttle", "fleet", "--prometheus", url]))
         .with_code(2)
-        .saying(&[url, "must begin with http://"]);
+        .saying(&[url, "has to begin with http://"]);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod kill;
 mod load;
 mod quota;
 mod relayout;
+mod rollback;
 mod serve;
 mod serve_cache;
 mod signals;

@@ -564,28 +564,25 @@ fn a_clock_that_jumps_changes_nothing_but_dates() {
 fn a_second_server_waits_for_the_first() {
     let toy = toy();
     let first = Server::start(&toy);
+    let address = first.page("/");
+    // It waits, and leaves the address of the first one for the command line.
     let second = Server::start(&toy);
-    let end = Instant::now() + Duration::from_secs(10);
-    while !second.get("/host")["trouble"]
-        .as_str()
-        .unwrap_or("")
-        .contains("another coordinator has the store")
-    {
-        assert!(Instant::now() < end, "{}", second.get("/host"));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // Until then it changes nothing on its host, which may be another one.
+    assert_eq!(second.page("/"), address);
+    let messages = || read(&toy, "serve.stderr");
+    let until = |text: &str| {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !messages().contains(text) {
+            assert!(Instant::now() < end, "{text}: {}", messages());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until("commands reach that one, and this one waits");
+    until("another coordinator has the store");
     let id = first.create();
     first.wait_for(id, &["done"]);
-    second
-        .does(&["promote", &id.to_string()])
-        .with_code(2)
-        .saying(&[
-            "does not have the store",
-            "another coordinator has the store",
-        ]);
-    assert_eq!(toy.knob(), FIRST);
     first.kill();
+    until("commands reach this server now");
+    assert_ne!(second.page("/"), address);
     let id = second.create();
     second.wait_for(id, &["done"]);
 }
@@ -687,7 +684,7 @@ fn ten_thousand_evaluations_are_shown_fifty_at_a_time() {
     server
         .does(&["import", file.to_str().unwrap()])
         .with_code(0);
-    let cookie = format!("slackline={}", server.token("read_token"));
+    let cookie = crate::api::session(&server, "read_token");
     let read = |path: &str| {
         let asked = Instant::now();
         let answer = ureq::get(server.page(path))

@@ -108,6 +108,13 @@ impl Browser {
         self.ask("POST", "/url", &json!({ "url": url })).unwrap();
     }
 
+    /// Another tab, which is the present one from then on.
+    pub(crate) fn tab(&self) {
+        let new = self.ask("POST", "/window/new", &json!({ "type": "tab" }));
+        let handle = json!({ "handle": new.unwrap()["handle"] });
+        self.ask("POST", "/window", &handle).unwrap();
+    }
+
     /// What a script returns.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.ask(

@@ -1,9 +1,10 @@
 //! Whether an alert fires: an instant query of Prometheus (prometheus.io/docs/prometheus/latest/querying/api).
 
+use http_client::{Answer, Data, Url};
 use serde::{Deserialize, Serialize};
 
 use crate::spec::AlertSpec;
-use crate::target::agent;
+use crate::target::client;
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,52 +33,64 @@ impl std::fmt::Display for Alert {
     }
 }
 
-/// Asks.
+/// Asks Prometheus.
 pub fn ask(alert: &AlertSpec) -> Alert {
-    let url = format!("{}/api/v1/query", alert.prometheus.trim_end_matches('/'));
-    let answer = agent()
-        .get(&url)
-        .query("query", &alert.query)
-        .call()
-        .and_then(|mut response| response.body_mut().read_json::<serde_json::Value>());
-    match answer {
+    let url = match Url::parse(&alert.prometheus) {
+        Ok(url) => url,
+        Err(why) => return Alert::Unreachable(format!("continuous.alert.prometheus: {why}")),
+    };
+    match client().prometheus(&url, &alert.query, None) {
         Ok(answer) => read(&answer),
-        Err(error) => Alert::Unreachable(format!("{url}: {error}")),
+        Err(error) => Alert::Unreachable(error.to_string()),
     }
 }
 
-fn read(answer: &serde_json::Value) -> Alert {
-    let kind = answer["data"]["resultType"].as_str();
-    match (kind, answer["data"]["result"].as_array()) {
-        (Some("vector" | "matrix"), Some(series)) if series.is_empty() => Alert::Quiet,
-        (Some("vector" | "matrix"), Some(series)) => Alert::Firing(series.len()),
-        _ => Alert::Unreachable(format!(
-            "not a vector: {}",
-            answer.to_string().chars().take(200).collect::<String>()
-        )),
+fn read(answer: &Answer) -> Alert {
+    match &answer.data {
+        Data::Vector(series) if series.is_empty() => Alert::Quiet,
+        Data::Matrix(0) => Alert::Quiet,
+        Data::Vector(series) => Alert::Firing(series.len()),
+        Data::Matrix(count) => Alert::Firing(*count),
+        _ => Alert::Unreachable("the query yields no series: ask for an instant vector".into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use http_client::Series;
+
     use super::*;
 
     #[test]
-    fn what_yields_nothing_is_quiet_and_what_is_not_understood_is_not() {
-        let vector = |result: serde_json::Value| serde_json::json!({"status": "success", "data": {"resultType": "vector", "result": result}});
-        assert_eq!(read(&vector(serde_json::json!([]))), Alert::Quiet);
-        let one = serde_json::json!([{"metric": {}, "value": [1.0, "1"]}]);
-        assert_eq!(read(&vector(one)), Alert::Firing(1));
-        let error = serde_json::json!({"status": "error", "error": "parse error"});
-        assert!(matches!(read(&error), Alert::Unreachable(_)));
+    fn no_series_is_quiet_and_a_text_is_not() {
+        let read = |data| {
+            read(&Answer {
+                data,
+                warnings: Vec::new(),
+            })
+        };
+        assert_eq!(read(Data::Vector(Vec::new())), Alert::Quiet);
+        assert_eq!(read(Data::Matrix(0)), Alert::Quiet);
+        let one = Series {
+            labels: BTreeMap::new(),
+            value: f64::NAN,
+        };
+        assert_eq!(read(Data::Vector(vec![one])), Alert::Firing(1));
+        assert!(matches!(read(Data::Text), Alert::Unreachable(_)));
     }
 
     #[test]
-    fn a_server_that_does_not_answer_counts_as_firing() {
+    fn a_server_that_does_not_answer_counts_as_firing_and_its_password_is_not_shown() {
         let alert = AlertSpec {
-            prometheus: "http://127.0.0.1:1".into(),
+            prometheus: "http://me:s3cr3t@127.0.0.1:1".into(),
             query: "ALERTS".into(),
         };
-        assert!(matches!(ask(&alert), Alert::Unreachable(_)));
+        let Alert::Unreachable(why) = ask(&alert) else {
+            panic!("it is answered");
+        };
+        assert!(why.contains("http://…@127.0.0.1:1/api/v1/query"), "{why}");
+        assert!(!why.contains("s3cr3t"), "{why}");
     }
 }

@@ -41,15 +41,10 @@ impl Live<'_> {
         }
         Ok(Launch {
             argv,
-            env: workload
-                .env
-                .iter()
-                .map(|(name, value)| Ok((name.clone(), fill(value)?)))
-                .collect::<Result<_, Fault>>()?,
             dir: self.spec.dir.clone(),
             cpus: self.workload_cpus(),
             log: instance.dir.join("workload"),
-            may_outlive_run: false,
+            ..instance.with_env(&workload.env, &self.spec.dir, &variables)?
         })
     }
 

@@ -205,19 +205,6 @@ pub fn is_line(text: &str) -> bool {
     !text.trim().is_empty() && !text.chars().any(char::is_control)
 }
 
-/// An address without what stands before its host, which may be a password: for messages and reports.
-///
-/// ```
-/// assert_eq!(tuner::spec::without_login("http://me:secret@h:9090/a"), "http://…@h:9090/a");
-/// ```
-#[must_use]
-pub fn without_login(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
-}
-
 /// A name stands in tables, pages and messages: it is one line, which says something.
 pub(super) fn check_name(key: &str, name: &str, source: &Source) -> Result<(), SpecError> {
     if !is_line(name) {
@@ -269,7 +256,7 @@ pub(super) fn check_url(key: &str, url: &str, source: &Source) -> Result<(), Spe
     // Any value that may stand anywhere; names that there are not are another check's.
     let values = template::names(url).map(|name| (name, "1".to_owned()));
     let url = template::fill(url, &values.collect()).unwrap_or_else(|_| url.to_owned());
-    load::check_url(&url).map_err(|why| source.error(key, why))
+    http_client::check_url(&url).map_err(|why| source.error(key, why))
 }
 
 /// Where relative paths count from: beside the file, or where one that does not exist would be.

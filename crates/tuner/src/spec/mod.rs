@@ -8,14 +8,16 @@ mod continuous;
 mod earlier;
 mod expression;
 mod locate;
+mod masks;
 mod parameters;
 mod templates;
 
 use check::Templates;
-pub use check::{CheckedSpec, Pins, is_line, without_login};
+pub use check::{CheckedSpec, Pins, is_line};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
 pub use locate::{Source, plain};
+pub use masks::Masks;
 pub(crate) use parameters::arm_configuration;
 pub use parameters::{KnobBinding, Originals, as_written_here};
 
@@ -237,9 +239,10 @@ pub struct TargetSpec {
     /// Command that is the service (it must stay in the foreground).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<String>>,
-    /// Environment of all commands but the workload's, beyond Slackline's own.
+    /// Environment of all commands but the workload's, beyond Slackline's own. A secret comes from a file:
+    /// `DB_PASSWORD = { file = "password.txt" }`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, TextOrFile>,
     /// Files made from templates, before the start or the `apply` steps.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileSpec>,
@@ -273,6 +276,24 @@ impl TargetSpec {
     pub fn is_told(&self) -> bool {
         self.start.is_none() && !(self.files.is_empty() && self.apply.is_empty())
     }
+}
+
+/// A value that may be kept elsewhere, as a secret is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected a text, or { file = \"…\" }")]
+pub enum TextOrFile {
+    /// The value itself.
+    Text(String),
+    /// The file that holds it, without the end of its last line. Its contents are read when a command starts, and kept nowhere.
+    File(InFile),
+}
+
+/// A value in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InFile {
+    /// The file, relative to the specification.
+    pub file: PathBuf,
 }
 
 /// How control and experiment alternate.
@@ -398,9 +419,9 @@ pub struct WorkloadSpec {
     /// Metric names and regular expressions whose first group is the number.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub regex: BTreeMap<String, String>,
-    /// Its environment, beyond Slackline's own.
+    /// Its environment, beyond Slackline's own, as in `target`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub env: BTreeMap<String, String>,
+    pub env: BTreeMap<String, TextOrFile>,
     /// CPUs it runs on, such as `"2-3"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,

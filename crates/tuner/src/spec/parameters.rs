@@ -503,10 +503,11 @@ fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, 
                 configuration.0.insert(name.clone(), value.into());
             }
         }
+        let configuration = as_written_here(space, configuration);
         space
             .check(&configuration)
             .map_err(|error| source.error(&key, error.to_string()))?;
-        initial.push(as_written_here(space, configuration));
+        initial.push(configuration);
     }
     let strategy = match spec.search.strategy {
         StrategyName::Random => Strategy::Random,
@@ -532,15 +533,28 @@ fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, 
     })
 }
 
-/// A configuration with its whole numbers as the search writes them: where somebody gives 4.0, it is the same as 4.
+/// A configuration with its values as the search writes them. The number 4.0 is the whole number 4. In a list of values, the
+/// number 2 is the text "2" where the list has no such number, and the text "true" the value `true`: a command line or a form
+/// cannot tell them apart.
 #[must_use]
 pub fn as_written_here(space: &Space, mut configuration: Configuration) -> Configuration {
     for parameter in space.parameters() {
-        if matches!(parameter.kind, Kind::Int { .. })
-            && let Some(value) = configuration.0.get_mut(&parameter.name)
-            && let Some(whole) = value.as_i64()
-        {
-            *value = Value::Int(whole);
+        let Some(value) = configuration.0.get_mut(&parameter.name) else {
+            continue;
+        };
+        match &parameter.kind {
+            Kind::Int { .. } => {
+                if let Some(whole) = value.as_i64() {
+                    *value = Value::Int(whole);
+                }
+            }
+            Kind::Ordinal { values } | Kind::Categorical { values } if !values.contains(value) => {
+                let text = value.to_string();
+                if let Some(same) = values.iter().find(|known| known.to_string() == text) {
+                    *value = same.clone();
+                }
+            }
+            _ => {}
         }
     }
     configuration
@@ -555,7 +569,7 @@ pub(crate) fn arm_configuration(
     for (name, value) in parameters {
         configuration.0.insert(name.clone(), value.into());
     }
-    configuration
+    as_written_here(space, configuration)
 }
 
 #[cfg(test)]

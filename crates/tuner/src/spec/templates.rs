@@ -1,14 +1,16 @@
 //! Every `{name}` of a specification, and of the template files it names, is known before anything is started.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use bayes_opt::Configuration;
 
+use super::TextOrFile;
 use super::check::{CheckedParts, CheckedSpec, Templates};
 use crate::bench::Arm;
 use crate::error::SpecError;
+use crate::process;
 use crate::quota::QuotaSpec;
 use crate::target::Side;
 use crate::template::{self, Variables};
@@ -102,9 +104,23 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
         |key: &str, text: Option<&String>| text.map_or(Ok(()), |text| check(key, text, &known));
     check_list("target.start", target.start.as_ref(), &known)?;
     check_list("target.prepare", target.prepare.as_ref(), &known)?;
-    for (name, text) in &target.env {
-        check(&format!("target.env.{name}"), text, &known)?;
-    }
+    let check_env = |of: &str, env: &BTreeMap<String, TextOrFile>, known: &Variables| {
+        env.iter().try_for_each(|(name, value)| {
+            let key = format!("{of}.env.{name}");
+            match value {
+                TextOrFile::Text(text) => check(&key, text, known),
+                TextOrFile::File(of_file) => {
+                    let read = process::secret_in(&dir.join(&of_file.file));
+                    let is_missed = read.is_err() && *templates == Templates::MayBeGone;
+                    match read.and(process::is_variable(name)) {
+                        Err(why) if !is_missed => Err(source.error(&key, why)),
+                        _ => Ok(()),
+                    }
+                }
+            }
+        })
+    };
+    check_env("target", &target.env, &known)?;
     if let Some(quota) = &target.quota {
         for (key, value) in quota.texts() {
             check(&format!("target.quota.{key}"), &value, &known)?;
@@ -148,9 +164,7 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
         }
     }
     known.extend([named("duration_s")]);
-    for (name, text) in &workload.env {
-        check(&format!("workload.env.{name}"), text, &known)?;
-    }
+    check_env("workload", &workload.env, &known)?;
     check_list("workload.command", Some(&workload.command), &known)?;
     Ok(used.take())
 }

@@ -155,7 +155,7 @@ fn report(arguments: &Arguments, server: &mut Prometheus) -> anyhow::Result<Repo
     let fleet = Fleet::of(services, shared.first().map_or(0.0, |sum| sum.value));
     let worst = worst(&selector, server, &fleet)?;
     Ok(Report {
-        prometheus: server.shown.clone(),
+        prometheus: server.url.to_string(),
         window_s: arguments.window_s,
         at: arguments.at.clone(),
         fleet,

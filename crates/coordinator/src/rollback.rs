@@ -1,0 +1,173 @@
+//! A rollback by hand, which always works: it interrupts what is measured, waits in no queue, and needs no more disk than is
+//! reserved for it.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use host::HostError;
+use tuner::TunerError;
+use tuner::live::{Changed, Live};
+use tuner::process::Interrupt;
+use tuner::spec::{CheckedSpec, Mode};
+
+use crate::actions::refused;
+use crate::coordinator::{Coordinator, UntoldRollback};
+use crate::error::Error;
+use crate::reserve;
+use crate::store::{ExperimentRow, State, Wish};
+
+/// How long what is measured may take to end: both services are stopped, with their grace, and the host is put back.
+const INTERRUPT_MAX: Duration = Duration::from_secs(120);
+/// How soon the host's lock is tried again.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Keeps everything else from being measured for as long as it lives.
+struct UnderWay<'a>(&'a Coordinator);
+
+impl<'a> UnderWay<'a> {
+    fn begin(coordinator: &'a Coordinator) -> Self {
+        coordinator.rollbacks.fetch_add(1, Ordering::SeqCst);
+        if let Some(present) = &*coordinator.present() {
+            present
+                .interrupt
+                .raise(rustix::process::Signal::TERM.as_raw());
+        }
+        coordinator.nudge();
+        reserve::release(&coordinator.state_dir);
+        Self(coordinator)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        reserve::keep(&self.0.state_dir);
+        self.0.rollbacks.fetch_sub(1, Ordering::SeqCst);
+        self.0.nudge();
+    }
+}
+
+impl Coordinator {
+    pub(crate) fn is_rolling_back(&self) -> bool {
+        self.rollbacks.load(Ordering::SeqCst) > 0
+    }
+
+    /// Applies the control's configuration again, as it was when the experiment was made. What is measured is interrupted,
+    /// and goes on afterwards; a continuous experiment that is rolled back is paused.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] where nothing was promoted, another command has the host, or a file had to be left as it was: all
+    /// else is rolled back then.
+    pub fn roll_back(&self, id: i64) -> Result<Vec<String>, Error> {
+        let row = self.store.experiment(id)?;
+        let state = self.store.continuous(id)?;
+        if row.promotion.is_none() && state.is_none_or(|state| state.promoted.is_none()) {
+            return Err(refused(id, row.state, "nothing of it is in force"));
+        }
+        self.must_be_active()?;
+        let is_always_on = row.spec.mode == Mode::Continuous;
+        if is_always_on {
+            // Else it would promote again. A disk that is full keeps nobody from rolling back.
+            let _ = self.pause_before_rollback(id);
+        }
+        let under_way = UnderWay::begin(self);
+        let spec = self.checked(&row)?;
+        let mut live = self.host_for_rollback(&spec)?;
+        let rolled_back = live.promote(&spec.space.default_configuration());
+        // After a refusal, what was applied so far is taken back; else there is nothing to take back.
+        let restored = live.restore();
+        let changed = match rolled_back {
+            Ok(changed) => changed,
+            Err(error) => {
+                restored?;
+                return Err(Error::Conflict(error.to_string()));
+            }
+        };
+        restored?;
+        drop(live);
+        // Until the store is told, nothing else begins.
+        match self.tell_of(&row, &changed) {
+            Err(Error::Unavailable(_)) => self.untold().push(UntoldRollback {
+                experiment: id,
+                changed: changed.clone(),
+            }),
+            told => told?,
+        }
+        drop(under_way);
+        if changed.left.is_empty() {
+            return Ok(changed.done);
+        }
+        let left = changed.left.join(", ");
+        Err(Error::Conflict(format!(
+            "experiment {id} is rolled back, but for what had to be left as it was: {left}"
+        )))
+    }
+
+    /// Whether a rollback of this experiment has happened that the store does not know yet.
+    pub fn is_rollback_untold(&self, id: i64) -> bool {
+        self.untold().iter().any(|untold| untold.experiment == id)
+    }
+
+    fn untold(&self) -> std::sync::MutexGuard<'_, Vec<UntoldRollback>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down the rollbacks that could not be written when they happened.
+    pub(crate) fn tell_of_rollbacks(&self) -> Result<(), Error> {
+        loop {
+            let Some(untold) = self.untold().first().cloned() else {
+                return Ok(());
+            };
+            let row = self.store.experiment(untold.experiment)?;
+            self.tell_of(&row, &untold.changed)?;
+            if row.spec.mode == Mode::Continuous {
+                self.pause_before_rollback(row.id)?;
+            }
+            self.untold().remove(0);
+        }
+    }
+
+    fn tell_of(&self, row: &ExperimentRow, changed: &Changed) -> Result<(), Error> {
+        match row.spec.mode {
+            Mode::Once => self.store.set_promotion(row.id, None),
+            Mode::Continuous => self.keep_rollback_by_hand(row, changed),
+        }
+    }
+
+    fn pause_before_rollback(&self, id: i64) -> Result<(), Error> {
+        self.store.transition(id, |row| {
+            Ok(match row.state {
+                State::Queued => (
+                    State::Paused,
+                    None,
+                    Some("rolled back by its user: resume it to let it go on".into()),
+                ),
+                State::Running => (row.state, Some(Wish::Pause), row.message.clone()),
+                state => (state, row.wish, row.message.clone()),
+            })
+        })
+    }
+
+    /// The host, as soon as what was measured has let go of it, with nothing left to undo.
+    fn host_for_rollback<'a>(&self, spec: &'a CheckedSpec) -> Result<Live<'a>, Error> {
+        let give_up = Instant::now() + INTERRUPT_MAX;
+        loop {
+            match Live::new(spec, &self.state_dir, Interrupt::default()) {
+                Ok(live) if live.left_over().is_empty() => return Ok(live),
+                // Of a run that was killed. A rollback forgets what there is to undo, so that has to be undone before.
+                Ok(live) => {
+                    drop(live);
+                    self.undo(&|_| ())?;
+                }
+                Err(TunerError::Host(error @ HostError::Locked { .. })) => {
+                    let is_ours = matches!(&error, HostError::Locked { pid, .. } if *pid == std::process::id());
+                    if !is_ours || Instant::now() > give_up {
+                        return Err(Error::Conflict(self.who_has_the_host(&error)));
+                    }
+                    std::thread::sleep(LOOK);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

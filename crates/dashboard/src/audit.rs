@@ -1,0 +1,227 @@
+//! The audit log: who changed what, when, from where, and who was refused.
+//!
+//! Entries are lines of JSON in `audit.jsonl` in the state directory, which only its owner may read. A
+//! full file becomes `audit.1.jsonl`, so that the two bound the disk. Every entry also goes to the
+//! server's own log; a full disk costs the file alone.
+
+use std::collections::VecDeque;
+use std::io::{BufRead as _, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// A file of more than this begins anew: about 60,000 entries.
+const BYTES_MAX: u64 = 16 << 20;
+/// A text in an entry is cut there.
+const TEXT_CHARS_MAX: usize = 500;
+
+/// What was done or refused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// When.
+    pub(crate) at: Timestamp,
+    /// The name of the token, or of the proxy's user; none, where nobody was signed in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) who: Option<String>,
+    /// The address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<IpAddr>,
+    /// The operation of the interface, or `sign-in`, `sign-out`, `refused`.
+    pub(crate) action: String,
+    /// The experiment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) experiment: Option<i64>,
+    /// The evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) evaluation: Option<usize>,
+    /// What it was changed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<String>,
+    /// The status of the answer.
+    pub(crate) status: u16,
+    /// Why it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refusal: Option<String>,
+}
+
+impl Entry {
+    pub(crate) fn new(action: &str, who: Option<&str>, from: Option<IpAddr>, status: u16) -> Self {
+        Self {
+            at: Timestamp::now(),
+            who: who.map(str::to_owned),
+            from,
+            action: action.to_owned(),
+            experiment: None,
+            evaluation: None,
+            detail: None,
+            status,
+            refusal: None,
+        }
+    }
+
+    /// The entry in one line of a log.
+    pub(crate) fn line(&self) -> String {
+        let who = self.who.as_deref().unwrap_or("somebody");
+        let from = self.from.map(|from| format!(" from {from}"));
+        let experiment = self.experiment.map(|id| format!(" experiment {id}"));
+        let evaluation = self
+            .evaluation
+            .map(|number| format!(" evaluation {number}"));
+        let detail = self.detail.as_ref().map(|detail| format!(": {detail}"));
+        let refusal = self
+            .refusal
+            .as_ref()
+            .map(|why| format!(": refused ({}): {why}", self.status));
+        let parts = [experiment, evaluation, detail, refusal, from];
+        let parts: String = parts.into_iter().flatten().collect();
+        format!("audit: {who}: {}{parts}", self.action)
+    }
+}
+
+/// What a handler says of what it has done, for the entry.
+#[derive(Clone, Debug)]
+pub(crate) struct Detail(pub(crate) String);
+
+/// The log of a state directory.
+pub(crate) struct Audit {
+    path: PathBuf,
+    writing: Mutex<()>,
+    report: fn(&str),
+}
+
+impl Audit {
+    pub(crate) fn of(state_dir: &Path, report: fn(&str)) -> Self {
+        Self {
+            path: state_dir.join("audit.jsonl"),
+            writing: Mutex::new(()),
+            report,
+        }
+    }
+
+    fn former(&self) -> PathBuf {
+        self.path.with_extension("1.jsonl")
+    }
+
+    /// Writes an entry.
+    pub(crate) fn note(&self, mut entry: Entry) {
+        for text in [&mut entry.detail, &mut entry.refusal, &mut entry.who] {
+            *text = text.take().map(|text| tidy(&text));
+        }
+        (self.report)(&entry.line());
+        if let Err(error) = self.append(&entry) {
+            (self.report)(&format!("{}: {error}", self.path.display()));
+        }
+    }
+
+    fn append(&self, entry: &Entry) -> std::io::Result<()> {
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = crate::private::open_append(&self.path)?;
+        if file.metadata()?.len() > BYTES_MAX {
+            std::fs::rename(&self.path, self.former())?;
+            file = crate::private::open_append(&self.path)?;
+        }
+        let mut line = serde_json::to_vec(entry)?;
+        line.push(b'\n');
+        file.write_all(&line)
+    }
+
+    /// The newest entries, newest first; of one experiment, where it is given.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(crate) fn last(
+        &self,
+        limit: usize,
+        experiment: Option<i64>,
+    ) -> std::io::Result<Vec<Entry>> {
+        let mut last = VecDeque::new();
+        for path in [self.former(), self.path.clone()] {
+            let file = match std::fs::File::open(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                file => file?,
+            };
+            for line in std::io::BufReader::new(file).lines() {
+                // A line that a crash cut off says nothing.
+                let Ok(entry) = serde_json::from_str::<Entry>(&line?) else {
+                    continue;
+                };
+                if experiment.is_some() && entry.experiment != experiment {
+                    continue;
+                }
+                if last.len() == limit {
+                    last.pop_front();
+                }
+                last.push_back(entry);
+            }
+        }
+        if limit == 0 {
+            last.clear();
+        }
+        Ok(last.into_iter().rev().collect())
+    }
+}
+
+/// One line of bounded length, without credentials.
+fn tidy(text: &str) -> String {
+    let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
+    http_client::redact(&text.replace(|it: char| it.is_control(), " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn entries_are_kept_in_order_and_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = Audit::of(dir.path(), |_| ());
+        assert!(audit.last(10, None).unwrap().is_empty());
+        for id in 1..=3 {
+            audit.note(Entry {
+                experiment: Some(id),
+                detail: Some("http://me:s3cr3t@h\nx".into()),
+                ..Entry::new("promote", Some("anna"), None, 200)
+            });
+        }
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(dir.path().join("audit.jsonl"))
+            .and_then(|mut file| file.write_all(b"{\"at\":"))
+            .unwrap();
+        let ids = |limit, id| {
+            let last = audit.last(limit, id).unwrap().into_iter();
+            last.filter_map(|entry| entry.experiment)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(ids(10, None), [3, 2, 1]);
+        assert_eq!(ids(2, None), [3, 2]);
+        assert_eq!(ids(0, None), [0; 0]);
+        assert_eq!(ids(10, Some(2)), [2]);
+        let path = dir.path().join("audit.jsonl");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("s3cr3t"), "{text}");
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn an_entry_says_who_did_what_from_where() {
+        let mut entry = Entry::new("kill", Some("anna"), Some([10, 0, 0, 7].into()), 200);
+        (entry.experiment, entry.evaluation) = (Some(3), Some(4));
+        assert_eq!(
+            entry.line(),
+            "audit: anna: kill experiment 3 evaluation 4 from 10.0.0.7"
+        );
+        let mut refused = Entry::new("refused", None, None, 401);
+        refused.refusal = Some("no token".into());
+        assert_eq!(
+            refused.line(),
+            "audit: somebody: refused: refused (401): no token"
+        );
+    }
+}

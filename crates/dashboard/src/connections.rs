@@ -1,0 +1,274 @@
+//! Accepts connections, and bounds what they can hold up.
+//!
+//! A request's headers must arrive in time. There are so many connections at the most that enough
+//! descriptors stay for measuring. A connection beyond that takes the place of the one that has been
+//! without a request for longest, so half-sent requests lock nobody out. At the end, requests under way
+//! get a short time, and everything else is cut off.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use tower::ServiceExt as _;
+
+/// Requests under way get that long at the end.
+const END_MAX: Duration = Duration::from_secs(3);
+/// How soon to accept again when the process has no descriptor left.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// How connections are bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Connections at once.
+    pub connections: usize,
+    /// How long the headers of a request may take. An idle connection is closed after that time, too.
+    pub headers: Duration,
+}
+
+impl Bounds {
+    /// Half the descriptors that the process may have: the other half is for measuring.
+    #[must_use]
+    pub fn of_descriptors(limit: u64) -> Self {
+        let half = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+        Self {
+            connections: half.clamp(8, 512),
+            headers: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// One connection, for whoever has to choose one to close.
+struct Connection {
+    task: AbortHandle,
+    state: Arc<Activity>,
+}
+
+/// What a connection is at.
+#[derive(Default)]
+struct Activity {
+    /// Requests whose answers have not begun.
+    under_way: AtomicUsize,
+    /// It has sent a whole request before.
+    was_used: AtomicBool,
+    /// When it sent one last, in the order of all.
+    last: AtomicU64,
+}
+
+/// Counts a request for as long as it is under way.
+struct UnderWay(Arc<Activity>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The open connections by number.
+#[derive(Default)]
+struct Open(Mutex<BTreeMap<u64, Connection>>);
+
+impl Open {
+    fn map<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, Connection>) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes room for one more: closes a connection that has never sent a whole request, else one
+    /// without a request under way.
+    fn make_room(&self, most: usize) -> bool {
+        self.map(|all| {
+            if all.len() < most {
+                return true;
+            }
+            let idle = all
+                .iter()
+                .filter(|(_, connection)| connection.state.under_way.load(Ordering::Relaxed) == 0);
+            let oldest = idle.min_by_key(|(number, connection)| {
+                let state = &connection.state;
+                let last = state.last.load(Ordering::Relaxed).max(**number);
+                (state.was_used.load(Ordering::Relaxed), last)
+            });
+            let Some(number) = oldest.map(|(number, _)| *number) else {
+                return false;
+            };
+            if let Some(connection) = all.remove(&number) {
+                connection.task.abort();
+            }
+            true
+        })
+    }
+}
+
+/// Serves until `end` is ready, then finishes what has been asked.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    bounds: Bounds,
+    end: impl Future<Output = ()>,
+) {
+    let open = Arc::new(Open::default());
+    let graceful = GracefulShutdown::new();
+    let order = Arc::new(AtomicU64::new(0));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(bounds.headers);
+    let mut end = std::pin::pin!(end);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut end => break,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, peer)) = accepted else {
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        if !open.make_room(bounds.connections) {
+            // Every connection has a request under way.
+            continue;
+        }
+        let number = order.fetch_add(1, Ordering::Relaxed);
+        let state = Arc::new(Activity::default());
+        let service = {
+            let (router, state, order) = (router.clone(), Arc::clone(&state), Arc::clone(&order));
+            hyper::service::service_fn(move |request: Request<Incoming>| {
+                let now = order.fetch_add(1, Ordering::Relaxed);
+                state.last.store(now, Ordering::Relaxed);
+                state.was_used.store(true, Ordering::Relaxed);
+                state.under_way.fetch_add(1, Ordering::Relaxed);
+                let under_way = UnderWay(Arc::clone(&state));
+                let mut request = request.map(axum::body::Body::new);
+                request.extensions_mut().insert(Peer(peer));
+                let router = router.clone();
+                async move {
+                    let answer = router.oneshot(request).await;
+                    drop(under_way);
+                    answer
+                }
+            })
+        };
+        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let watched = graceful.watch(connection);
+        let of_task = Arc::clone(&open);
+        let task = tokio::spawn(async move {
+            // What a client does wrong ends its connection, and nothing else.
+            let _ = watched.await;
+            of_task.map(|all| all.remove(&number));
+        });
+        let task = task.abort_handle();
+        open.map(|all| all.insert(number, Connection { task, state }));
+    }
+    drop(listener);
+    let _ = tokio::time::timeout(END_MAX, graceful.shutdown()).await;
+    open.map(|all| {
+        for connection in all.values() {
+            connection.task.abort();
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::time::Instant;
+
+    use axum::routing::get;
+
+    use super::*;
+
+    /// A server with these bounds that is told to end after `work`; how long its end took.
+    fn with_server(bounds: Bounds, work: impl FnOnce(SocketAddr)) -> Duration {
+        let (told, end) = tokio::sync::oneshot::channel::<()>();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            let router = Router::new().route("/", get(|| async { "hello" }));
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).unwrap();
+                serve(listener, router, bounds, async {
+                    let _ = end.await;
+                })
+                .await;
+            });
+        });
+        work(address);
+        let start = Instant::now();
+        told.send(()).unwrap();
+        serving.join().unwrap();
+        start.elapsed()
+    }
+
+    fn half_sent(address: SocketAddr) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n").unwrap();
+        let limit = Some(Duration::from_secs(10));
+        stream.set_read_timeout(limit).unwrap();
+        stream
+    }
+
+    fn asks(address: SocketAddr) -> String {
+        let mut stream = half_sent(address);
+        stream.write_all(b"Connection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn half_sent_requests_lock_nobody_out_and_hold_up_no_end() {
+        let bounds = Bounds {
+            connections: 8,
+            headers: Duration::from_secs(60),
+        };
+        let mut half = Vec::new();
+        let end = with_server(bounds, |address| {
+            half.extend((0..40).map(|_| half_sent(address)));
+            assert!(asks(address).ends_with("hello"));
+        });
+        assert!(end < END_MAX + Duration::from_secs(5), "{end:?}");
+    }
+
+    #[test]
+    fn the_headers_of_a_request_must_arrive_in_time() {
+        let bounds = Bounds {
+            connections: 8,
+            headers: Duration::from_millis(300),
+        };
+        with_server(bounds, |address| {
+            let mut stream = half_sent(address);
+            let start = Instant::now();
+            let mut answer = Vec::new();
+            // It is closed, with or without an answer.
+            let _ = stream.read_to_end(&mut answer);
+            let took = start.elapsed();
+            assert!(took > Duration::from_millis(200), "{took:?}");
+            assert!(took < Duration::from_secs(8), "{took:?}");
+        });
+    }
+
+    #[test]
+    fn half_the_descriptors_are_for_measuring() {
+        assert_eq!(Bounds::of_descriptors(256).connections, 128);
+        assert_eq!(Bounds::of_descriptors(1_048_576).connections, 512);
+        assert_eq!(Bounds::of_descriptors(4).connections, 8);
+    }
+}

@@ -1,0 +1,229 @@
+//! Named tokens: who may sign in, as what, and until when. Only a digest of a token is kept.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::access::{AccessError, Role};
+
+/// More names than this are refused: a list that nobody reads is no list.
+const TOKENS_MAX: usize = 1000;
+/// A name stands in tables and in the log.
+const NAME_CHARS_MAX: usize = 64;
+
+/// A token without its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedToken {
+    /// The person or program that has it.
+    pub name: String,
+    /// What it admits to.
+    pub role: Role,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it ends to admit; never, where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
+    /// SHA-256 of the token, in hexadecimal digits.
+    digest: String,
+}
+
+impl NamedToken {
+    /// Whether it admits at that time.
+    #[must_use]
+    pub fn is_valid(&self, now: Timestamp) -> bool {
+        self.expires.is_none_or(|expires| now < expires)
+    }
+
+    pub(crate) fn digest(&self) -> &str {
+        &self.digest
+    }
+}
+
+/// The file of a state directory that holds the named tokens.
+#[derive(Clone, Debug)]
+pub struct TokenFile(PathBuf);
+
+#[derive(Default, Serialize, Deserialize)]
+struct Contents {
+    tokens: Vec<NamedToken>,
+}
+
+impl TokenFile {
+    /// That of a state directory.
+    #[must_use]
+    pub fn of(state_dir: &Path) -> Self {
+        Self(state_dir.join("tokens.json"))
+    }
+
+    /// Every token, oldest first; none where there is no file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn list(&self) -> Result<Vec<NamedToken>, AccessError> {
+        let text = match std::fs::read_to_string(&self.0) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text.map_err(|error| self.failed(error))?,
+        };
+        let contents: Contents = serde_json::from_str(&text).map_err(|error| self.failed(error))?;
+        Ok(contents.tokens)
+    }
+
+    /// Makes a token and returns its secret, which is kept nowhere.
+    ///
+    /// # Errors
+    /// The name is taken or no line of text, or the file cannot be written.
+    pub fn create(
+        &self,
+        name: &str,
+        role: Role,
+        expires: Option<Timestamp>,
+    ) -> Result<String, AccessError> {
+        let is_line = tuner::spec::is_line(name) && name.chars().count() <= NAME_CHARS_MAX;
+        if !is_line {
+            let why = format!("a name must be a line of 1 to {NAME_CHARS_MAX} characters");
+            return Err(self.failed(why));
+        }
+        let secret = random_hex();
+        let token = NamedToken {
+            name: name.to_owned(),
+            role,
+            created: Timestamp::now(),
+            expires,
+            digest: digest(&secret),
+        };
+        self.change(|tokens| {
+            let is_taken = crate::access::BUILT_IN.contains(&name)
+                || tokens.iter().any(|known| known.name == name);
+            if is_taken {
+                return Err(format!("there is a token {name} already: revoke it first"));
+            }
+            if tokens.len() >= TOKENS_MAX {
+                return Err(format!("there are {TOKENS_MAX} tokens already"));
+            }
+            tokens.push(token);
+            Ok(())
+        })?;
+        Ok(secret)
+    }
+
+    /// Revokes a token. Its sessions end with it.
+    ///
+    /// # Errors
+    /// There is none of that name, or the file cannot be written.
+    pub fn revoke(&self, name: &str) -> Result<(), AccessError> {
+        self.change(|tokens| {
+            let before = tokens.len();
+            tokens.retain(|token| token.name != name);
+            if tokens.len() == before {
+                return Err(format!("there is no token {name}"));
+            }
+            Ok(())
+        })
+    }
+
+    /// Changes the list; one process at a time.
+    fn change(
+        &self,
+        work: impl FnOnce(&mut Vec<NamedToken>) -> Result<(), String>,
+    ) -> Result<(), AccessError> {
+        let lock = crate::private::open_append(&self.0.with_extension("lock"));
+        let lock = lock.map_err(|error| self.failed(error))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|error| self.failed(error))?;
+        let mut tokens = self.list()?;
+        work(&mut tokens).map_err(|why| self.failed(why))?;
+        serde_json::to_vec_pretty(&Contents { tokens })
+            .map_err(std::io::Error::from)
+            .and_then(|text| host::replace_private(&self.0, &text))
+            .map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: impl std::fmt::Display) -> AccessError {
+        AccessError {
+            path: self.0.clone(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// When a file was written last, and its inode: a replaced file has another one.
+type Version = (SystemTime, u64);
+
+/// The named tokens as a server sees them: read again when the file changes.
+pub(crate) struct Tokens {
+    file: TokenFile,
+    seen: Mutex<(Option<Version>, Vec<NamedToken>)>,
+}
+
+impl Tokens {
+    pub(crate) fn of(file: TokenFile) -> Self {
+        Self {
+            file,
+            seen: Mutex::default(),
+        }
+    }
+
+    /// The valid token with that digest. A file that cannot be read admits nobody.
+    pub(crate) fn find(&self, digest: &str, now: Timestamp) -> Option<NamedToken> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = std::fs::metadata(&self.file.0).ok();
+        let changed = file.and_then(|it| Some((it.modified().ok()?, it.ino())));
+        if seen.0 != changed {
+            *seen = (changed, self.file.list().unwrap_or_default());
+        }
+        let mut tokens = seen.1.iter();
+        let found = tokens.find(|token| token.digest == digest && token.is_valid(now));
+        found.cloned()
+    }
+}
+
+/// A secret that nobody guesses: 256 bits.
+pub(crate) fn random_hex() -> String {
+    hex(&rand::random::<[u8; 32]>())
+}
+
+/// SHA-256 of a secret. Digests are compared, whose bytes tell a guesser nothing about the secret's.
+pub(crate) fn digest(secret: &str) -> String {
+    hex(&Sha256::digest(secret.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::ToSpan as _;
+
+    use super::*;
+
+    #[test]
+    fn a_token_admits_until_it_expires_or_is_revoked() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = TokenFile::of(dir.path());
+        let tokens = Tokens::of(file.clone());
+        let now = Timestamp::now();
+        let hour = now.checked_add(1.hour()).unwrap();
+        let anna = file.create("anna", Role::Write, Some(hour)).unwrap();
+        let ci = file.create("ci", Role::Read, None).unwrap();
+        let role = |secret: &str, at| tokens.find(&digest(secret), at).map(|it| it.role);
+        assert_eq!(role(&anna, now), Some(Role::Write));
+        assert_eq!(role(&anna, hour), None);
+        assert_eq!(role(&ci, hour), Some(Role::Read));
+        assert_eq!(role("x", now), None);
+        let text = std::fs::read_to_string(dir.path().join("tokens.json")).unwrap();
+        assert!(!text.contains(&anna) && !text.contains(&ci), "{text}");
+        file.revoke("anna").unwrap();
+        assert_eq!(role(&anna, now), None);
+        assert!(file.revoke("anna").is_err());
+        assert!(file.create("ci", Role::Read, None).is_err());
+        for name in ["", "a\nb", "owner", &"x".repeat(65)] {
+            assert!(file.create(name, Role::Read, None).is_err(), "{name}");
+        }
+    }
+}

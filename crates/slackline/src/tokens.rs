@@ -1,0 +1,156 @@
+//! `slackline serve tokens`: the named tokens of a state directory.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use dashboard::{NamedToken, Role, TokenFile};
+use jiff::{Span, Timestamp, Zoned};
+use serde_json::json;
+
+use crate::{Done, message, print, table};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Every named token, without its secret.
+    Ls {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a token and print it. It is shown once: only a digest of it is kept.
+    New {
+        /// The person or program that gets it. The audit log names it.
+        #[arg(long)]
+        name: String,
+        /// read: looking. write: everything, which is as good as being the server's user.
+        #[arg(long, default_value = "read", value_parser = role)]
+        role: Role,
+        /// When it ends: a date, a time (RFC 3339), or how long from now, such as 90d. Without it, it does not end.
+        #[arg(long, value_name = "WHEN", value_parser = moment)]
+        expires: Option<Timestamp>,
+    },
+    /// Revoke a token. Its sessions end at once.
+    Revoke {
+        /// Its name.
+        name: String,
+    },
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    match text {
+        "read" => Ok(Role::Read),
+        "write" => Ok(Role::Write),
+        _ => Err("a role is read or write".into()),
+    }
+}
+
+/// A moment to come: absolute, or from now on.
+fn moment(text: &str) -> Result<Timestamp, String> {
+    let now = Zoned::now();
+    let date = || {
+        let date = text.parse::<jiff::civil::Date>().ok()?;
+        Some(date.to_zoned(now.time_zone().clone()).ok()?.timestamp())
+    };
+    let span = || now.checked_add(text.parse::<Span>().ok()?).ok();
+    let moment = text.parse::<Timestamp>().ok().or_else(date);
+    let moment = moment.or_else(|| span().map(|then| then.timestamp()));
+    match moment {
+        Some(moment) if moment > now.timestamp() => Ok(moment),
+        Some(_) => Err("that is in the past".into()),
+        None => {
+            Err("give a date (2027-01-31), a time (RFC 3339), or how long from now (90d)".into())
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    let file = TokenFile::of(state_dir);
+    match &arguments.verb {
+        Verb::Ls { json: true } => {
+            let tokens = file.list()?;
+            let tokens: Vec<_> = tokens.iter().map(as_json).collect();
+            print(&(serde_json::to_string_pretty(&tokens)? + "\n"))?;
+        }
+        Verb::Ls { json: false } => print(&list(&file.list()?))?,
+        Verb::New {
+            name,
+            role,
+            expires,
+        } => {
+            if !state_dir.is_dir() {
+                bail!(
+                    "{}: there is no such state directory; start `slackline serve` with it first",
+                    state_dir.display()
+                );
+            }
+            let token = file.create(name, *role, *expires)?;
+            message(&format!(
+                "token {name} admits to {}; it is shown only now:",
+                meaning(*role)
+            ));
+            print(&format!("{token}\n"))?;
+        }
+        Verb::Revoke { name } => {
+            file.revoke(name)
+                .with_context(|| format!("the token {name} is not revoked"))?;
+            message(&format!("token {name} is revoked"));
+        }
+    }
+    Ok(Done::Positive)
+}
+
+fn meaning(role: Role) -> &'static str {
+    match role {
+        Role::Read => "looking",
+        Role::Write => "everything",
+    }
+}
+
+fn as_json(token: &NamedToken) -> serde_json::Value {
+    json!({
+        "name": token.name,
+        "role": token.role,
+        "created": token.created,
+        "expires": token.expires,
+        "is_valid": token.is_valid(Timestamp::now()),
+    })
+}
+
+fn list(tokens: &[NamedToken]) -> String {
+    let mut rows = table::table(&["name", "role", "made", "expires"]);
+    for token in tokens {
+        let expires = match token.expires {
+            None => "never".to_owned(),
+            Some(at) if !token.is_valid(Timestamp::now()) => format!("{at} (expired)"),
+            Some(at) => at.to_string(),
+        };
+        rows.add_row([
+            token.name.clone(),
+            token.role.to_string(),
+            token.created.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+            expires,
+        ]);
+    }
+    format!("{rows}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_ends_at_a_moment_to_come() {
+        for text in ["90d", "2y", "3 hours", "2999-01-31", "2999-01-31T12:00:00Z"] {
+            assert!(moment(text).is_ok(), "{text}");
+        }
+        for text in ["", "soon", "2001-01-31", "-3d", "2001-01-31T12:00:00Z"] {
+            assert!(moment(text).is_err(), "{text}");
+        }
+    }
+}

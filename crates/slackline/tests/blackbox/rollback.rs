@@ -1,0 +1,204 @@
+//! A rollback by hand always works; and what keeps an experiment from its work is said everywhere.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::serve::{Server, toy};
+use crate::toy::FIRST;
+
+#[test]
+fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
+    let mut toy = toy();
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    server.does(&["promote", &id.to_string()]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
+    toy.spec["budget"]["evaluations"] = json!(60);
+    let other = server.create();
+    server.wait_for(other, &["running"]);
+    let asked = Instant::now();
+    server
+        .does(&["rollback", &id.to_string()])
+        .with_code(0)
+        .saying(&["the control's configuration is in force again"]);
+    println!("rolled back after {:?}", asked.elapsed());
+    assert_eq!(toy.knob(), FIRST);
+    let ls = server.does(&["ls"]).with_code(0).stdout;
+    assert!(!ls.contains("promoted"), "{ls}");
+    // The interrupted one goes on by itself, with its lost evaluation repeated.
+    server.wait_for(other, &["running"]);
+    server.does(&["stop", &other.to_string()]).with_code(0);
+    server.wait_for(other, &["stopped"]);
+    assert_eq!(server.end(), 128 + 15);
+    toy.assert_as_before("after a rollback");
+}
+
+#[test]
+fn a_rollback_works_on_a_full_disk() {
+    let toy = toy();
+    let state = toy.path("state");
+    std::fs::create_dir(&state).unwrap();
+    let at = state.to_str().unwrap().to_owned();
+    let run = |program: &str, arguments: &[&str]| {
+        let status = std::process::Command::new(program)
+            .args(arguments)
+            .stderr(Stdio::null())
+            .status();
+        status.is_ok_and(|status| status.success())
+    };
+    let options = ["-t", "tmpfs", "-o", "size=16m", "slackline-test", &at];
+    if !run("mount", &options) {
+        return crate::toy::skip(&"a file system cannot be mounted here");
+    }
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    server.does(&["promote", &id.to_string()]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
+    let filler = state.join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[0; 4096]).is_ok() {}
+    server.does(&["rollback", &id.to_string()]).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+    let shown = server.get(&format!("/experiments/{id}"));
+    assert!(shown["promotion"].is_null(), "{shown}");
+    drop(file);
+    std::fs::remove_file(&filler).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while server.get("/experiments")[0]["promoted"] == true {
+        assert!(Instant::now() < end, "the store is not told");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    server.end();
+    assert!(run("umount", &[&at]));
+}
+
+#[test]
+fn a_paused_queue_begins_nothing_until_it_is_resumed() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    server.does(&["pause-queue"]).with_code(0);
+    let id = server.create();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(server.get(&format!("/experiments/{id}"))["state"], "queued");
+    for verb in [vec!["ls"], vec!["show", "1"]] {
+        let shown = server.does(&verb).with_code(0).stdout;
+        assert!(shown.contains("The queue is paused"), "{shown}");
+    }
+    server.does(&["resume-queue"]).with_code(0);
+    server.wait_for(id, &["done"]);
+}
+
+#[test]
+fn a_password_in_an_address_is_shown_nowhere() {
+    const SECRET: &str = "s3cr3tPW";
+    let mut toy = toy();
+    toy.spec["metrics"] = json!({
+        "m": { "prometheus": format!("http://admin:{SECRET}@127.0.0.1:9"), "query": "up" }
+    });
+    let server = Server::start(&toy);
+    let id = server.create();
+    let shown = server.wait_for(id, &["failed"]);
+    assert!(shown["message"].as_str().unwrap().contains("http://…@127.0.0.1:9"), "{shown}");
+    let text = id.to_string();
+    let mut all = Vec::new();
+    for verb in [vec!["ls"], vec!["ls", "--json"], vec!["show", &text], vec!["show", &text, "--json"]] {
+        all.push(server.does(&verb).with_code(0).stdout);
+    }
+    for format in ["json", "csv"] {
+        all.push(server.does(&["export", &text, "--format", format]).with_code(0).stdout);
+    }
+    for path in ["/experiments", "/experiments/1", "/experiments/1/evaluations", "/experiments/1/evaluations/1", "/host"] {
+        all.push(server.get(path).to_string());
+    }
+    let cookie = crate::api::session(&server, "write_token");
+    for path in ["/", "/experiments/1", "/experiments/1/evaluations/1", "/host", "/audit"] {
+        let page = ureq::get(server.page(path)).header("cookie", &cookie).call();
+        all.push(page.unwrap().body_mut().read_to_string().unwrap());
+    }
+    all.push(std::fs::read_to_string(toy.path("serve.stderr")).unwrap());
+    for text in &all {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+    assert!(all.iter().any(|text| text.contains("http://…@127.0.0.1:9")));
+}
+
+#[test]
+fn a_reader_sees_no_secret_and_the_service_gets_it_from_its_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut toy = toy();
+    std::fs::write(toy.path("token.txt"), "t0k3n\n").unwrap();
+    toy.spec["target"]["env"] = json!({
+        "DB_PASSWORD": "s3cr3tPW", "API_TOKEN": { "file": "token.txt" },
+    });
+    // What the service has of it.
+    let start = toy.spec["target"]["start"].as_array().unwrap().clone();
+    let words: Vec<&str> = start.iter().map(|word| word.as_str().unwrap()).collect();
+    let seen = toy.path("seen");
+    let script = format!("echo \"$DB_PASSWORD $API_TOKEN\" > {}; exec \"$@\"", seen.display());
+    toy.spec["target"]["start"] = json!([vec!["sh", "-c", &script, "sh"], words].concat());
+    toy.spec["budget"]["evaluations"] = json!(1);
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done", "failed"]);
+    assert_eq!(std::fs::read_to_string(&seen).unwrap(), "s3cr3tPW t0k3n\n");
+    let shown = server.get(&format!("/experiments/{id}"));
+    assert_eq!(shown["spec"]["target"]["env"]["DB_PASSWORD"], "…");
+    assert_eq!(shown["spec"]["target"]["env"]["API_TOKEN"]["file"], "token.txt");
+    let of_writer = server.does(&["show", "1", "--json"]).with_code(0).stdout;
+    assert!(of_writer.contains("s3cr3tPW") && !of_writer.contains("t0k3n"));
+    for path in ["/experiments/1", "/experiments/1/export"] {
+        assert!(!server.get(path).to_string().contains("s3cr3tPW"), "{path}");
+    }
+    // All that the server keeps is its owner's alone.
+    for entry in std::fs::read_dir(toy.path("state")).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode();
+        let is_file = entry.file_type().unwrap().is_file();
+        assert!(!is_file || mode & 0o077 == 0, "{:?} is {mode:o}", entry.path());
+    }
+}
+
+#[test]
+fn a_number_in_a_list_of_texts_can_be_enqueued() {
+    let mut toy = toy();
+    toy.spec["parameters"].as_array_mut().unwrap().push(json!(
+        { "name": "level", "type": "categorical", "values": ["1", "2", "true"] }
+    ));
+    let server = Server::start(&toy);
+    server.does(&["pause-queue"]).with_code(0);
+    let id = server.create().to_string();
+    for (given, taken) in [("2", "2"), ("true", "true")] {
+        server
+            .does(&["enqueue", &id, &format!("level={given}")])
+            .with_code(0);
+        let queue = server.get(&format!("/experiments/{id}/queue"));
+        assert_eq!(queue.as_array().unwrap().last().unwrap()["level"], taken);
+    }
+    server
+        .does(&["enqueue", &id, "level=3"])
+        .with_code(2)
+        .saying(&["level"]);
+}
+
+#[test]
+fn the_output_of_a_service_that_does_not_come_up_is_kept_whole() {
+    let mut toy = toy();
+    let script = "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo \"line $i\" >&2; done; exit 3";
+    toy.spec["target"]["start"] = json!(["sh", "-c", script]);
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["failed"]);
+    let evaluation = server.get(&format!("/experiments/{id}/evaluations/1"));
+    let output = evaluation["output"].as_str().unwrap();
+    assert_eq!(output.lines().count(), 200, "{output}");
+    assert!(output.starts_with("line 101\n") && output.ends_with("line 300"));
+    let cookie = crate::api::session(&server, "read_token");
+    let page = ureq::get(server.page(&format!("/experiments/{id}/evaluations/1")));
+    let page = page.header("cookie", &cookie).call().unwrap();
+    let page = page.into_body().read_to_string().unwrap();
+    assert!(page.contains("line 101"), "{page}");
+}
