@@ -532,7 +532,9 @@ impl<'a> Live<'a> {
         let duration_s = started.elapsed().as_secs_f64();
         self.check_alive()?;
         let mut metrics = Vec::new();
-        for ((side, before), output) in order.iter().zip(&before).zip(&outputs) {
+        for (((side, before), output), launch) in
+            order.iter().zip(&before).zip(&outputs).zip(&launches)
+        {
             let counted = difference(&self.counters(*side)?, before);
             let mut counted = counted.map_err(|message| side.unmeasured(message))?;
             let workload = &self.spec.workload;
@@ -544,7 +546,10 @@ impl<'a> Live<'a> {
                 parse::parse_regex(&workload.regex, output)
             };
             counted.insert("duration_s".into(), duration_s);
-            counted.extend(parsed.map_err(|error| side.unmeasured(format!("workload: {error}")))?);
+            let parsed = parsed.map_err(|error| {
+                side.unmeasured(format!("workload: {error}\n{}", launch.account()))
+            })?;
+            counted.extend(parsed);
             counted.extend(self.gauges(*side)?);
             metrics.push(counted);
         }
