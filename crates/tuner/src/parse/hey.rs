@@ -36,15 +36,12 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         report.set("bytes_per_s", Some(bytes / duration_s));
     }
     let mean_us = value("Average:").map(us);
-    if distribution.responses >= KEPT {
-        let all = duration_s.map(|duration_s| (rate * duration_s - distribution.errors).round());
-        let responses = all.unwrap_or(KEPT).max(KEPT);
-        report.set("requests", Some(responses));
-        report.set(
-            "requests_per_s",
-            duration_s.map(|duration_s| responses / duration_s),
-        );
-        report.set("latency_mean_us", mean_us.map(|us| us * KEPT / responses));
+    let all = duration_s.map(|duration_s| (rate * duration_s - distribution.errors).round());
+    // Both numbers have four decimals: a run of exactly a million is whole.
+    if let Some(all) = all.filter(|all| distribution.responses >= KEPT && *all > KEPT * 1.0001) {
+        report.set("requests", Some(all));
+        report.set("requests_per_s", duration_s.map(|seconds| all / seconds));
+        report.set("latency_mean_us", mean_us.map(|us| us * KEPT / all));
         return report.finish(rate_line);
     }
     // hey's rate counts requests that got no response; ours does not.

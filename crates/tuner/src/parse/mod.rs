@@ -166,10 +166,10 @@ impl Format {
 
     /// Its name in a specification and on the command line: `redis-benchmark`, `memtier`.
     #[must_use]
-    pub fn name(self) -> String {
-        match serde_json::to_value(self) {
-            Ok(serde_json::Value::String(name)) => name,
-            _ => self.tool().to_owned(),
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memtier => "memtier",
+            format => format.tool(),
         }
     }
 

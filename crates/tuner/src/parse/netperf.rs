@@ -56,7 +56,7 @@ fn key_values(report: &mut Report<'_>, text: &str) {
     }
 }
 
-/// The last line of the heading has a unit for each column: `bytes  bytes  bytes  secs. 
+/// The last line of the heading has a unit for each column: `bytes  bytes  bytes  secs.
 /// 10^6bits/sec`. Columns that options add (CPU use) come behind those read here.
 fn table(report: &mut Report<'_>, text: &str) {
     let lines: Vec<&str> = text.lines().collect();

@@ -52,7 +52,10 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     if let [only] = parts.as_slice() {
         // sysbench's own rate of transactions: it has more decimals than the time.
         let own_s = only.own_s.filter(|_| only.transactions.is_some());
-        report.set("requests_per_s", Some(requests / own_s.unwrap_or(duration_s)));
+        report.set(
+            "requests_per_s",
+            Some(requests / own_s.unwrap_or(duration_s)),
+        );
         report.set("queries_per_s", only.queries_per_s);
         if let Some((percent, us)) = only.percentile {
             report.set_percentile(percent, Some(us));

@@ -37,6 +37,14 @@ fn assert_report(format: Format, text: &str, expected: &[(&str, f64)]) {
 }
 
 #[test]
+fn a_format_has_the_name_that_a_specification_gives_it() {
+    for format in Format::ALL {
+        let named = serde_json::Value::String(format.name().to_owned());
+        assert_eq!(serde_json::from_value::<Format>(named).unwrap(), format);
+    }
+}
+
+#[test]
 fn wrk() {
     assert_report(
         Format::Wrk,
