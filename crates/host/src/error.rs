@@ -16,6 +16,40 @@ pub enum HostError {
         /// The kernel's error number.
         errno: i32,
     },
+    /// A knob without a value, such as `vm.compact_memory`.
+    #[error(
+        "{} is write-only: its value cannot be read, so a change could not be undone; remove it from the experiment, or set optional = true",
+        path.display()
+    )]
+    WriteOnly {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A value that only the kernel changes.
+    #[error("{} is read-only{}: no value can be written to it; remove it from the experiment, or set optional = true", path.display(), read_only_because(*is_mount))]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+        /// Its file system is mounted read-only, not the file.
+        is_mount: bool,
+    },
+    /// Threads have no slice of their own on this kernel.
+    #[error(
+        "thread {tid} has no slice of its own: that needs Linux 6.12, and a thread of policy other, batch or idle; remove the knob from the experiment, or set optional = true"
+    )]
+    NoSlice {
+        /// The thread.
+        tid: u32,
+    },
+    /// A file of debugfs that the kernel's lockdown closes.
+    #[error(
+        "{} is closed by the kernel's lockdown, to root as well (kernel_lockdown(7)): start the kernel with lockdown=none, or remove the knob from the experiment",
+        path.display()
+    )]
+    LockedDown {
+        /// The file.
+        path: PathBuf,
+    },
     /// The kernel, or the file system, refused a write. The knob is unchanged.
     #[error("cannot write \"{value}\" to {}: {}{}", path.display(), describe(*errno), advice(*errno))]
     Write {
@@ -239,8 +273,10 @@ impl HostError {
     /// Whether a privilege or a kernel feature is missing (exit code 3), rather than the input being wrong.
     #[must_use]
     pub fn is_missing_privilege(&self) -> bool {
-        matches!(self, Self::NoController { .. } | Self::NotPassedOn { .. })
-            || matches!(self.errno(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
+        matches!(
+            self,
+            Self::NoController { .. } | Self::NotPassedOn { .. } | Self::LockedDown { .. }
+        ) || matches!(self.errno(), Some(libc::EACCES | libc::EPERM | libc::EROFS))
     }
 }
 
@@ -259,6 +295,13 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
 
 pub(crate) fn describe(errno: i32) -> String {
     io::Error::from_raw_os_error(errno).to_string()
+}
+
+fn read_only_because(is_mount: bool) -> &'static str {
+    match is_mount {
+        true => " (its file system is mounted so, as in a container)",
+        false => "",
+    }
 }
 
 fn journal_advice(errno: i32) -> &'static str {

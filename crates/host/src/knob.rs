@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup;
 use crate::cpus::parse_cpu_list;
+use crate::debugfs;
 use crate::error::HostError;
-use crate::roots::{Roots, read_text};
+use crate::roots::{Roots, read_text, write_text};
+use crate::sched::{SchedAttribute, SchedThreads};
 
 /// Something that can be read and written as text.
 ///
@@ -42,6 +44,13 @@ pub enum Knob {
     },
     /// Any other kernel file, by absolute path.
     File(PathBuf),
+    /// An attribute of a service's threads.
+    Sched {
+        /// Whose.
+        threads: SchedThreads,
+        /// Which.
+        attribute: SchedAttribute,
+    },
 }
 
 impl Knob {
@@ -55,6 +64,70 @@ impl Knob {
             }
             Self::Cgroup { group, file } => cgroup::file_path(roots, group, file),
             Self::File(path) => roots.absolute(path),
+            Self::Sched { threads, attribute } => match threads {
+                SchedThreads::Group(group) => cgroup::file_path(roots, group, "cgroup.procs"),
+                SchedThreads::Process { pid, .. } => roots.proc(format!("{pid}/task")),
+                SchedThreads::PidFile(path) => path.clone(),
+                SchedThreads::Instance => PathBuf::from(format!("sched {attribute}")),
+            },
+        }
+    }
+
+    /// Whether it belongs to an instance that is yet to be started, and not to the host.
+    #[must_use]
+    pub fn is_of_instance(&self) -> bool {
+        let threads = &SchedThreads::Instance;
+        matches!(self, Self::Sched { threads: of, .. } if of == threads)
+    }
+
+    /// The same knob of an instance that has been started.
+    #[must_use]
+    pub fn of_instance(&self, pid: u32, start_time: u64) -> Self {
+        match self {
+            Self::Sched { attribute, threads } if *threads == SchedThreads::Instance => {
+                Self::Sched {
+                    threads: SchedThreads::Process { pid, start_time },
+                    attribute: *attribute,
+                }
+            }
+            knob => knob.clone(),
+        }
+    }
+
+    /// Whether everything that the knob stands for has the value that it reads as. Threads may
+    /// differ.
+    ///
+    /// # Errors
+    ///
+    /// As [`Knob::read`].
+    pub fn is_uniform(&self, roots: &Roots) -> Result<bool, HostError> {
+        match self {
+            Self::Sched { threads, attribute } => threads.is_uniform(roots, *attribute),
+            _ => Ok(true),
+        }
+    }
+
+    /// Writes it without a record of what it was: for the threads of a process that is ours and
+    /// ends with the experiment.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Write`].
+    pub fn put_for_good(&self, roots: &Roots, value: &str) -> Result<(), HostError> {
+        self.put(roots, value)
+            .map_err(|error| HostError::write(&self.path(roots), value, &error))
+    }
+
+    /// Writes it, without a record.
+    pub(crate) fn put(&self, roots: &Roots, value: &str) -> std::io::Result<()> {
+        match self {
+            Self::Sched { threads, attribute } => {
+                let written = threads.write(roots, *attribute, value);
+                written.map_err(|error| {
+                    std::io::Error::from_raw_os_error(error.errno().unwrap_or(libc::EIO))
+                })
+            }
+            knob => write_text(&knob.reach(roots), value),
         }
     }
 
@@ -77,7 +150,50 @@ impl Knob {
                 why: "it is a pipe, a socket or a device, not a file with a value",
             });
         }
-        Ok(read_text(&self.path(roots))?.map(|text| normalise(&text)))
+        if let Self::Sched { threads, attribute } = self {
+            return threads.read(roots, *attribute);
+        }
+        let (path, at) = (self.path(roots), self.reach(roots));
+        match read_text(&at) {
+            Ok(text) => Ok(text.map(|text| normalise(&text))),
+            // Root, too, is refused what has no read bit below /proc/sys and /sys.
+            Err(HostError::Read { .. }) if lacks_mode(&at, 0o444) => {
+                Err(HostError::WriteOnly { path })
+            }
+            Err(HostError::Read { .. }) if debugfs::is_locked_down(roots, &path) => {
+                Err(HostError::LockedDown { path })
+            }
+            Err(HostError::Read { errno, .. }) => Err(HostError::Read { path, errno }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where this process finds the file: debugfs may be mounted for it alone.
+    pub(crate) fn reach(&self, roots: &Roots) -> PathBuf {
+        let path = self.path(roots);
+        debugfs::reach(roots, &path).unwrap_or(path)
+    }
+
+    /// Whether the kernel takes values for this knob at all, as far as its file's mode and mount
+    /// say so. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::ReadOnly`].
+    pub fn check_writable(&self, roots: &Roots) -> Result<(), HostError> {
+        if matches!(self, Self::Sched { .. }) {
+            return Ok(());
+        }
+        let (path, at) = (self.path(roots), self.reach(roots));
+        let is_mount = rustix::fs::statvfs(&at)
+            .is_ok_and(|fs| fs.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+        // The owner of an ordinary file can write it whatever its mode.
+        let is_kernel = !matches!(self, Self::File(path)
+            if !path.starts_with("/proc") && !path.starts_with("/sys"));
+        match is_mount || is_kernel && lacks_mode(&at, 0o222) {
+            true => Err(HostError::ReadOnly { path, is_mount }),
+            false => Ok(()),
+        }
     }
 
     /// The words among which the kernel lets choose (`none`, `mq-deadline`, …), where the knob is such a choice.
@@ -87,7 +203,10 @@ impl Knob {
     /// As [`Knob::read`].
     pub fn choices(&self, roots: &Roots) -> Result<Option<Vec<String>>, HostError> {
         self.check()?;
-        let Some(text) = read_text(&self.path(roots))? else {
+        if matches!(self, Self::Sched { .. }) {
+            return Ok(None);
+        }
+        let Some(text) = read_text(&self.reach(roots))? else {
             return Ok(None);
         };
         Ok(selected_word(&text).map(|_| {
@@ -130,6 +249,10 @@ impl Knob {
                 why: "the path of a file has to be absolute",
             }),
             Self::File(_) => Ok(()),
+            Self::Sched { threads, .. } => match threads {
+                SchedThreads::Group(group) => cgroup::check_group(group),
+                _ => Ok(()),
+            },
         }
     }
 }
@@ -141,7 +264,42 @@ impl fmt::Display for Knob {
             Self::BlockQueue { device, file } => write!(f, "/sys/block/{device}/queue/{file}"),
             Self::Cgroup { group, file } => write!(f, "cgroup {group} {file}"),
             Self::File(path) => write!(f, "{}", path.display()),
+            Self::Sched { threads, attribute } => write!(f, "{attribute} of {threads}"),
         }
+    }
+}
+
+/// Whether a file exists and has none of these mode bits.
+fn lacks_mode(path: &Path, bits: u32) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::metadata(path)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & bits == 0)
+}
+
+/// Numbers from here on stand for "no limit": 2^63 − 4096 is an unlimited `memory.limit_in_bytes`
+/// (mm/page_counter.c,
+/// `PAGE_COUNTER_MAX`), 2^64 − 2^24 an untouched `kernel.shmmax` (include/uapi/linux/shm.h). 2^62
+/// bytes or pages are beyond any machine.
+const NO_LIMIT_FROM: u64 = 1 << 62;
+
+/// Whether what a knob reads as is no quantity but stands for "none" or "no limit": `max`,
+/// `unlimited`, −1, and numbers near 2^31, 2^32, 2^63 and 2^64. A caller for whom such a number
+/// lies in range knows better.
+///
+/// ```
+/// assert!(host::is_no_limit("max") && host::is_no_limit("-1"));
+/// assert!(host::is_no_limit("9223372036854771712") && host::is_no_limit("18446744073692774399"));
+/// assert!(!host::is_no_limit("1073741824") && !host::is_no_limit("0"));
+/// ```
+#[must_use]
+pub fn is_no_limit(text: &str) -> bool {
+    match text {
+        "max" | "unlimited" | "infinity" | "-1" => true,
+        // INT_MAX and UINT_MAX.
+        "2147483647" | "4294967295" => true,
+        number => number
+            .parse()
+            .is_ok_and(|number: u64| number >= NO_LIMIT_FROM),
     }
 }
 
@@ -335,6 +493,43 @@ mod tests {
         .unwrap();
         let error = Knob::File(path).read(&Roots::default()).unwrap_err();
         assert!(error.to_string().contains("a pipe"), "{error}");
+    }
+
+    #[test]
+    fn a_knob_without_a_value_and_one_that_only_the_kernel_sets_are_told_apart() {
+        let (_dir, roots) = fake("proc/sys/kernel/ngroups_max", "65536\n");
+        let knob = Knob::Sysctl("kernel.ngroups_max".into());
+        assert!(knob.check_writable(&roots).is_ok());
+        let path = knob.path(&roots);
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+        assert_eq!(knob.read(&roots).unwrap().as_deref(), Some("65536"));
+        let error = knob.check_writable(&roots).unwrap_err();
+        assert!(error.to_string().contains("is read-only"), "{error}");
+        // Only the kernel refuses root what has no read bit.
+        let flush = Knob::Sysctl("net.ipv4.route.flush".into());
+        if flush.path(&Roots::default()).exists() {
+            let error = flush.read(&Roots::default()).unwrap_err();
+            assert!(matches!(error, HostError::WriteOnly { .. }), "{error}");
+            assert!(error.to_string().contains("could not be undone"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_debugfs_is_found_or_its_lockdown_is_told() {
+        let knob = Knob::File("/sys/kernel/debug/sched/base_slice_ns".into());
+        match knob.read(&Roots::default()) {
+            // Mounted or not: root reads it, unless the kernel is old or locked down.
+            Ok(Some(value)) => assert!(value.parse::<u64>().is_ok(), "{value}"),
+            Ok(None) => {}
+            Err(HostError::LockedDown { path }) => {
+                assert!(path.starts_with("/sys/kernel/debug"), "{}", path.display());
+            }
+            Err(HostError::Read { path, errno }) => {
+                assert!(path.starts_with("/sys/kernel/debug"), "{}", path.display());
+                assert_ne!(errno, libc::ENOENT);
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod cgroup_tree;
 mod clock;
 mod cpu_time;
 mod cpus;
+mod debugfs;
 mod error;
 mod knob;
 mod lock;
@@ -20,6 +21,7 @@ mod process;
 mod process_tree;
 mod real_time;
 mod roots;
+mod sched;
 
 pub mod cgroup;
 pub mod hsperf;
@@ -40,7 +42,7 @@ pub use journal::{
     Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, check_replaceable, fingerprint,
     replace_private, replace_synced,
 };
-pub use knob::Knob;
+pub use knob::{Knob, is_no_limit};
 pub use lock::Lock;
 pub use machine::{Machine, MachineCpu};
 pub use probe::{Probe, ProbeState, probe};
@@ -51,3 +53,4 @@ pub use process::{
 pub use process_tree::{ProcessSample, ProcessTree};
 pub use real_time::RealTime;
 pub use roots::Roots;
+pub use sched::{SchedAttribute, SchedThreads};

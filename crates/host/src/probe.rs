@@ -8,6 +8,7 @@ use rustix::fs::{Access, access};
 use serde::Serialize;
 
 use crate::cgroup::{CgroupVersion, Hierarchies};
+use crate::debugfs;
 use crate::roots::{Roots, read_text};
 
 /// Whether something can be used.
@@ -254,17 +255,28 @@ fn block_queues(roots: &Roots) -> Found {
     }
 }
 
+/// As a knob gets at it: where debugfs is mounted, else through a mount of its own.
 fn scheduler_debugfs(roots: &Roots) -> Found {
     let path = roots.sys("kernel/debug/sched/base_slice_ns");
-    if !roots.sys("kernel/debug/sched").exists() {
-        return Err("debugfs is not mounted (mount -t debugfs none /sys/kernel/debug), or the kernel lacks \
-                    CONFIG_SCHED_DEBUG"
-            .to_owned());
+    let own = debugfs::reach(roots, &path);
+    let at = own.as_ref().unwrap_or(&path);
+    if debugfs::is_locked_down(roots, &path) {
+        return Err(
+            "the kernel's lockdown closes debugfs, to root as well (kernel_lockdown(7))".to_owned(),
+        );
     }
-    if path.exists() {
-        writable(&path, "it")
-    } else {
-        Err("the kernel is older than 6.6".to_owned())
+    let directory = at.parent().is_some_and(Path::exists);
+    match (directory, at.exists(), own.is_some()) {
+        (true, true, true) => {
+            writable(at, "it").map(|_| "debugfs is mounted for each command alone".to_owned())
+        }
+        (true, true, false) => writable(at, "it"),
+        (true, false, _) => Err("the kernel is older than 6.6".to_owned()),
+        (false, ..) => Err(
+            "debugfs is not mounted and cannot be (run as root), or the kernel lacks \
+                    CONFIG_SCHED_DEBUG"
+                .to_owned(),
+        ),
     }
 }
 

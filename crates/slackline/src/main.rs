@@ -153,6 +153,19 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
+/// Says that knobs have values of a run that has not put them back: what `check` read is not what
+/// the host has by itself. Who may not read the journal learns nothing.
+fn warn_of_left_over(state_dir: &Path) {
+    let left = host::Journal::peek(state_dir).unwrap_or_default();
+    if !left.is_empty() {
+        message(&format!(
+            "values of another run are in force: {}. If it was killed, run `slackline restore` first; if it is at work, wait for it. \
+             Defaults that are read from the live system are not the host's own now.",
+            left.join(", ")
+        ));
+    }
+}
+
 fn run(arguments: Arguments) -> anyhow::Result<Done> {
     let roots = host::Roots::default();
     match arguments.command {
@@ -160,6 +173,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Check { spec } => {
             let spec = tuner::spec::load(&spec, &roots)?;
             print(&table::check(&spec))?;
+            warn_of_left_over(&arguments.state_dir);
             Ok(Done::Positive)
         }
         Command::Throttle(command) => throttle::run(&command, &arguments.state_dir),

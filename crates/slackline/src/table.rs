@@ -196,12 +196,16 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
         let of = spec
             .knobs
             .get(name)
-            .map_or_else(String::new, |binding| format!("  ({})", binding.knob));
+            .map_or_else(String::new, |binding| match &binding.element {
+                Some(element) => format!("  ({}[{}])", binding.knob, element.index),
+                None => format!("  ({})", binding.knob),
+            });
         let _ = writeln!(text, "  {name} = {value}  of {range}{of}");
     }
     for remark in remarks(spec) {
         let _ = writeln!(text, "  {remark}");
     }
+    let _ = writeln!(text, "  {}", spec.planned_time());
     text
 }
 

@@ -94,11 +94,11 @@ pub fn ignores_quota(
             "the JVM runs {threads} collector threads on {cores:.2} cores of quota: {}",
             because(
                 flags,
-                "it saw more CPUs than the quota has cores when it started"
+                "no option of it was found that says so; a JVM before 8u191 ignores the quota, and one that started under a larger quota keeps its threads"
             )
         ),
         Sizing::Go => format!(
-            "Go runs up to {threads} threads at once on {cores:.2} cores of quota: {}",
+            "Go runs up to {threads} threads at once on {cores:.2} cores of quota, unless the program sets GOMAXPROCS itself: {}",
             because(
                 flags,
                 "before 1.25 it ignores the quota, and since then GOMAXPROCS is 2 at least"

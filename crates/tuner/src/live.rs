@@ -1,5 +1,7 @@
 //! The real [`Bench`]: real services, real knobs, real load.
 
+mod knobs;
+mod loading;
 mod promotion;
 
 pub use promotion::Changed;
@@ -22,9 +24,7 @@ use crate::sampler::{Sampler, external};
 use crate::scratch::scratch_root;
 use crate::spec::{CheckedSpec, Pairing};
 use crate::target::{Instance, Side};
-use crate::template::{self, Variables};
-
-mod loading;
+use crate::template;
 
 /// The world as it is.
 pub struct Live<'a> {
@@ -175,7 +175,7 @@ impl<'a> Live<'a> {
             Side::Control => &self.spec.space.default_configuration(),
             Side::Experiment => &arm.configuration,
         };
-        let knobs = knob_values(self.spec, of, &instance.variables)?;
+        let knobs = knobs::knob_values(self.spec, of, &instance.variables)?;
         sides.push(ActiveSide {
             instance,
             sampler: Sampler::default(),
@@ -196,6 +196,10 @@ impl<'a> Live<'a> {
         active
             .instance
             .start(self.spec, &self.roots, &mut self.journal, &self.interrupt)?;
+        if let Some(pid) = active.instance.pid() {
+            knobs::put_of_instance(&knobs, pid, &self.roots)
+                .map_err(|error| side.fault(error.to_string()))?;
+        }
         active.sampler = match active.instance.pid() {
             Some(pid) => Sampler::of_process(pid, active.instance.group(), &self.roots)?,
             None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
@@ -241,40 +245,6 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Writes the knobs that do not have these values; whether there were any.
-    fn put(&mut self, knobs: &[(Knob, String)], to: Side) -> Result<bool, Fault> {
-        let mut changed = false;
-        for (knob, value) in knobs {
-            let now = match self.in_force.get(knob) {
-                Some(now) => Some(now.clone()),
-                None => knob
-                    .read(&self.roots)
-                    .map_err(|error| Fault::Harness(error.to_string()))?,
-            };
-            if now.as_ref() != Some(value) {
-                changed = true;
-                if let Err(error) = self.journal.write(&self.roots, knob, value) {
-                    return Err(self.refused(error, to));
-                }
-            }
-            self.in_force.insert(knob.clone(), value.clone());
-        }
-        Ok(changed)
-    }
-
-    /// Whose fault a refused knob is: the configuration's, unless no value would have been taken.
-    fn refused(&mut self, error: HostError, to: Side) -> Fault {
-        let message = error.to_string();
-        if error.is_missing_privilege() || matches!(error, HostError::Journal { .. }) {
-            self.fatal = Some(error);
-            return Fault::Harness(message);
-        }
-        match error {
-            HostError::Write { .. } | HostError::NotTaken { .. } => to.fault(message),
-            _ => Fault::Harness(message),
-        }
-    }
-
     /// Puts the knobs (and, for one running system, the files and `apply` steps) of a side in force.
     fn switch(&mut self, to: Side) -> Result<(), Fault> {
         let Some(sides) = &self.sides else {
@@ -285,12 +255,17 @@ impl<'a> Live<'a> {
         let changed = self.put(&knobs, to)?;
         if tells {
             self.remember_apply()?;
-            self.applied = None;
+            let before = self.applied.take();
+            let before = before.and_then(|side| {
+                let sides = self.sides.as_ref()?;
+                Some(sides[side.index()].instance.variables.clone())
+            });
             if let Some(sides) = &mut self.sides {
                 let side = &mut sides[to.index()];
                 side.instance
                     .write_files(self.spec, Some(&mut self.journal))?;
-                side.instance.apply(self.spec, &self.interrupt)?;
+                side.instance
+                    .apply_changes(self.spec, before.as_ref(), &self.interrupt)?;
                 side.instance.wait_ready(self.spec, &self.interrupt)?;
                 // It may have been restarted: another process is to be observed then.
                 side.sampler =
@@ -395,25 +370,6 @@ fn undisturbed_files(files: Result<(), HostError>) -> Result<(), TunerError> {
         Err(HostError::Disturbed { knob, .. }) => Err(TunerError::Disturbed(knob)),
         files => Ok(files?),
     }
-}
-
-/// What is to be written to each knob for a configuration.
-fn knob_values(
-    spec: &CheckedSpec,
-    configuration: &Configuration,
-    variables: &Variables,
-) -> Result<Vec<(Knob, String)>, Fault> {
-    let mut values = Vec::new();
-    for (name, binding) in &spec.knobs {
-        let Some(value) = configuration.0.get(name) else {
-            continue;
-        };
-        let text = binding
-            .text(value, variables)
-            .map_err(|error| Fault::Harness(error.to_string()))?;
-        values.push((binding.knob.clone(), text));
-    }
-    Ok(values)
 }
 
 impl Bench for Live<'_> {

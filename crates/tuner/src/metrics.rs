@@ -21,7 +21,7 @@ pub const CGROUP: [&str; 3] = ["periods", "throttled_periods", "throttled_s"];
 /// What a JVM gives besides, from its `hsperfdata` file.
 pub const JVM: [&str; 3] = ["jvm_gc_cycles", "jvm_gc_time_s", "jvm_allocated_bytes"];
 /// What the built-in output formats may give; see [`crate::parse`].
-pub const WORKLOAD: [&str; 15] = [
+pub const WORKLOAD: [&str; 16] = [
     "requests",
     "duration_s",
     "requests_per_s",
@@ -37,6 +37,7 @@ pub const WORKLOAD: [&str; 15] = [
     "latency_max_us",
     "errors",
     "bytes_per_s",
+    "late",
 ];
 
 /// Looks a metric up; `X_per_request` and `X_per_s` are derived from X where they were not measured.

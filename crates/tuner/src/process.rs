@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use host::Roots;
 use rustix::process::{Pid, Signal};
 
+use crate::verification::quoted;
+
 /// How often a running process is looked at: short beside a block, and 100 looks a second cost
 /// under 0.1 % of a core.
 const POLL: Duration = Duration::from_millis(10);
@@ -163,11 +165,27 @@ impl Launch {
         self.log.with_extension(stream)
     }
 
-    /// The end of a log, for messages: at most 5 lines.
+    /// The command as one would type it into a shell.
+    pub fn command_line(&self) -> String {
+        let words: Vec<String> = self.argv.iter().map(|word| quoted(word)).collect();
+        words.join(" ")
+    }
+
+    /// How it was run and what it said on standard error, for a message about its output.
+    pub fn account(&self) -> String {
+        let said = extract(&self.log_file("err"));
+        let said = said.map_or_else(String::new, |said| {
+            format!("\nOn standard error it said: {said}")
+        });
+        format!("It was run as: {}{said}", self.command_line())
+    }
+
+    /// The beginning and the end of a log, for messages: of standard error, or of standard output
+    /// where that is empty.
     pub fn tail(&self) -> String {
         ["err", "out"]
             .into_iter()
-            .filter_map(|stream| last_lines(&self.log_file(stream)))
+            .filter_map(|stream| extract(&self.log_file(stream)))
             .next()
             .unwrap_or_else(|| "it printed nothing".into())
     }
@@ -339,9 +357,10 @@ impl<'a> Running<'a> {
         };
         if !status.success() {
             return Err(RunError::Status(format!(
-                "{program} ended with {}: {}",
+                "{program} ended with {}: {}\nIt was run as: {}",
                 describe(status),
-                self.launch.tail()
+                self.launch.tail(),
+                self.launch.command_line()
             )));
         }
         if let Some(flood) = flood() {
@@ -550,14 +569,32 @@ fn end_of_file(path: &Path) -> Option<String> {
     (!text.trim().is_empty()).then_some(text)
 }
 
-fn last_lines(path: &Path) -> Option<String> {
-    let (text, _) = read_end(path, TAIL_BYTES)?;
-    let lines: Vec<&str> = text
-        .lines()
-        .filter(|line| !line.trim().is_empty())
-        .collect();
-    let tail = &lines[lines.len().saturating_sub(5)..];
-    (!tail.is_empty()).then(|| tail.join(" | "))
+/// How many lines of the beginning and of the end of a log a message shows.
+const HEAD_LINES: usize = 3;
+const TAIL_LINES: usize = 5;
+
+/// The first and the last lines of a log: a tool often says first what it was asked for, and last
+/// why it gave up.
+fn extract(path: &Path) -> Option<String> {
+    use std::io::{Read as _, Seek as _};
+    let mut file = File::open(path).ok()?;
+    let length_bytes = file.metadata().ok()?.len();
+    let mut part = |from_bytes: u64| {
+        let mut bytes = Vec::new();
+        file.seek(std::io::SeekFrom::Start(from_bytes)).ok()?;
+        (&file).take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        Some(lines.map(str::to_owned).collect::<Vec<_>>())
+    };
+    let first = part(0)?;
+    if length_bytes <= TAIL_BYTES && first.len() <= HEAD_LINES + TAIL_LINES {
+        return (!first.is_empty()).then(|| first.join(" | "));
+    }
+    let last = part(length_bytes.saturating_sub(TAIL_BYTES))?;
+    let last = &last[last.len().saturating_sub(TAIL_LINES)..];
+    let first = &first[..first.len().min(HEAD_LINES)];
+    Some(format!("{} | … | {}", first.join(" | "), last.join(" | ")))
 }
 
 #[cfg(test)]
@@ -596,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_an_error_and_only_the_end_of_a_log_is_read() {
+    fn a_flood_is_an_error_and_the_ends_of_a_log_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let flood = script(dir.path(), "head -c 68000000 /dev/zero; echo; echo the end");
         let run = |launch: &Launch| launch.run(KILL_WAIT * 60, &Interrupt::default(), || Ok(()));
@@ -608,7 +645,8 @@ mod tests {
         let error = run(&long).unwrap_err().to_string();
         assert_eq!(
             error,
-            "sh ended with exit status 1: 99997 | 99998 | 99999 | 100000 | the end"
+            "sh ended with exit status 1: 1 | 2 | 3 | … | 99997 | 99998 | 99999 | 100000 | the end\n\
+             It was run as: sh -c 'seq 100000; echo the end; exit 1'"
         );
     }
 

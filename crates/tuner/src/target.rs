@@ -379,8 +379,20 @@ impl Instance {
 
     /// Runs the `apply` steps: a refusal is the configuration's fault.
     pub(crate) fn apply(&self, spec: &CheckedSpec, interrupt: &Interrupt) -> Result<(), Fault> {
+        self.apply_changes(spec, None, interrupt)
+    }
+
+    /// The same where `before` is in force: steps for parameters that do not change are left out.
+    pub(crate) fn apply_changes(
+        &self,
+        spec: &CheckedSpec,
+        before: Option<&Variables>,
+        interrupt: &Interrupt,
+    ) -> Result<(), Fault> {
         for step in &spec.target.apply {
-            self.apply_step(spec, step, interrupt)?;
+            if is_due(&step.parameters, before, &self.variables) {
+                self.apply_step(spec, step, interrupt)?;
+            }
         }
         Ok(())
     }
@@ -547,4 +559,38 @@ fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port())
+}
+
+/// Whether an `apply` step for these parameters has anything to do: all have, where it is not known
+/// what is in force.
+fn is_due(parameters: &[String], before: Option<&Variables>, after: &Variables) -> bool {
+    let Some(before) = before else {
+        return true;
+    };
+    let mut names = parameters.iter();
+    parameters.is_empty() || names.any(|name| before.get(name) != after.get(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_left_out_where_nothing_of_its_changes() {
+        let of = |text: &str| -> Variables {
+            let pairs = text
+                .split_whitespace()
+                .filter_map(|pair| pair.split_once('='));
+            pairs
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect()
+        };
+        let (before, after) = (of("workers=4 timeout=10"), of("workers=4 timeout=20"));
+        let restart = ["workers".to_owned()];
+        let reload = ["timeout".to_owned(), "workers".to_owned()];
+        assert!(!is_due(&restart, Some(&before), &after));
+        assert!(is_due(&reload, Some(&before), &after));
+        assert!(is_due(&[], Some(&before), &after));
+        assert!(is_due(&restart, None, &after));
+    }
 }

@@ -1,6 +1,6 @@
 //! The winner and whatever is compared with it, measured again on fresh runs: what a claim rests on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bayes_opt::Configuration;
 use latency_stats::{ratio_interval, ratio_interval_of_runs};
@@ -275,18 +275,24 @@ fn summarise(spec: &CheckedSpec, mut result: ArmResult, confidence: f64) -> ArmR
 /// The settings of a configuration, as one would type them into a shell.
 pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec<String> {
     let variables = template::variables(&spec.spec.variables, configuration);
+    let whole = crate::spec::knob_writes(&spec.knobs, configuration, &variables);
+    let whole = whole.unwrap_or_default();
     let line = |(name, value): (&String, &bayes_opt::Value)| {
         let Some(binding) = spec.knobs.get(name) else {
             return format!("{name} = {value}");
         };
         // A template that names the port or the directory of an instance has no settings to show.
-        let text = binding
-            .text(value, &variables)
-            .unwrap_or_else(|_| value.to_string());
+        let list = binding.element.as_ref().and_then(|_| {
+            let mut writes = whole.iter();
+            writes.find_map(|(knob, text)| (*knob == binding.knob).then(|| text.clone()))
+        });
+        let text = list.map_or_else(|| binding.text(value, &variables), Ok);
+        let text = text.unwrap_or_else(|_| value.to_string());
         match &binding.knob {
             host::Knob::Sysctl(sysctl) => {
                 format!("sysctl -w {}", quoted(&format!("{sysctl}={text}")))
             }
+            host::Knob::Sched { .. } => format!("{} = {text}", binding.knob),
             knob => {
                 let path = knob.path(&host::Roots::default());
                 format!(
@@ -297,11 +303,15 @@ pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec
             }
         }
     };
-    configuration.0.iter().map(line).collect()
+    let mut lines: Vec<String> = configuration.0.iter().map(line).collect();
+    // Several values of one list are one line.
+    let mut seen = BTreeSet::new();
+    lines.retain(|line| seen.insert(line.clone()));
+    lines
 }
 
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()

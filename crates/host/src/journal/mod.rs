@@ -21,6 +21,7 @@ mod file;
 mod group;
 mod record;
 mod restore;
+mod together;
 
 pub use file::{Former, check_replaceable, fingerprint};
 
@@ -35,7 +36,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::error::{HostError, is_absence};
 use crate::knob::{Knob, is_taken_as, normalise};
 use crate::lock::Lock;
-use crate::roots::{Roots, write_text};
+use crate::roots::Roots;
 use record::{Action, Line, Pendings, Record};
 pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
 
@@ -176,7 +177,7 @@ impl Journal {
     /// read, which could not be undone.
     pub fn write(&mut self, roots: &Roots, knob: &Knob, value: &str) -> Result<(), HostError> {
         knob.check()?;
-        let path = knob.path(roots);
+        let (path, at) = (knob.path(roots), knob.reach(roots));
         let refused = |errno| HostError::Write {
             path: path.clone(),
             value: value.to_owned(),
@@ -189,7 +190,7 @@ impl Journal {
             return Err(refused(libc::ENOENT));
         };
         self.check_undisturbed(knob, &old)?;
-        let backup = self.save_ordinary(knob, &path)?;
+        let backup = self.save_ordinary(knob, &at)?;
         let seq = self.will(Action::Write {
             knob: knob.clone(),
             old: old.clone(),
@@ -203,7 +204,7 @@ impl Journal {
                 return Err(error);
             }
         };
-        if let Err(error) = write_text(&path, value) {
+        if let Err(error) = knob.put(roots, value) {
             // A refusal leaves the knob as it was; where it did not, the entry stays.
             if knob.read(roots)?.as_deref() == Some(old.as_str()) {
                 self.append(Record::Refused { of: seq })?;
@@ -231,7 +232,7 @@ impl Journal {
             left: found,
         }) {
             // The space was reserved, so this is a failing disk: go back while we still know how.
-            let _ = write_text(&path, &old);
+            let _ = knob.put(roots, &old);
             return Err(error);
         }
         Ok(())
@@ -243,7 +244,11 @@ impl Journal {
             |pending| matches!(&pending.action, Action::Write { knob: known, .. } if known == knob),
         );
         match pending.and_then(|pending| pending.left.as_deref()) {
-            Some(left) if left != found && !self.is_reset_by_scheduler(knob) => {
+            Some(left)
+                if left != found
+                    && !self.is_reset_by_scheduler(knob)
+                    && !is_reset_by_restart(pending, found) =>
+            {
                 Err(HostError::Disturbed {
                     knob: knob.to_string(),
                     left: left.to_owned(),
@@ -437,6 +442,14 @@ impl Journal {
 /// Reserves space behind the end of the journal, as far as the disk has it.
 fn keep_space(file: &File, length_bytes: u64) {
     let _ = fallocate(file, FallocateFlags::KEEP_SIZE, length_bytes, KEPT_BYTES);
+}
+
+/// The threads of a service that was started anew have their first value again.
+fn is_reset_by_restart(pending: Option<&record::Pending>, found: &str) -> bool {
+    matches!(
+        pending.map(|pending| &pending.action),
+        Some(Action::Write { knob: Knob::Sched { .. }, old, .. }) if old == found
+    )
 }
 
 fn open_append(path: &Path) -> io::Result<File> {

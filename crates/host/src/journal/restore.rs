@@ -27,7 +27,8 @@ const GROUP_EMPTY_WAIT: Duration = Duration::from_secs(2);
 const PROCESS_GRACE: Duration = Duration::from_secs(10);
 
 /// Some values can only be restored after others (`vm.dirty_bytes` refuses the 0 that writing `vm.dirty_ratio`
-/// implies), so what failed is tried again after the rest.
+/// implies), so what failed is tried again after the rest: so often at least, and as long as a pass
+/// restores anything.
 const PASSES: usize = 3;
 
 /// What became of one thing.
@@ -142,7 +143,8 @@ impl Journal {
     /// [`HostError::Journal`] where the outcome cannot be recorded; what could not be undone is an item of the report.
     pub fn restore(&mut self, roots: &Roots, dry_run: bool) -> Result<RestoreReport, HostError> {
         let mut outcomes: Vec<Option<RestoreOutcome>> = vec![None; self.pendings.list.len()];
-        for pass in 0..PASSES {
+        let mut failed_before = usize::MAX;
+        for pass in 0.. {
             if pass > 0 && !dry_run {
                 self.lift_quotas(roots, &outcomes);
             }
@@ -154,9 +156,15 @@ impl Journal {
             let has_failed = |outcome: &Option<RestoreOutcome>| {
                 matches!(outcome, Some(RestoreOutcome::Failed { .. }))
             };
-            if outcomes.len() < 2 || !outcomes.iter().any(has_failed) {
+            let failed = outcomes
+                .iter()
+                .filter(|outcome| has_failed(outcome))
+                .count();
+            let is_stuck = pass + 1 >= PASSES && failed >= failed_before;
+            if outcomes.len() < 2 || failed == 0 || is_stuck {
                 break;
             }
+            failed_before = failed;
         }
         let mut report = RestoreReport::default();
         let mut kept = self.pendings.clone();
@@ -267,14 +275,15 @@ impl Journal {
         let Some(found) = knob.read(roots).map_err(errno)? else {
             return Ok(RestoreOutcome::Vanished);
         };
-        let path = knob.path(roots);
+        let path = knob.reach(roots);
         let original = match backup {
             Some(name) => Some(self.saved(name)?),
             None => None,
         };
         let is_whole = || match &original {
             Some(original) => fs::read(&path).is_ok_and(|found| found == *original),
-            None => true,
+            // Threads may differ from the first one.
+            None => knob.is_uniform(roots).unwrap_or(true),
         };
         if found == old && is_whole() {
             // An undo that was killed may have put it there and not on disk.
@@ -304,7 +313,7 @@ impl Journal {
         let written = match &original {
             // The journal has no copy any more once it is undone.
             Some(original) => write_ordinary(&path, original),
-            None => write_text(&path, old),
+            None => knob.put(roots, old),
         };
         match written {
             Ok(()) => {}

@@ -1,9 +1,11 @@
 //! `slackline throttle loadtest`: how much load a service takes, before and after a change.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ::load::{Bottleneck, Plan, ServiceOnHost};
 use anyhow::{Context as _, bail, ensure};
+use clap::builder::PossibleValuesParser;
 use host::Roots;
 use latency_stats::{Interval, Pair, StatsError, mean_interval, ratio_interval};
 use serde::Serialize;
@@ -17,6 +19,8 @@ use crate::{Done, load, message, whole};
 
 /// How often a rate is tried at which the generator was held up.
 const ATTEMPTS: usize = 5;
+/// The share of the requests that may be above a 99th percentile.
+const LATE_SHARE: f64 = 0.01;
 /// Of every interval.
 const CONFIDENCE: f64 = 0.95;
 /// The share of the lower capacity at which both sides are watched: both hold there, one only just.
@@ -26,9 +30,10 @@ const WATCH_AT: f64 = 0.9;
 pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
-    /// How the command's output is read: sysbench, pgbench, memtier, oha, hey, wrk, …
-    #[arg(long, value_name = "FORMAT", value_parser = format_of, requires = "command")]
-    parse: Option<Format>,
+    /// The tool whose report the command prints. It must hold a rate and print the 99th percentile;
+    /// of pgbench, `-L` with the objective will do.
+    #[arg(long, value_name = "FORMAT", value_parser = formats(), requires = "command")]
+    parse: Option<String>,
     #[command(flatten)]
     source: load::Source,
     /// The objective: the 99th percentile of latency, in milliseconds.
@@ -81,9 +86,18 @@ struct Load {
     command: Option<String>,
 }
 
-fn format_of(text: &str) -> Result<Format, String> {
-    serde_json::from_value(serde_json::Value::String(text.to_owned()))
-        .map_err(|error| error.to_string())
+/// The tools that can hold a rate and tell whether the objective is kept.
+fn formats() -> PossibleValuesParser {
+    let able = Format::ALL
+        .into_iter()
+        .filter(|format| format.p99_advice().is_some());
+    PossibleValuesParser::new(able.map(Format::name))
+}
+
+fn format_of(name: &str) -> anyhow::Result<Format> {
+    let mut known = Format::ALL.into_iter();
+    let format = known.find(|format| format.name() == name);
+    format.with_context(|| format!("--parse {name} is not known"))
 }
 
 /// What one side took.
@@ -311,6 +325,11 @@ impl Outcome {
                     failure.collect::<String>()
                 )
             }
+            // Of pgbench it is only known that it is above the objective.
+            false if self.error_share < 1.0 => format!(
+                "p99 above the objective, {:.2} % errors",
+                100.0 * self.error_share
+            ),
             false => "the generator gave up".to_owned(),
         }
     }
@@ -400,8 +419,9 @@ fn trial(
     let (Some(command), Some(format)) = (&arguments.load.command, &arguments.parse) else {
         bail!("give either --url, or --command and --parse");
     };
+    let format = format_of(format)?;
     // sysbench takes no fractions.
-    let decimals = if *format == Format::Sysbench { 0 } else { 3 };
+    let decimals = if format == Format::Sysbench { 0 } else { 3 };
     let filled = command
         .replace("{rate}", &format!("{per_s:.decimals$}"))
         .replace("{duration_s}", &format!("{}", arguments.step_s));
@@ -420,20 +440,43 @@ fn trial(
         output => output?,
     };
     stopped()?;
-    let metrics = tuner::parse::parse(format, &output).context("--command")?;
-    let p99_us = metrics.get("latency_p99_us").with_context(|| {
-        "the load generator's output has no 99th percentile: sysbench needs --percentile=99, wrk --latency"
-    })?;
+    let metrics = tuner::parse::parse(&format, &output).context("--command")?;
+    let p99_ms = p99_ms(format, &metrics, arguments.slo_p99_ms)?;
     let requests = metrics.get("requests").copied().unwrap_or(0.0);
     let errors = metrics.get("errors").copied().unwrap_or(0.0);
     Ok(Outcome {
-        p99_ms: p99_us / 1000.0,
-        p99_at_least_ms: p99_us / 1000.0,
+        p99_ms,
+        p99_at_least_ms: p99_ms,
         error_share: errors / (requests + errors).max(1.0),
         complaint: None,
         is_own_limit: false,
         failure: None,
     })
+}
+
+/// The 99th percentile of a report. pgbench prints none: there the number of transactions above its
+/// latency limit says on which side of the objective it is, and the limit itself, or infinity,
+/// stands for it.
+fn p99_ms(format: Format, metrics: &BTreeMap<String, f64>, slo_p99_ms: f64) -> anyhow::Result<f64> {
+    let get = |name: &str| metrics.get(name).copied();
+    if let Some(p99_us) = get("latency_p99_us") {
+        return Ok(p99_us / 1000.0);
+    }
+    if let (Some(late), Some(limit_us)) = (get("late"), get("latency_limit_us")) {
+        let limit_ms = limit_us / 1000.0;
+        // pgbench prints the limit with one decimal.
+        ensure!(
+            (limit_ms - slo_p99_ms).abs() <= 0.05,
+            "the output counts transactions above {limit_ms} ms: give pgbench -L {slo_p99_ms}, the objective"
+        );
+        // Skipped transactions were due and too late already. They are errors, too.
+        let skipped = get("errors").unwrap_or(0.0);
+        let due = get("requests").unwrap_or(0.0) + skipped;
+        let keeps = late + skipped <= LATE_SHARE * due;
+        return Ok(if keeps { slo_p99_ms } else { f64::INFINITY });
+    }
+    let advice = format.p99_advice().unwrap_or("use another tool");
+    bail!("the output has no 99th percentile of latency: {advice}")
 }
 
 /// A capacity is a scale: its interval is that of the logarithms.

@@ -56,14 +56,19 @@ fn shell(command: &str) -> anyhow::Result<String> {
     );
     // sysbench complains on standard output.
     let said = match error.trim() {
-        "" => printed.trim().lines().next_back(),
-        error => Some(error),
+        "" => printed.trim(),
+        error => error,
+    };
+    let said = match said.lines().collect::<Vec<_>>().as_slice() {
+        [] => "it said nothing".to_owned(),
+        [only] => (*only).to_owned(),
+        [first, last] => format!("{first} | {last}"),
+        [first, .., last] => format!("{first} | … | {last}"),
     };
     ensure!(
         output.status.success(),
-        "{command:?} ended with {}: {}",
-        output.status,
-        said.unwrap_or("it said nothing")
+        "{command:?} ended with {}: {said}",
+        output.status
     );
     Ok(printed.into_owned())
 }

@@ -13,6 +13,16 @@ const GO_VERSION_AT: usize = 32;
 const GO_WITH_QUOTA: u32 = 25;
 /// The variable that says how many threads it runs at once.
 const GO_SIZE: &str = "GOMAXPROCS";
+/// The setting by which Go ignores the quota, as before that version: in GODEBUG, or built in, as
+/// for a module that asks for an older Go (go.dev/doc/godebug).
+const GO_IGNORES_QUOTA: &str = "containermaxprocs=0";
+/// The module that sets GOMAXPROCS to the quota, rounded down, and at least 1.
+const GO_SETS_ITSELF: &str = "go.uber.org/automaxprocs";
+/// Variables that hold options of a JVM (java(1), "Using the JDK_JAVA_OPTIONS"; JVM TI, "The
+/// JAVA_TOOL_OPTIONS").
+const JVM_VARIABLES: [&str; 3] = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"];
+/// An argument file is read up to here.
+const ARGUMENT_FILE_MAX_BYTES: u64 = 1 << 20;
 /// Flags by which a JVM's view of the CPUs, or its collector's threads, are set by hand.
 const JVM_FLAGS: [&str; 4] = [
     "-XX:ParallelGCThreads=",
@@ -52,8 +62,74 @@ fn jvm(roots: &Roots, pid: u32, observed: &Observed, cores: f64) -> Option<Strin
     };
     let threads = observed.names.iter().filter_map(collector).max()?;
     let told = |word: &String| JVM_FLAGS.iter().any(|flag| word.starts_with(flag));
-    let flags: Vec<String> = command.into_iter().filter(told).collect();
+    let flags: Vec<String> = jvm_options(roots, pid, command)
+        .into_iter()
+        .filter(told)
+        .collect();
     ignores_quota(Sizing::Jvm, threads, cores, &flags)
+}
+
+/// What a JVM was given: by the environment, on its command line, and in the argument files
+/// (`@file`) that these name.
+fn jvm_options(roots: &Roots, pid: u32, command: Vec<String>) -> Vec<String> {
+    let environment = words(&read(roots, pid, "environ").unwrap_or_default());
+    let of_environment = environment.iter().filter_map(|word| {
+        let (name, options) = word.split_once('=')?;
+        JVM_VARIABLES
+            .contains(&name)
+            .then(|| unquoted_words(options))
+    });
+    let mut options = Vec::new();
+    for word in of_environment.flatten().chain(command) {
+        match word.strip_prefix('@').filter(|path| !path.starts_with('@')) {
+            Some(path) => options.extend(argument_file(roots, pid, path)),
+            None => options.push(word),
+        }
+    }
+    options
+}
+
+/// The words of an argument file, as the process sees it.
+fn argument_file(roots: &Roots, pid: u32, path: &str) -> Vec<String> {
+    use std::io::Read as _;
+    let below = match path.strip_prefix('/') {
+        Some(path) => roots.proc(format!("{pid}/root")).join(path),
+        None => roots.proc(format!("{pid}/cwd")).join(path),
+    };
+    let mut text = String::new();
+    let file = File::open(below).map(|file| file.take(ARGUMENT_FILE_MAX_BYTES));
+    match file.and_then(|mut file| file.read_to_string(&mut text)) {
+        Ok(_) => {
+            let lines = text
+                .lines()
+                .map(|line| line.split('#').next().unwrap_or(""));
+            lines.flat_map(unquoted_words).collect()
+        }
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Words between blanks; quotes around a word, or a part of it, are left out.
+fn unquoted_words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quote = None;
+    for c in text.chars() {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (c, None) if c.is_whitespace() => {
+                if !word.is_empty() {
+                    words.push(std::mem::take(&mut word));
+                }
+            }
+            (c, _) => word.push(c),
+        }
+    }
+    if !word.is_empty() {
+        words.push(word);
+    }
+    words
 }
 
 fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
@@ -91,25 +167,60 @@ pub(super) fn size_go_pools(
     }
 }
 
-/// How many threads a Go program runs at once, and the variable that says so, where one does.
+/// How many threads a Go program runs at once, and what says so, where anything does.
 fn go_threads(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<(usize, Option<String>)> {
-    let minor = go_minor_version(roots, pid)?;
+    let build = go_build(roots, pid)?;
     let environment = words(&read(roots, pid, "environ").unwrap_or_default());
+    Some(go_size(&build, &environment, cores, cpus))
+}
+
+fn go_size(
+    build: &GoBuild,
+    environment: &[String],
+    cores: f64,
+    cpus: usize,
+) -> (usize, Option<String>) {
     let told = environment
-        .into_iter()
-        .find_map(|word| Some((told(&word)?, word)));
-    let threads = told.as_ref().map(|(threads, _)| *threads);
-    let threads = threads.unwrap_or_else(|| {
-        if minor < GO_WITH_QUOTA {
-            return cpus;
-        }
-        // As the runtime does it: never below 2, never above the CPUs.
-        let whole = (1..cpus)
-            .find(|whole| *whole as f64 >= cores)
-            .unwrap_or(cpus);
-        whole.max(2).min(cpus)
-    });
-    Some((threads, told.map(|(_, word)| word)))
+        .iter()
+        .find_map(|word| Some((told(word)?, word)));
+    if let Some((threads, word)) = told {
+        return (threads, Some(word.clone()));
+    }
+    let below = |share: f64| (1..cpus).rfind(|whole| *whole as f64 <= share).unwrap_or(1);
+    if build.has_module(GO_SETS_ITSELF) {
+        return (below(cores), Some(GO_SETS_ITSELF.to_owned()));
+    }
+    if build.minor < GO_WITH_QUOTA {
+        return (cpus, None);
+    }
+    // GODEBUG goes before what was built in.
+    let debug = environment
+        .iter()
+        .filter(|word| word.starts_with("GODEBUG="));
+    let set = debug
+        .filter(|word| word.contains("containermaxprocs="))
+        .next_back();
+    let ignores = set.map_or_else(
+        || {
+            build
+                .debug()
+                .is_some_and(|debug| debug.contains(GO_IGNORES_QUOTA))
+        },
+        |word| word.contains(GO_IGNORES_QUOTA),
+    );
+    if ignores {
+        let by = if set.is_some() {
+            "in GODEBUG"
+        } else {
+            "in its build information"
+        };
+        return (cpus, Some(format!("{GO_IGNORES_QUOTA} {by}")));
+    }
+    // As the runtime does it: never below 2, never above the CPUs.
+    let whole = (1..cpus)
+        .find(|whole| *whole as f64 >= cores)
+        .unwrap_or(cpus);
+    (whole.max(2).min(cpus), None)
 }
 
 /// How many threads a variable tells Go to run at once; 0 tells it nothing (runtime/proc.go, schedinit).
@@ -119,20 +230,62 @@ fn told(variable: &str) -> Option<usize> {
     number.filter(|_| name == GO_SIZE)
 }
 
-/// The 26 of `go1.26.8`, from the program's own build information. Of a program only its headers and that are read.
-fn go_minor_version(roots: &Roots, pid: u32) -> Option<u32> {
+/// What a Go program says of how it was built (debug/buildinfo).
+#[derive(Default)]
+struct GoBuild {
+    /// The 26 of `go1.26.8`.
+    minor: u32,
+    /// Modules and settings, a line each; empty before Go 1.18.
+    information: String,
+}
+
+impl GoBuild {
+    /// Two strings, each behind its length, a number of 7 bits a byte.
+    fn parse(section: &[u8]) -> Option<Self> {
+        let (version, rest) = go_string(section.get(GO_VERSION_AT..)?)?;
+        let version = std::str::from_utf8(version).ok()?;
+        let minor = version.strip_prefix("go1.")?;
+        let minor = minor.split(|c: char| !c.is_ascii_digit()).next()?;
+        let information = go_string(rest).map_or(&[][..], |(information, _)| information);
+        Some(Self {
+            minor: minor.parse().ok()?,
+            information: String::from_utf8_lossy(information).into_owned(),
+        })
+    }
+
+    fn has_module(&self, module: &str) -> bool {
+        let mut lines = self.information.lines();
+        lines.any(|line| {
+            let mut cells = line.split('\t');
+            cells.next() == Some("dep") && cells.next() == Some(module)
+        })
+    }
+
+    /// The settings of GODEBUG that are built in.
+    fn debug(&self) -> Option<&str> {
+        let mut lines = self.information.lines();
+        lines.find_map(|line| line.strip_prefix("build\tDefaultGODEBUG="))
+    }
+}
+
+/// A string behind its length, and what follows.
+fn go_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut length = 0_usize;
+    for (index, byte) in bytes.iter().take(4).enumerate() {
+        length |= usize::from(byte & 0x7f) << (7 * index);
+        if byte & 0x80 == 0 {
+            return bytes.get(index + 1..)?.split_at_checked(length);
+        }
+    }
+    None
+}
+
+/// From the program's own build information. Of a program only its headers and that are read.
+fn go_build(roots: &Roots, pid: u32) -> Option<GoBuild> {
     let file = ReadCache::new(File::open(roots.proc(format!("{pid}/exe"))).ok()?);
     let program = object::File::parse(&file).ok()?;
     let information = program.section_by_name(GO_SECTION)?.data().ok()?;
-    let version = information.get(GO_VERSION_AT..)?;
-    let length = usize::from(*version.first()?);
-    let version = std::str::from_utf8(version.get(1..=length)?).ok()?;
-    version
-        .strip_prefix("go1.")?
-        .split('.')
-        .next()?
-        .parse()
-        .ok()
+    GoBuild::parse(information)
 }
 
 fn read(roots: &Roots, pid: u32, file: &str) -> Option<Vec<u8>> {
@@ -151,6 +304,82 @@ pub(super) fn words(bytes: &[u8]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn go_section(version: &str, information: &str) -> Vec<u8> {
+        let mut bytes = vec![0; GO_VERSION_AT];
+        for text in [version, information] {
+            let length = u8::try_from(text.len() & 0x7f).unwrap();
+            let more = u8::try_from(text.len() >> 7).unwrap();
+            bytes.extend([length | 0x80, more]);
+            bytes.extend(text.as_bytes());
+        }
+        bytes
+    }
+
+    fn size(version: &str, information: &str, environment: &[&str]) -> (usize, Option<String>) {
+        let build = GoBuild::parse(&go_section(version, information)).unwrap();
+        let environment: Vec<String> = environment.iter().map(|word| (*word).to_owned()).collect();
+        go_size(&build, &environment, 1.0, 8)
+    }
+
+    #[test]
+    fn go_is_sized_by_what_it_was_built_with() {
+        assert_eq!(size("go1.24.1", "", &[]), (8, None));
+        assert_eq!(size("go1.26.8", "path\tx\n", &[]), (2, None));
+        let built = "path\tx\nbuild\tDefaultGODEBUG=asynctimerchan=1,containermaxprocs=0\n";
+        let (threads, why) = size("go1.26.8", built, &[]);
+        assert_eq!(
+            (threads, why.as_deref()),
+            (8, Some("containermaxprocs=0 in its build information"))
+        );
+        // What the environment says goes first.
+        assert_eq!(
+            size("go1.26.8", built, &["GODEBUG=containermaxprocs=1"]).0,
+            2
+        );
+        assert_eq!(size("go1.26.8", "", &["GODEBUG=containermaxprocs=0"]).0, 8);
+        assert_eq!(size("go1.26.8", built, &["GOMAXPROCS=3"]).0, 3);
+        let module = "dep\tgo.uber.org/automaxprocs\tv1.6.0\th1:x\n";
+        assert_eq!(size("go1.24.1", module, &[]).0, 1);
+    }
+
+    #[test]
+    fn a_jvm_is_told_by_its_environment_and_by_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = dir.path().join("proc/7");
+        std::fs::create_dir_all(process.join("cwd")).unwrap();
+        std::fs::create_dir_all(process.join("root/etc")).unwrap();
+        std::fs::write(
+            process.join("cwd/args"),
+            "-Xmx1g # heap\n\"-XX:ConcGCThreads=3\"\n",
+        )
+        .unwrap();
+        std::fs::write(
+            process.join("root/etc/java.args"),
+            "-XX:ActiveProcessorCount=6",
+        )
+        .unwrap();
+        std::fs::write(
+            process.join("environ"),
+            "A=b\0JAVA_TOOL_OPTIONS=-Dx='a b' -XX:ParallelGCThreads=4\0JDK_JAVA_OPTIONS=@/etc/java.args\0",
+        )
+        .unwrap();
+        let command = ["java", "@args", "-version"].map(str::to_owned).to_vec();
+        let options = jvm_options(&Roots::at(dir.path()), 7, command);
+        for option in [
+            "-Dx=a b",
+            "-XX:ParallelGCThreads=4",
+            "-XX:ActiveProcessorCount=6",
+            "-XX:ConcGCThreads=3",
+            "-version",
+        ] {
+            assert!(
+                options.iter().any(|word| word == option),
+                "{option}: {options:?}"
+            );
+        }
+        assert!(!options.iter().any(|word| word == "heap"), "{options:?}");
+    }
 
     #[test]
     fn go_is_told_a_number_above_0_or_nothing() {

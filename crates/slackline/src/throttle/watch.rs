@@ -46,7 +46,7 @@ pub(crate) struct Watched {
     /// A control group: its path below the hierarchy's root, or the whole path; `/` is the whole host.
     #[arg(long, value_name = "PATH", value_parser = not_empty)]
     cgroup: Option<String>,
-    /// A systemd unit, e.g. `nginx.service`.
+    /// A systemd unit, e.g. `nginx.service` or `nginx`.
     #[arg(long, value_parser = not_empty)]
     unit: Option<String>,
     /// A container's id, whole or its beginning as `docker ps` prints it.
@@ -272,14 +272,41 @@ pub(crate) fn group_of(roots: &Roots, target: &Watched) -> anyhow::Result<String
     })
 }
 
+/// A unit's name as systemctl(1) takes it: without an ending it is a service.
+fn full_unit_name(unit: &str) -> String {
+    // systemd.unit(5).
+    const ENDINGS: [&str; 11] = [
+        "service",
+        "socket",
+        "device",
+        "mount",
+        "automount",
+        "swap",
+        "target",
+        "path",
+        "timer",
+        "slice",
+        "scope",
+    ];
+    match unit.rsplit_once('.') {
+        Some((_, ending)) if ENDINGS.contains(&ending) => unit.to_owned(),
+        _ => format!("{unit}.service"),
+    }
+}
+
 /// The group of a systemd unit: the directory of that name, wherever systemd has put its slice.
 fn group_of_unit(roots: &Roots, unit: &str) -> anyhow::Result<String> {
+    let unit = &full_unit_name(unit);
     let name_of = |group: &str| {
         let name = group.rsplit('/').next()?;
         (name == unit).then(|| name.to_owned())
     };
+    let pattern = match unit.contains(['*', '?', '[']) {
+        true => " Patterns are not taken: name one unit.",
+        false => "",
+    };
     let none = format!(
-        "no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?"
+        "no control group is named {unit} in the hierarchy of the cpu controller: is the unit active?{pattern}"
     );
     // As where systemd runs in a container too, or of a user.
     only_group(roots, &name_of, none, |first, second| {
@@ -325,5 +352,24 @@ fn limit_of(tightest: &TightestQuota) -> Limit {
         quota_us: tightest.quota.quota_us,
         period_us: tightest.quota.period_us,
         burst_us: tightest.quota.burst_us.unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_without_an_ending_is_a_service() {
+        for (given, full) in [
+            ("shadow-rust@config", "shadow-rust@config.service"),
+            ("nginx", "nginx.service"),
+            ("user@1000.service", "user@1000.service"),
+            ("a.b", "a.b.service"),
+            ("my\\x2dslice.slice", "my\\x2dslice.slice"),
+            ("session-3.scope", "session-3.scope"),
+        ] {
+            assert_eq!(full_unit_name(given), full);
+        }
     }
 }

@@ -180,12 +180,16 @@ impl Live<'_> {
         let duration_s = started.elapsed().as_secs_f64();
         self.check_alive()?;
         let mut metrics = Vec::new();
-        for ((side, before), output) in order.iter().zip(&before).zip(&outputs) {
+        for (((side, before), output), launch) in
+            order.iter().zip(&before).zip(&outputs).zip(&launches)
+        {
             let counted = difference(&self.counters(*side)?, before);
             let mut counted = counted.map_err(|message| side.unmeasured(message))?;
             let (parsed, complaint) = self
                 .read_output(output)
-                .map_err(|error| side.unmeasured(format!("workload: {error}")))?;
+                .map_err(|error| {
+                    side.unmeasured(format!("workload: {error}\n{}", launch.account()))
+                })?;
             counted.insert("duration_s".into(), duration_s);
             counted.extend(parsed);
             counted.extend(self.gauges(*side)?);

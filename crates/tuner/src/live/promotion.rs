@@ -2,7 +2,7 @@
 
 use bayes_opt::Configuration;
 
-use super::{Live, knob_values};
+use super::{Live, knobs};
 use crate::bench::Arm;
 use crate::control_files::{ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
@@ -37,7 +37,8 @@ impl Live<'_> {
             self.scratch = in_memory;
         }
         let instance = self.prepare_promotion(configuration).map_err(refused)?;
-        let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
+        let knobs =
+            knobs::knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
         self.applied = None;
         if attached {
             let remembered = self.remember_apply();
@@ -46,9 +47,8 @@ impl Live<'_> {
                 remembered.map_err(refused)?;
             }
         }
-        for (knob, value) in &knobs {
-            self.journal.write(&self.roots, knob, value)?;
-        }
+        let knobs = knobs::of_host(knobs);
+        self.journal.write_together(&self.roots, &knobs)?;
         let mut changed = Changed::default();
         let done = &mut changed.done;
         done.extend(

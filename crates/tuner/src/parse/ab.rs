@@ -7,6 +7,9 @@ use super::report::{Report, after, leading_number, number};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("ab", text);
+    report.only_one("Requests per second:")?;
+    // All but the mean is in whole milliseconds.
+    report.set_resolution_us(1000.0);
     let value = |label| after(text, label).and_then(leading_number);
     report.set("requests", value("Complete requests:"));
     report.set("duration_s", value("Time taken for tests:"));

@@ -1,12 +1,23 @@
 //! The plain summary of hey.
+//!
+//! hey keeps the results of a million requests (`maxRes` in its `requester/report.go`). In a longer
+//! run the percentiles, the maximum and the status codes are those of the first million, and
+//! "Average" is the time of all requests divided by a million. The total, the rate, the bytes and
+//! the errors without a response are right.
 
 use std::collections::BTreeMap;
 
 use super::ParseError;
 use super::report::{Distribution, Report, after, leading_number, number};
 
+/// How many results hey keeps.
+const KEPT: f64 = 1e6;
+
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("hey", text);
+    report.only_one("Requests/sec:")?;
+    // Seconds with four decimals.
+    report.set_resolution_us(100.0);
     let value = |label| after(text, label).and_then(leading_number);
     let rate_line = "line `Requests/sec:`";
     let rate = value("Requests/sec:").ok_or_else(|| report.missing(rate_line))?;
@@ -18,20 +29,29 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     if distribution.responses <= 0.0 {
         return Err(report.no_requests());
     }
+    let us = |seconds: f64| seconds * 1e6;
+    let duration_s = value("Total:");
+    report.set("duration_s", duration_s);
+    if let (Some(bytes), Some(duration_s)) = (value("Total data:"), duration_s) {
+        report.set("bytes_per_s", Some(bytes / duration_s));
+    }
+    let mean_us = value("Average:").map(us);
+    let all = duration_s.map(|duration_s| (rate * duration_s - distribution.errors).round());
+    // Both numbers have four decimals: a run of exactly a million is whole.
+    if let Some(all) = all.filter(|all| distribution.responses >= KEPT && *all > KEPT * 1.0001) {
+        report.set("requests", Some(all));
+        report.set("requests_per_s", duration_s.map(|seconds| all / seconds));
+        report.set("latency_mean_us", mean_us.map(|us| us * KEPT / all));
+        return report.finish(rate_line);
+    }
     // hey's rate counts requests that got no response; ours does not.
     let share = distribution.responses / (distribution.responses + distribution.errors);
     report.set("requests", Some(distribution.responses));
     report.set("requests_per_s", Some(rate * share));
     report.set("errors", Some(distribution.not_2xx + distribution.errors));
-    let duration_s = value("Total:");
-    report.set("duration_s", duration_s);
-    let us = |seconds: f64| seconds * 1e6;
-    report.set("latency_mean_us", value("Average:").map(us));
+    report.set("latency_mean_us", mean_us);
     report.set("latency_max_us", value("Slowest:").map(us));
-    if let (Some(bytes), Some(duration_s)) = (value("Total data:"), duration_s) {
-        report.set("bytes_per_s", Some(bytes / duration_s));
-    }
-    // "  99%% in 0.0054 secs", with one % in older versions
+    // "  99%% in 0.0054 secs", with one % in newer versions
     for line in text.lines() {
         if let Some((percent, rest)) = line.split_once('%')
             && let Some(percent) = number(percent)

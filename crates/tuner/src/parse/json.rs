@@ -94,6 +94,50 @@ pub(super) fn first_value(text: &str) -> Result<Value, String> {
     Err(error.unwrap_or_else(|| "no line begins with { or [".to_owned()))
 }
 
+/// The last JSON object in an output, of tools that print one at each interval. One that is cut off
+/// at the end is an error.
+pub(super) fn last_object(text: &str) -> Result<Value, String> {
+    let (mut values, error) = scan(text);
+    values.retain(Value::is_object);
+    match (error, values.pop()) {
+        (Some(error), _) => Err(error),
+        (None, last) => last.ok_or_else(|| "no line begins with {".to_owned()),
+    }
+}
+
+/// Every JSON object and array that begins a line of the output.
+pub(super) fn all_values(text: &str) -> Vec<Value> {
+    scan(text).0
+}
+
+/// The documents that begin a line, and the error of one that is cut off.
+fn scan(text: &str) -> (Vec<Value>, Option<String>) {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(rest) = text.get(at..) {
+        let begins = rest.trim_start();
+        let from = at + (rest.len() - begins.len());
+        if begins.starts_with(['{', '[']) {
+            let mut values = serde_json::Deserializer::from_str(begins).into_iter::<Value>();
+            match values.next() {
+                Some(Ok(value)) => {
+                    found.push(value);
+                    at = from + values.byte_offset();
+                    continue;
+                }
+                Some(Err(error)) if error.is_eof() => return (found, Some(error.to_string())),
+                _ => {}
+            }
+        }
+        // No document: a line of a log, such as "[1] started".
+        match begins.find('\n') {
+            Some(end) => at = from + end + 1,
+            None => break,
+        }
+    }
+    (found, None)
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Key(String),

@@ -15,14 +15,19 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut header: Vec<&str> = Vec::new();
     let mut totals: Option<Vec<&str>> = None;
     for line in table.lines() {
-        if line.starts_with("Type ") {
+        // "Type     <= msec         Percent" is the heading of the histogram behind the table.
+        if line.starts_with("Type ") && line.contains("Ops/sec") {
             // Column names hold single spaces: "Avg. Latency".
             header = line
                 .split("  ")
                 .map(str::trim)
                 .filter(|cell| !cell.is_empty())
                 .collect();
-        } else if line.starts_with("Totals ") && totals.is_none() {
+        } else if line.starts_with("Totals ") && !header.is_empty() {
+            // Tables before it are of other runs (-x without an average, or a second command).
+            if totals.is_some() {
+                return Err(report.several("two rows `Totals`".to_owned()));
+            }
             totals = Some(line.split_whitespace().collect());
         }
     }

@@ -4,10 +4,13 @@
 //! names are the same, each present where the tool gives it: `requests` (completed), `duration_s`,
 //! `requests_per_s` (I/Os for fio, transactions for pgbench and sysbench), `queries_per_s`, `latency_mean_us`,
 //! `latency_sd_us`, `latency_p50_us`, `latency_p75_us`, `latency_p90_us`, `latency_p95_us`, `latency_p99_us`,
-//! `latency_p999_us`, `latency_max_us`, `errors` (failed, non-2xx, socket errors, timeouts) and `bytes_per_s`.
+//! `latency_p999_us`, `latency_max_us`, `errors` (failed, non-2xx, socket errors, timeouts, due and
+//! not sent) and
+//! `bytes_per_s`.
 //!
-//! A report that is cut short, or of a run that completed nothing, is an error and never a set of zeros: the harness
-//! failed then, not the configuration.
+//! One check holds for all tools (`consistency`): a report whose numbers contradict each other is
+//! refused. A report that is cut short, or of a run that completed nothing, is an error and never a
+//! set of zeros: the harness failed then, not the configuration.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +18,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod ab;
+mod consistency;
 mod fio;
+mod ghz;
+mod h2load;
+mod hammerdb;
 mod hey;
+mod hyperfine;
+mod iperf3;
+mod jmh;
 mod json;
+mod k6;
 mod memtier;
+mod mysqlslap;
+mod netperf;
 mod oha;
 mod pattern;
 mod pgbench;
 mod redis_benchmark;
 mod report;
+mod stress_ng;
 mod sysbench;
+mod vegeta;
 mod wrk;
+mod ycsb;
 
 pub use json::{check_json_path, parse_json};
 pub use pattern::{check_regex, parse_regex};
@@ -34,42 +50,152 @@ pub use pattern::{check_regex, parse_regex};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Format {
-    /// `wrk` and `wrk2`; percentiles only with `--latency`.
+    /// `wrk`; percentiles only with `--latency`.
     Wrk,
+    /// `wrk2`; percentiles only with `--latency`.
+    Wrk2,
     /// ApacheBench. Percentiles and deviation have a resolution of 1 ms, the mean has not. Responses of another length
     /// than the first count as errors: give `ab -l` for dynamic pages.
     Ab,
-    /// `hey`, its plain summary.
+    /// `hey`, its plain summary. hey keeps a million results: of longer runs only the rate, the
+    /// mean and the bytes are given.
     Hey,
     /// `oha`, its JSON (`--output-format json`, earlier `--json`) or plain summary (`--no-tui`).
     Oha,
+    /// `k6`, its summary as JSON (`k6 run --quiet --no-summary --summary-export=/dev/stdout`, or
+    /// what `handleSummary` gets). Dropped iterations count as errors. For p99, add
+    /// `--summary-trend-stats=avg,med,max,p(90),p(95),p(99)`.
+    K6,
+    /// `vegeta report`, JSON (`-type=json`) or text.
+    Vegeta,
+    /// `h2load`. Percentiles since nghttp2 1.66.
+    H2load,
+    /// `ghz`, its JSON (`-O json`) or plain summary.
+    Ghz,
     /// `fio --output-format=json`. Percentiles and deviation are given when one job and one direction did all I/O (see
-    /// `group_reporting`); latency is completion latency, or total with `lat_percentiles=1`.
+    /// `group_reporting`); latency is completion latency, or total with `lat_percentiles=1`. Groups
+    /// that run one after the other (`stonewall`) are taken together.
     Fio,
-    /// `sysbench`, any test.
+    /// `sysbench`, any test. With `--report-checkpoints` all parts are taken together, without
+    /// percentiles.
     Sysbench,
-    /// `pgbench`; the deviation needs `-P`, `-R`, `-L` or `--report-per-command`.
+    /// `pgbench`; the deviation needs `-P`, `-R`, `-L` or `--report-per-command`. Skipped
+    /// transactions (`-R` with `-L`) count as errors. There are no percentiles; `late` counts
+    /// transactions above `latency_limit_us` (`-L`).
     Pgbench,
+    /// `mysqlslap` or `mariadb-slap`, plain or `--csv`: the rate alone.
+    Mysqlslap,
+    /// HammerDB's TPROC-C: `requests_per_s` are new orders, `queries_per_s` are transactions of the
+    /// database.
+    Hammerdb,
+    /// YCSB. Return codes other than OK count as errors. Percentiles are given if there is one kind
+    /// of operation.
+    Ycsb,
     /// `redis-benchmark`: plain, `-q` or `--csv`. Several tests are added up, without percentiles.
     RedisBenchmark,
     /// `memtier_benchmark`, the "Totals" row.
     Memtier,
+    /// `netperf`: the tables of stream and request/response tests, or `-- -k all`.
+    Netperf,
+    /// `iperf3 -J`. TCP gives bytes, UDP datagrams as requests.
+    Iperf3,
+    /// `stress-ng --metrics-brief` (to standard output: `--stdout`), or its `--yaml` file, of one
+    /// stressor: bogo operations.
+    StressNg,
+    /// `hyperfine --export-json /dev/stdout --style none` of one command: a request is a run.
+    Hyperfine,
+    /// JMH's JSON (`-rf json`) of one benchmark. Percentiles in sample mode.
+    Jmh,
 }
 
 impl Format {
+    /// All of them, in the order in which a person looks for one.
+    pub const ALL: [Self; 22] = [
+        Self::Wrk,
+        Self::Wrk2,
+        Self::Ab,
+        Self::Hey,
+        Self::Oha,
+        Self::K6,
+        Self::Vegeta,
+        Self::H2load,
+        Self::Ghz,
+        Self::Fio,
+        Self::Sysbench,
+        Self::Pgbench,
+        Self::Mysqlslap,
+        Self::Hammerdb,
+        Self::Ycsb,
+        Self::RedisBenchmark,
+        Self::Memtier,
+        Self::Netperf,
+        Self::Iperf3,
+        Self::StressNg,
+        Self::Hyperfine,
+        Self::Jmh,
+    ];
+
     /// The command that prints it.
     #[must_use]
     pub fn tool(self) -> &'static str {
         match self {
             Self::Wrk => "wrk",
+            Self::Wrk2 => "wrk2",
             Self::Ab => "ab",
             Self::Hey => "hey",
             Self::Oha => "oha",
+            Self::K6 => "k6",
+            Self::Vegeta => "vegeta",
+            Self::H2load => "h2load",
+            Self::Ghz => "ghz",
             Self::Fio => "fio",
             Self::Sysbench => "sysbench",
             Self::Pgbench => "pgbench",
+            Self::Mysqlslap => "mysqlslap",
+            Self::Hammerdb => "hammerdb",
+            Self::Ycsb => "ycsb",
             Self::RedisBenchmark => "redis-benchmark",
             Self::Memtier => "memtier_benchmark",
+            Self::Netperf => "netperf",
+            Self::Iperf3 => "iperf3",
+            Self::StressNg => "stress-ng",
+            Self::Hyperfine => "hyperfine",
+            Self::Jmh => "jmh",
+        }
+    }
+
+    /// Its name in a specification and on the command line: `redis-benchmark`, `memtier`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memtier => "memtier",
+            format => format.tool(),
+        }
+    }
+
+    /// How a 99th percentile of latency at a given rate is had from the tool; `None` if the tool
+    /// cannot hold a rate, or does not measure the latency of requests.
+    #[must_use]
+    pub fn p99_advice(self) -> Option<&'static str> {
+        match self {
+            Self::Sysbench => Some("sysbench prints it with --percentile=99"),
+            Self::Pgbench => Some(
+                "pgbench prints no percentiles: give it -L with the objective in milliseconds, and its count of late transactions decides",
+            ),
+            Self::Wrk2 => Some("wrk2 prints it with --latency"),
+            Self::K6 => {
+                Some("k6 has it with --summary-trend-stats='avg,med,max,p(90),p(95),p(99)'")
+            }
+            Self::H2load => Some("h2load prints it since nghttp2 1.66"),
+            Self::Fio => {
+                Some("fio has it if one job and one direction do all I/O (group_reporting)")
+            }
+            Self::Ycsb => Some("YCSB has it if there is one kind of operation"),
+            Self::Hey | Self::Ghz => {
+                Some("it keeps the results of a million requests: make the run shorter")
+            }
+            Self::Oha | Self::Vegeta | Self::Memtier => Some("its report has it"),
+            _ => None,
         }
     }
 }
@@ -80,25 +206,45 @@ impl Format {
 pub enum ParseError {
     /// The report lacks something every complete report has.
     #[error(
-        "this is not a complete report of {tool}: no {looked_for} in it (was it stopped early, or is `parse` another tool's?); it begins:\n{got}"
+        "this is not a complete report of {tool}: no {looked_for} in it (was it stopped early, or is `parse` another tool's?); it printed:\n{got}"
     )]
     Missing {
         /// The tool whose report was expected.
         tool: &'static str,
         /// What was looked for, as the tool prints it.
         looked_for: &'static str,
-        /// The first lines of what came instead.
+        /// The first and last lines of what came instead.
         got: String,
     },
     /// The tool ran, but nothing was completed.
     #[error(
-        "{tool} completed no request: does the target answer at the address the workload uses? Its output begins:\n{got}"
+        "{tool} completed no request: does the target answer at the address the workload uses? It printed:\n{got}"
     )]
     NoRequests {
         /// The tool.
         tool: &'static str,
-        /// The first lines of its report.
+        /// The first and last lines of its report.
         got: String,
+    },
+    /// The output holds more than one report, and the tool has no rule for which of them counts.
+    #[error(
+        "the output holds {found}, so it is unclear which report of {tool} counts: let the workload's command print one report (send the others' output to /dev/null)"
+    )]
+    Several {
+        /// The tool.
+        tool: &'static str,
+        /// What was found more than once.
+        found: String,
+    },
+    /// Two numbers of the report cannot both be true.
+    #[error(
+        "the report of {tool} contradicts itself: {message}; it is not taken (is `parse` the right tool's, and is the output of one run?)"
+    )]
+    Contradiction {
+        /// The tool.
+        tool: &'static str,
+        /// The two numbers.
+        message: String,
     },
     /// The tool says itself that its run failed.
     #[error("{tool} gave up: {message}")]
@@ -109,11 +255,11 @@ pub enum ParseError {
         message: String,
     },
     /// JSON was expected.
-    #[error("the output is not JSON ({message}); it begins:\n{got}")]
+    #[error("the output is not JSON ({message}); it printed:\n{got}")]
     NotJson {
         /// What the JSON reader says.
         message: String,
-        /// The first lines of what came instead.
+        /// The first and last lines of what came instead.
         got: String,
     },
     /// A JSON path is malformed or leads nowhere.
@@ -137,15 +283,13 @@ pub enum ParseError {
         message: String,
     },
     /// A pattern matches nothing.
-    #[error(
-        "metric `{metric}`: pattern `{pattern}` matches nothing in the output, which begins:\n{got}"
-    )]
+    #[error("metric `{metric}`: pattern `{pattern}` matches nothing in the output:\n{got}")]
     NoMatch {
         /// The metric it was for.
         metric: String,
         /// The pattern.
         pattern: String,
-        /// The first lines of the output.
+        /// The first and last lines of the output.
         got: String,
     },
     /// Something was found where a number should be.
@@ -162,7 +306,8 @@ pub enum ParseError {
 ///
 /// # Errors
 /// [`ParseError::Missing`] for output that is not a complete report, [`ParseError::NoRequests`] if nothing was completed,
-/// [`ParseError::GaveUp`] if the tool says that it failed.
+/// [`ParseError::GaveUp`] if the tool says that it failed, [`ParseError::Several`] for more than
+/// one report, [`ParseError::Contradiction`] for one whose numbers cannot all be true.
 ///
 /// ```
 /// let report = "  1000 requests in 2.00s, 1.00MB read\nRequests/sec:    500.00\nTransfer/sec:    512.00KB\n";
@@ -173,15 +318,27 @@ pub enum ParseError {
 /// ```
 pub fn parse(format: &Format, text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     match format {
-        Format::Wrk => wrk::parse(text),
+        Format::Wrk | Format::Wrk2 => wrk::parse(format.tool(), text),
         Format::Ab => ab::parse(text),
         Format::Hey => hey::parse(text),
         Format::Oha => oha::parse(text),
+        Format::K6 => k6::parse(text),
+        Format::Vegeta => vegeta::parse(text),
+        Format::H2load => h2load::parse(text),
+        Format::Ghz => ghz::parse(text),
         Format::Fio => fio::parse(text),
         Format::Sysbench => sysbench::parse(text),
         Format::Pgbench => pgbench::parse(text),
+        Format::Mysqlslap => mysqlslap::parse(text),
+        Format::Hammerdb => hammerdb::parse(text),
+        Format::Ycsb => ycsb::parse(text),
         Format::RedisBenchmark => redis_benchmark::parse(text),
         Format::Memtier => memtier::parse(text),
+        Format::Netperf => netperf::parse(text),
+        Format::Iperf3 => iperf3::parse(text),
+        Format::StressNg => stress_ng::parse(text),
+        Format::Hyperfine => hyperfine::parse(text),
+        Format::Jmh => jmh::parse(text),
     }
 }
 

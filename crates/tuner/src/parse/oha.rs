@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::ParseError;
 use super::json::first_value;
-use super::report::{Distribution, Report, after, leading_number, number, size_bytes, time_us};
+use super::report::{Distribution, Report, after, number, size_bytes, time_us};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     match first_value(text) {
@@ -50,6 +50,8 @@ fn entries<'a>(json: &'a Value, key: &str) -> impl Iterator<Item = (&'a str, f64
 
 fn parse_text(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("oha", text);
+    report.only_one("Requests/sec:")?;
+    report.set_resolution_us(100.0);
     if !text.contains("Status code distribution:") {
         return Err(report.missing("section `Status code distribution:`"));
     }
@@ -58,10 +60,11 @@ fn parse_text(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     report.set("latency_max_us", time("Slowest:"));
     let per_s = after(text, "Size/sec:").and_then(size_bytes);
     report.set("bytes_per_s", per_s);
-    // "  99.00% in 1.2345 ms"; a second table of the successful requests may follow, the first one counts
+    // "  99.00% in 1.2345 ms", "  99% in 0.0012 secs" before version 1; a second table of the
+    // successful requests may follow, the first one counts
     for line in text.lines() {
         if let Some((percent, latency)) = line.split_once("% in ")
-            && let Some(percent) = leading_number(percent)
+            && let Some(percent) = number(percent)
         {
             report.set_percentile(percent, time_us(latency));
         }

@@ -93,7 +93,7 @@ mod tests {
     fn errors_name_metric_and_pattern() {
         assert_eq!(
             read("x(\\d)", "").unwrap_err().to_string(),
-            "metric `m`: pattern `x(\\d)` matches nothing in the output, which begins:\n  (nothing was printed)"
+            "metric `m`: pattern `x(\\d)` matches nothing in the output:\n  (nothing was printed)"
         );
         assert_eq!(
             read("x(.*)", "x1,234").unwrap_err().to_string(),

@@ -7,6 +7,7 @@ use super::report::{Report, after, leading_number, number, time_us};
 
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     let mut report = Report::new("pgbench", text);
+    report.only_one("number of transactions actually processed:")?;
     if text.contains("Run was aborted") {
         let message = after(text, "pgbench: error:").unwrap_or("Run was aborted");
         return Err(ParseError::GaveUp {
@@ -34,8 +35,16 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         .and_then(|rate| leading_number(rate));
     report.set("requests_per_s", rate);
     report.set("duration_s", rate.map(|rate| processed / rate));
-    let failed = after(text, "number of failed transactions:").and_then(leading_number);
-    report.set("errors", failed);
+    let count = |label| after(text, label).and_then(leading_number);
+    // With --rate and --latency-limit, a transaction that is due and already too late is not sent:
+    // it was not done either.
+    let failed = count("number of failed transactions:");
+    let skipped = count("number of transactions skipped:");
+    if failed.is_some() || skipped.is_some() {
+        let errors = failed.unwrap_or(0.0) + skipped.unwrap_or(0.0);
+        report.set("errors", Some(errors));
+    }
+    set_late(&mut report, text);
     report.set(
         "latency_mean_us",
         after(text, "latency average =").and_then(time_us),
@@ -45,4 +54,18 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         after(text, "latency stddev =").and_then(time_us),
     );
     report.finish("line `tps =`")
+}
+
+/// "number of transactions above the 50.0 ms latency limit: 120/2000 (6.000%)", before version 11
+/// "120 (6.000 %)".
+fn set_late(report: &mut Report<'_>, text: &str) {
+    let Some(rest) = after(text, "number of transactions above the") else {
+        return;
+    };
+    let Some((limit, late)) = rest.split_once("latency limit:") else {
+        return;
+    };
+    report.set("latency_limit_us", time_us(limit));
+    let late = late.trim().split(['/', ' ']).next().and_then(number);
+    report.set("late", late);
 }

@@ -1,4 +1,5 @@
-//! The reports of redis-benchmark 6.2 and later: the long one, `-q`, and `--csv`.
+//! The reports of redis-benchmark: the long one, `-q`, and `--csv`. Before version 6.2 they have
+//! the rate and no latencies finer than whole milliseconds, which are left out.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         csv(text)
     } else if text.contains("throughput summary:") || text.contains("requests completed in") {
         long(text)
+    } else if text.lines().any(|line| line.starts_with('"')) {
+        csv_without_heading(text)
     } else {
         quiet(text)
     };
@@ -89,6 +92,11 @@ fn long(text: &str) -> Vec<Test> {
             ["throughput", "summary:", rate, ..] => {
                 test.requests_per_s = number(rate).unwrap_or(0.0);
             }
+            // Before version 6.2 the last line of a section.
+            [rate, "requests", "per", "second"] if test.requests.is_some() => {
+                test.requests_per_s = number(rate).unwrap_or(0.0);
+                tests.push(std::mem::take(&mut test));
+            }
             ["avg", "min", ..] => names.clone_from(&words),
             _ if !names.is_empty() => {
                 for (name, ms) in names.drain(..).zip(&words) {
@@ -145,6 +153,18 @@ fn csv(text: &str) -> Vec<Test> {
             Some(test)
         })
         .collect()
+}
+
+/// `"GET","84175.09"`, before version 6.2.
+fn csv_without_heading(text: &str) -> Vec<Test> {
+    let rows = text.lines().filter_map(|line| {
+        let (_, rate) = line.trim().split_once("\",\"")?;
+        Some(Test {
+            requests_per_s: number(rate.strip_suffix('"')?)?,
+            ..Test::default()
+        })
+    });
+    rows.collect()
 }
 
 fn set_latency(test: &mut Test, name: &str, ms: Option<f64>) {

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::ParseError;
+use super::consistency::contradiction;
 
 /// How many lines of unexpected output an error shows, and how much of each: enough for the message behind a banner.
 const SHOWN_LINES: usize = 8;
+/// How many of these are the last ones: tools say at the end why they gave up.
+const SHOWN_LAST_LINES: usize = 4;
 const SHOWN_CHARS: usize = 160;
 
 /// Metrics of one report, being collected.
@@ -13,6 +16,8 @@ pub(super) struct Report<'a> {
     tool: &'static str,
     text: &'a str,
     metrics: BTreeMap<String, f64>,
+    /// The step in which the tool prints times.
+    resolution_us: f64,
 }
 
 impl<'a> Report<'a> {
@@ -21,6 +26,44 @@ impl<'a> Report<'a> {
             tool,
             text,
             metrics: BTreeMap::new(),
+            resolution_us: 10.0,
+        }
+    }
+
+    /// Says in which steps the tool prints times, if they are coarser than 10 µs.
+    pub(super) fn set_resolution_us(&mut self, resolution_us: f64) {
+        self.resolution_us = resolution_us;
+    }
+
+    /// Refuses an output that holds more than one report: `marker` is in each of them exactly once.
+    pub(super) fn only_one(&self, marker: &str) -> Result<(), ParseError> {
+        let lines = self.text.lines().map(str::trim_start);
+        match lines.filter(|line| line.starts_with(marker)).count() {
+            0 | 1 => Ok(()),
+            reports => Err(self.several(format!("{reports} lines `{marker}`"))),
+        }
+    }
+
+    /// The error that says that the output holds `found`, so that it is unclear what counts.
+    pub(super) fn several(&self, found: String) -> ParseError {
+        ParseError::Several {
+            tool: self.tool,
+            found,
+        }
+    }
+
+    /// The error that says which two numbers cannot both be true.
+    pub(super) fn contradicts(&self, message: String) -> ParseError {
+        ParseError::Contradiction {
+            tool: self.tool,
+            message,
+        }
+    }
+
+    pub(super) fn gave_up(&self, message: impl Into<String>) -> ParseError {
+        ParseError::GaveUp {
+            tool: self.tool,
+            message: message.into(),
         }
     }
 
@@ -68,47 +111,60 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The metrics, if the report has a rate (printed by the tool as `rate_line`) and it is above zero.
+    /// The metrics, if the report has a rate (printed by the tool as `rate_line`), the rate is
+    /// above zero, and its numbers do not contradict each other.
     pub(super) fn finish(
         self,
         rate_line: &'static str,
     ) -> Result<BTreeMap<String, f64>, ParseError> {
-        match self.metrics.get("requests_per_s") {
-            None => Err(self.missing(rate_line)),
+        // What only moves bytes has no requests.
+        let rate = self.metrics.get("requests_per_s");
+        match rate.or_else(|| self.metrics.get("bytes_per_s")) {
+            None => return Err(self.missing(rate_line)),
             Some(rate) if *rate <= 0.0 || self.metrics.get("requests") == Some(&0.0) => {
-                Err(self.no_requests())
+                return Err(self.no_requests());
             }
-            Some(_) => Ok(self.metrics),
+            Some(_) => {}
+        }
+        match contradiction(&self.metrics, self.resolution_us) {
+            Some(message) => Err(self.contradicts(message)),
+            None => Ok(self.metrics),
         }
     }
 }
 
-/// The first lines of an output for an error message.
+/// The first and the last lines of an output for an error message.
 pub(super) fn first_lines(text: &str) -> String {
-    let mut lines = text
+    let lines: Vec<&str> = text
         .split(['\n', '\r'])
         .map(str::trim_end)
-        .filter(|line| !line.trim().is_empty());
-    let shown: Vec<String> = lines
-        .by_ref()
-        .take(SHOWN_LINES)
-        .map(|line| {
-            let mut shown: String = line.chars().take(SHOWN_CHARS).collect();
-            if shown.len() < line.len() {
-                shown.push('…');
-            }
-            format!("  {shown}")
-        })
+        .filter(|line| !line.trim().is_empty())
         .collect();
-    if shown.is_empty() {
+    let cut = |line: &&str| {
+        let mut shown: String = line.chars().take(SHOWN_CHARS).collect();
+        if shown.len() < line.len() {
+            shown.push('…');
+        }
+        format!("  {shown}")
+    };
+    if lines.is_empty() {
         return "  (nothing was printed)".to_owned();
     }
-    let more = if lines.next().is_some() {
-        "\n  …"
-    } else {
-        ""
-    };
-    shown.join("\n") + more
+    if lines.len() <= SHOWN_LINES {
+        return lines.iter().map(cut).collect::<Vec<_>>().join("\n");
+    }
+    let (first, last) = (
+        &lines[..SHOWN_LINES - SHOWN_LAST_LINES],
+        &lines[lines.len() - SHOWN_LAST_LINES..],
+    );
+    let left_out = lines.len() - SHOWN_LINES;
+    let shown: Vec<String> = first
+        .iter()
+        .map(cut)
+        .chain([format!("  … ({left_out} lines left out)")])
+        .chain(last.iter().map(cut))
+        .collect();
+    shown.join("\n")
 }
 
 /// What follows `label` on the first line that begins with it, spaces aside.
@@ -145,9 +201,12 @@ pub(super) fn time_us(text: &str) -> Option<f64> {
         "ns" => 1e-3,
         "us" | "µs" | "μs" | "usec" => 1.0,
         "ms" | "msec" => 1e3,
-        "s" | "sec" | "secs" | "second" => 1e6,
+        "s" | "sec" | "secs" | "second" | "seconds" => 1e6,
+        // oha's `timescale.rs`: 1.5 of "10 sec" are 15 s.
+        "10 sec" => 10e6,
         "m" | "min" | "minute" => 60e6,
-        "h" | "hour" => 3600e6,
+        "10 min" => 600e6,
+        "h" | "hr" | "hour" => 3600e6,
         _ => return None,
     };
     Some(value * us)
@@ -231,6 +290,8 @@ mod tests {
         assert_eq!(time_us("1.17ms"), Some(1170.0));
         assert_eq!(time_us("0.5 secs"), Some(500_000.0));
         assert_eq!(time_us("2.00m"), Some(120e6));
+        assert_eq!(time_us("1.5 10 sec"), Some(15e6));
+        assert_eq!(time_us("0.5 hr"), Some(1800e6));
         assert_eq!(time_us("5"), None);
         assert_eq!(time_us("-1ms"), None);
         assert_eq!(size_bytes("0.00B"), Some(0.0));
@@ -242,6 +303,7 @@ mod tests {
     fn long_output_is_cut() {
         let shown = first_lines(&format!("{}\n{}", "x".repeat(500), "line\n".repeat(20)));
         assert_eq!(shown.lines().count(), SHOWN_LINES + 1);
+        assert!(shown.contains("(13 lines left out)"), "{shown}");
         assert!(shown.lines().all(|l| l.chars().count() <= SHOWN_CHARS + 3));
         assert_eq!(first_lines(" \n\n"), "  (nothing was printed)");
     }

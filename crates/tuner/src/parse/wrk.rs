@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::ParseError;
 use super::report::{Report, after, leading_number, number, size_bytes, time_us};
 
-pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
-    let mut report = Report::new("wrk", text);
+pub(super) fn parse(tool: &'static str, text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
+    let mut report = Report::new(tool, text);
+    report.only_one("Requests/sec:")?;
     for line in text.lines().map(str::trim) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {

@@ -9,11 +9,10 @@ use bayes_opt::{Settings, Space};
 use host::{HostError, Roots};
 
 use super::continuous::check_continuous;
+use super::knobs::KnobBinding;
 use super::locate::Source;
-use super::parameters::{
-    KnobBinding, Originals, RESERVED, arm_configuration, check_space, is_word,
-};
-use super::templates::check_templates;
+use super::parameters::{Originals, RESERVED, arm_configuration, check_space, is_word};
+use super::templates::{check_apply, check_templates};
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
 use crate::continuous::Rules;
 use crate::error::SpecError;
@@ -40,6 +39,8 @@ pub struct CheckedSpec {
     pub knobs: BTreeMap<String, KnobBinding>,
     /// Optional parameters that this host does not have, with the reason.
     pub skipped: Vec<String>,
+    /// Defaults of knobs that are not the live values, a sentence each.
+    pub other_defaults: Vec<String>,
     /// Parameters that are no knob and that nothing names: whatever value they have, it changes nothing.
     pub unused: Vec<String>,
     /// The target.
@@ -119,7 +120,13 @@ impl CheckedSpec {
                  measured and after a rollback"
             )
         });
-        skipped.chain(unused).chain(missing).chain(other).collect()
+        let other_defaults = self.other_defaults.iter().cloned();
+        skipped
+            .chain(other_defaults)
+            .chain(unused)
+            .chain(missing)
+            .chain(other)
+            .collect()
     }
 
     /// Files of a service that runs by itself which differ from what the control makes of their templates, as (key, path).
@@ -286,6 +293,7 @@ pub(super) fn check_experiment(
     let mut workload = spec.workload.clone().ok_or_else(|| missing("workload"))?;
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir, templates)?;
+    check_apply(&spec, &target, source)?;
     resolve_http(&mut workload, source)?;
     check_workload(&workload, source)?;
     check_numbers(&spec, source)?;
@@ -296,14 +304,16 @@ pub(super) fn check_experiment(
         constraints
             .push(MetricConstraint::parse(text).map_err(|message| source.error(&key, message))?);
     }
-    if target.pairing == Pairing::Parallel && !space.knobs.is_empty() {
+    let is_of_host = |binding: &KnobBinding| !binding.knob.is_of_instance();
+    if target.pairing == Pairing::Parallel && space.knobs.values().any(is_of_host) {
         return Err(source.error(
             "target.pairing",
             "kernel knobs belong to the whole host, so two instances cannot have different ones at once: use alternating",
         ));
     }
     for (index, parameter) in spec.parameters.iter().enumerate() {
-        let is_read = space.knobs.contains_key(&parameter.name) && parameter.write.is_none();
+        let is_read =
+            space.knobs.get(&parameter.name).is_some_and(is_of_host) && parameter.write.is_none();
         let is_absent = !space
             .space
             .parameters()
@@ -414,6 +424,7 @@ pub(super) fn check_experiment(
         settings: space.settings,
         knobs: space.knobs,
         skipped: space.skipped,
+        other_defaults: space.other_defaults,
         unused,
         target,
         pins,

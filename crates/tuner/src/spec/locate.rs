@@ -75,6 +75,14 @@ impl Source {
         if self.text.trim().is_empty() {
             return Err(self.wrong(None, None, "the file is empty"));
         }
+        let ending = self.path.extension().and_then(|ending| ending.to_str());
+        if matches!(ending, Some("yaml" | "yml")) {
+            return Err(self.wrong(
+                None,
+                None,
+                "YAML is not read: write the specification as TOML, or as JSON in a file that ends in .json",
+            ));
+        }
         if self.json {
             // Else the reader takes a list for the fields in their order.
             if self.text.trim_start().starts_with('[') {

@@ -7,19 +7,24 @@ mod check;
 mod continuous;
 mod earlier;
 mod expression;
+mod knobs;
 mod locate;
 mod masks;
 mod parameters;
+mod plan;
 mod templates;
 
 use check::Templates;
 pub use check::{CheckedSpec, Pins, is_line};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use expression::{Comparison, Limit, MetricConstraint};
+pub(crate) use knobs::knob_writes;
+pub use knobs::{Element, KnobBinding, SchedKind};
 pub use locate::{Source, plain};
 pub use masks::Masks;
 pub(crate) use parameters::arm_configuration;
-pub use parameters::{KnobBinding, Originals, as_written_here};
+pub use parameters::{Originals, as_written_here};
+pub use plan::PlannedTime;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -178,17 +183,23 @@ pub struct ParameterSpec {
     /// off comes first: of switches it learns what they have in common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Scalar>>,
-    /// Values that mean something else than a place in the range, such as 0 = off.
+    /// Values that mean something else than a place in the range, such as 0 = off. The live value
+    /// of a knob is one by itself if it stands for "no limit" (`max`, −1, near 2^63 or 2^64).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub special: Vec<Scalar>,
-    /// The control's value. Where it is not given, a kernel knob's is read from the live system; of others it is the middle of the
-    /// range or of an `ordinal`'s values, the first of a `categorical`'s, or `false`.
+    /// The control's value. An experiment needs it, unless the parameter is a kernel knob without
+    /// `write`, whose live value is read.
+    /// `slackline ask-tell` does without: it takes the middle of the range or of an `ordinal`'s
+    /// values, the first of a
+    /// `categorical`'s, or `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Scalar>,
     /// Where the author believes the best value lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<PriorSpec>,
-    /// This parameter is the sysctl of that name, e.g. `"vm.swappiness"`.
+    /// This parameter is the sysctl of that name, e.g. `"vm.swappiness"`. Of a list, `[N]` names a
+    /// value, counted from 0:
+    /// `"net.ipv4.tcp_rmem[2]"`; other knobs that are lists likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysctl: Option<String>,
     /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`, `"vda/iosched/fifo_batch"`; `*` in place of `vda` is
@@ -201,6 +212,11 @@ pub struct ParameterSpec {
     /// This parameter is what this file holds, of sysfs, debugfs or procfs, or an ordinary one; an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// This parameter is a scheduling attribute of the target's threads (sched_setattr(2)):
+    /// `slice_us`, `nice` or `policy`. Of instances that Slackline starts each has its own value;
+    /// else it is that of the `target.observe`d service, whose new threads have it as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sched: Option<SchedKind>,
     /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`; needs `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<String>,
@@ -333,6 +349,11 @@ pub struct ApplySpec {
     /// Its body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
+    /// The step is for these parameters and variables alone: where none of them changes, it is left
+    /// out. So a parameter that a reload puts in force does not restart the service. Empty: the
+    /// step runs at each change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<String>,
 }
 
 /// When a service counts as up; exactly one of `url`, `port`, `command`.

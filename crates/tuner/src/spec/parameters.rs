@@ -10,33 +10,10 @@ use host::{Knob, Roots};
 
 use super::check::check_name;
 use super::earlier;
+use super::knobs::{FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of};
 use super::locate::Source;
 use super::{AcquisitionName, ParameterSpec, ParameterType, Scalar, Scale, Spec, StrategyName};
 use crate::error::SpecError;
-use crate::template::{self, UnknownName, Variables};
-
-/// A parameter that is a kernel knob.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KnobBinding {
-    /// The knob.
-    pub knob: Knob,
-    /// The template of what is written; the plain value if `None`.
-    pub write: Option<String>,
-}
-
-impl KnobBinding {
-    /// What is written for `value`; `variables` has all parameters and variables by name.
-    ///
-    /// # Errors
-    /// The template names something else.
-    pub fn text(&self, value: &Value, variables: &Variables) -> Result<String, UnknownName> {
-        match (&self.write, value) {
-            (Some(template), _) => template::fill(template, variables),
-            (None, Value::Bool(on)) => Ok(u8::from(*on).to_string()),
-            (None, value) => Ok(value.to_string()),
-        }
-    }
-}
 
 /// The space and what belongs to it.
 pub(super) struct CheckedSpace {
@@ -44,6 +21,8 @@ pub(super) struct CheckedSpace {
     pub(super) settings: Settings,
     pub(super) knobs: BTreeMap<String, KnobBinding>,
     pub(super) skipped: Vec<String>,
+    /// Defaults that are not what the host has now, a sentence each.
+    pub(super) other_defaults: Vec<String>,
 }
 
 impl From<&Scalar> for Value {
@@ -84,6 +63,7 @@ pub(super) fn check_space(
     let mut kept = Vec::new();
     let mut knobs: BTreeMap<String, KnobBinding> = BTreeMap::new();
     let mut skipped = Vec::new();
+    let mut other_defaults = Vec::new();
     let mut names = BTreeSet::new();
     for (index, parameter) in spec.parameters.iter().enumerate() {
         let key = |field: &str| format!("parameters[{index}].{field}");
@@ -92,68 +72,42 @@ pub(super) fn check_space(
         if !names.insert(name.clone()) || spec.variables.contains_key(name) {
             return Err(source.error(&key("name"), format!("{name:?} is used twice")));
         }
-        let knob = knob_of(parameter, roots)
+        let knob = knob_of(parameter, spec.target.as_ref(), roots)
             .map_err(|(field, message)| source.error(&key(field), message))?;
         let mut default = parameter.default.as_ref().map(Value::from);
-        if let Some((field, knob)) = knob {
-            let live = match knob.read(roots) {
-                Ok(live) => originals.get(&knob).cloned().or(live),
-                Err(error) if parameter.optional => {
-                    skipped.push(format!("{name}: {error}"));
+        let mut live_special = None;
+        let failed = |(field, message): FieldError| source.error(&key(field), message);
+        if let Some((field, knob, index)) = knob {
+            let live = live_of(parameter, &knob, index, roots, originals)
+                .map_err(|message| source.error(&key(field), message))?;
+            let element = match live {
+                Live::Absent(why) => {
+                    skipped.push(format!("{name}: {why}"));
                     continue;
                 }
-                Err(error) => return Err(source.error(&key(field), error.to_string())),
+                Live::OfInstance => None,
+                Live::Value { text, element } => {
+                    let control = control_of(parameter, &knob, &text).map_err(failed)?;
+                    default = default.or(control.default);
+                    live_special = control.special;
+                    other_defaults.extend(control.other_default);
+                    element
+                }
             };
-            match live {
-                None if parameter.optional => {
-                    skipped.push(format!(
-                        "{name}: {} does not exist here",
-                        knob.path(roots).display()
-                    ));
-                    continue;
-                }
-                None => {
-                    return Err(source.error(
-                        &key(field),
-                        format!(
-                            "{} does not exist on this host; set optional = true to leave the parameter out where it is absent",
-                            knob.path(roots).display()
-                        ),
-                    ));
-                }
-                Some(text) if default.is_none() && parameter.write.is_none() => {
-                    default = Some(live_default(parameter, &text).ok_or_else(|| {
-                        source.error(
-                            &key("type"),
-                            format!("the live value {text:?} of {knob} is not of this type"),
-                        )
-                    })?);
-                }
-                Some(text) if default.is_none() => {
-                    return Err(source.error(
-                        &key("write"),
-                        format!(
-                            "needs default, the control's value: the live {text:?} of {knob} does not say it"
-                        ),
-                    ));
-                }
-                Some(_) => {}
-            }
-            let path = knob.path(roots);
-            let is_same = |(_, other): &(&String, &KnobBinding)| other.knob.path(roots) == path;
+            let binding = KnobBinding {
+                knob,
+                write: parameter.write.clone(),
+                element,
+            };
+            let is_same = |(_, other): &(&String, &KnobBinding)| other.is_same(&binding, roots);
             if let Some((other, _)) = knobs.iter().find(is_same) {
+                let path = binding.knob.path(roots);
                 return Err(source.error(
                     &key(field),
                     format!("{} is the knob of {other} already", path.display()),
                 ));
             }
-            knobs.insert(
-                name.clone(),
-                KnobBinding {
-                    knob,
-                    write: parameter.write.clone(),
-                },
-            );
+            knobs.insert(name.clone(), binding);
         } else if parameter.write.is_some() {
             return Err(source.error(&key("write"), "there is no knob to write it to"));
         } else if parameter.optional {
@@ -161,15 +115,11 @@ pub(super) fn check_space(
         }
         let mut kind =
             kind_of(parameter).map_err(|(field, message)| source.error(&key(field), message))?;
-        let is_special = |value: &Value| {
-            parameter
-                .special
-                .iter()
-                .any(|special| Value::from(special) == *value)
-        };
+        let mut special: Vec<Value> = parameter.special.iter().map(Value::from).collect();
+        special.extend(live_special);
         if parameter.default.is_none()
             && let Some(default) = &default
-            && !is_special(default)
+            && !special.contains(default)
         {
             include_live(&mut kind, default);
         }
@@ -182,7 +132,7 @@ pub(super) fn check_space(
                 best_guess: Value::from(&prior.best_guess),
                 confidence: prior.confidence,
             }),
-            special: parameter.special.iter().map(Value::from).collect(),
+            special,
         });
     }
     if parameters.is_empty() {
@@ -218,6 +168,7 @@ pub(super) fn check_space(
         settings,
         knobs,
         skipped,
+        other_defaults,
     })
 }
 
@@ -229,97 +180,6 @@ pub(super) fn is_word(name: &str) -> bool {
         .next()
         .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-}
-
-type FieldError = (&'static str, String);
-
-fn knob_of(
-    parameter: &ParameterSpec,
-    roots: &Roots,
-) -> Result<Option<(&'static str, Knob)>, FieldError> {
-    let mut found = Vec::new();
-    if let Some(name) = &parameter.sysctl {
-        found.push(("sysctl", Knob::Sysctl(name.clone())));
-    }
-    if let Some(text) = &parameter.block_queue {
-        let (device, file) = text.split_once('/').ok_or_else(|| {
-            (
-                "block_queue",
-                format!("{text:?} must be DEVICE/FILE, such as \"vda/read_ahead_kb\""),
-            )
-        })?;
-        let device = match device {
-            "*" => root_device(roots).unwrap_or_else(|| "(no device holds /)".to_owned()),
-            device => device.to_owned(),
-        };
-        found.push((
-            "block_queue",
-            Knob::BlockQueue {
-                device,
-                file: file.to_owned(),
-            },
-        ));
-    }
-    if let Some(text) = &parameter.cgroup {
-        let (group, file) = text.rsplit_once('/').ok_or_else(|| {
-            (
-                "cgroup",
-                format!("{text:?} must be GROUP/FILE, such as \"my.slice/cpu.max\""),
-            )
-        })?;
-        found.push((
-            "cgroup",
-            Knob::Cgroup {
-                group: group.to_owned(),
-                file: file.to_owned(),
-            },
-        ));
-    }
-    if let Some(path) = &parameter.file {
-        if !path.is_absolute() {
-            return Err(("file", format!("{} must be absolute", path.display())));
-        }
-        found.push(("file", Knob::File(path.clone())));
-    }
-    if let [_, (second, _), ..] = found.as_slice() {
-        return Err((second, "a parameter is one knob at the most".into()));
-    }
-    Ok(found.pop())
-}
-
-/// The block device that holds the root file system, as `/sys/block` names it: a partition's
-/// directory in `/sys/dev/block/MAJOR:MINOR` lies inside its disk's.
-fn root_device(roots: &Roots) -> Option<String> {
-    let device = rustix::fs::stat("/").ok()?.st_dev;
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let path = roots
-        .sys(format!("dev/block/{major}:{minor}"))
-        .canonicalize()
-        .ok()?;
-    let disk = if path.join("partition").exists() {
-        path.parent()?
-    } else {
-        &path
-    };
-    Some(disk.file_name()?.to_string_lossy().into_owned())
-}
-
-fn live_default(parameter: &ParameterSpec, text: &str) -> Option<Value> {
-    match parameter.kind {
-        ParameterType::Int => text.parse().ok().map(Value::Int),
-        ParameterType::Float => text.parse().ok().map(Value::Float),
-        ParameterType::Bool => match text {
-            "0" | "N" | "n" => Some(Value::Bool(false)),
-            "1" | "Y" | "y" => Some(Value::Bool(true)),
-            _ => None,
-        },
-        ParameterType::Ordinal | ParameterType::Categorical => parameter
-            .values
-            .iter()
-            .flatten()
-            .map(Value::from)
-            .find(|value| value.to_string() == text),
-    }
 }
 
 /// A live value outside the range or between its steps belongs to the space all the same: it is the
@@ -361,7 +221,9 @@ impl ParameterSpec {
     pub fn pin(&mut self, control: &Value) {
         let pinned = Scalar::from(control);
         let is_live = self.default.is_none() && !self.special.contains(&pinned);
-        if is_live && let Ok(mut kind) = kind_of(self) {
+        if is_live && is_apart(self, control, &control.to_string()) {
+            self.special.push(pinned.clone());
+        } else if is_live && let Ok(mut kind) = kind_of(self) {
             include_live(&mut kind, control);
             match kind {
                 Kind::Int {

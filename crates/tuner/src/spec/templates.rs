@@ -8,6 +8,8 @@ use bayes_opt::Configuration;
 
 use super::TextOrFile;
 use super::check::{CheckedParts, CheckedSpec, Templates};
+use super::locate::Source;
+use super::{Spec, TargetSpec};
 use crate::bench::Arm;
 use crate::error::SpecError;
 use crate::process;
@@ -194,4 +196,24 @@ fn check_file(path: &Path, known: &Variables) -> Result<String, String> {
 
 fn named(name: &str) -> (String, String) {
     (name.to_owned(), String::new())
+}
+
+/// The parameters and variables that an `apply` step is for exist.
+pub(super) fn check_apply(
+    spec: &Spec,
+    target: &TargetSpec,
+    source: &Source,
+) -> Result<(), SpecError> {
+    for (index, step) in target.apply.iter().enumerate() {
+        for (place, name) in step.parameters.iter().enumerate() {
+            let is_parameter = spec.parameters.iter().any(|known| known.name == *name);
+            if !is_parameter && !spec.variables.contains_key(name) {
+                return Err(source.error(
+                    &format!("target.apply[{index}].parameters[{place}]"),
+                    format!("{name:?} is neither a parameter nor a variable"),
+                ));
+            }
+        }
+    }
+    Ok(())
 }

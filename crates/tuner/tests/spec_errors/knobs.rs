@@ -88,3 +88,111 @@ fn kernel_knobs_cannot_differ_side_by_side() {
         "{error}"
     );
 }
+
+#[test]
+fn a_sched_knob_is_of_the_targets_threads() {
+    let (_tree, roots) = fake();
+    let sched = |keys: &str| {
+        SOUND.replacen("default = 16", keys, 1).replacen(
+            "[target]",
+            "[target]\npairing = \"parallel\"",
+            1,
+        )
+    };
+    // Each instance has threads of its own, so they can differ side by side.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(
+        &path,
+        sched("default = 2\nsched = \"nice\"").replacen("high = 32", "high = 19", 1),
+    )
+    .unwrap();
+    let spec = load(&path, &roots).unwrap();
+    assert_eq!(
+        spec.knobs["threads"].knob.to_string(),
+        "nice of each instance's threads"
+    );
+    for (keys, error) in [
+        (
+            "default = 2\nsched = \"nice\"",
+            "spec.toml:6: parameters[0].high: \"32\" is none: a nice value is a whole number from -20 to 19",
+        ),
+        (
+            "default = 2\nsched = \"slice_us\"",
+            "spec.toml:7: parameters[0].values: \"2\" is none: a slice is 100 to 100000 microseconds",
+        ),
+    ] {
+        let found = error_in("spec.toml", &sched(keys), &roots);
+        assert!(
+            found.contains(&error[error.find("parameters").unwrap()..]),
+            "{found}"
+        );
+    }
+    // Nothing says whose threads.
+    let observed = SOUND
+        .replacen("start = [\"sleep\", \"9\"]", "", 1)
+        .replacen("default = 16", "sched = \"nice\"", 1)
+        .replacen("high = 32", "high = 19", 1);
+    let error = error_in("spec.toml", &observed, &roots);
+    assert!(
+        error.contains("parameters[0].sched: whose threads?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_default_that_is_not_what_runs_is_told() {
+    let (_tree, roots) = fake();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("spec.toml");
+    std::fs::write(&path, with_knob("sysctl = \"vm.swappiness\"\ndefault = 10")).unwrap();
+    let spec = load(&path, &roots).unwrap();
+    let remarks = spec.remarks("".as_ref());
+    let told = "another default: knob has 10, and vm.swappiness is 60 on this host now";
+    assert!(
+        remarks.iter().any(|remark| remark.starts_with(told)),
+        "{remarks:?}"
+    );
+    std::fs::write(&path, with_knob("sysctl = \"vm.swappiness\"\ndefault = 60")).unwrap();
+    let remarks = load(&path, &roots).unwrap().remarks("".as_ref());
+    assert!(
+        !remarks
+            .iter()
+            .any(|remark| remark.starts_with("another default")),
+        "{remarks:?}"
+    );
+}
+
+#[test]
+fn a_step_for_parameters_names_what_there_is() {
+    let step = |name: &str| {
+        let apply = format!(
+            "[[target.apply]]\ncommand = [\"true\"]\nparameters = [\"{name}\"]\n[workload]"
+        );
+        error_in(
+            "spec.toml",
+            &SOUND.replacen("[workload]", &apply, 1),
+            &Roots::default(),
+        )
+    };
+    assert!(
+        step("wokers").ends_with(
+            "target.apply[0].parameters[0]: \"wokers\" is neither a parameter nor a variable"
+        ),
+        "{}",
+        step("wokers")
+    );
+}
+
+#[test]
+fn yaml_is_told_what_is_read() {
+    for name in ["spec.yaml", "spec.yml"] {
+        let error = error_in(name, "parameters:\n  - name: x\n", &Roots::default());
+        assert!(
+            error.starts_with(&format!(
+                "{name}: YAML is not read: write the specification as TOML, or as JSON"
+            )),
+            "{error}"
+        );
+    }
+}

@@ -629,8 +629,9 @@ fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
 
 #[test]
 fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
-    let hint = "unknown variant `json`, expected one of `wrk`, `ab`, `hey`, `oha`, `fio`, `sysbench`, `pgbench`, `redis-benchmark`, \
-                `memtier`; what any other command prints is read by json = { requests = \"path.in.it\" } or regex = \
+    let hint = "unknown variant `json`, expected one of `wrk`, `wrk2`, `ab`, `hey`, `oha`, `k6`, `vegeta`, \
+                `h2load`, `ghz`, `fio`, `sysbench`, `pgbench`, `mysqlslap`, `hammerdb`, `ycsb`, `redis-benchmark`, `memtier`, \
+                `netperf`, `iperf3`, `stress-ng`, `hyperfine`, `jmh`; what any other command prints is read by json = { requests = \"path.in.it\" } or regex = \
                 { requests = 'with a (group)' } in place of parse";
     expect(
         "json = { requests = \"requests\", latency_p99_us = \"p99\" }",

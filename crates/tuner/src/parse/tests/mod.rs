@@ -1,27 +1,19 @@
-//! Reports of real runs (wrk 4.1, ApacheBench 2.3, hey 0.1.5, fio 3.33, sysbench 1.0.20, pgbench 15, redis-benchmark 7.0,
-//! against servers on loopback) and, for oha and memtier_benchmark, reports in the documented layout.
+//! Reports of real runs (wrk 4.1, ApacheBench 2.3, hey 0.1.5, fio 3.33, sysbench 1.0.20, pgbench
+//! 15, redis-benchmark 7.0, against servers on loopback) and, for oha and memtier_benchmark,
+//! reports in the documented layout.
 
 use proptest::prelude::*;
 
 use super::*;
 
-const ALL: [Format; 9] = [
-    Format::Wrk,
-    Format::Ab,
-    Format::Hey,
-    Format::Oha,
-    Format::Fio,
-    Format::Sysbench,
-    Format::Pgbench,
-    Format::RedisBenchmark,
-    Format::Memtier,
-];
-
 macro_rules! fixture {
     ($name:literal) => {
-        include_str!(concat!("fixtures/", $name))
+        include_str!(concat!("../fixtures/", $name))
     };
 }
+
+mod layouts;
+mod tools;
 
 /// The whole report, so that a metric too many is seen as well as one too few.
 fn assert_report(format: Format, text: &str, expected: &[(&str, f64)]) {
@@ -41,6 +33,14 @@ fn assert_report(format: Format, text: &str, expected: &[(&str, f64)]) {
             (found - value).abs() <= 1e-9 * value.abs(),
             "{name}: {found}, not {value}"
         );
+    }
+}
+
+#[test]
+fn a_format_has_the_name_that_a_specification_gives_it() {
+    for format in Format::ALL {
+        let named = serde_json::Value::String(format.name().to_owned());
+        assert_eq!(serde_json::from_value::<Format>(named).unwrap(), format);
     }
 }
 
@@ -389,20 +389,20 @@ fn a_missing_report_is_shown() {
     insta::assert_snapshot!(
         parse(&Format::Wrk, "unable to connect to 127.0.0.1:1 Connection refused\n").unwrap_err(),
         @r"
-    this is not a complete report of wrk: no line `Requests/sec:` in it (was it stopped early, or is `parse` another tool's?); it begins:
+    this is not a complete report of wrk: no line `Requests/sec:` in it (was it stopped early, or is `parse` another tool's?); it printed:
       unable to connect to 127.0.0.1:1 Connection refused
     "
     );
     insta::assert_snapshot!(
         parse(&Format::Memtier, "").unwrap_err(),
         @r"
-    this is not a complete report of memtier_benchmark: no table with a `Totals` row in it (was it stopped early, or is `parse` another tool's?); it begins:
+    this is not a complete report of memtier_benchmark: no table with a `Totals` row in it (was it stopped early, or is `parse` another tool's?); it printed:
       (nothing was printed)
     "
     );
 }
 
-const COMPLETE: [(Format, &str); 12] = [
+const COMPLETE: [(Format, &str); 25] = [
     (Format::Wrk, fixture!("wrk.txt")),
     (Format::Ab, fixture!("ab.txt")),
     (Format::Hey, fixture!("hey.txt")),
@@ -415,14 +415,27 @@ const COMPLETE: [(Format, &str); 12] = [
     (Format::RedisBenchmark, fixture!("redis-csv.txt")),
     (Format::RedisBenchmark, fixture!("redis-q.txt")),
     (Format::Memtier, fixture!("memtier-documented.txt")),
+    (Format::Vegeta, fixture!("vegeta.json")),
+    (Format::Vegeta, fixture!("vegeta.txt")),
+    (Format::H2load, fixture!("h2load.txt")),
+    (Format::Iperf3, fixture!("iperf3-tcp.json")),
+    (Format::Iperf3, fixture!("iperf3-udp.json")),
+    (Format::StressNg, fixture!("stress-ng.txt")),
+    (Format::Hyperfine, fixture!("hyperfine.json")),
+    (Format::Jmh, fixture!("jmh-sample.json")),
+    (Format::Mysqlslap, fixture!("mysqlslap.txt")),
+    (Format::K6, tools::K6_EXPORT),
+    (Format::Ycsb, tools::YCSB),
+    (Format::Hammerdb, tools::HAMMERDB),
+    (Format::Netperf, tools::NETPERF_RR),
 ];
 
 #[test]
 fn the_first_half_of_a_report_is_no_report() {
     for (format, text) in COMPLETE {
         let half: String = text.chars().take(text.chars().count() / 2).collect();
-        // Rows of CSV and quiet lines are complete each for itself.
-        if format != Format::RedisBenchmark {
+        // Rows of CSV, quiet lines and a row of a table are complete each for itself.
+        if !matches!(format, Format::RedisBenchmark | Format::StressNg) {
             assert!(parse(&format, &half).is_err(), "{format:?}: {half}");
         }
     }
@@ -431,12 +444,11 @@ fn the_first_half_of_a_report_is_no_report() {
 #[test]
 fn one_tool_is_not_taken_for_another() {
     for (of, text) in COMPLETE {
-        for format in ALL.into_iter().filter(|format| *format != of) {
-            // hey and oha print the same layout.
-            if ![of, format]
-                .iter()
-                .all(|f| matches!(f, Format::Hey | Format::Oha))
-            {
+        for format in Format::ALL.into_iter().filter(|format| *format != of) {
+            // hey and oha print the same layout, and so do wrk and wrk2.
+            let pair = [of, format];
+            let is_alike = |alike: [Format; 2]| pair.iter().all(|f| alike.contains(f));
+            if !is_alike([Format::Hey, Format::Oha]) && !is_alike([Format::Wrk, Format::Wrk2]) {
                 assert!(parse(&format, text).is_err(), "{of:?} read as {format:?}");
             }
         }
@@ -446,7 +458,7 @@ fn one_tool_is_not_taken_for_another() {
 proptest! {
     #[test]
     fn nothing_panics(text in any::<String>()) {
-        for format in ALL {
+        for format in Format::ALL {
             prop_assert!(parse(&format, &text).is_err());
         }
     }
@@ -464,10 +476,11 @@ proptest! {
         let (cut, at) = (cut.index(chars.len()), at.index(chars.len()));
         let damaged: String = chars[..at].iter().copied().chain(junk.chars())
             .chain(chars[at..].iter().copied()).take(cut.max(1)).collect();
-        for format in [format, Format::Wrk, Format::Oha] {
+        for format in [format, Format::Wrk, Format::Oha, Format::Netperf] {
             if let Ok(metrics) = parse(&format, &damaged) {
                 prop_assert!(metrics.values().all(|v| v.is_finite() && *v >= 0.0));
-                prop_assert!(metrics["requests_per_s"] > 0.0);
+                let rate = metrics.get("requests_per_s").or(metrics.get("bytes_per_s"));
+                prop_assert!(rate.is_some_and(|rate| *rate > 0.0));
             }
         }
     }

@@ -1,0 +1,568 @@
+//! Parameters that are knobs of the kernel: which knob, what its live value means, and what is
+//! written for a configuration.
+
+use std::collections::BTreeMap;
+
+use bayes_opt::{Configuration, Value};
+use host::{Knob, Roots, SchedAttribute, SchedThreads};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Originals, ParameterSpec, ParameterType, Scale, TargetSpec};
+use crate::template::{self, UnknownName, Variables};
+
+/// A key of a parameter, and what is wrong with it.
+pub(super) type FieldError = (&'static str, String);
+
+/// A parameter that is a kernel knob.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnobBinding {
+    /// The knob.
+    pub knob: Knob,
+    /// The template of what is written; the plain value if `None`.
+    pub write: Option<String>,
+    /// The parameter is one value of a list.
+    pub element: Option<Element>,
+}
+
+/// A scheduling attribute of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SchedKind {
+    /// How long a thread runs before another one's turn, in microseconds, 100 to 100,000; since
+    /// Linux 6.12.
+    SliceUs,
+    /// The nice value, −20 to 19.
+    Nice,
+    /// `other`, `batch` or `idle`.
+    Policy,
+}
+
+impl SchedKind {
+    fn attribute(self) -> SchedAttribute {
+        match self {
+            Self::SliceUs => SchedAttribute::SliceUs,
+            Self::Nice => SchedAttribute::Nice,
+            Self::Policy => SchedAttribute::Policy,
+        }
+    }
+
+    /// The knob, of the threads of this target.
+    fn knob(self, target: Option<&TargetSpec>, roots: &Roots) -> Result<Knob, FieldError> {
+        let refused = |message: String| ("sched", message);
+        let observed = match target {
+            Some(target) if target.start.is_none() => {
+                Some(target.observe.as_ref().ok_or_else(|| {
+                    refused("whose threads? Say it by target.start or target.observe".to_owned())
+                })?)
+            }
+            _ => None,
+        };
+        let threads = match observed.map(|it| (&it.cgroup, &it.pid_file, it.pid)) {
+            None => SchedThreads::Instance,
+            Some((Some(group), ..)) => {
+                let group = host::group_of_path(roots, group);
+                SchedThreads::Group(group.map_err(|error| refused(error.to_string()))?)
+            }
+            Some((_, Some(path), _)) => SchedThreads::PidFile(path.clone()),
+            Some((.., pid)) => {
+                let pid = pid.unwrap_or(0);
+                let start_time = host::start_time(roots, pid);
+                SchedThreads::Process {
+                    pid,
+                    start_time: start_time.map_err(|error| refused(error.to_string()))?,
+                }
+            }
+        };
+        Ok(Knob::Sched {
+            threads,
+            attribute: self.attribute(),
+        })
+    }
+
+    /// Every value that the parameter names is one of this attribute.
+    fn check_values(self, parameter: &ParameterSpec) -> Result<(), FieldError> {
+        if parameter.write.is_some() {
+            return Ok(());
+        }
+        let scalars = parameter.values.iter().flatten();
+        let scalars = scalars.chain(&parameter.special).chain(&parameter.default);
+        let texts = scalars.map(|value| ("values", Value::from(value).to_string()));
+        let ends = [("low", parameter.low), ("high", parameter.high)];
+        let ends = ends
+            .into_iter()
+            .filter_map(|(key, end)| Some((key, end?.to_string())));
+        for (key, text) in texts.chain(ends) {
+            self.attribute()
+                .check(&text)
+                .map_err(|message| (key, message))?;
+        }
+        Ok(())
+    }
+}
+
+/// One value of a knob that is a list, such as the third of `net.ipv4.tcp_rmem`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Element {
+    /// Which one, counted from 0.
+    pub index: usize,
+    /// The whole list as it is without Slackline: what is not tuned keeps its value.
+    pub list: Vec<String>,
+}
+
+impl KnobBinding {
+    /// Whether both are written to one place: the same file, or the same value of a list.
+    pub(super) fn is_same(&self, other: &Self, roots: &Roots) -> bool {
+        // All attributes of the same threads have one path.
+        if matches!(self.knob, Knob::Sched { .. }) {
+            return self.knob == other.knob;
+        }
+        let is_another_value = match (&self.element, &other.element) {
+            (Some(one), Some(other)) => one.index != other.index,
+            _ => false,
+        };
+        self.knob.path(roots) == other.knob.path(roots) && !is_another_value
+    }
+
+    /// What is written for `value`; `variables` has all parameters and variables by name.
+    ///
+    /// # Errors
+    /// The template names something else.
+    pub fn text(&self, value: &Value, variables: &Variables) -> Result<String, UnknownName> {
+        match (&self.write, value) {
+            (Some(template), _) => template::fill(template, variables),
+            (None, Value::Bool(on)) => Ok(u8::from(*on).to_string()),
+            (None, value) => Ok(value.to_string()),
+        }
+    }
+}
+
+/// The text for each knob of a configuration. Parameters that are values of one list are written as
+/// one.
+///
+/// # Errors
+/// A template names something that there is not.
+pub(crate) fn knob_writes(
+    knobs: &BTreeMap<String, KnobBinding>,
+    configuration: &Configuration,
+    variables: &Variables,
+) -> Result<Vec<(Knob, String)>, UnknownName> {
+    let mut writes: Vec<(Knob, String)> = Vec::new();
+    for (name, binding) in knobs {
+        let Some(value) = configuration.0.get(name) else {
+            continue;
+        };
+        let text = binding.text(value, variables)?;
+        let Some(element) = &binding.element else {
+            writes.push((binding.knob.clone(), text));
+            continue;
+        };
+        let mut list = element.list.clone();
+        let begun = writes.iter().position(|(knob, _)| *knob == binding.knob);
+        if let Some(begun) = begun {
+            list = writes
+                .remove(begun)
+                .1
+                .split(' ')
+                .map(str::to_owned)
+                .collect();
+        }
+        if let Some(place) = list.get_mut(element.index) {
+            *place = text;
+        }
+        writes.push((binding.knob.clone(), list.join(" ")));
+    }
+    Ok(writes)
+}
+
+pub(super) fn knob_of(
+    parameter: &ParameterSpec,
+    target: Option<&TargetSpec>,
+    roots: &Roots,
+) -> Result<Option<(&'static str, Knob, Option<usize>)>, FieldError> {
+    let mut found = Vec::new();
+    if let Some(kind) = parameter.sched {
+        kind.check_values(parameter)?;
+        found.push(("sched", kind.knob(target, roots)?, None));
+    }
+    if let Some(text) = &parameter.sysctl {
+        let (name, index) = without_index(text);
+        found.push(("sysctl", Knob::Sysctl(name.to_owned()), index));
+    }
+    if let Some(text) = &parameter.block_queue {
+        let (text, index) = without_index(text);
+        let (device, file) = text.split_once('/').ok_or_else(|| {
+            (
+                "block_queue",
+                format!("{text:?} must be DEVICE/FILE, such as \"vda/read_ahead_kb\""),
+            )
+        })?;
+        let device = match device {
+            "*" => root_device(roots).unwrap_or_else(|| "(no device holds /)".to_owned()),
+            device => device.to_owned(),
+        };
+        found.push((
+            "block_queue",
+            Knob::BlockQueue {
+                device,
+                file: file.to_owned(),
+            },
+            index,
+        ));
+    }
+    if let Some(text) = &parameter.cgroup {
+        let (text, index) = without_index(text);
+        let (group, file) = text.rsplit_once('/').ok_or_else(|| {
+            (
+                "cgroup",
+                format!("{text:?} must be GROUP/FILE, such as \"my.slice/cpu.max\""),
+            )
+        })?;
+        found.push((
+            "cgroup",
+            Knob::Cgroup {
+                group: group.to_owned(),
+                file: file.to_owned(),
+            },
+            index,
+        ));
+    }
+    if let Some(path) = &parameter.file {
+        if !path.is_absolute() {
+            return Err(("file", format!("{} must be absolute", path.display())));
+        }
+        // Below /proc and /sys no file's name ends in brackets; elsewhere one may.
+        let is_kernel = path.starts_with("/proc") || path.starts_with("/sys");
+        let (knob, index) = match path.to_str().filter(|_| is_kernel).map(without_index) {
+            Some((path, index)) => (Knob::File(path.into()), index),
+            None => (Knob::File(path.clone()), None),
+        };
+        found.push(("file", knob, index));
+    }
+    if let [_, (second, ..), ..] = found.as_slice() {
+        return Err((second, "a parameter is one knob at the most".into()));
+    }
+    Ok(found.pop())
+}
+
+/// `net.ipv4.tcp_rmem[2]` is the third value of the list `net.ipv4.tcp_rmem`.
+fn without_index(text: &str) -> (&str, Option<usize>) {
+    let split = || {
+        let (name, index) = text.strip_suffix(']')?.rsplit_once('[')?;
+        Some((name, Some(index.parse().ok()?)))
+    };
+    split().unwrap_or((text, None))
+}
+
+fn element_of(knob: &Knob, index: usize, live: &str) -> Result<Element, String> {
+    let list: Vec<String> = live.split_whitespace().map(str::to_owned).collect();
+    match list.len() {
+        0 => Err(format!("{knob} is empty on this host, and no list")),
+        values if index >= values => Err(format!(
+            "{knob} has {values} values here, counted from 0: there is no [{index}] in {live:?}"
+        )),
+        _ => Ok(Element { index, list }),
+    }
+}
+
+/// What a knob has on this host.
+pub(super) enum Live {
+    /// It is optional, and absent or of no use, for this reason.
+    Absent(String),
+    /// It belongs to instances that are yet to be started.
+    OfInstance,
+    /// The value, of a list the one that is tuned.
+    Value {
+        /// As the kernel prints it.
+        text: String,
+        /// Which one of the list it is.
+        element: Option<Element>,
+    },
+}
+
+/// Reads a knob without Slackline's own changes.
+///
+/// # Errors
+/// In words: why it cannot be a parameter.
+pub(super) fn live_of(
+    parameter: &ParameterSpec,
+    knob: &Knob,
+    index: Option<usize>,
+    roots: &Roots,
+    originals: &Originals,
+) -> Result<Live, String> {
+    if knob.is_of_instance() {
+        return Ok(Live::OfInstance);
+    }
+    let read = knob.read(roots).and_then(|live| {
+        knob.check_writable(roots)?;
+        Ok((live, knob.is_uniform(roots)?))
+    });
+    let live = match read {
+        Ok((_, false)) => {
+            return Err(format!(
+                "{knob} differ, so the control is no single value: give them one first, or tune something else"
+            ));
+        }
+        Ok((live, true)) => originals.get(knob).cloned().or(live),
+        Err(error) if parameter.optional => return Ok(Live::Absent(error.to_string())),
+        Err(error) => return Err(error.to_string()),
+    };
+    let path = knob.path(roots);
+    let Some(whole) = live else {
+        return match parameter.optional {
+            true => Ok(Live::Absent(format!(
+                "{} does not exist here",
+                path.display()
+            ))),
+            false => Err(format!(
+                "{} does not exist on this host; set optional = true to leave the parameter out where it is absent",
+                path.display()
+            )),
+        };
+    };
+    let element = index
+        .map(|index| element_of(knob, index, &whole))
+        .transpose()?;
+    let text = match &element {
+        Some(element) => element.list[element.index].clone(),
+        None => whole,
+    };
+    Ok(Live::Value { text, element })
+}
+
+/// What the live value makes of the control.
+#[derive(Default)]
+pub(super) struct Control {
+    /// The control's value, where the specification gives none.
+    pub(super) default: Option<Value>,
+    /// It stands beside the range.
+    pub(super) special: Option<Value>,
+    /// That the specification's default is another one, a sentence.
+    pub(super) other_default: Option<String>,
+}
+
+/// Goes by the live value, or holds the specification's default against it.
+///
+/// # Errors
+/// It is not of the parameter's type, or does not say what the control's value is.
+pub(super) fn control_of(
+    parameter: &ParameterSpec,
+    knob: &Knob,
+    live: &str,
+) -> Result<Control, FieldError> {
+    let found = live_default(parameter, live);
+    let is_it = |default| {
+        let found = found.as_ref();
+        found.is_some_and(|found| found.means(&Value::from(default)))
+    };
+    match (&parameter.default, &parameter.write) {
+        (None, Some(_)) => Err((
+            "write",
+            format!(
+                "needs default, the control's value: the live {live:?} of {knob} does not say it"
+            ),
+        )),
+        (None, None) => {
+            let found = found
+                .clone()
+                .ok_or_else(|| ("type", not_of_type(knob, live)))?;
+            let special = is_apart(parameter, &found, live).then(|| found.clone());
+            Ok(Control {
+                default: Some(found),
+                special,
+                other_default: None,
+            })
+        }
+        (Some(default), None) if !is_it(default) => {
+            let (name, default) = (&parameter.name, Value::from(default));
+            Ok(Control {
+                other_default: Some(format!(
+                    "another default: {name} has {default}, and {knob} is {live} on this host now; the control is the default, not what runs here"
+                )),
+                ..Control::default()
+            })
+        }
+        (Some(_), _) => Ok(Control::default()),
+    }
+}
+
+/// What to do about a live value that is no number.
+fn not_of_type(knob: &Knob, live: &str) -> String {
+    let numbers = live.split_whitespace().count();
+    let is_list = numbers > 1
+        && live
+            .split_whitespace()
+            .all(|word| word.parse::<f64>().is_ok());
+    match is_list {
+        true => format!(
+            "the live value {live:?} of {knob} is a list of {numbers} numbers: name one of them, counted from 0, by {:?}, or write the whole list by write = and default =",
+            format!("{knob}[{}]", numbers - 1)
+        ),
+        false => format!("the live value {live:?} of {knob} is not of this type"),
+    }
+}
+
+/// Whether a live value stands beside the range and not at its end: it says "no limit", or 0 and
+/// less on a logarithmic scale. What lies within the range is an ordinary value.
+pub(super) fn is_apart(parameter: &ParameterSpec, value: &Value, text: &str) -> bool {
+    if !matches!(parameter.kind, ParameterType::Int | ParameterType::Float) {
+        return false;
+    }
+    let is_within = |number: f64| {
+        parameter.low.is_some_and(|low| number >= low)
+            && parameter.high.is_some_and(|high| number <= high)
+    };
+    match value.as_f64() {
+        None => true,
+        Some(number) if is_within(number) => false,
+        Some(number) => host::is_no_limit(text) || parameter.scale == Scale::Log && number <= 0.0,
+    }
+}
+
+/// The block device that holds the root file system, as `/sys/block` names it: a partition's
+/// directory in `/sys/dev/block/MAJOR:MINOR` lies inside its disk's.
+fn root_device(roots: &Roots) -> Option<String> {
+    let device = rustix::fs::stat("/").ok()?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let path = roots
+        .sys(format!("dev/block/{major}:{minor}"))
+        .canonicalize()
+        .ok()?;
+    let disk = if path.join("partition").exists() {
+        path.parent()?
+    } else {
+        &path
+    };
+    Some(disk.file_name()?.to_string_lossy().into_owned())
+}
+
+fn live_default(parameter: &ParameterSpec, text: &str) -> Option<Value> {
+    match parameter.kind {
+        // Words, and numbers above 2^63, which stand for "no limit", are kept as they are.
+        ParameterType::Int => (text.parse().ok().map(Value::Int))
+            .or_else(|| host::is_no_limit(text).then(|| Value::Text(text.to_owned()))),
+        ParameterType::Float => (text.parse().ok().map(Value::Float))
+            .filter(|value| value.as_f64().is_some_and(f64::is_finite))
+            .or_else(|| host::is_no_limit(text).then(|| Value::Text(text.to_owned()))),
+        ParameterType::Bool => match text {
+            "0" | "N" | "n" => Some(Value::Bool(false)),
+            "1" | "Y" | "y" => Some(Value::Bool(true)),
+            _ => None,
+        },
+        ParameterType::Ordinal | ParameterType::Categorical => parameter
+            .values
+            .iter()
+            .flatten()
+            .map(Value::from)
+            .find(|value| value.to_string() == text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::load_space;
+
+    /// The space of a specification with one knob that reads so, and of the keys given.
+    fn space_of(live: &str, keys: &str) -> Result<bayes_opt::Space, String> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/sys/kernel")).unwrap();
+        std::fs::write(dir.path().join("proc/sys/kernel/knob"), live).unwrap();
+        let path = dir.path().join("spec.toml");
+        let text = format!("[[parameters]]\nname = \"knob\"\nsysctl = \"kernel.knob\"\n{keys}\n");
+        std::fs::write(&path, text).unwrap();
+        load_space(&path, &Roots::at(dir.path()))
+            .map(|(space, ..)| space)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn no_limit_is_a_value_of_its_own() {
+        let keys = "type = \"int\"\nlow = 268435456\nhigh = 4294967296\nscale = \"log\"";
+        for live in [
+            "18446744073692774399",
+            "9223372036854771712",
+            "-1",
+            "max",
+            "0",
+        ] {
+            let space = space_of(live, keys).unwrap();
+            let parameter = &space.parameters()[0];
+            assert_eq!(
+                parameter.kind,
+                bayes_opt::Kind::Int {
+                    low: 268_435_456,
+                    high: 4_294_967_296,
+                    step: 1,
+                    log: true
+                },
+                "{live}"
+            );
+            let control = space.default_configuration();
+            assert_eq!(control.get("knob").unwrap().to_string(), live);
+            assert_eq!(parameter.special.len(), 1, "{live}");
+        }
+        // A number that the author's range has is an ordinary one, and so is a large one that means
+        // itself.
+        let space = space_of("-1", "type = \"int\"\nlow = -1\nhigh = 2").unwrap();
+        assert!(space.parameters()[0].special.is_empty());
+        let space = space_of("65536", "type = \"int\"\nlow = 1\nhigh = 1024").unwrap();
+        assert!(space.parameters()[0].special.is_empty());
+        let error = space_of("auto", "type = \"int\"\nlow = 1\nhigh = 1024").unwrap_err();
+        assert!(error.contains("not of this type"), "{error}");
+    }
+
+    #[test]
+    fn a_value_pinned_as_the_controls_stays_apart() {
+        let keys = "name = \"knob\"\ntype = \"int\"\nlow = 1\nhigh = 1024";
+        let mut spec: ParameterSpec = toml::from_str(keys).unwrap();
+        spec.pin(&Value::Text("18446744073692774399".into()));
+        assert_eq!(spec.high, Some(1024.0));
+        assert_eq!(spec.special.len(), 1);
+        let mut spec: ParameterSpec = toml::from_str(keys).unwrap();
+        spec.pin(&Value::Int(4096));
+        assert_eq!(spec.high, Some(4096.0));
+    }
+
+    #[test]
+    fn a_list_is_tuned_value_by_value() {
+        let keys = "type = \"int\"\nlow = 1\nhigh = 100000000";
+        let whole = space_of("4096 131072 6291456", keys).unwrap_err();
+        assert!(whole.contains("kernel.knob[2]"), "{whole}");
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/sys/net/ipv4")).unwrap();
+        let live = dir.path().join("proc/sys/net/ipv4/tcp_rmem");
+        std::fs::write(live, "4096\t131072\t6291456\n").unwrap();
+        let path = dir.path().join("spec.toml");
+        let parameter = |name: &str, index: usize| {
+            format!(
+                "[[parameters]]\nname = \"{name}\"\ntype = \"int\"\nlow = 1\nhigh = 100000000\nsysctl = \"net.ipv4.tcp_rmem[{index}]\"\n"
+            )
+        };
+        let check = |text: String| {
+            std::fs::write(&path, text).unwrap();
+            let source = crate::spec::Source::read(&path)?;
+            let spec = source.parse()?;
+            let roots = Roots::at(dir.path());
+            super::super::parameters::check_space(&spec, &source, &roots, &BTreeMap::new())
+        };
+        let checked = check(parameter("usual", 1) + &parameter("most", 2)).unwrap();
+        let mut configuration = checked.space.default_configuration();
+        assert_eq!(configuration.get("most"), Some(&Value::Int(6_291_456)));
+        configuration.0.insert("most".into(), Value::Int(1_000_000));
+        let writes = knob_writes(&checked.knobs, &configuration, &Variables::new()).unwrap();
+        let knob = Knob::Sysctl("net.ipv4.tcp_rmem".into());
+        assert_eq!(writes, [(knob, "4096 131072 1000000".to_owned())]);
+        for (text, words) in [
+            (parameter("a", 3), "has 3 values here"),
+            (
+                parameter("a", 1) + &parameter("b", 1),
+                "is the knob of a already",
+            ),
+        ] {
+            let error = check(text).err().unwrap().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
