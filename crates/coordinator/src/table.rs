@@ -267,6 +267,7 @@ mod tests {
                 reason: (number == 1).then(|| "a \u{2212}, \"b\"".to_owned()),
                 measurement,
                 failure: None,
+                crash: None,
                 blocks: Vec::new(),
                 duration_s: 1.5,
                 own_cpu_s: 0.0,
@@ -276,6 +277,7 @@ mod tests {
         let measured = Measurement {
             score: -0.125,
             score_variance: 1e-300,
+            ratio: None,
             excess: [("latency_p99_us <= 5000".to_owned(), -0.5)].into(),
             excess_variance: [].into(),
         };

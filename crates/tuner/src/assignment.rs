@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use bayes_opt::Configuration;
 
 use crate::bench::{Arm, Bench};
-use crate::error::{Fault, TunerError};
+use crate::error::{Crash, CrashKind, Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
 use crate::experiment::BY_USER;
 use crate::ledger::{Event, Ledger, VerificationRun};
@@ -46,6 +46,9 @@ pub struct Measured {
     pub measurement: Option<Measurement>,
     /// Why it `failed`, where it did.
     pub failure: Option<Failure>,
+    /// How the service failed, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crash: Option<Crash>,
     /// The blocks, even of one that ended badly.
     pub blocks: Vec<Block>,
     /// How long it took.
@@ -69,6 +72,7 @@ impl Measured {
             reason: Some(reason),
             measurement: None,
             failure: Some(Failure::Harness),
+            crash: None,
             blocks: Vec::new(),
             duration_s: 0.0,
             own_cpu_s: 0.0,
@@ -87,6 +91,7 @@ impl Measured {
             reason: self.reason,
             measurement: self.measurement,
             failure: self.failure,
+            crash: self.crash,
             blocks: self.blocks,
             duration_s: self.duration_s,
             own_cpu_s: self.own_cpu_s,
@@ -144,6 +149,7 @@ pub fn measure(
         reason: None,
         measurement: None,
         failure: None,
+        crash: None,
         blocks,
         duration_s: bench.elapsed_s() - start_s,
         own_cpu_s: bench.own_cpu_s() - own_cpu_start_s,
@@ -158,7 +164,13 @@ pub fn measure(
         Err(fault) => {
             result.reason = Some(fault.to_string());
             match fault {
-                Fault::Configuration(_) => result.outcome = Outcome::Crashed,
+                Fault::Configuration(crash) => {
+                    result.outcome = match crash.kind {
+                        CrashKind::TooSlow => Outcome::Aborted,
+                        _ => Outcome::Crashed,
+                    };
+                    result.crash = Some(crash);
+                }
                 Fault::Harness(_) => result.failure = Some(Failure::Harness),
                 Fault::Unmeasured(_) => result.failure = Some(Failure::Unmeasured),
                 Fault::Interrupted(stop) => {

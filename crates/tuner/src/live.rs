@@ -1,5 +1,7 @@
 //! The real [`Bench`]: real services, real knobs, real load.
 
+mod promotion;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,12 +11,12 @@ use host::{HostError, Journal, Knob, RestoreOutcome, RestoreReport, RestoredItem
 
 use crate::bench::{Arm, Bench};
 use crate::continuous::HostThen;
-use crate::control_files::{ControlFile, ControlFiles};
-use crate::error::{Fault, TunerError};
+use crate::error::{Crash, CrashKind, Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
 use crate::parse;
 use crate::process::{Interrupt, Launch, RunError, Running};
+use crate::promotions::PromotionRecord;
 use crate::reapply::Reapply;
 use crate::sampler::{Sampler, difference, external};
 use crate::spec::{CheckedSpec, Pairing};
@@ -23,6 +25,10 @@ use crate::template::{self, Variables};
 
 /// How often a JVM's counters are read: more often than it collects.
 const KEEP_UP: Duration = Duration::from_millis(250);
+
+/// A load that takes so many times as long as the control's, and this much longer, is ended.
+const TOO_SLOW_TIMES: u32 = 3;
+const TOO_SLOW_LEAST: Duration = Duration::from_secs(5);
 
 /// The world as it is.
 pub struct Live<'a> {
@@ -42,6 +48,10 @@ pub struct Live<'a> {
     /// What was last written to each knob, or found there.
     in_force: BTreeMap<Knob, String>,
     state_dir: PathBuf,
+    /// How long the control's last load took in this evaluation.
+    control_took: Option<Duration>,
+    /// The service was started once.
+    has_started: bool,
     /// A refusal that no further attempt will change.
     fatal: Option<HostError>,
     /// What is in force between evaluations instead of the control's configuration: it was promoted earlier.
@@ -49,12 +59,14 @@ pub struct Live<'a> {
 }
 
 /// What a promotion or a rollback has changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Changed {
     /// What it has put in force, in words, and where copies of what somebody else had written there are kept.
     pub done: Vec<String>,
     /// Of a rollback: files that it had to leave as they were, in words.
     pub left: Vec<String>,
+    /// The promotion in the list of them.
+    pub listed: Option<PromotionRecord>,
 }
 
 /// One side while it runs.
@@ -89,6 +101,8 @@ impl<'a> Live<'a> {
             applied: None,
             in_force: BTreeMap::new(),
             state_dir: state_dir.to_owned(),
+            control_took: None,
+            has_started: false,
             fatal: None,
             home: None,
         })
@@ -167,143 +181,6 @@ impl<'a> Live<'a> {
         Ok(report)
     }
 
-    /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
-    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a rollback, which needs no
-    /// template that its promotion had.
-    ///
-    /// # Errors
-    /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
-    pub fn promote(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
-        let refused = |fault: Fault| TunerError::Promotion(fault.to_string());
-        let attached = self.spec.target.start.is_none();
-        let is_rollback = *configuration == self.spec.space.default_configuration();
-        if attached && !is_rollback {
-            self.keep_control_files().map_err(refused)?;
-        }
-        let instance = self.prepare_promotion(configuration).map_err(refused)?;
-        let knobs = knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
-        self.applied = None;
-        if attached {
-            self.remember_apply().map_err(refused)?;
-        }
-        for (knob, value) in &knobs {
-            self.journal.write(&self.roots, knob, value)?;
-        }
-        let mut changed = Changed::default();
-        let done = &mut changed.done;
-        done.extend(
-            knobs
-                .iter()
-                .map(|(knob, value)| format!("{knob} = {value}")),
-        );
-        if attached && is_rollback {
-            let written = self.write_control_files(&instance).map_err(refused)?;
-            done.extend(written.done);
-            changed.left = written.left;
-        } else if attached {
-            instance
-                .write_files(self.spec, Some(&mut self.journal))
-                .map_err(refused)?;
-            done.extend(self.spec.target.files.iter().map(|file| file.path.clone()));
-        }
-        if attached && !self.spec.target.apply.is_empty() {
-            instance
-                .apply(self.spec, &self.interrupt)
-                .map_err(refused)?;
-            done.push("the apply steps".to_owned());
-        }
-        if !done.is_empty() {
-            let former = self.journal.promote_all()?;
-            done.extend(former.iter().map(|former| {
-                let (path, kept) = (former.path.display(), former.kept.display());
-                format!("{path} as it was before is kept in {kept}")
-            }));
-            Reapply::forget(&self.state_dir);
-        }
-        Ok(changed)
-    }
-
-    /// What is promoted, and what it is rolled back to, has the experiment's side.
-    fn prepare_promotion(&self, configuration: &Configuration) -> Result<Instance, Fault> {
-        let arm = Arm {
-            configuration: configuration.clone(),
-            ..Arm::default()
-        };
-        Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)
-    }
-
-    /// Keeps on disk what a rollback is to write where it has no template any more.
-    fn keep_control_files(&self) -> Result<(), Fault> {
-        if self.spec.target.files.is_empty() {
-            return Ok(());
-        }
-        let control = self.spec.space.default_configuration();
-        let instance = self.prepare_promotion(&control)?;
-        let mut kept = ControlFiles::kept_in(&self.state_dir);
-        for file in &self.spec.target.files {
-            let contents = instance.contents_of(self.spec, file);
-            let of_control = ControlFile {
-                template: self.spec.dir.join(&file.template),
-                control: control.clone(),
-                contents: contents.map_err(Fault::Harness)?,
-            };
-            kept.insert(instance.path_of(file)?, of_control);
-        }
-        kept.keep(&self.state_dir).map_err(Fault::Harness)
-    }
-
-    /// Writes the control's files: those that have no template any more as they were kept; a file of which there is no copy
-    /// either is left, so that it does not hold up the rest of a rollback.
-    fn write_control_files(&mut self, instance: &Instance) -> Result<Changed, Fault> {
-        let kept = ControlFiles::kept_in(&self.state_dir);
-        let control = self.spec.space.default_configuration();
-        let mut changed = Changed::default();
-        for file in &self.spec.target.files {
-            let path = instance.path_of(file)?;
-            let template = self.spec.dir.join(&file.template);
-            let name = path.display();
-            let (contents, done) = match instance.contents_of(self.spec, file) {
-                Ok(contents) => (contents, name.to_string()),
-                Err(why) => match kept.contents(&path, &template, &control) {
-                    Some(kept) => (
-                        kept.to_owned(),
-                        format!("{name} as it was kept at the promotion ({why})"),
-                    ),
-                    None => {
-                        let left = format!("{name} ({why}, and no copy of the control's was kept)");
-                        changed.left.push(left);
-                        continue;
-                    }
-                },
-            };
-            instance.write_file(&path, &contents, Some(&mut self.journal))?;
-            changed.done.push(done);
-        }
-        Ok(changed)
-    }
-
-    /// Keeps on disk how the service is told of its own configuration: the control's, or what is in force between
-    /// evaluations.
-    fn remember_apply(&self) -> Result<(), Fault> {
-        let is_kept = Reapply::left_in(&self.state_dir).is_ok_and(|kept| kept.is_some());
-        if self.spec.target.apply.is_empty() || is_kept {
-            return Ok(());
-        }
-        let own = match &self.home {
-            Some(home) => {
-                let arm = Arm {
-                    configuration: home.clone(),
-                    ..Arm::default()
-                };
-                Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)?
-            }
-            None => Instance::prepare(self.spec, &Arm::default(), Side::Control, &self.scratch)?,
-        };
-        own.reapply(self.spec)?
-            .save(&self.state_dir)
-            .map_err(Fault::Harness)
-    }
-
     /// Starts one side; what was started is in `sides` even if it did not come up.
     fn start_side(
         &mut self,
@@ -322,6 +199,7 @@ impl<'a> Live<'a> {
             sampler: Sampler::default(),
             knobs,
         });
+        let is_first = !std::mem::replace(&mut self.has_started, true);
         let Some(active) = sides.last_mut() else {
             return Ok(());
         };
@@ -334,9 +212,13 @@ impl<'a> Live<'a> {
                 .make_group(&quota, &self.roots, &mut self.journal)
                 .map_err(|error| self.refused(error, side))?;
         }
-        active
-            .instance
-            .start(self.spec, &self.roots, &mut self.journal, &self.interrupt)?;
+        active.instance.start(
+            self.spec,
+            &self.roots,
+            &mut self.journal,
+            &self.interrupt,
+            is_first,
+        )?;
         active.sampler = match active.instance.pid() {
             Some(pid) => Sampler::of_process(pid, active.instance.group(), &self.roots)?,
             None => Sampler::of_observed(self.spec.target.observe.as_ref(), &self.roots)?,
@@ -499,13 +381,16 @@ impl<'a> Live<'a> {
         let timeout = Duration::from_secs_f64(duration_s + self.spec.workload.grace_s);
         let mut outputs = Vec::new();
         for (running, of) in running.into_iter().zip(order) {
+            let slow = self.slow_limit(*of, duration_s);
+            let timeout = slow.map_or(timeout, |slow| slow.min(timeout));
             let sides = &mut self.sides;
             let mut died = None;
             let mut kept_up = Instant::now();
             let output = running.wait(timeout, &self.interrupt, || {
                 for side in sides.iter_mut().flatten() {
-                    if let Err(message) = side.instance.alive() {
-                        died = Some((side.instance.side, message.clone()));
+                    if let Err(crash) = side.instance.alive() {
+                        let message = crash.to_string();
+                        died = Some((side.instance.side, crash));
                         return Err(message);
                     }
                     if kept_up.elapsed() > KEEP_UP {
@@ -518,15 +403,23 @@ impl<'a> Live<'a> {
                 Ok(())
             });
             match (output, died) {
-                (Err(RunError::TargetDied(_)), Some((side, message))) => {
-                    return Err(side.fault(message));
+                (Err(RunError::TargetDied(_)), Some((side, crash))) => {
+                    return Err(side.fault(crash));
+                }
+                (Err(RunError::Timeout(_)), _) if slow.is_some_and(|slow| slow == timeout) => {
+                    return Err(of.fault(self.too_slow(timeout)));
                 }
                 (Err(error), _) => {
                     // A load generator that fails because its server has just died is not to blame.
                     self.check_alive()?;
                     return Err(fault_of("workload", &error, *of));
                 }
-                (Ok(output), _) => outputs.push(output),
+                (Ok(output), _) => {
+                    if *of == Side::Control {
+                        self.control_took = Some(started.elapsed());
+                    }
+                    outputs.push(output);
+                }
             }
         }
         let duration_s = started.elapsed().as_secs_f64();
@@ -546,15 +439,38 @@ impl<'a> Live<'a> {
             counted.insert("duration_s".into(), duration_s);
             counted.extend(parsed.map_err(|error| side.unmeasured(format!("workload: {error}")))?);
             counted.extend(self.gauges(*side)?);
+            counted.extend(self.memory(*side));
             metrics.push(counted);
         }
         Ok(metrics)
     }
 
+    /// After how long the experiment's load is ended because it takes several times as long as the
+    /// control's did: a load of so many requests takes as long as a bad configuration makes it.
+    fn slow_limit(&self, side: Side, duration_s: f64) -> Option<Duration> {
+        let took = self.control_took.filter(|_| side == Side::Experiment)?;
+        let planned = Duration::from_secs_f64(duration_s);
+        Some(took.max(planned) * TOO_SLOW_TIMES + TOO_SLOW_LEAST)
+    }
+
+    /// The crash of a configuration whose load was ended after that long.
+    fn too_slow(&self, after: Duration) -> Crash {
+        let took_s = self.control_took.unwrap_or_default().as_secs_f64();
+        Crash {
+            kind: CrashKind::TooSlow,
+            status: None,
+            message: format!(
+                "its load was ended after {:.1} s, where the control's took {took_s:.1} s",
+                after.as_secs_f64()
+            ),
+            output: None,
+        }
+    }
+
     fn check_alive(&mut self) -> Result<(), Fault> {
         for side in self.sides.iter_mut().flatten() {
             let of = side.instance.side;
-            side.instance.alive().map_err(|message| of.fault(message))?;
+            side.instance.alive().map_err(|crash| of.fault(crash))?;
         }
         Ok(())
     }
@@ -567,6 +483,13 @@ impl<'a> Live<'a> {
         let mut counters = sides[side.index()].sampler.read(&self.roots)?;
         counters.extend(self.external(side, true)?);
         Ok(counters)
+    }
+
+    /// The memory of a side's processes, where they are known.
+    fn memory(&self, side: Side) -> Option<(String, f64)> {
+        let sides = self.sides.as_ref()?;
+        let bytes = sides[side.index()].sampler.memory_bytes(&self.roots)?;
+        Some(("memory_bytes".to_owned(), bytes as f64))
     }
 
     /// External metrics that are values, not counters.
@@ -673,6 +596,7 @@ fn knob_values(
 
 impl Bench for Live<'_> {
     fn begin(&mut self, arm: &Arm) -> Result<(), Fault> {
+        self.control_took = None;
         let mut sides = Vec::new();
         let started = Side::BOTH
             .into_iter()

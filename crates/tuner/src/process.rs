@@ -22,6 +22,10 @@ const OUTPUT_MAX_BYTES: u64 = 64 << 20;
 /// How much of the end of a log is read for a message, which shows a few lines of it.
 const TAIL_BYTES: u64 = 4096;
 
+/// How many lines of a log stand in a message, and in a report.
+const TAIL_LINES: usize = 5;
+const OUTPUT_LINES: usize = 20;
+
 /// Marks, in its environment, every process that ends with its run: the value is the instance's directory. So what a
 /// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
 const INSTANCE: &str = "SLACKLINE_INSTANCE";
@@ -161,9 +165,20 @@ impl Launch {
     pub fn tail(&self) -> String {
         ["err", "out"]
             .into_iter()
-            .filter_map(|stream| last_lines(&self.log_file(stream)))
-            .next()
+            .find_map(|stream| last_lines(&self.log_file(stream), TAIL_LINES))
+            .map(|lines| lines.join(" | "))
             .unwrap_or_else(|| "it printed nothing".into())
+    }
+
+    /// The end of what it printed, line by line, for reports; standard error first.
+    pub fn output(&self) -> Option<String> {
+        let of = |stream: &&str| last_lines(&self.log_file(stream), OUTPUT_LINES);
+        let streams: Vec<String> = ["err", "out"]
+            .iter()
+            .filter_map(of)
+            .map(|lines| lines.join("\n"))
+            .collect();
+        (!streams.is_empty()).then(|| streams.join("\n"))
     }
 
     /// The directory of the instance for which it runs.
@@ -424,6 +439,100 @@ pub fn orphans(scratch_root: &Path) -> Vec<u32> {
         .collect()
 }
 
+/// While it lives, processes whose parent ends are left to this process, and not to the first
+/// process of the system (prctl(2), `PR_SET_CHILD_SUBREAPER`): so a service that goes into the
+/// background is found, whatever it did to its session and its environment.
+pub(crate) struct Adopting;
+
+impl Adopting {
+    pub(crate) fn begin() -> Self {
+        // Where the kernel refuses, such a service is not found.
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        Self
+    }
+}
+
+impl Drop for Adopting {
+    fn drop(&mut self) {
+        let _ = rustix::process::set_child_subreaper(None);
+        reap_left();
+    }
+}
+
+/// A process whose parent ended and left it to this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    pub(crate) pid: u32,
+    /// Its name.
+    pub(crate) name: String,
+    is_zombie: bool,
+}
+
+/// What was started for the instance in `dir` and left to this process. A process that has
+/// overwritten its environment, as nginx does, has no variable at all; children of this process
+/// that belong to something else have some.
+pub(crate) fn left_to_us(dir: &Path) -> Vec<Left> {
+    let mark = format!("{INSTANCE}={}", dir.display()).into_bytes();
+    let is_of = |left: &Left| {
+        let environment = std::fs::read(format!("/proc/{}/environ", left.pid)).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        !environment.contains(&b'=') || variables.any(|variable| variable == mark)
+    };
+    let mut left = all_left();
+    left.retain(|left| !left.is_zombie && is_of(left));
+    left
+}
+
+/// Ends such processes and all that they started.
+pub(crate) fn end_left(left: &[Left]) {
+    let roots = Roots::default();
+    end_all(|| {
+        let running = left.iter().filter(|left| runs(left.pid));
+        let families = running.flat_map(|left| host::family(&roots, left.pid));
+        families.map(|(pid, _)| pid).collect()
+    });
+    reap_left();
+}
+
+/// Waits for those that have ended: nobody else will.
+fn reap_left() {
+    for left in all_left().into_iter().filter(|left| left.is_zombie) {
+        let pid = i32::try_from(left.pid).ok().and_then(Pid::from_raw);
+        let _ = rustix::process::waitpid(pid, rustix::process::WaitOptions::NOHANG);
+    }
+}
+
+/// Children of this process that it did not start itself. Those that it did lead a process group in
+/// its own session ([`Launch::spawn`]) or are in its own group.
+fn all_left() -> Vec<Left> {
+    let own = rustix::process::getpid();
+    let own_pid = own.as_raw_nonzero().get().unsigned_abs();
+    let own_group = rustix::process::getpgrp()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs();
+    let own_session =
+        rustix::process::getsid(None).map_or(0, |it| it.as_raw_nonzero().get().unsigned_abs());
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        // proc_pid_stat(5): the name in parentheses, then state, parent, process group, session.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        let state = fields.next()?;
+        let mut number = || fields.next()?.parse::<u32>().ok();
+        let (parent, group, session) = (number()?, number()?, number()?);
+        let is_started = group == own_group || (group == pid && session == own_session);
+        (parent == own_pid && !is_started).then(|| Left {
+            pid,
+            name: name.to_owned(),
+            is_zombie: state == "Z",
+        })
+    })
+    .collect()
+}
+
 /// What a run left in the control groups that it made for its instances, `slackline-PID/…`: also processes that have
 /// overwritten their environment. The caller holds the host's lock.
 #[must_use]
@@ -475,7 +584,7 @@ fn end_all(left: impl Fn() -> Vec<u32>) {
     }
 }
 
-fn last_lines(path: &Path) -> Option<String> {
+fn last_lines(path: &Path, count: usize) -> Option<Vec<String>> {
     use std::io::{Read as _, Seek as _};
     let mut file = File::open(path).ok()?;
     let length_bytes = file.metadata().ok()?.len();
@@ -484,12 +593,13 @@ fn last_lines(path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    let lines: Vec<&str> = text
+    let mut lines: Vec<String> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
+        .map(str::to_owned)
         .collect();
-    let tail = &lines[lines.len().saturating_sub(5)..];
-    (!tail.is_empty()).then(|| tail.join(" | "))
+    let tail = lines.split_off(lines.len().saturating_sub(count));
+    (!tail.is_empty()).then_some(tail)
 }
 
 #[cfg(test)]

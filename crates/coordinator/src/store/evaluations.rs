@@ -29,7 +29,7 @@ pub struct Running {
     pub configuration: Configuration,
 }
 
-const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host";
+const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, crash";
 
 /// As it is written in a column.
 fn word(value: &impl serde::Serialize) -> Result<String, Error> {
@@ -59,6 +59,7 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
             reason: cells[3].text().map(str::to_owned),
             measurement,
             failure,
+            crash: json(&cells[10])?,
             blocks: Vec::new(),
             duration_s: cells[7].real().unwrap_or(0.0),
             own_cpu_s: cells[8].real().unwrap_or(0.0),
@@ -79,7 +80,7 @@ pub(super) fn write_end(
         .map(|measurement| measurement.score);
     database.execute(
         "UPDATE evaluations SET outcome = $1, reason = $2, failure = $3, score = $4, measurement = $5, \
-         duration_s = $6, own_cpu_s = $7, host = $8 WHERE experiment = $9 AND number = $10",
+         duration_s = $6, own_cpu_s = $7, host = $8, crash = $9 WHERE experiment = $10 AND number = $11",
         &[
             word(&record.outcome)?.into(),
             record.reason.clone().into(),
@@ -89,6 +90,7 @@ pub(super) fn write_end(
             record.duration_s.into(),
             record.own_cpu_s.into(),
             record.host.clone().into(),
+            record.crash.as_ref().map(to_json).transpose()?.into(),
             id.into(),
             record.number.into(),
         ],

@@ -86,6 +86,8 @@ CREATE TABLE entries (
 );
 ",
     super::assignments::MIGRATION,
+    // How an evaluation crashed.
+    "ALTER TABLE evaluations ADD COLUMN crash TEXT;",
 ];
 
 /// Brings the store to the present version, each step whole or not at all.

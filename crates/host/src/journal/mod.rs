@@ -22,7 +22,7 @@ mod group;
 mod record;
 mod restore;
 
-pub use file::{Former, check_replaceable, fingerprint};
+pub use file::{Change, Former, check_replaceable, fingerprint};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -62,6 +62,9 @@ const AT_ONCE_MAX: usize = 1000;
 /// The most blocks of an evaluation, or runs of a verification: a year, at seconds for each.
 const COUNT_MAX: usize = 1_000_000;
 
+/// How often the runs of a verification are looked at, at the most: each look costs confidence.
+const LOOKS_MAX: usize = 10;
+
 /// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration` do not take every number.)
 const TIME_MAX_S: f64 = 30.0 * 86_400.0;
 
@@ -119,7 +122,13 @@ impl CheckedSpec {
                  measured and after a rollback"
             )
         });
-        skipped.chain(unused).chain(missing).chain(other).collect()
+        let never = self.early_end_remark();
+        skipped
+            .chain(unused)
+            .chain(missing)
+            .chain(other)
+            .chain(never)
+            .collect()
     }
 
     /// Files of a service that runs by itself which differ from what the control makes of their templates, as (key, path).
@@ -672,6 +681,16 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         verification.runs,
         "one fresh run has no interval",
     )?;
+    if let Some(runs) = verification.max_runs
+        && !(verification.runs..=LOOKS_MAX.saturating_mul(verification.runs)).contains(&runs)
+    {
+        let why = format!("must be between `runs` and {LOOKS_MAX} times `runs`");
+        return Err(source.error("verification.max_runs", why));
+    }
+    if !(0.0..1.0).contains(&verification.smallest_effect) {
+        let why = "must be at least 0 and below 1 (0.01 is 1 %)";
+        return Err(source.error("verification.smallest_effect", why));
+    }
     if let Some(blocks) = verification.blocks {
         count("verification.blocks", blocks, one_block)?;
     }
