@@ -53,6 +53,7 @@ usage: cargo xtask bench load [--repetitions N] [--seconds S] [--parts A,B]
   --parts A,B     of capacity, rate, directions, stalls, sysbench; what the others found earlier stays
 
 usage: cargo xtask bench continuous
+usage: cargo xtask bench conclusions
 usage: cargo xtask bench fleet
 usage: cargo xtask bench workers [SCENE…]
 ";
@@ -83,6 +84,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             script(root, "load/run.py", "", &[options, with_oha].concat())
         }
         ["continuous"] => continuous(root),
+        ["conclusions"] => conclusions(root),
         _ => bail!("no such bench: {}\n\n{USAGE}", arguments.join(" ")),
     }
 }
@@ -166,6 +168,27 @@ fn continuous(root: &Path) -> anyhow::Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// The table of what verifications conclude, whose example prints it.
+fn conclusions(root: &Path) -> anyhow::Result<ExitCode> {
+    let path = root.join("docs/results/conclusions.md");
+    let mut bench = cargo();
+    let arguments = [
+        "run",
+        "--release",
+        "--package",
+        "tuner",
+        "--example",
+        "conclusions",
+    ];
+    let printed = bench.args(arguments).current_dir(root).output()?;
+    if !printed.status.success() {
+        bail!("{}", String::from_utf8_lossy(&printed.stderr));
+    }
+    std::fs::write(&path, printed.stdout)?;
+    println!("==> {}", path.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// oha from crates.io, built once; where it is, or nothing where it cannot be built.

@@ -30,7 +30,7 @@ usage: cargo xtask VERB
 
   test              install what the tests need, then format, lint, test, document and tidy checks
   tidy              only the house rules: allowed edges between crates, file lengths, forbidden text
-  demo              install nginx and wrk, build, and tune nginx for about five minutes
+  demo              install nginx and wrk, build, and tune nginx for five to seven minutes
   examples [NAME…]  run the examples (all, or those named) and keep their reports in docs/results/
   bench tuners      the optimiser against its peers from PyPI, on the same draws, into docs/results/
   bench warm-start  the optimiser after earlier experiments that help or mislead, into docs/results/
@@ -41,6 +41,7 @@ usage: cargo xtask VERB
   bench relayout [PART…]  servers as they are, re-laid out, and laid out by others, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
   bench dataplane [PART…]  the network runtime and the cache beside epoll, io_uring, memcached and Redis, into docs/results/
+  bench conclusions how often a verification is wrong, by simulation, into docs/results/
   bench workers [SCENE…]  2,000 simulated workers and 100 experiments against one coordinator (random, bayesian), and whether a
                     slow `ask` holds up others (slow-ask), into docs/results/
   fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long

@@ -17,6 +17,7 @@ use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
 use tuner::protocol::{Order, Ticket};
 use tuner::report::EvaluationRecord;
 use tuner::spec::{CheckedSpec, WorkersSpec};
+use tuner::verification;
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -262,18 +263,17 @@ impl<'a> RemoteSitting<'a> {
         if row.wish == Some(Wish::Pause) {
             return self.rest();
         }
+        // It was stopped in the middle, or what there is does not decide it.
         let plan = row.plan.clone().unwrap_or_default();
-        if store.runs(self.id)?.len() < plan.len() * self.spec.spec.verification.runs {
-            // It was stopped in the middle.
-            return self.verify(&plan);
-        }
-        self.rest()
+        self.verify(&plan)
     }
 
+    /// Gives out the runs of a verification that are due, or comes to its end.
     fn verify(&mut self, plan: &[PlannedArm]) -> Result<Next, Error> {
         let store = &self.coordinator.store;
-        store.assign_verification(self.id, plan, self.spec.spec.verification.runs)?;
-        if plan.is_empty() {
+        let due = verification::due(self.spec, plan, &store.runs(self.id)?);
+        store.assign_verification(self.id, plan, &due)?;
+        if due.is_empty() {
             return self.rest();
         }
         // Published at once.

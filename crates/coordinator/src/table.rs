@@ -110,7 +110,10 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
         .flat_map(|block| block.control.keys().chain(block.experiment.keys()))
         .collect();
     for metric in metrics {
-        for (side, of) in [("control", control as Side), ("experiment", experiment as Side)] {
+        for (side, of) in [
+            ("control", control as Side),
+            ("experiment", experiment as Side),
+        ] {
             let name = format!("{metric} of {side}{}", in_brackets(unit(metric)));
             let mean = |record: &EvaluationRecord| mean_of(&record.blocks, of, metric);
             columns.push(column(&name, reals(&mean)));
@@ -320,6 +323,7 @@ mod tests {
                 reason: (number == 1).then(|| "a \u{2212}, \"b\"".to_owned()),
                 measurement,
                 failure: None,
+                crash: None,
                 blocks: Vec::new(),
                 duration_s: 1.5,
                 own_cpu_s: 0.0,
@@ -330,6 +334,7 @@ mod tests {
         let measured = Measurement {
             score: -0.125,
             score_variance: 1e-300,
+            ratio: None,
             excess: [("latency_p99_us <= 5000".to_owned(), -0.5)].into(),
             excess_variance: [].into(),
         };

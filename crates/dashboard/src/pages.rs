@@ -536,10 +536,11 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
     let row = coordinator.store().experiment(id)?;
     let summary = api::summary(coordinator, id)?;
     let runs = coordinator.store().runs(id)?;
-    let planned = row.spec.verification.runs;
+    let rules = &row.spec.verification;
     let control = &row.report.control;
     let arms = row.plan.iter().flatten().enumerate().map(|(index, arm)| {
         let done = runs.iter().filter(|run| run.arm == index).count();
+        let planned = rules.stage_end(done.max(1));
         let judged = row
             .report
             .verification

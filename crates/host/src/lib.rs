@@ -6,6 +6,7 @@
 //!
 //! Architecture invariant: nothing here decides. Which value a knob gets, and when, is for the callers to say.
 
+mod boot;
 mod cgroup_sample;
 mod cgroup_tree;
 mod clock;
@@ -27,6 +28,7 @@ pub mod cgroup;
 pub mod hsperf;
 mod journal;
 
+pub use boot::{BootSetting, boot_setting};
 pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample};
 pub use cgroup_tree::{
@@ -39,8 +41,8 @@ pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
 pub use error::HostError;
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{
-    Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, check_replaceable, fingerprint,
-    replace_private, replace_synced,
+    Change, Former, Journal, RestoreOutcome, RestoreReport, RestoredItem, check_replaceable,
+    fingerprint, replace_private, replace_synced,
 };
 pub use knob::{Knob, is_no_limit};
 pub use lock::Lock;

@@ -84,6 +84,17 @@ impl Member {
     }
 }
 
+/// The proportional share of a process's memory, or its resident set.
+fn memory_of(roots: &Roots, pid: u32) -> Option<u64> {
+    let kib = |file: &str, key: &str| -> Option<u64> {
+        let text = read_text(&roots.proc(format!("{pid}/{file}"))).ok()??;
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    let kib = kib("smaps_rollup", "Pss:").or_else(|| kib("status", "VmRSS:"))?;
+    Some(kib * 1024)
+}
+
 #[derive(Clone, Debug)]
 enum Root {
     Process(u32),
@@ -125,6 +136,16 @@ impl ProcessTree {
             ended_involuntary: 0,
             split: Split::default(),
         }
+    }
+
+    /// Memory of the processes that the last reading found, in bytes: each page counts once, shared
+    /// by the processes that map it (`Pss` of `smaps_rollup`, proc(5)). Where that cannot be read,
+    /// the resident set counts. `None` where no process is left, or none can be read.
+    #[must_use]
+    pub fn memory_bytes(&self, roots: &Roots) -> Option<u64> {
+        let known = self.members.keys().filter_map(|pid| memory_of(roots, *pid));
+        let sum: u64 = known.sum();
+        (sum > 0).then_some(sum)
     }
 
     /// Reads the counters.

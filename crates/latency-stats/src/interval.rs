@@ -1,7 +1,7 @@
 //! Confidence intervals, and the Student t interval of a mean that the others are built on.
 
 use serde::{Deserialize, Serialize};
-use statrs::distribution::{ContinuousCDF, StudentsT};
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 use crate::StatsError;
 use crate::summary::Moments;
@@ -30,6 +30,44 @@ impl Interval {
     #[must_use]
     pub fn excludes(&self, x: f64) -> bool {
         x < self.low || self.high < x
+    }
+
+    /// The difference from the estimate that this measurement would have shown in four cases of
+    /// five: the smallest effect worth looking for with it. The interval is a t interval over `n`
+    /// values; where it is of a ratio, take that of the logarithm. `None` below two values.
+    ///
+    /// It is (t(1 − α/2) + t(80 %)) standard errors, by the usual formula for the power of a t test
+    /// (Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988, §2.4, with t for z).
+    ///
+    /// ```
+    /// let interval = latency_stats::mean_interval(&[9.0, 10.0, 11.0, 10.0], 0.95)?;
+    /// let detectable = interval.detectable(4, 0.95).unwrap();
+    /// assert!(detectable > interval.high - interval.estimate);
+    /// # Ok::<(), latency_stats::StatsError>(())
+    /// ```
+    #[must_use]
+    pub fn detectable(&self, n: usize, nominal_confidence: f64) -> Option<f64> {
+        let is_confidence = nominal_confidence > 0.0 && nominal_confidence < 1.0;
+        if n < 2 || !is_confidence {
+            return None;
+        }
+        let degrees_of_freedom = (n - 1) as f64;
+        let quantile = t_quantile(degrees_of_freedom, nominal_confidence);
+        let standard_error = (self.high - self.low) / 2.0 / quantile;
+        // One-sided 80 % is two-sided 60 %.
+        let power = t_quantile(degrees_of_freedom, 0.6);
+        Some((quantile + power) * standard_error)
+    }
+
+    /// The interval of the logarithm of a positive quantity.
+    #[must_use]
+    pub fn ln(self) -> Self {
+        Self {
+            low: self.low.ln(),
+            estimate: self.estimate.ln(),
+            high: self.high.ln(),
+            ..self
+        }
     }
 
     /// The interval of a positive quantity, from that of its logarithm.
@@ -92,14 +130,68 @@ pub(crate) fn t_interval(
     })
 }
 
+/// The difference of two means, `b` − `a`, of independent values that need not vary alike (Welch,
+/// "The generalization of Student's problem when several different population variances are
+/// involved", Biometrika 1947).
+///
+/// # Errors
+/// [`StatsError::TooFew`] below two values on either side, [`StatsError::NotFinite`],
+/// [`StatsError::Confidence`].
+///
+/// ```
+/// let interval = latency_stats::difference_interval(&[1.0, 1.2, 0.8], &[2.0, 2.1, 1.9], 0.95)?;
+/// assert!(interval.contains(1.0) && interval.excludes(0.0));
+/// # Ok::<(), latency_stats::StatsError>(())
+/// ```
+pub fn difference_interval(a: &[f64], b: &[f64], confidence: f64) -> Result<Interval, StatsError> {
+    // Checks both sides.
+    for side in [a, b] {
+        mean_interval(side, confidence)?;
+    }
+    let [a, b] = [a, b].map(|side| Moments::of(side.iter().copied()));
+    let [of_a, of_b] = [a, b].map(|it| it.variance() / it.n as f64);
+    let variance = of_a + of_b;
+    let estimate = b.mean - a.mean;
+    let half_width = if variance > 0.0 {
+        let shares = of_a * of_a / (a.n - 1) as f64 + of_b * of_b / (b.n - 1) as f64;
+        t_quantile(variance * variance / shares, confidence) * variance.sqrt()
+    } else {
+        0.0
+    };
+    Ok(Interval {
+        low: estimate - half_width,
+        estimate,
+        high: estimate + half_width,
+        confidence,
+    })
+}
+
 /// The half-width factor of a two-sided t interval.
 fn t_quantile(degrees_of_freedom: f64, confidence: f64) -> f64 {
+    students_t(degrees_of_freedom).inverse_cdf(0.5 + confidence / 2.0)
+}
+
+/// The probability that Student's t is above `t`.
+pub(crate) fn t_above(degrees_of_freedom: f64, t: f64) -> f64 {
+    students_t(degrees_of_freedom).sf(t)
+}
+
+fn students_t(degrees_of_freedom: f64) -> StudentsT {
     #[expect(
         clippy::expect_used,
         reason = "scale 1 and at least one degree of freedom are always accepted"
     )]
-    let t = StudentsT::new(0.0, 1.0, degrees_of_freedom).expect("n >= 2");
-    t.inverse_cdf(0.5 + confidence / 2.0)
+    StudentsT::new(0.0, 1.0, degrees_of_freedom).expect("n >= 2")
+}
+
+/// The half-width factor of a two-sided normal interval.
+pub(crate) fn normal_quantile(confidence: f64) -> f64 {
+    Normal::standard().inverse_cdf(0.5 + confidence / 2.0)
+}
+
+/// The confidence of a two-sided normal interval of this half-width factor.
+pub(crate) fn normal_confidence(half_width: f64) -> f64 {
+    1.0 - 2.0 * Normal::standard().sf(half_width)
 }
 
 #[cfg(test)]

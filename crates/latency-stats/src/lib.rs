@@ -23,12 +23,14 @@
 
 mod drift;
 mod interval;
+mod looks;
 mod ratio;
 mod sequential;
 mod summary;
 
 pub use drift::DriftTest;
-pub use interval::{Interval, mean_interval};
+pub use interval::{Interval, difference_interval, mean_interval};
+pub use looks::confidence_of_each_look;
 pub use ratio::{Pair, log_ratio_moments, ratio_interval, ratio_interval_of_runs};
 pub use sequential::{SequentialTest, Verdict};
 pub use summary::{Summary, lag_one_autocorrelation, quantile, summary};

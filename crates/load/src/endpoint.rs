@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use http::Uri;
 use http_client::check_url;
 
-use crate::requests::check_path;
 use crate::Error;
+use crate::requests::check_path;
 
 /// A service's address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,15 +1,19 @@
 //! The `slackline` command: arguments, output and exit codes. What it does is in the crates below.
 
 mod agent;
+mod apply;
 mod ask_tell;
+mod compare;
 mod experiments;
 mod load;
 mod page;
 mod progress;
+mod promotions;
 mod relayout;
 mod restore;
 mod serve;
 mod serve_cache;
+mod style;
 mod table;
 mod throttle;
 mod tokens;
@@ -80,14 +84,25 @@ enum Command {
     },
     /// Put back everything that a killed Slackline left changed; what was verified and kept stays.
     Restore(restore::Arguments),
+    /// What was promoted on this host, and the way back.
+    #[command(subcommand)]
+    Promotions(promotions::Command),
+    /// Put a configuration of a report in force, or write its files to a directory.
+    Apply(apply::Arguments),
+    /// Compare two reports.
+    Compare(compare::Arguments),
     /// What this host can do, and what it lacks.
     Doctor {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Print the JSON Schema of a specification.
-    Schema,
+    /// Print the JSON Schema of a specification, or of a report.
+    Schema {
+        /// Of a report, as `tune --json` writes it; docs/report.md explains it.
+        #[arg(long)]
+        report: bool,
+    },
 }
 
 /// The finding of a command that ran to its end.
@@ -186,6 +201,9 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Experiments(experiments) => experiments::run(&experiments, &arguments.state_dir),
         Command::AskTell { spec } => ask_tell::run(&spec),
         Command::Restore(restore) => restore::run(&restore, &arguments.state_dir),
+        Command::Promotions(command) => promotions::run(&command, &arguments.state_dir),
+        Command::Apply(apply) => apply::run(&apply, &arguments.state_dir),
+        Command::Compare(arguments) => compare::run(&arguments),
         Command::Doctor { json } => {
             let probes = host::probe(&roots);
             if json {
@@ -195,8 +213,12 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             }
             Ok(Done::Positive)
         }
-        Command::Schema => {
-            print(&(serde_json::to_string_pretty(&tuner::spec::schema())? + "\n"))?;
+        Command::Schema { report } => {
+            let schema = match report {
+                true => tuner::report::schema(),
+                false => tuner::spec::schema(),
+            };
+            print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
             Ok(Done::Positive)
         }
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
-use tuner::evaluation::Measurement;
-use tuner::ledger::Event;
-use tuner::report::{difference, score_text};
-use tuner::spec::{CheckedSpec, ObjectiveSpec};
+use tuner::evaluation::{Measurement, Outcome};
+use tuner::ledger::{Event, Kept};
+use tuner::report::{EvaluationRecord, difference, score_text};
+use tuner::spec::{CheckedSpec, ObjectiveSpec, Pairing};
 
-use crate::message;
+use crate::{message, style, table};
 
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
@@ -18,6 +18,72 @@ pub(crate) struct Progress {
     control: Configuration,
     headline: String,
     best: Option<(f64, usize)>,
+    eta: Eta,
+}
+
+/// When the experiment will be over, by how long its evaluations have taken.
+struct Eta {
+    /// How long an evaluation is planned to take, without starting and ending the service.
+    planned_s: f64,
+    /// A run of the verification over an evaluation, as planned.
+    run_share: f64,
+    /// Runs of the verification that every arm has, and of all arms.
+    runs_of_arm: usize,
+    runs: usize,
+    evaluations: usize,
+    /// Evaluations that ended, and the time that they took.
+    ended: usize,
+    took_s: f64,
+    /// Runs that are still to come, once the verification has begun.
+    runs_left: Option<usize>,
+}
+
+impl Eta {
+    fn of(spec: &CheckedSpec) -> Self {
+        let evaluation = &spec.spec.evaluation;
+        let sides = match spec.target.pairing {
+            Pairing::Alternating => 2.0,
+            Pairing::Parallel => 1.0,
+        };
+        let of_blocks = |blocks: usize| {
+            sides
+                * (evaluation.warm_up_s
+                    + blocks as f64 * (evaluation.block_s + evaluation.settle_s))
+        };
+        let verification = &spec.spec.verification;
+        let blocks = verification.blocks.unwrap_or(evaluation.blocks);
+        let planned_s = of_blocks(evaluation.blocks);
+        Self {
+            planned_s,
+            run_share: of_blocks(blocks) / planned_s,
+            runs_of_arm: verification.runs,
+            runs: verification.runs * (verification.top + verification.arms.len()),
+            evaluations: spec.spec.budget.evaluations,
+            ended: 0,
+            took_s: 0.0,
+            runs_left: None,
+        }
+    }
+
+    /// "12 min left"; at the start nothing.
+    fn text(&self) -> String {
+        let each_s = match self.ended {
+            0 => self.planned_s,
+            ended => self.took_s / ended as f64,
+        };
+        let evaluations = match self.runs_left {
+            Some(_) => 0,
+            None => self.evaluations.saturating_sub(self.ended),
+        };
+        let runs = self.runs_left.unwrap_or(self.runs) as f64 * self.run_share;
+        let left_s = each_s * (evaluations as f64 + runs);
+        let minutes = (left_s / 60.0).round();
+        match minutes {
+            0.0 => "under a minute left".to_owned(),
+            minutes if minutes < 120.0 => format!("about {minutes:.0} min left"),
+            minutes => format!("about {:.1} h left", minutes / 60.0),
+        }
+    }
 }
 
 impl Progress {
@@ -37,6 +103,26 @@ impl Progress {
             control: spec.space.default_configuration(),
             headline: String::new(),
             best: None,
+            eta: Eta::of(spec),
+        }
+    }
+
+    /// Takes in what an earlier run has measured.
+    pub(crate) fn resume(&mut self, kept: &Kept) {
+        for record in &kept.evaluations {
+            self.take(record);
+        }
+    }
+
+    fn take(&mut self, record: &EvaluationRecord) {
+        self.eta.ended += 1;
+        self.eta.took_s += record.duration_s;
+        let score = record.measurement.as_ref().map(|it| it.score);
+        if record.outcome == Outcome::Completed
+            && let Some(score) = score
+            && self.best.is_none_or(|(best, _)| score < best)
+        {
+            self.best = Some((score, record.number));
         }
     }
 
@@ -54,23 +140,22 @@ impl Progress {
             Event::Block { done, of, .. } => self.update(&format!("block {done}/{of}")),
             Event::Verifying { arm, run, of } => {
                 self.headline = format!("verifying {arm}, run {run}/{of}");
+                let runs_left = self.eta.runs_left.filter(|left| *left > 0);
+                self.eta.runs_left = Some(runs_left.unwrap_or(of + 1 - run));
                 if self.bar.is_none() {
-                    message(&self.headline);
+                    message(&format!("{} ({})", self.headline, self.eta.text()));
                 }
                 self.update("");
             }
-            Event::Planned(_) | Event::Verified(_) => {}
+            Event::Planned(plan) => {
+                self.eta.runs_left = Some(plan.len() * self.eta.runs_of_arm);
+            }
+            Event::Verified(_) => {
+                self.eta.runs_left = self.eta.runs_left.map(|left| left.saturating_sub(1));
+            }
             Event::Ended(record) => {
-                let score = record
-                    .measurement
-                    .as_ref()
-                    .map(|measurement| measurement.score);
-                if record.outcome == tuner::evaluation::Outcome::Completed
-                    && let Some(score) = score
-                    && self.best.is_none_or(|(best, _)| score < best)
-                {
-                    self.best = Some((score, record.number));
-                }
+                self.take(record);
+                let score = record.measurement.as_ref().map(|it| it.score);
                 let result = score.map_or_else(String::new, |score| {
                     format!(" {}", score_text(score, &self.objective))
                 });
@@ -81,11 +166,13 @@ impl Progress {
                     true => String::new(),
                     false => format!(": {}", why.join(", ")),
                 };
+                let outcome = record.outcome.to_string();
                 self.line(&format!(
-                    "{:>4} {}{result} {}{why}",
+                    "{:>4} {}{result} {}{why}; {}",
                     record.number,
-                    record.outcome,
-                    difference(&record.configuration, &self.control)
+                    style::paint_message(&outcome, table::colour_of(record.outcome)),
+                    difference(&record.configuration, &self.control),
+                    self.eta.text(),
                 ));
             }
         }
@@ -99,7 +186,8 @@ impl Progress {
                     score_text(score, &self.objective)
                 )
             });
-            bar.set_message(format!("{detail} {}{best}", self.headline));
+            let left = self.eta.text();
+            bar.set_message(format!("{left}, {detail} {}{best}", self.headline));
         }
     }
 

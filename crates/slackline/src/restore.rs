@@ -38,9 +38,17 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 "{} does not exist, so nothing was changed with it",
                 state_dir.display()
             ),
-            _ => "every knob has its first value".to_owned(),
+            _ => "no run has left anything to undo".to_owned(),
         };
         message(&format!("Nothing to restore: {why}."));
+        let promoted = crate::promotions::in_force(state_dir, &Roots::default())?;
+        if !promoted.is_empty() {
+            message("Promoted for good, and so not undone here:");
+            for line in promoted {
+                message(&format!("  {line}"));
+            }
+            message("`slackline promotions undo N` takes one back.");
+        }
     } else {
         let ended = if arguments.dry_run {
             "would be ended"

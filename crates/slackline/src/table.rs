@@ -4,11 +4,16 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use bayes_opt::{Kind, Parameter, Value};
-use comfy_table::{ContentArrangement, Table, TableComponent, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableComponent, Width, presets};
 use host::{Probe, ProbeState};
+use tuner::conclusion::{ConstraintVerdict, GuardVerdict};
 use tuner::evaluation::Outcome;
-use tuner::report::{Finding, Report, change, difference, score_text};
-use tuner::spec::{CheckedSpec, Goal, ObjectiveScale};
+use tuner::report::{ArmResult, EvaluationRecord, Finding, Report};
+use tuner::report::{change, difference, score_text};
+use tuner::sentence::{guard_change, observed};
+use tuner::spec::{CheckedSpec, Goal, ObjectiveScale, ObjectiveSpec};
+
+use crate::style;
 
 /// Columns where there is no terminal to ask: what a log or a mail shows without wrapping.
 const PIPE_WIDTH: u16 = 120;
@@ -33,48 +38,108 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table
 }
 
+/// Columns of a table that is to fit everywhere.
+const NARROW_WIDTH: u16 = 80;
+
+/// A table that fits 80 columns, or a wider terminal.
+pub(crate) fn narrow(header: &[&str]) -> Table {
+    let mut rows = table(header);
+    if rows.width().is_none_or(|width| width == PIPE_WIDTH) {
+        rows.set_width(NARROW_WIDTH);
+    }
+    rows
+}
+
+/// The table with columns that break no word: names stay whole, also where the table becomes too
+/// wide then.
+pub(crate) fn fitted(mut rows: Table) -> Table {
+    let longest_word = |text: &str| {
+        let words = text.split_whitespace().map(|word| word.chars().count());
+        words.max().unwrap_or(0)
+    };
+    let count = rows.column_count();
+    let widths: Vec<usize> = (0..count)
+        .map(|index| {
+            let header = rows.header().and_then(|row| row.cell_iter().nth(index));
+            let cells = rows.row_iter().filter_map(|row| row.cell_iter().nth(index));
+            let contents = header
+                .into_iter()
+                .chain(cells)
+                .map(comfy_table::Cell::content);
+            contents.map(|text| longest_word(&text)).max().unwrap_or(0)
+        })
+        .collect();
+    for (column, width) in rows.column_iter_mut().zip(widths) {
+        let width = u16::try_from(width + 2).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+    }
+    rows
+}
+
 /// The results of a tune, best first.
 pub(crate) fn results(report: &Report) -> String {
     let Some(objective) = &report.spec.objective else {
         return String::new();
     };
-    let name = objective.name();
-    let change_header = match objective.goal {
-        Goal::Minimise => format!("{name} (less is better)"),
-        Goal::Maximise => format!("{name} (more is better)"),
-    };
-    let mut rows = table(&[
-        "#",
-        "outcome",
-        &change_header,
-        "± (95 %)",
-        "differs from control in",
-    ]);
-    let mut rows_of: Vec<[String; 5]> = Vec::new();
-    for record in report.ranked() {
-        let (score, half) =
-            record
-                .measurement
-                .as_ref()
-                .map_or((String::new(), String::new()), |measurement| {
-                    // Normal 97.5 % quantile: a guide for reading the search, not a claim.
-                    let half = 1.96 * measurement.score_variance.sqrt();
-                    (
-                        score_text(measurement.score, objective),
-                        match objective.scale {
-                            ObjectiveScale::Ratio => format!("{:.1}", half * 100.0),
-                            ObjectiveScale::Absolute => format!("{half:.4}"),
-                        },
-                    )
-                });
-        rows_of.push([
-            record.number.to_string(),
-            record.outcome.to_string(),
-            score,
-            half,
-            difference(&record.configuration, &report.control),
-        ]);
+    let mut text = evaluations(report, objective);
+    text.push_str(&failures(report));
+    if !report.verification.is_empty() {
+        text.push_str(
+            "\nVerification on fresh runs. Changes are against the control of the same blocks:\n",
+        );
+        for arm in &report.verification {
+            text.push_str(&verified_arm(arm));
+        }
     }
+    for skipped in &report.skipped {
+        let _ = writeln!(text, "skipped {skipped}");
+    }
+    let _ = writeln!(text, "\n{}", report.sentence);
+    if !report.settings.is_empty() {
+        let heading = match report.finding {
+            Finding::Improvement => "The winner's settings:",
+            Finding::Paid => "The candidate's settings, which cost what is said above:",
+            _ => "The candidate's settings, of which not everything is decided:",
+        };
+        let _ = writeln!(text, "\n{heading}");
+        for setting in &report.settings {
+            let _ = writeln!(text, "  {setting}");
+        }
+    }
+    text
+}
+
+/// The table of the search.
+fn evaluations(report: &Report, objective: &ObjectiveSpec) -> String {
+    let better = match objective.goal {
+        Goal::Minimise => "less is better",
+        Goal::Maximise => "more is better",
+    };
+    let name = objective.name();
+    let of = match objective.scale {
+        ObjectiveScale::Ratio => "as a change against the control of the same blocks",
+        ObjectiveScale::Absolute => "in its own unit",
+    };
+    let ranked = report.ranked();
+    let mut rows_of: Vec<(Option<Outcome>, [String; 5])> = ranked
+        .iter()
+        .map(|record| {
+            let [score, half] = scores(record, objective);
+            let row = [
+                record.number.to_string(),
+                record.outcome.to_string(),
+                score,
+                half,
+                difference(&record.configuration, &report.control),
+            ];
+            (Some(record.outcome), row)
+        })
+        .collect();
+    let is_better = |record: &&&EvaluationRecord| {
+        let measured = record.measurement.as_ref();
+        record.outcome == Outcome::Completed && measured.is_some_and(|it| it.score < 0.0)
+    };
+    let place = ranked.iter().take_while(is_better).count();
     let baseline = [
         "–".to_owned(),
         "baseline".to_owned(),
@@ -85,85 +150,156 @@ pub(crate) fn results(report: &Report) -> String {
         String::new(),
         "the control".to_owned(),
     ];
-    let place = report
-        .ranked()
-        .iter()
-        .take_while(|record| {
-            record.outcome == Outcome::Completed
-                && record
-                    .measurement
-                    .as_ref()
-                    .is_some_and(|measurement| measurement.score < 0.0)
-        })
-        .count();
-    rows_of.insert(place, baseline);
-    for row in rows_of {
-        rows.add_row(row);
+    rows_of.insert(place, (None, baseline));
+    let mut rows = narrow(&[
+        "#",
+        "outcome",
+        "change",
+        "± (95 %)",
+        "differs from control in",
+    ]);
+    for (outcome, row) in rows_of {
+        let cells = row.into_iter().enumerate();
+        rows.add_row(cells.map(|(index, text)| match (index, outcome) {
+            (1, Some(outcome)) => style::cell(text, colour_of(outcome)),
+            _ => comfy_table::Cell::new(text),
+        }));
     }
-    let mut text = format!("{rows}\n");
-    if !report.verification.is_empty() {
-        let _ = writeln!(text, "\nVerification on fresh runs, against the control:");
-        let mut arms = table(&[
-            "arm",
-            "metric",
-            "change [interval]",
-            "control's mean",
-            "arm's mean",
-            "runs",
-        ]);
-        for arm in &report.verification {
-            let means = |metric: &str| {
-                let (control, experiment) = arm
-                    .means
-                    .get(metric)
-                    .copied()
-                    .unwrap_or((f64::NAN, f64::NAN));
-                [number(control), number(experiment)]
+    format!("{name} ({better}), {of}:\n{}\n", fitted(rows))
+}
+
+/// The colour of an outcome.
+pub(crate) fn colour_of(outcome: Outcome) -> style::Colour {
+    match outcome {
+        Outcome::Completed => style::Colour::Good,
+        Outcome::Aborted | Outcome::Killed => style::Colour::Quiet,
+        Outcome::Violated => style::Colour::Warning,
+        Outcome::Crashed | Outcome::Failed => style::Colour::Bad,
+    }
+}
+
+/// What an evaluation measured, and half the width of its interval.
+fn scores(record: &EvaluationRecord, objective: &ObjectiveSpec) -> [String; 2] {
+    let Some(measurement) = &record.measurement else {
+        return [String::new(), String::new()];
+    };
+    // Normal 97.5 % quantile: a guide for reading the search, not a claim.
+    let half = 1.96 * measurement.score_variance.sqrt();
+    [
+        score_text(measurement.score, objective),
+        match objective.scale {
+            ObjectiveScale::Ratio => format!("{:.1}", half * 100.0),
+            ObjectiveScale::Absolute => format!("{half:.4}"),
+        },
+    ]
+}
+
+/// Why evaluations gave no result, once for each reason, with the end of the service's own output.
+fn failures(report: &Report) -> String {
+    let mut reasons: Vec<(Vec<String>, &EvaluationRecord)> = Vec::new();
+    for record in &report.evaluations {
+        let Some(reason) = &record.reason else {
+            continue;
+        };
+        let number = record.number.to_string();
+        let same = |(_, other): &&mut (Vec<String>, &EvaluationRecord)| {
+            let is_one_crash = match (&record.crash, &other.crash) {
+                (Some(crash), Some(other)) => crash.is_like(other),
+                _ => false,
             };
-            let ratios = arm.ratios.iter();
-            let ratios = ratios.map(|(metric, interval)| (metric, change(interval)));
-            let others = arm.without_interval.iter();
-            let others = others.map(|(metric, why)| (metric, format!("no interval: {why}")));
-            for (metric, said) in ratios.chain(others) {
-                let [control, experiment] = means(metric);
-                arms.add_row([
-                    arm.name.clone(),
-                    metric.clone(),
-                    said,
-                    control,
-                    experiment,
-                    arm.runs.to_string(),
-                ]);
+            other.outcome == record.outcome
+                && (is_one_crash || other.reason.as_ref() == Some(reason))
+        };
+        match reasons.iter_mut().find(same) {
+            Some((numbers, last)) => {
+                numbers.push(number);
+                *last = record;
             }
-            for fault in &arm.faults {
-                arms.add_row([&arm.name, "", &format!("fault: {fault}"), "", "", ""]);
-            }
-            for violated in &arm.violated {
-                arms.add_row([&arm.name, "", &format!("violated: {violated}"), "", "", ""]);
-            }
+            None => reasons.push((vec![number], record)),
         }
-        if !arms.is_empty() {
-            let _ = writeln!(text, "{arms}");
+    }
+    let mut text = String::new();
+    for (numbers, record) in reasons {
+        let reason = record.reason.as_deref().unwrap_or_default();
+        let _ = writeln!(text, "{} {}: {reason}", numbers.join(", "), record.outcome);
+        let output = record
+            .crash
+            .as_ref()
+            .and_then(|crash| crash.output.as_deref());
+        if let Some(output) = output {
+            let lines: Vec<&str> = output.lines().collect();
+            let last = &lines[lines.len().saturating_sub(OUTPUT_LINES)..];
             let _ = writeln!(
                 text,
-                "A change is of geometric means, block by block against the control; the means beside it are plain."
+                "  the end of its output in evaluation {}:",
+                record.number
             );
+            for line in last {
+                let _ = writeln!(text, "    {line}");
+            }
         }
     }
-    for skipped in &report.skipped {
-        let _ = writeln!(text, "skipped {skipped}");
+    text
+}
+
+/// How many lines of a service's output stand beneath the table; the report has more.
+const OUTPUT_LINES: usize = 8;
+
+/// One arm of the verification.
+fn verified_arm(arm: &ArmResult) -> String {
+    let mut text = format!(
+        "\n{}: {} runs, {} pairs of blocks\n",
+        arm.name, arm.runs, arm.blocks
+    );
+    let mut rows = narrow(&["metric", "change [interval]", "control → arm"]);
+    let means = |metric: &str| {
+        let means = arm.means.get(metric);
+        means.map_or_else(String::new, |(control, experiment)| {
+            format!("{} → {}", number(*control), number(*experiment))
+        })
+    };
+    let ratios = arm.ratios.iter();
+    let ratios = ratios.map(|(metric, interval)| (metric, change(interval)));
+    let others = arm.without_interval.iter();
+    let others = others.map(|(metric, why)| (metric, format!("no interval: {why}")));
+    for (metric, said) in ratios.chain(others) {
+        rows.add_row([metric.clone(), said, means(metric)]);
     }
-    let _ = writeln!(text, "\n{}", report.sentence);
-    if !report.settings.is_empty() {
-        let heading = if report.finding == Finding::Improvement {
-            "The winner's settings:"
-        } else {
-            "The settings of the best candidate, which was not shown to be better:"
+    if !rows.is_empty() {
+        let _ = writeln!(text, "{}", fitted(rows));
+    }
+    for constraint in &arm.constraints {
+        let (verdict, colour) = match constraint.verdict {
+            ConstraintVerdict::Held => ("held", style::Colour::Good),
+            ConstraintVerdict::Broken => ("broken", style::Colour::Bad),
+            ConstraintVerdict::NotDecidable => ("not decidable", style::Colour::Warning),
         };
-        let _ = writeln!(text, "\n{heading}");
-        for setting in &report.settings {
-            let _ = writeln!(text, "  {setting}");
+        let verdict = style::paint(&format!("{verdict:<13}"), colour);
+        let _ = writeln!(text, "  {verdict}  {}", observed(constraint));
+    }
+    // A report of an earlier version has the broken constraints only.
+    if arm.constraints.is_empty() {
+        for violated in &arm.violated {
+            let _ = writeln!(text, "  violated: {violated}");
         }
+    }
+    for guard in &arm.guards {
+        let (verdict, colour) = match guard.verdict {
+            GuardVerdict::Worse => ("worse", style::Colour::Bad),
+            GuardVerdict::NotWorse => ("not worse", style::Colour::Good),
+            GuardVerdict::NotMeasured => ("not measured", style::Colour::Quiet),
+            GuardVerdict::Specified => continue,
+        };
+        let verdict = style::paint(&format!("{verdict:<13}"), colour);
+        let _ = writeln!(
+            text,
+            "  {verdict}  {}: {}",
+            guard.guard.name(),
+            guard_change(guard)
+        );
+    }
+    for fault in &arm.faults {
+        let _ = writeln!(text, "  fault: {fault}");
     }
     text
 }

@@ -1,17 +1,20 @@
 //! `slackline tune`: the experiment from its file to its verified end.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use host::RestoreReport;
+use tuner::TunerError;
 use tuner::experiment;
-use tuner::ledger::Event;
+use tuner::ledger::{Event, Kept, Ledger, PlannedArm};
 use tuner::live::Live;
 use tuner::process::Interrupt;
 use tuner::report::{Finding, Report};
+use tuner::spec::{CheckedSpec, Spec};
 
 use crate::progress::Progress;
-use crate::{Done, message, restore, table};
+use crate::{Done, apply, message, promotions, restore, table};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -20,7 +23,8 @@ pub(crate) struct Arguments {
     /// Write the whole report as JSON to this file; `-` prints it instead of the tables.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Apply the winner, if it is shown to be better and no constraint is violated.
+    /// Apply the winner, if it is shown to be better, every constraint is held and no guard is
+    /// worse.
     #[arg(long)]
     promote: bool,
     /// Seed of the search, instead of the specification's.
@@ -29,6 +33,14 @@ pub(crate) struct Arguments {
     /// Number of evaluations, instead of the specification's.
     #[arg(long, value_name = "N")]
     evaluations: Option<usize>,
+    /// Go on from the report of an interrupted tune of the same experiment; what it has measured is
+    /// not measured again. With `--json FILE` there is one in `FILE.partial` at any time.
+    #[arg(long, value_name = "REPORT", conflicts_with = "only")]
+    resume: Option<PathBuf>,
+    /// Search for nothing: verify this configuration against the control. Parameters that are left
+    /// out have the control's values.
+    #[arg(long, value_name = "'a=1 b=2'")]
+    only: Option<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
@@ -45,6 +57,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         anyhow::ensure!(evaluations > 0, "--evaluations must be above 0");
         spec.spec.budget.evaluations = evaluations;
     }
+    let kept = kept(arguments, &spec)?;
     for remark in table::remarks(&spec) {
         message(&remark);
     }
@@ -52,18 +65,17 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     let mut live = Live::new(&spec, state_dir, interrupt.clone())?;
     let left_over = live.left_over();
     if !left_over.is_empty() {
-        anyhow::bail!(
-            "an earlier run was killed and left this to undo: {}; run `slackline restore` first",
-            left_over.join(", ")
-        );
+        return Err(tuner::TunerError::LeftOver(left_over.join(", ")).into());
     }
     crate::ensure_writable(&[arguments.json.as_deref()])?;
-    let mut progress = Progress::new(&spec);
-    let (mut report, failed) =
-        experiment::run_to_end(&spec, &mut live, &mut |event: &Event<'_>| {
-            progress.show(event)
-        });
-    progress.finish();
+    let mut ledger = TuneLedger {
+        kept: Some(kept),
+        progress: Progress::new(&spec),
+        partial: arguments.json.as_deref().and_then(partial_of),
+        report: experiment::begin(&spec),
+    };
+    let (mut report, failed) = experiment::run_to_end(&spec, &mut live, &mut ledger);
+    ledger.progress.finish();
     if interrupt.signal().is_some() && !spec.target.apply.is_empty() {
         message(&format!(
             "Stopping: the service is told of its own configuration, each apply step for {} s at most.",
@@ -88,6 +100,11 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         &table::results(&report),
         "The whole report",
     );
+    if published.is_ok()
+        && let Some(partial) = &ledger.partial
+    {
+        let _ = std::fs::remove_file(partial);
+    }
     if !is_restored {
         if let Err(error) = published {
             message(&format!("slackline: {error:#}"));
@@ -116,27 +133,134 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
     })
 }
 
-fn promote(
-    spec: &tuner::spec::CheckedSpec,
-    live: &mut Live<'_>,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+/// Shows progress, and keeps what has been measured so far on disk.
+struct TuneLedger {
+    /// What an earlier run has measured, until it is asked for.
+    kept: Option<Kept>,
+    progress: Progress,
+    /// Where the report so far is kept.
+    partial: Option<PathBuf>,
+    report: Report,
+}
+
+impl Ledger for TuneLedger {
+    fn kept(&mut self) -> Result<Kept, TunerError> {
+        let kept = self.kept.take().unwrap_or_default();
+        self.report.evaluations.clone_from(&kept.evaluations);
+        self.progress.resume(&kept);
+        Ok(kept)
+    }
+
+    fn note(&mut self, event: &Event<'_>) -> Result<(), TunerError> {
+        self.progress.show(event);
+        if let Event::Ended(record) = event {
+            self.report.evaluations.push((*record).clone());
+            self.write_partial();
+        }
+        Ok(())
+    }
+}
+
+impl TuneLedger {
+    /// A report that cannot be written now is no reason to end an experiment: its end says so.
+    fn write_partial(&self) {
+        if let Some(partial) = &self.partial
+            && let Ok(json) = serde_json::to_vec_pretty(&self.report)
+        {
+            let _ = host::replace_synced(partial, &json);
+        }
+    }
+}
+
+/// Where the report so far is kept beside the report.
+fn partial_of(json: &Path) -> Option<PathBuf> {
+    let name = json.file_name()?.to_string_lossy();
+    (name != "-").then(|| json.with_file_name(format!("{name}.partial")))
+}
+
+/// What need not be measured, or not searched for.
+fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<Kept> {
+    if let Some(text) = &arguments.only {
+        let configuration = spec.configuration(text);
+        let configuration = configuration.map_err(|error| anyhow::anyhow!("--only: {error}"))?;
+        anyhow::ensure!(
+            configuration != spec.space.default_configuration(),
+            "--only: this is the control's configuration: there is nothing to compare"
+        );
+        // A verification that has a plan needs no search.
+        let plan = PlannedArm {
+            name: "candidate 1".to_owned(),
+            is_candidate: true,
+            configuration,
+            variables: BTreeMap::new(),
+        };
+        return Ok(Kept {
+            plan: Some(vec![plan]),
+            ..Kept::default()
+        });
+    }
+    let Some(path) = &arguments.resume else {
+        return Ok(Kept::default());
+    };
+    let report = apply::read(path)?;
+    let parts = |spec: &Spec| {
+        let parts = (
+            &spec.parameters,
+            &spec.target,
+            &spec.workload,
+            &spec.objective,
+            &spec.constraints,
+            &spec.metrics,
+        );
+        serde_json::to_value(parts).unwrap_or_default()
+    };
+    let is_same = parts(&report.spec) == parts(&spec.spec)
+        && report.control == spec.space.default_configuration();
+    anyhow::ensure!(
+        is_same,
+        "--resume: {} is of another experiment: its parameters, control, target, workload, objective, constraints or metrics differ",
+        path.display()
+    );
+    let mut kept = report.kept();
+    if kept.evaluations.len() < spec.spec.budget.evaluations {
+        // The search goes on, and what it finds is verified anew.
+        kept.plan = None;
+        kept.runs.clear();
+    }
+    message(&format!(
+        "Resumed: {} evaluations and {} verification runs are not measured again.",
+        kept.evaluations.len(),
+        kept.runs.len()
+    ));
+    Ok(kept)
+}
+
+fn promote(spec: &CheckedSpec, live: &mut Live<'_>, report: &mut Report) -> anyhow::Result<()> {
     let winner = report.winner().map(|arm| arm.configuration.clone());
     match winner {
         Some(winner) if report.finding == Finding::Improvement && report.interrupted.is_none() => {
-            let promoted = live.promote(&winner);
-            // After a refusal, what was applied so far is taken back; else there is nothing to take back.
-            live.restore()?;
-            report.promoted = promoted?.done;
+            report.promoted = promotions::put_in_force(live, &winner)?.done;
             if report.promoted.is_empty() && spec.target.start.is_some() {
                 message(
                     "Nothing to promote to: the service was started by Slackline for the experiment only. Put the settings below into your own.",
                 );
-            } else {
-                message(&format!("Promoted: {}", report.promoted.join(", ")));
             }
         }
-        _ => message("Not promoted: an improvement was not shown."),
+        _ => message(&format!("Not promoted: {}.", not_promoted(report.finding))),
     }
     Ok(())
+}
+
+/// Why nothing is promoted.
+fn not_promoted(finding: Finding) -> &'static str {
+    match finding {
+        Finding::Paid => {
+            "the improvement is paid with what the report names; `verification.allow_worse` accepts that"
+        }
+        Finding::Undecided => {
+            "a constraint could not be decided; more `verification.max_runs` may decide it, and `verification.accept_undecided` promotes all the same"
+        }
+        Finding::ConstraintViolated => "a constraint is broken, or a run failed",
+        _ => "an improvement was not shown",
+    }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use bayes_opt::Configuration;
 
 use crate::bench::{Arm, Bench};
-use crate::error::{Fault, TunerError};
+use crate::error::{Crash, CrashKind, Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
 use crate::experiment::BY_USER;
 use crate::ledger::{Event, Ledger, VerificationRun};
@@ -46,6 +46,9 @@ pub struct Measured {
     pub measurement: Option<Measurement>,
     /// Why it `failed`, where it did.
     pub failure: Option<Failure>,
+    /// How the service failed, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crash: Option<Crash>,
     /// The blocks, even of one that ended badly.
     pub blocks: Vec<Block>,
     /// How long it took.
@@ -72,6 +75,7 @@ impl Measured {
             reason: Some(reason),
             measurement: None,
             failure: Some(Failure::Harness),
+            crash: None,
             blocks: Vec::new(),
             duration_s: 0.0,
             own_cpu_s: 0.0,
@@ -91,6 +95,7 @@ impl Measured {
             reason: self.reason,
             measurement: self.measurement,
             failure: self.failure,
+            crash: self.crash,
             blocks: self.blocks,
             duration_s: self.duration_s,
             own_cpu_s: self.own_cpu_s,
@@ -149,6 +154,7 @@ pub fn measure(
         reason: None,
         measurement: None,
         failure: None,
+        crash: None,
         blocks,
         duration_s: bench.elapsed_s() - start_s,
         own_cpu_s: bench.own_cpu_s() - own_cpu_start_s,
@@ -169,7 +175,13 @@ pub fn measure(
                 result.output = output.as_deref().map(http_client::redact);
             }
             match fault {
-                Fault::Configuration(_) => result.outcome = Outcome::Crashed,
+                Fault::Configuration(crash) => {
+                    result.outcome = match crash.kind {
+                        CrashKind::TooSlow => Outcome::Aborted,
+                        _ => Outcome::Crashed,
+                    };
+                    result.crash = Some(crash);
+                }
                 Fault::Harness(_) => result.failure = Some(Failure::Harness),
                 Fault::Unmeasured(_) => result.failure = Some(Failure::Unmeasured),
                 Fault::Interrupted(stop) => {

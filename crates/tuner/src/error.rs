@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::process::Stop;
 
 /// Something is wrong with a specification; nothing was changed.
@@ -91,6 +94,17 @@ pub enum TunerError {
     /// What was measured could not be kept where it is to be kept.
     #[error("what was measured could not be kept: {0}")]
     Ledger(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// There is no such promotion.
+    #[error("there is no promotion {number}; there {}", known_promotions(known))]
+    NoPromotion {
+        /// Its number.
+        number: usize,
+        /// Those that there are.
+        known: Vec<usize>,
+    },
+    /// An earlier run left something to undo.
+    #[error("an earlier run was killed and left this to undo: {0}; run `slackline restore` first")]
+    LeftOver(String),
     /// A file of the experiment's own could not be read or written.
     #[error("{path}: {source}")]
     File {
@@ -101,12 +115,20 @@ pub enum TunerError {
     },
 }
 
+fn known_promotions(known: &[usize]) -> String {
+    let numbers: Vec<String> = known.iter().map(ToString::to_string).collect();
+    match numbers.as_slice() {
+        [] => "is none".to_owned(),
+        numbers => format!("are {}", numbers.join(", ")),
+    }
+}
+
 /// Why an evaluation ended without a result: each outcome has an owner.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The configuration's fault: it did not come up, was refused, or died under load.
     #[error("{0}")]
-    Configuration(String),
+    Configuration(Crash),
     /// The harness's fault: the control, the workload or a metric failed.
     #[error("{0}")]
     Harness(String),
@@ -116,4 +138,67 @@ pub enum Fault {
     /// A signal or the user asked to stop.
     #[error("stopped by {0}")]
     Interrupted(Stop),
+}
+
+/// How the service failed under a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
+#[error("{message}")]
+pub struct Crash {
+    /// In what way.
+    pub kind: CrashKind,
+    /// With which status it ended, if it did: negative for a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<i32>,
+    /// The same in words.
+    pub message: String,
+    /// The end of its own output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+}
+
+/// The ways in which a service fails under a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CrashKind {
+    /// The service or the kernel refused the configuration.
+    Refused,
+    /// The service ended by itself before it was ready.
+    EndedAtStart,
+    /// The service was not ready in time.
+    NotReady,
+    /// The service ended by itself under load.
+    EndedUnderLoad,
+    /// Its blocks took several times as long as the control's.
+    TooSlow,
+}
+
+impl Crash {
+    /// A refusal in words.
+    #[must_use]
+    pub fn refused(message: String) -> Self {
+        Self {
+            kind: CrashKind::Refused,
+            status: None,
+            message,
+            output: None,
+        }
+    }
+
+    /// Whether both have one reason, as far as that can be known.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.status == other.status
+    }
+}
+
+impl From<String> for Crash {
+    fn from(message: String) -> Self {
+        Self::refused(message)
+    }
+}
+
+impl From<&str> for Crash {
+    fn from(message: &str) -> Self {
+        Self::refused(message.to_owned())
+    }
 }

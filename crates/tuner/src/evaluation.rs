@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bayes_opt::Measured;
 use latency_stats::{Pair, SequentialTest, Verdict};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Fault;
@@ -14,7 +15,7 @@ use crate::spec::{
 };
 
 /// A slice of time in which experiment and control were compared.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Block {
     /// Seconds from the start of the experiment.
     pub start_s: f64,
@@ -27,7 +28,7 @@ pub struct Block {
 }
 
 /// The order of the two sides of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
     /// The control, then the experiment.
@@ -39,7 +40,7 @@ pub enum Order {
 }
 
 /// How an evaluation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Measured to its end, every constraint held.
@@ -70,14 +71,21 @@ impl std::fmt::Display for Outcome {
 }
 
 /// What an evaluation measured.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
-    /// The objective, always to be minimised: the logarithm of the ratio to the control, or the
-    /// value itself (negated when maximising) for an absolute objective.
+    /// What the search minimises. It is a natural logarithm: that of the objective's ratio to the
+    /// control, negated when maximising. Of an absolute objective it is the value itself, negated
+    /// when maximising.
     pub score: f64,
     /// The variance of that mean.
     pub score_variance: f64,
-    /// By how much each constraint is exceeded, on average over the blocks; holds at 0 or below.
+    /// The objective's ratio to the control, no logarithm: 0.9 is 10 % less. `None` of an absolute
+    /// objective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// By how much each constraint is exceeded, on average over the blocks; holds at 0 or below. Of
+    /// a constraint that compares with the control it is the natural logarithm of the ratio to its
+    /// limit, else a share of the limit.
     pub excess: BTreeMap<String, f64>,
     /// The variances of these means.
     pub excess_variance: BTreeMap<String, f64>,
@@ -213,8 +221,10 @@ impl Evaluation {
     /// good as the incumbent is aborted with probability `abort_alpha` at the most.
     pub fn new(rules: Rules, incumbent: Option<f64>) -> Self {
         let early = &rules.evaluation;
-        let test =
-            |limit: f64| SequentialTest::new(limit, early.abort_alpha, early.abort_min_blocks);
+        let test = |limit: f64| {
+            let (alpha, least) = (early.abort_alpha, early.abort_min_blocks);
+            SequentialTest::new(limit, alpha, least, early.blocks)
+        };
         // The test looks at blocks one by one; a mean plus a share of their spread has no value for one block.
         let is_testable = early.early_abort && rules.objective.std_weight == 0.0;
         let worse = incumbent.filter(|_| is_testable).map(test);
@@ -296,6 +306,8 @@ impl Evaluation {
         let mut measurement = Measurement {
             score,
             score_variance,
+            ratio: (self.rules.objective.scale == ObjectiveScale::Ratio)
+                .then(|| (self.rules.objective.goal.sign() * score).exp()),
             excess: BTreeMap::new(),
             excess_variance: BTreeMap::new(),
         };

@@ -8,6 +8,7 @@ use bayes_opt::{Configuration, Observation, Optimizer};
 
 use crate::assignment::{self, Assignment, Purpose};
 use crate::bench::{Arm, Bench};
+use crate::crash_region::CrashRegion;
 use crate::error::TunerError;
 use crate::evaluation::{Measurement, Outcome};
 use crate::ledger::{Drift, Event, Kept, Ledger, PlannedArm, weight};
@@ -18,6 +19,9 @@ use crate::verification;
 /// So many evaluations may fail in a row before the experiment gives up: a control that cannot be
 /// measured three times running will not be measured the fourth time.
 const FAILURES_IN_A_ROW: usize = 3;
+
+/// How many configurations that are sure to crash are passed over for one that is not.
+const SURE_CRASHES_MAX: usize = 8;
 
 /// Why an evaluation was killed that its user had enough of.
 pub const BY_USER: &str = "by its user";
@@ -141,6 +145,8 @@ pub struct Search {
     unmeasured: Vec<Configuration>,
     /// What has drifted since earlier evaluations.
     drifts: Vec<Drift>,
+    /// Where configurations are sure to crash.
+    crash_region: CrashRegion,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -188,6 +194,7 @@ impl Search {
                 outcome: Measurement {
                     score: 0.0,
                     score_variance: 0.0,
+                    ratio: None,
                     excess: known_excess(spec),
                     excess_variance: known_excess(spec)
                         .into_keys()
@@ -198,6 +205,9 @@ impl Search {
                 weight: 1.0,
             })?;
         }
+        // It is measured beside every other one.
+        let mut crash_region = CrashRegion::default();
+        crash_region.survived(&spec.space.default_configuration());
         Ok(Self {
             optimizer,
             records: Vec::new(),
@@ -205,6 +215,7 @@ impl Search {
             again: Vec::new(),
             unmeasured: Vec::new(),
             drifts: Vec::new(),
+            crash_region,
         })
     }
 
@@ -338,7 +349,34 @@ impl Search {
         if self.records.is_empty() && spec.objective.scale == ObjectiveScale::Absolute {
             return Ok(Some(spec.space.default_configuration()));
         }
-        Ok(self.optimizer.ask(1)?.pop())
+        self.ask(spec)
+    }
+
+    /// What the optimiser asks for, but for what is sure to crash: the optimiser is told that of
+    /// it, with half the weight of a crash that was seen.
+    fn ask(&mut self, spec: &CheckedSpec) -> Result<Option<Configuration>, TunerError> {
+        let mut asked = self.optimizer.ask(1)?.pop();
+        for _ in 0..SURE_CRASHES_MAX {
+            let Some(configuration) = &asked else {
+                return Ok(None);
+            };
+            let repeated = self.crash_region.repeats(&spec.space, configuration);
+            if repeated.is_none() {
+                return Ok(asked);
+            }
+            self.optimizer.tell(Observation {
+                configuration: configuration.clone(),
+                outcome: bayes_opt::Outcome::Crashed,
+                weight: 0.5,
+            })?;
+            asked = match self.optimizer.ask(1) {
+                Ok(mut next) => next.pop(),
+                // Nothing else is left.
+                Err(bayes_opt::Error::Exhausted) => return Ok(asked),
+                Err(error) => return Err(error.into()),
+            };
+        }
+        Ok(asked)
     }
 
     /// Measures one configuration; with the signal that came meanwhile.
@@ -378,14 +416,24 @@ impl Search {
             None => self.in_a_row.values_mut().for_each(|it| it.failures = 0),
         }
         match record.outcome {
+            Outcome::Aborted if record.measurement.is_none() => {
+                self.in_a_row.clear();
+                self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?;
+            }
             Outcome::Completed | Outcome::Violated | Outcome::Aborted => {
                 self.in_a_row.clear();
+                self.crash_region.survived(configuration);
                 if let Some(measurement) = &record.measurement {
                     let weight = weight(&self.drifts, record.number, measurement.score_variance);
                     self.tell(configuration, measurement.observed(), weight)?;
                 }
             }
-            Outcome::Crashed => self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?,
+            Outcome::Crashed => {
+                if let Some(crash) = &record.crash {
+                    self.crash_region.crashed(crash, configuration);
+                }
+                self.tell(configuration, bayes_opt::Outcome::Crashed, 1.0)?;
+            }
             // Its user does not want it: it is not asked again.
             Outcome::Killed => self.optimizer.hold(configuration)?,
             Outcome::Failed => match record.failure {
@@ -524,6 +572,7 @@ search = { strategy = "random" }
             let measurement = Measurement {
                 score: 0.0,
                 score_variance: 1e-4,
+                ratio: None,
                 excess: BTreeMap::new(),
                 excess_variance: BTreeMap::new(),
             };
@@ -534,6 +583,7 @@ search = { strategy = "random" }
                 reason: failure.map(|_| "no load".into()),
                 measurement: failure.is_none().then_some(measurement),
                 failure,
+                crash: None,
                 blocks: Vec::new(),
                 duration_s: 1.0,
                 own_cpu_s: 0.0,

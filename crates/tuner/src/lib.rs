@@ -13,29 +13,36 @@
 
 pub mod assignment;
 pub mod bench;
+pub mod conclusion;
 pub mod continuous;
 mod control_files;
+mod crash_region;
+mod daemon;
 pub mod error;
 pub mod evaluation;
+pub mod exchange;
 pub mod experiment;
 mod http;
 pub mod ledger;
 pub mod live;
+mod load_loop;
 pub mod metrics;
 pub mod parse;
 pub mod process;
+pub mod promotions;
 pub mod protocol;
 mod quota;
 pub mod reapply;
 pub mod report;
 mod sampler;
 mod scratch;
+pub mod sentence;
 pub mod simulation;
 pub mod spec;
 mod target;
 pub mod tell;
 pub mod template;
 pub mod undo;
-mod verification;
+pub mod verification;
 
-pub use error::{Fault, SpecError, TunerError};
+pub use error::{Crash, CrashKind, Fault, SpecError, TunerError};

@@ -44,6 +44,10 @@ pub struct Live<'a> {
     /// What was last written to each knob, or found there.
     in_force: BTreeMap<Knob, String>,
     state_dir: PathBuf,
+    /// How long the control's last load took in this evaluation.
+    control_took: Option<Duration>,
+    /// The service was started once.
+    has_started: bool,
     /// A refusal that no further attempt will change.
     fatal: Option<HostError>,
     /// What is in force between evaluations instead of the control's configuration: it was promoted earlier.
@@ -84,6 +88,8 @@ impl<'a> Live<'a> {
             applied: None,
             in_force: BTreeMap::new(),
             state_dir: state_dir.to_owned(),
+            control_took: None,
+            has_started: false,
             fatal: None,
             home: None,
             output: None,
@@ -181,6 +187,7 @@ impl<'a> Live<'a> {
             sampler: Sampler::default(),
             knobs,
         });
+        let is_first = !std::mem::replace(&mut self.has_started, true);
         let Some(active) = sides.last_mut() else {
             return Ok(());
         };
@@ -193,9 +200,13 @@ impl<'a> Live<'a> {
                 .make_group(&quota, &self.roots, &mut self.journal)
                 .map_err(|error| self.refused(error, side))?;
         }
-        active
-            .instance
-            .start(self.spec, &self.roots, &mut self.journal, &self.interrupt)?;
+        active.instance.start(
+            self.spec,
+            &self.roots,
+            &mut self.journal,
+            &self.interrupt,
+            is_first,
+        )?;
         if let Some(pid) = active.instance.pid() {
             knobs::put_of_instance(&knobs, pid, &self.roots)
                 .map_err(|error| side.fault(error.to_string()))?;
@@ -285,7 +296,7 @@ impl<'a> Live<'a> {
     fn check_alive(&mut self) -> Result<(), Fault> {
         for side in self.sides.iter_mut().flatten() {
             let of = side.instance.side;
-            side.instance.alive().map_err(|message| of.fault(message))?;
+            side.instance.alive().map_err(|crash| of.fault(crash))?;
         }
         Ok(())
     }
@@ -298,6 +309,13 @@ impl<'a> Live<'a> {
         let mut counters = sides[side.index()].sampler.read(&self.roots)?;
         counters.extend(self.external(side, true)?);
         Ok(counters)
+    }
+
+    /// The memory of a side's processes, where they are known.
+    fn memory(&self, side: Side) -> Option<(String, f64)> {
+        let sides = self.sides.as_ref()?;
+        let bytes = sides[side.index()].sampler.memory_bytes(&self.roots)?;
+        Some(("memory_bytes".to_owned(), bytes as f64))
     }
 
     /// External metrics that are values, not counters.
@@ -411,6 +429,7 @@ impl Live<'_> {
     }
 
     fn begin_evaluation(&mut self, arm: &Arm) -> Result<(), Fault> {
+        self.control_took = None;
         let mut sides = Vec::new();
         let started = Side::BOTH
             .into_iter()

@@ -7,14 +7,16 @@ use crate::spec::{Spec, TargetSpec, WorkloadSpec};
 /// The metrics of one side of one block, by name.
 pub type SideMetrics = BTreeMap<String, f64>;
 
-/// What a target whose processes are known gives: CPU time and context switches. (They are known where Slackline starts it,
-/// or where `target.observe` names it.)
-pub const PROCESS: [&str; 5] = [
+/// What a target whose processes are known gives: CPU time, context switches, and the memory at the
+/// end of the block. (They are known where Slackline starts it, or where `target.observe` names
+/// it.)
+pub const PROCESS: [&str; 6] = [
     "cpu_s",
     "cpu_user_s",
     "cpu_system_s",
     "context_switches",
     "involuntary_switches",
+    "memory_bytes",
 ];
 /// What a target in a known cgroup gives besides: `target.quota` makes one, `target.observe` may name one.
 pub const CGROUP: [&str; 3] = ["periods", "throttled_periods", "throttled_s"];

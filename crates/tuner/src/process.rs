@@ -27,6 +27,10 @@ const TAIL_BYTES: u64 = 4096;
 /// How much of the end of a failed service's log is kept.
 const KEPT_LINES: usize = 200;
 const KEPT_BYTES: u64 = 64 << 10;
+/// How many lines of the beginning and of the end of a log a message shows, and of the end a report.
+const HEAD_LINES: usize = 3;
+const TAIL_LINES: usize = 5;
+const OUTPUT_LINES: usize = 20;
 
 /// Marks, in its environment, every process that ends with its run: the value is the instance's directory. So what a
 /// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
@@ -199,6 +203,17 @@ impl Launch {
             }
             (out, err) => err.or(out),
         }
+    }
+
+    /// The end of what it printed, line by line, for reports; standard error first.
+    pub(crate) fn end_of_output(&self) -> Option<String> {
+        let of = |stream: &&str| last_lines(&self.log_file(stream), OUTPUT_LINES);
+        let streams: Vec<String> = ["err", "out"]
+            .iter()
+            .filter_map(of)
+            .map(|lines| lines.join("\n"))
+            .collect();
+        (!streams.is_empty()).then(|| streams.join("\n"))
     }
 
     /// The directory of the instance for which it runs.
@@ -492,6 +507,100 @@ pub fn orphans(scratch_root: &Path) -> Vec<u32> {
         .collect()
 }
 
+/// While it lives, processes whose parent ends are left to this process, and not to the first
+/// process of the system (prctl(2), `PR_SET_CHILD_SUBREAPER`): so a service that goes into the
+/// background is found, whatever it did to its session and its environment.
+pub(crate) struct Adopting;
+
+impl Adopting {
+    pub(crate) fn begin() -> Self {
+        // Where the kernel refuses, such a service is not found.
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        Self
+    }
+}
+
+impl Drop for Adopting {
+    fn drop(&mut self) {
+        let _ = rustix::process::set_child_subreaper(None);
+        reap_left();
+    }
+}
+
+/// A process whose parent ended and left it to this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    pub(crate) pid: u32,
+    /// Its name.
+    pub(crate) name: String,
+    is_zombie: bool,
+}
+
+/// What was started for the instance in `dir` and left to this process. A process that has
+/// overwritten its environment, as nginx does, has no variable at all; children of this process
+/// that belong to something else have some.
+pub(crate) fn left_to_us(dir: &Path) -> Vec<Left> {
+    let mark = format!("{INSTANCE}={}", dir.display()).into_bytes();
+    let is_of = |left: &Left| {
+        let environment = std::fs::read(format!("/proc/{}/environ", left.pid)).unwrap_or_default();
+        let mut variables = environment.split(|byte| *byte == 0);
+        !environment.contains(&b'=') || variables.any(|variable| variable == mark)
+    };
+    let mut left = all_left();
+    left.retain(|left| !left.is_zombie && is_of(left));
+    left
+}
+
+/// Ends such processes and all that they started.
+pub(crate) fn end_left(left: &[Left]) {
+    let roots = Roots::default();
+    end_all(|| {
+        let running = left.iter().filter(|left| runs(left.pid));
+        let families = running.flat_map(|left| host::family(&roots, left.pid));
+        families.map(|(pid, _)| pid).collect()
+    });
+    reap_left();
+}
+
+/// Waits for those that have ended: nobody else will.
+fn reap_left() {
+    for left in all_left().into_iter().filter(|left| left.is_zombie) {
+        let pid = i32::try_from(left.pid).ok().and_then(Pid::from_raw);
+        let _ = rustix::process::waitpid(pid, rustix::process::WaitOptions::NOHANG);
+    }
+}
+
+/// Children of this process that it did not start itself. Those that it did lead a process group in
+/// its own session ([`Launch::spawn`]) or are in its own group.
+fn all_left() -> Vec<Left> {
+    let own = rustix::process::getpid();
+    let own_pid = own.as_raw_nonzero().get().unsigned_abs();
+    let own_group = rustix::process::getpgrp()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs();
+    let own_session =
+        rustix::process::getsid(None).map_or(0, |it| it.as_raw_nonzero().get().unsigned_abs());
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| {
+        // proc_pid_stat(5): the name in parentheses, then state, parent, process group, session.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        let state = fields.next()?;
+        let mut number = || fields.next()?.parse::<u32>().ok();
+        let (parent, group, session) = (number()?, number()?, number()?);
+        let is_started = group == own_group || (group == pid && session == own_session);
+        (parent == own_pid && !is_started).then(|| Left {
+            pid,
+            name: name.to_owned(),
+            is_zombie: state == "Z",
+        })
+    })
+    .collect()
+}
+
 /// What a run left in the control groups that it made for its instances, `slackline-PID/…`: also processes that have
 /// overwritten their environment. The caller holds the host's lock.
 #[must_use]
@@ -569,30 +678,35 @@ fn end_of_file(path: &Path) -> Option<String> {
     (!text.trim().is_empty()).then_some(text)
 }
 
-/// How many lines of the beginning and of the end of a log a message shows.
-const HEAD_LINES: usize = 3;
-const TAIL_LINES: usize = 5;
+/// The last lines of a log that are not empty.
+fn last_lines(path: &Path, count: usize) -> Option<Vec<String>> {
+    let (text, _) = read_end(path, TAIL_BYTES)?;
+    let mut lines: Vec<String> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .map(str::to_owned)
+        .collect();
+    let tail = lines.split_off(lines.len().saturating_sub(count));
+    (!tail.is_empty()).then_some(tail)
+}
 
 /// The first and the last lines of a log: a tool often says first what it was asked for, and last
 /// why it gave up.
 fn extract(path: &Path) -> Option<String> {
-    use std::io::{Read as _, Seek as _};
-    let mut file = File::open(path).ok()?;
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
     let length_bytes = file.metadata().ok()?.len();
-    let mut part = |from_bytes: u64| {
-        let mut bytes = Vec::new();
-        file.seek(std::io::SeekFrom::Start(from_bytes)).ok()?;
-        (&file).take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let lines = text.lines().filter(|line| !line.trim().is_empty());
-        Some(lines.map(str::to_owned).collect::<Vec<_>>())
-    };
-    let first = part(0)?;
+    file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let first: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
     if length_bytes <= TAIL_BYTES && first.len() <= HEAD_LINES + TAIL_LINES {
         return (!first.is_empty()).then(|| first.join(" | "));
     }
-    let last = part(length_bytes.saturating_sub(TAIL_BYTES))?;
-    let last = &last[last.len().saturating_sub(TAIL_LINES)..];
+    let last = last_lines(path, TAIL_LINES)?;
     let first = &first[..first.len().min(HEAD_LINES)];
     Some(format!("{} | … | {}", first.join(" | "), last.join(" | ")))
 }

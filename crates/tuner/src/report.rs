@@ -5,17 +5,23 @@ use std::path::PathBuf;
 
 use bayes_opt::Configuration;
 use latency_stats::Interval;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::conclusion::{ConstraintResult, GuardResult, GuardVerdict};
+use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
-use crate::spec::{Goal, ObjectiveScale, ObjectiveSpec, Spec};
+use crate::ledger::PlannedArm;
+use crate::sentence;
+use crate::spec::{ObjectiveScale, ObjectiveSpec, Scalar, Spec};
 
 /// The report of an experiment, as `--json` writes it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// Name of the experiment.
     pub name: String,
     /// When it began, in UTC.
+    #[schemars(with = "String")]
     pub started: jiff::Timestamp,
     /// How long it took.
     pub duration_s: f64,
@@ -24,6 +30,7 @@ pub struct Report {
     /// Version of Slackline.
     pub version: String,
     /// The machine.
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub machine: host::Machine,
     /// The specification.
     pub spec: Spec,
@@ -33,6 +40,7 @@ pub struct Report {
     /// Parameters that this host does not have.
     pub skipped: Vec<String>,
     /// The control's configuration.
+    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub control: Configuration,
     /// Every evaluation, in order.
     pub evaluations: Vec<EvaluationRecord>,
@@ -62,11 +70,12 @@ pub struct Report {
 }
 
 /// One evaluation.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EvaluationRecord {
     /// From 1.
     pub number: usize,
     /// The configuration.
+    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// How it ended.
     pub outcome: Outcome,
@@ -77,6 +86,9 @@ pub struct EvaluationRecord {
     /// Why it `failed`, where it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// How the service failed, where it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crash: Option<Crash>,
     /// The blocks.
     pub blocks: Vec<Block>,
     /// How long it took.
@@ -91,8 +103,16 @@ pub struct EvaluationRecord {
     pub output: Option<String>,
 }
 
+impl EvaluationRecord {
+    /// It ended by itself, and not by a signal to the whole experiment.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.outcome != Outcome::Killed
+    }
+}
+
 /// Why an evaluation says nothing about its configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Failure {
     /// The control, the workload or a metric failed.
@@ -103,19 +123,41 @@ pub enum Failure {
     Lost,
 }
 
+/// An interval, as reports have it.
+#[derive(JsonSchema)]
+#[schemars(rename = "Interval")]
+#[expect(dead_code, reason = "only its schema is used")]
+pub(crate) struct IntervalSchema {
+    /// Lower end.
+    low: f64,
+    /// The estimate itself.
+    estimate: f64,
+    /// Upper end.
+    high: f64,
+    /// Two-sided confidence, such as 0.95.
+    confidence: f64,
+}
+
+/// The JSON Schema of a report. Fields that a version does not know may be there.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Report).to_value()
+}
+
 /// The model's recommendation.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recommended {
     /// The configuration.
+    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
-    /// Posterior mean of the score.
+    /// Posterior mean of the score: see `score` of a measurement.
     pub mean: f64,
     /// Its standard deviation.
     pub sd: f64,
 }
 
 /// One arm of the verification.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ArmResult {
     /// `candidate 1`, or the name in the specification.
     pub name: String,
@@ -123,15 +165,27 @@ pub struct ArmResult {
     #[serde(default)]
     pub is_candidate: bool,
     /// Its configuration.
+    #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
     /// The objective's ratio to the control, and of every reported metric.
+    #[schemars(with = "BTreeMap<String, IntervalSchema>")]
     pub ratios: BTreeMap<String, Interval>,
     /// Metrics whose ratio has no interval, with the reason.
     pub without_interval: BTreeMap<String, String>,
     /// Mean on the control, mean on this arm.
     pub means: BTreeMap<String, (f64, f64)>,
-    /// Constraints that did not hold, on average over all blocks.
+    /// Constraints that are shown to be broken.
     pub violated: Vec<String>,
+    /// Each constraint, with its interval.
+    #[serde(default)]
+    pub constraints: Vec<ConstraintResult>,
+    /// What was compared without being asked for.
+    #[serde(default)]
+    pub guards: Vec<GuardResult>,
+    /// By metric: the ratio to the control, above 1, that would have been shown in four
+    /// verifications of five. What is not shown may still be as large.
+    #[serde(default)]
+    pub detectable: BTreeMap<String, f64>,
     /// Runs that gave no result, with the reason.
     pub faults: Vec<String>,
     /// Runs that gave one.
@@ -143,36 +197,24 @@ pub struct ArmResult {
 }
 
 /// What an experiment has shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finding {
-    /// The winner's interval excludes no difference on the good side, and every constraint holds.
+    /// The winner's interval excludes no difference on the good side, every constraint is held, and
+    /// no guard is shown worse.
     Improvement,
+    /// As an improvement, but a guard is shown worse that the specification does not give up.
+    Paid,
+    /// The winner is better, but whether every constraint is held could not be decided.
+    Undecided,
     /// The interval includes no difference, or nothing looked better than the control.
     NoDifference,
     /// The winner is shown to be worse than the control.
     Worse,
-    /// The winner is better, but a constraint does not hold, or a run crashed.
+    /// The winner is better, but a constraint is broken, or a run crashed.
     ConstraintViolated,
     /// It ended before anything could be shown.
     Unfinished,
-}
-
-/// Judges the winner's interval. `interval` is of the ratio to the control.
-pub(crate) fn judge(interval: Option<&Interval>, goal: Goal, arm_is_sound: bool) -> Finding {
-    let Some(interval) = interval else {
-        return Finding::Unfinished;
-    };
-    let (better, worse) = match goal {
-        Goal::Minimise => (interval.high < 1.0, interval.low > 1.0),
-        Goal::Maximise => (interval.low > 1.0, interval.high < 1.0),
-    };
-    match (better, worse, arm_is_sound) {
-        (true, _, true) => Finding::Improvement,
-        (true, _, false) => Finding::ConstraintViolated,
-        (_, true, _) => Finding::Worse,
-        _ => Finding::NoDifference,
-    }
 }
 
 /// "−8.1 % [−9.0, −7.2]": a ratio and its interval as a change.
@@ -222,6 +264,42 @@ pub fn difference(configuration: &Configuration, control: &Configuration) -> Str
     }
 }
 
+impl Finding {
+    /// The objective is shown to be better, and nothing that the specification forbids is shown.
+    #[must_use]
+    pub fn is_better(self) -> bool {
+        matches!(self, Self::Improvement | Self::Paid | Self::Undecided)
+    }
+}
+
+impl ArmResult {
+    /// An arm of which nothing is known yet.
+    pub(crate) fn of(planned: &PlannedArm) -> Self {
+        Self {
+            name: planned.name.clone(),
+            is_candidate: planned.is_candidate,
+            configuration: planned.configuration.clone(),
+            ratios: BTreeMap::new(),
+            without_interval: BTreeMap::new(),
+            means: BTreeMap::new(),
+            violated: Vec::new(),
+            constraints: Vec::new(),
+            guards: Vec::new(),
+            detectable: BTreeMap::new(),
+            faults: Vec::new(),
+            runs: 0,
+            blocks: 0,
+            runs_blocks: Vec::new(),
+        }
+    }
+
+    /// The guards that are shown worse although the specification does not give them up.
+    pub fn paid(&self) -> impl Iterator<Item = &GuardResult> {
+        let guards = self.guards.iter();
+        guards.filter(|it| it.verdict == GuardVerdict::Worse && !it.is_allowed)
+    }
+}
+
 impl Report {
     /// The best of the verified candidates.
     pub fn winner(&self) -> Option<&ArmResult> {
@@ -230,67 +308,7 @@ impl Report {
 
     /// The sentence that goes with the finding.
     pub(crate) fn say(&self, metric: &str) -> String {
-        if let Some(error) = &self.error {
-            return format!(
-                "Ended after {} evaluations: {error}; nothing is claimed.",
-                self.evaluations.len()
-            );
-        }
-        if self.paused {
-            return format!("Paused after {} evaluations.", self.evaluations.len());
-        }
-        let Some(winner) = self.winner() else {
-            return match (self.interrupted, self.finding) {
-                (Some(signal), _) => format!(
-                    "Stopped by signal {signal} after {} evaluations: nothing was verified, nothing is claimed.",
-                    self.evaluations.len()
-                ),
-                (None, Finding::NoDifference) => {
-                    "No configuration looked better than the control: no difference shown.".into()
-                }
-                (None, _) => {
-                    let nothing = "No evaluation gave a result: nothing can be said.";
-                    let mut reasons = self.evaluations.iter().rev();
-                    match reasons.find_map(|record| record.reason.as_deref()) {
-                        Some(reason) => format!("{nothing} The last one that failed: {reason}"),
-                        None => nothing.into(),
-                    }
-                }
-            };
-        };
-        let Some(interval) = winner.ratios.get(metric) else {
-            let why = winner
-                .faults
-                .first()
-                .or_else(|| winner.without_interval.get(metric))
-                .map_or("it was stopped early", String::as_str);
-            return format!("The winner could not be verified ({why}): nothing is claimed.");
-        };
-        let evidence = format!(
-            "{} of {metric} against the control ({} % confidence, {} fresh runs, {} pairs of blocks)",
-            change(interval),
-            (interval.confidence * 1e4).round() / 100.0,
-            winner.runs,
-            winner.blocks
-        );
-        match self.finding {
-            Finding::Improvement => format!("Shown: {evidence}; every constraint held on average."),
-            Finding::NoDifference => format!("No difference shown: {evidence}."),
-            Finding::Worse => format!("The winner is worse than the control: {evidence}."),
-            Finding::ConstraintViolated => {
-                let what: Vec<&str> = winner
-                    .violated
-                    .iter()
-                    .chain(&winner.faults)
-                    .map(String::as_str)
-                    .collect();
-                format!(
-                    "Better, but not acceptable ({}): {evidence}.",
-                    what.join("; ")
-                )
-            }
-            Finding::Unfinished => format!("Unfinished: {evidence}."),
-        }
+        sentence::of(self, metric)
     }
 
     /// Lets what `earlier`, the report of the sitting before, has verified stand where this one verified nothing to its end.

@@ -59,6 +59,11 @@ impl Sampler {
         }
     }
 
+    /// Memory of the processes at the last reading, in bytes.
+    pub(crate) fn memory_bytes(&self, roots: &Roots) -> Option<u64> {
+        self.processes.as_ref()?.memory_bytes(roots)
+    }
+
     /// The counters as they are now.
     pub(crate) fn read(&mut self, roots: &Roots) -> Result<SideMetrics, Fault> {
         let harness = |error: host::HostError| Fault::Harness(error.to_string());

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::bench::{Arm, Bench};
-use crate::error::{Fault, TunerError};
+use crate::error::{Crash, CrashKind, Fault, TunerError};
 use crate::evaluation::{Block, Order};
 use crate::metrics::SideMetrics;
 use crate::process::Stop;
@@ -26,6 +26,8 @@ pub struct Truth {
     pub requests_per_s: f64,
     /// Share of the scheduling periods in which the quota runs out, from 0 to 1.
     pub throttled_share: f64,
+    /// Memory of the service.
+    pub memory_bytes: f64,
     /// The service does not survive this configuration.
     pub crashes: bool,
 }
@@ -37,6 +39,7 @@ impl Default for Truth {
             latency_p99_us: 2000.0,
             requests_per_s: 5000.0,
             throttled_share: 0.0,
+            memory_bytes: 1e8,
             crashes: false,
         }
     }
@@ -210,6 +213,7 @@ impl<F: Fn(&Configuration) -> Truth> SimulatedService<F> {
             ("periods", periods),
             ("throttled_periods", throttled_periods),
             ("throttled_s", throttled_periods * PERIOD_S / 2.0),
+            ("memory_bytes", truth.memory_bytes),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into()
@@ -227,7 +231,12 @@ impl<F: Fn(&Configuration) -> Truth> Bench for SimulatedService<F> {
             return Err(Fault::Harness("the control did not come up".into()));
         }
         if (self.truth)(&self.experiment).crashes {
-            return Err(Fault::Configuration("ended with status 1".into()));
+            return Err(Fault::Configuration(Crash {
+                kind: CrashKind::EndedAtStart,
+                status: Some(1),
+                message: "ended with status 1".into(),
+                output: None,
+            }));
         }
         Ok(())
     }
@@ -313,5 +322,6 @@ pub fn pooled_service(configuration: &Configuration) -> Truth {
         requests_per_s: 6000.0 * (-off).exp(),
         throttled_share: ((threads - 24.0) / 16.0).clamp(0.0, 1.0),
         crashes: buffer_kib > 400.0,
+        ..Truth::default()
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use host::{CpuQuota, HostError, Journal, Roots};
 use http_client::Url;
 
 use crate::bench::Arm;
-use crate::error::Fault;
+use crate::daemon;
+use crate::error::{Crash, CrashKind, Fault};
 use crate::process::{self, Interrupt, Launch, RunError};
 use crate::reapply::{Reapply, Step};
 use crate::spec::{ApplySpec, CheckedSpec, FileSpec, ReadySpec, TextOrFile};
@@ -21,6 +23,9 @@ use crate::template::{self, Variables};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often readiness is probed.
 const READY_POLL: Duration = Duration::from_millis(50);
+/// How long a service that is ready may take to go into the background, the first time that it is
+/// started.
+const BACKGROUND_WAIT: Duration = Duration::from_millis(200);
 /// No `apply` or `prepare` command may take longer.
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -49,10 +54,11 @@ impl Side {
     }
 
     /// Whose fault a refusal is: the experiment's configuration, or, on the control, the harness.
-    pub(crate) fn fault(self, message: String) -> Fault {
+    pub(crate) fn fault(self, crash: impl Into<Crash>) -> Fault {
+        let crash = crash.into();
         match self {
-            Self::Control => Fault::Harness(format!("control: {message}")),
-            Self::Experiment => Fault::Configuration(message),
+            Self::Control => Fault::Harness(format!("control: {crash}")),
+            Self::Experiment => Fault::Configuration(crash),
         }
     }
 
@@ -161,13 +167,15 @@ impl Instance {
         Ok(launch)
     }
 
-    /// Starts the service and waits until it is up.
+    /// Starts the service and waits until it is up; the first time also until it would have gone
+    /// into the background.
     pub(crate) fn start(
         &mut self,
         spec: &CheckedSpec,
         roots: &Roots,
         journal: &mut Journal,
         interrupt: &Interrupt,
+        is_first: bool,
     ) -> Result<(), Fault> {
         let Some(start) = &spec.target.start else {
             return Ok(());
@@ -199,6 +207,8 @@ impl Instance {
             self.enter_group(roots, &group)
                 .map_err(|error| Fault::Harness(format!("target.quota: {error}")))?;
         }
+        // Until it is ready, what it leaves behind is left to us.
+        let _adopting = process::Adopting::begin();
         let child = self.launch.spawn().map_err(Fault::Harness)?;
         let pid = child.id();
         self.child = Some(child);
@@ -215,7 +225,15 @@ impl Instance {
                 return Err(Fault::Harness(message));
             }
         }
-        self.wait_ready(spec, interrupt)
+        self.wait_ready(spec, interrupt)?;
+        if is_first {
+            // One that accepts connections just before it goes into the background.
+            interrupt
+                .sleep(BACKGROUND_WAIT)
+                .map_err(Fault::Interrupted)?;
+            self.alive_at_start()?;
+        }
+        Ok(())
     }
 
     /// The side's quota, if it is to have one.
@@ -287,19 +305,42 @@ impl Instance {
             .find_map(|name| launch(name).output())
     }
 
-    /// An error in words if the service has ended.
-    pub(crate) fn alive(&mut self) -> Result<(), String> {
+    /// An error if the service has ended.
+    pub(crate) fn alive(&mut self) -> Result<(), Crash> {
         let Some(child) = &mut self.child else {
             return Ok(());
         };
         match child.try_wait() {
-            Ok(Some(status)) => Err(format!(
-                "the service ended by itself with {}: {}",
-                process::describe(status),
-                self.launch.tail()
-            )),
+            Ok(Some(status)) => Err(Crash {
+                kind: CrashKind::EndedUnderLoad,
+                status: status.code().or(status.signal().map(|signal| -signal)),
+                message: format!(
+                    "the service ended by itself with {}: {}",
+                    process::describe(status),
+                    self.launch.tail()
+                ),
+                output: self.launch.end_of_output(),
+            }),
             _ => Ok(()),
         }
+    }
+
+    /// An error if the service has ended before it was ready. One that ended well and left a
+    /// process behind has gone into the background, where it could neither be observed nor ended:
+    /// that process is ended, and what to set is said.
+    fn alive_at_start(&mut self) -> Result<(), Fault> {
+        let Err(crash) = self.alive() else {
+            return Ok(());
+        };
+        let daemons = process::left_to_us(&self.dir);
+        if crash.status == Some(0) && !daemons.is_empty() {
+            process::end_left(&daemons);
+            return Err(Fault::Harness(daemon::message(&self.launch.argv, &daemons)));
+        }
+        Err(self.side.fault(Crash {
+            kind: CrashKind::EndedAtStart,
+            ..crash
+        }))
     }
 
     /// Writes the templated files.
@@ -454,22 +495,27 @@ impl Instance {
         interrupt: &Interrupt,
     ) -> Result<(), Fault> {
         let Some(ready) = &spec.target.ready else {
-            return self.alive().map_err(|message| self.side.fault(message));
+            return self.alive_at_start();
         };
         let end = Instant::now() + Duration::from_secs_f64(ready.timeout_s);
         loop {
-            self.alive().map_err(|message| self.side.fault(message))?;
+            self.alive_at_start()?;
             let last = match self.probe(spec, ready, interrupt)? {
                 // Something else may have answered: ready is who answers and lives.
-                Ok(()) => return self.alive().map_err(|message| self.side.fault(message)),
+                Ok(()) => return self.alive_at_start(),
                 Err(reason) => reason,
             };
             if Instant::now() > end {
-                return Err(self.side.fault(format!(
-                    "not ready within {} s ({last}); its log: {}",
-                    ready.timeout_s,
-                    self.launch.tail()
-                )));
+                return Err(self.side.fault(Crash {
+                    kind: CrashKind::NotReady,
+                    status: None,
+                    message: format!(
+                        "not ready within {} s ({last}); its log: {}",
+                        ready.timeout_s,
+                        self.launch.tail()
+                    ),
+                    output: self.launch.end_of_output(),
+                }));
             }
             interrupt.sleep(READY_POLL).map_err(Fault::Interrupted)?;
         }

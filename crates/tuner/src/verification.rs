@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bayes_opt::Configuration;
-use latency_stats::{ratio_interval, ratio_interval_of_runs};
 
 use crate::assignment::{self, Assignment, Purpose};
 use crate::bench::Bench;
+use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
-use crate::evaluation::{Block, Outcome, Rules};
-use crate::ledger::{Event, Kept, Ledger, PlannedArm};
-use crate::report::{ArmResult, Finding, Report, judge};
+use crate::evaluation::Outcome;
+use crate::ledger::{Event, Kept, Ledger, PlannedArm, VerificationRun};
+use crate::report::{ArmResult, Finding, Report};
 use crate::spec::CheckedSpec;
 use crate::template;
 
@@ -75,8 +75,8 @@ pub(crate) fn run(
     drifted: usize,
     report: &mut Report,
 ) -> Result<(), TunerError> {
-    let rules = &spec.spec.verification;
-    let plan = match kept.plan.clone() {
+    let mut kept = kept;
+    let plan = match kept.plan.take() {
         Some(plan) => plan,
         None => {
             let plan = plan(spec, report, kept.in_force.as_ref(), drifted);
@@ -96,180 +96,111 @@ pub(crate) fn run(
             Finding::Unfinished
         };
     }
-    let mut results: Vec<ArmResult> = plan.iter().map(empty_result).collect();
-    // Runs outside, arms inside: slow drift of the machine reaches every arm alike.
-    'runs: for run in 1..=rules.runs {
-        for (index, (planned, result)) in plan.iter().zip(&mut results).enumerate() {
-            let mut earlier = kept.runs.iter();
-            let measured = match earlier.find(|kept| kept.arm == index && kept.run == run) {
-                Some(kept) => kept.clone(),
-                None => {
-                    if ledger.wish()?.pause {
-                        report.paused = true;
-                        break 'runs;
-                    }
-                    ledger.note(&Event::Verifying {
-                        arm: &planned.name,
-                        run,
-                        of: rules.runs,
-                    })?;
-                    let assignment = Assignment {
-                        purpose: Purpose::Verification,
-                        arm: planned.arm(),
-                        incumbent: None,
-                    };
-                    let measured = assignment::measure(spec, &assignment, bench, ledger)?;
-                    if let Some(signal) = measured.signal {
-                        report.interrupted = Some(signal);
-                        break 'runs;
-                    }
-                    let measured = measured.run(index, run);
-                    ledger.note(&Event::Verified(&measured))?;
-                    measured
-                }
-            };
-            match measured.fault {
-                Some(fault) => result.faults.push(fault),
-                None => result.runs_blocks.push(measured.blocks),
-            }
+    let mut runs = kept.runs;
+    while let Some((index, run)) = due(spec, &plan, &runs).first().copied() {
+        if ledger.wish()?.pause {
+            report.paused = true;
+            break;
         }
+        ledger.note(&Event::Verifying {
+            arm: &plan[index].name,
+            run,
+            of: spec.spec.verification.stage_end(run),
+        })?;
+        let assignment = Assignment {
+            purpose: Purpose::Verification,
+            arm: plan[index].arm(),
+            incumbent: None,
+        };
+        let measured = assignment::measure(spec, &assignment, bench, ledger)?;
+        if let Some(signal) = measured.signal {
+            report.interrupted = Some(signal);
+            break;
+        }
+        let measured = measured.run(index, run);
+        ledger.note(&Event::Verified(&measured))?;
+        runs.push(measured);
     }
-    // Choosing the best of k candidates by their verification costs confidence: Bonferroni.
-    let confidence = |index: usize| {
-        if index < count {
-            1.0 - (1.0 - rules.confidence) / count as f64
-        } else {
-            rules.confidence
-        }
-    };
-    let mut results: Vec<ArmResult> = results
-        .into_iter()
-        .enumerate()
-        .map(|(index, result)| summarise(spec, result, confidence(index)))
-        .collect();
+    let mut results = results(spec, &plan, &runs, usize::MAX);
     if count > 0 {
-        results[..count].sort_by(|a, b| rank(spec, a).total_cmp(&rank(spec, b)));
+        let rank = |arm: &ArmResult| conclusion::rank(spec, arm);
+        results[..count].sort_by(|a, b| {
+            let (a, b) = (rank(a), rank(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))
+        });
         let winner = &results[0];
-        let sound = winner.violated.is_empty() && winner.faults.is_empty();
         if report.interrupted.is_none() && !report.paused {
-            report.finding = judge(
-                winner.ratios.get(&spec.objective.name()),
-                spec.objective.goal,
-                sound,
-            );
+            report.finding = conclusion::finding(spec, winner);
         }
-        report.settings = settings(spec, &winner.configuration);
+        // What showed nothing is not offered for copying.
+        if report.finding.is_better() {
+            report.settings = settings(spec, &winner.configuration);
+        }
     }
     report.verification = results;
     Ok(())
 }
 
-fn empty_result(arm: &PlannedArm) -> ArmResult {
-    ArmResult {
-        name: arm.name.clone(),
-        is_candidate: arm.is_candidate,
-        configuration: arm.configuration.clone(),
-        ratios: BTreeMap::new(),
-        without_interval: BTreeMap::new(),
-        means: BTreeMap::new(),
-        violated: Vec::new(),
-        faults: Vec::new(),
-        runs: 0,
-        blocks: 0,
-        runs_blocks: Vec::new(),
+/// The runs that are to be measured next, as (arm, run) with runs counted from 1, of a verification
+/// that has come so far. None are left once a candidate is acceptable, every candidate is decided,
+/// or the limit is reached.
+///
+/// All arms have the runs that the specification asks for. Then the candidates that are not decided
+/// have as many again, and so on up to the limit. Runs are outside and arms inside: slow drift of
+/// the machine reaches every arm alike.
+#[must_use]
+pub fn due(
+    spec: &CheckedSpec,
+    plan: &[PlannedArm],
+    runs: &[VerificationRun],
+) -> Vec<(usize, usize)> {
+    let rules = &spec.spec.verification;
+    let there: BTreeSet<(usize, usize)> = runs.iter().map(|it| (it.arm, it.run)).collect();
+    let mut arms: Vec<usize> = (0..plan.len()).collect();
+    for look in 1..=rules.looks() {
+        let end = (rules.runs * look).min(rules.runs_max());
+        let wanted = (1..=end).flat_map(|run| arms.iter().map(move |arm| (*arm, run)));
+        let missing: Vec<(usize, usize)> = wanted.filter(|it| !there.contains(it)).collect();
+        if !missing.is_empty() {
+            return missing;
+        }
+        let results = results(spec, plan, runs, end);
+        let is_acceptable = |(planned, arm): (&PlannedArm, &ArmResult)| {
+            planned.is_candidate && conclusion::finding(spec, arm) == Finding::Improvement
+        };
+        if plan.iter().zip(&results).any(is_acceptable) {
+            return Vec::new();
+        }
+        arms.retain(|arm| plan[*arm].is_candidate && !conclusion::is_decided(spec, &results[*arm]));
     }
+    Vec::new()
 }
 
-/// The order of candidates: the sound ones by their ratio, the others last.
-fn rank(spec: &CheckedSpec, result: &ArmResult) -> f64 {
-    let Some(interval) = result.ratios.get(&spec.objective.name()) else {
-        return f64::INFINITY;
-    };
-    let score = match spec.objective.goal {
-        crate::spec::Goal::Minimise => interval.estimate,
-        crate::spec::Goal::Maximise => 1.0 / interval.estimate,
-    };
-    if result.violated.is_empty() && result.faults.is_empty() {
-        score
-    } else {
-        score + 1e6
-    }
-}
-
-fn summarise(spec: &CheckedSpec, mut result: ArmResult, confidence: f64) -> ArmResult {
-    let runs = &result.runs_blocks;
-    let all: Vec<Block> = runs.iter().flatten().cloned().collect();
-    let mut metrics = vec![spec.objective.metric.clone()];
-    metrics.extend(
-        spec.constraints
+/// What the runs up to number `end` show of each arm, in the order of the plan.
+fn results(
+    spec: &CheckedSpec,
+    plan: &[PlannedArm],
+    runs: &[VerificationRun],
+    end: usize,
+) -> Vec<ArmResult> {
+    let candidates = plan.iter().filter(|arm| arm.is_candidate).count();
+    let of_arm = |(index, planned): (usize, &PlannedArm)| {
+        let mut result = ArmResult::of(planned);
+        let mut own: Vec<&VerificationRun> = runs
             .iter()
-            .map(|constraint| constraint.metric.clone()),
-    );
-    metrics.extend(spec.spec.verification.report.iter().cloned());
-    for metric in metrics {
-        let pairs: Vec<_> = runs
-            .iter()
-            .map(|blocks| Rules::pairs(blocks, &metric))
+            .filter(|it| it.arm == index && it.run <= end)
             .collect();
-        let flat: Vec<_> = pairs.iter().flatten().collect();
-        if flat.is_empty() {
-            continue;
-        }
-        let n = flat.len() as f64;
-        let mean = (
-            flat.iter().map(|pair| pair.control).sum::<f64>() / n,
-            flat.iter().map(|pair| pair.experiment).sum::<f64>() / n,
-        );
-        result.means.insert(metric.clone(), mean);
-        if mean == (0.0, 0.0) {
-            // Nothing on either side, such as no errors: there is no ratio, and none is missed.
-            continue;
-        }
-        match ratio_interval_of_runs(&pairs, confidence) {
-            Ok(interval) => {
-                result.ratios.insert(metric, interval);
-            }
-            Err(error) => {
-                result.without_interval.insert(metric, error.to_string());
+        own.sort_by_key(|it| it.run);
+        for run in own {
+            match &run.fault {
+                Some(fault) => result.faults.push(fault.clone()),
+                None => result.runs_blocks.push(run.blocks.clone()),
             }
         }
-    }
-    if spec.objective.std_weight > 0.0 {
-        // One value a run: mean + k·std has none for a block.
-        let of_runs: Vec<_> = runs
-            .iter()
-            .map(|blocks| {
-                spec.objective
-                    .of_blocks(&Rules::pairs(blocks, &spec.objective.metric))
-            })
-            .collect();
-        let name = spec.objective.name();
-        match ratio_interval(&of_runs, confidence) {
-            Ok(interval) => {
-                result.ratios.insert(name, interval);
-            }
-            Err(error) => {
-                result.without_interval.insert(name, error.to_string());
-            }
-        }
-    }
-    for constraint in &spec.constraints {
-        let pairs = Rules::pairs(&all, &constraint.metric);
-        if pairs.is_empty() {
-            continue;
-        }
-        let excess = pairs
-            .iter()
-            .map(|pair| constraint.excess(pair.control, pair.experiment))
-            .sum::<f64>()
-            / pairs.len() as f64;
-        if excess > 0.0 {
-            result.violated.push(constraint.text.clone());
-        }
-    }
-    result.runs = runs.len();
-    result.blocks = all.len();
-    result
+        let confidence = Confidence::of(spec, candidates, planned.is_candidate);
+        conclusion::summarise(spec, result, confidence)
+    };
+    plan.iter().enumerate().map(of_arm).collect()
 }
 
 /// The settings of a configuration, as one would type them into a shell.

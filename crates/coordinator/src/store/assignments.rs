@@ -117,7 +117,7 @@ impl Store {
         &self,
         id: i64,
         plan: &[PlannedArm],
-        runs: usize,
+        due: &[(usize, usize)],
     ) -> Result<(), Error> {
         let plan_json = to_json(&plan)?;
         self.change(|database| {
@@ -126,17 +126,7 @@ impl Store {
                 &[plan_json.as_str().into(), id.into()],
             )?;
             let verification = rows.first().and_then(|row| row[0].int()).unwrap_or(1);
-            let rows = database.query(
-                "SELECT arm, run FROM runs WHERE experiment = $1 AND verification = $2",
-                &[id.into(), verification.into()],
-            )?;
-            let there: Vec<(usize, usize)> = rows
-                .iter()
-                .map(|row| (usize_of(&row[0]), usize_of(&row[1])))
-                .collect();
-            let wanted =
-                (0..plan.len()).flat_map(|arm| (1..=runs).map(move |number| (arm, number)));
-            for (arm, number) in wanted.filter(|run| !there.contains(run)) {
+            for (arm, number) in due.iter().copied() {
                 let ticket = Ticket {
                     experiment: id,
                     verification,

@@ -31,7 +31,7 @@ pub struct Running {
     pub configuration: Configuration,
 }
 
-const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output";
+const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output, crash";
 
 /// As it is written in a column.
 fn word(value: &impl serde::Serialize) -> Result<String, Error> {
@@ -61,6 +61,7 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
             reason: cells[3].text().map(str::to_owned),
             measurement,
             failure,
+            crash: json(&cells[10])?,
             blocks: Vec::new(),
             duration_s: cells[7].real().unwrap_or(0.0),
             own_cpu_s: cells[8].real().unwrap_or(0.0),
@@ -82,7 +83,7 @@ pub(super) fn write_end(
         .map(|measurement| measurement.score);
     database.execute(
         "UPDATE evaluations SET outcome = $1, reason = $2, failure = $3, score = $4, measurement = $5, \
-         duration_s = $6, own_cpu_s = $7, host = $8, output = $9 WHERE experiment = $10 AND number = $11",
+         duration_s = $6, own_cpu_s = $7, host = $8, output = $9, crash = $10 WHERE experiment = $11 AND number = $12",
         &[
             word(&record.outcome)?.into(),
             record.reason.as_deref().map(http_client::redact).into(),
@@ -93,6 +94,7 @@ pub(super) fn write_end(
             record.own_cpu_s.into(),
             record.host.clone().into(),
             record.output.as_deref().map(http_client::redact).into(),
+            record.crash.as_ref().map(to_json).transpose()?.into(),
             id.into(),
             record.number.into(),
         ],

@@ -96,6 +96,8 @@ CREATE TABLE requests (
 );
 INSERT INTO counters (name, value) VALUES ('queue_is_paused', 0);
 ",
+    // How an evaluation crashed.
+    "ALTER TABLE evaluations ADD COLUMN crash TEXT;",
 ];
 
 /// Brings the store to the present version, each step whole or not at all.

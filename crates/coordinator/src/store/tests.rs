@@ -150,6 +150,7 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
         measurement: (outcome == Outcome::Completed).then(|| Measurement {
             score: -0.125,
             score_variance: 1e-5,
+            ratio: None,
             excess: [("a <= 1".to_owned(), -0.5)].into(),
             excess_variance: [("a <= 1".to_owned(), 0.0)].into(),
         }),
@@ -462,7 +463,9 @@ fn a_result_is_taken_once_and_only_of_the_present_attempt() {
             configuration: at(3),
             variables: Default::default(),
         }];
-        store.assign_verification(id, &plan, 2).unwrap();
+        store
+            .assign_verification(id, &plan, &[(0, 1), (0, 2)])
+            .unwrap();
         let runs = store.assignments(id).unwrap();
         assert_eq!(runs.len(), 2);
         store.claim(runs[0].ticket, "w1").unwrap();
@@ -470,7 +473,7 @@ fn a_result_is_taken_once_and_only_of_the_present_attempt() {
         assert_eq!(store.runs(id).unwrap()[0].host.as_deref(), Some("w1"));
         store.withdraw_all(id, "stopped").unwrap();
         assert!(store.assignments(id).unwrap().is_empty());
-        store.assign_verification(id, &plan, 2).unwrap();
+        store.assign_verification(id, &plan, &[(0, 2)]).unwrap();
         assert_eq!(store.assignments(id).unwrap().len(), 1, "one run is there");
     });
 }
@@ -482,6 +485,7 @@ fn record_measured() -> Measured {
         reason: None,
         measurement: record.measurement,
         failure: None,
+        crash: None,
         blocks: vec![block()],
         duration_s: 1.0,
         own_cpu_s: 0.1,

@@ -118,7 +118,59 @@ pub struct Former {
     pub kept: PathBuf,
 }
 
+/// A change that is in force, as far as it is of a knob or a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A knob.
+    Knob {
+        /// Which one.
+        knob: Knob,
+        /// Its value before.
+        old: String,
+        /// The value that was read back.
+        new: String,
+    },
+    /// A file.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// What it held before; `None` where there was none.
+        old: Option<Vec<u8>>,
+    },
+}
+
 impl Journal {
+    /// The changes of knobs and files that [`restore`](Self::restore) would undo, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`] where the former contents of a file cannot be read.
+    pub fn changes(&self) -> Result<Vec<Change>, HostError> {
+        let mut changes = Vec::new();
+        for pending in &self.pendings.list {
+            match &pending.action {
+                Action::Write { knob, old, new, .. } => changes.push(Change::Knob {
+                    knob: knob.clone(),
+                    old: old.clone(),
+                    new: pending.left.clone().unwrap_or_else(|| new.clone()),
+                }),
+                Action::File { path, backup, .. } => {
+                    let saved = backup.as_ref().map(|backup| self.saved(backup));
+                    let old = saved.transpose().map_err(|errno| HostError::Journal {
+                        path: path.clone(),
+                        errno,
+                    })?;
+                    changes.push(Change::File {
+                        path: path.clone(),
+                        old,
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(changes)
+    }
+
     /// Replaces (or makes) a file with `contents`, atomically. The old contents, or the fact that there was no file,
     /// are saved first.
     ///

@@ -23,7 +23,7 @@ mod record;
 mod restore;
 mod together;
 
-pub use file::{Former, check_replaceable, fingerprint};
+pub use file::{Change, Former, check_replaceable, fingerprint};
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

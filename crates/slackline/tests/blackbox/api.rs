@@ -89,7 +89,11 @@ fn only_those_with_a_token_are_let_in() {
     let first = format!("{page}?page=2&token={}", token("write_token"));
     let signed_in = answer("GET", &first, &[], "");
     assert_eq!(signed_in.status(), 303);
-    assert_eq!(header(&signed_in, "location"), "/?page=2", "the token leaves the address");
+    assert_eq!(
+        header(&signed_in, "location"),
+        "/?page=2",
+        "the token leaves the address"
+    );
     let cookie = cookie_of(&signed_in);
     assert!(!cookie.contains(&token("write_token")), "{cookie}");
     let text = ureq::get(&page).header("cookie", &cookie).call();
@@ -124,7 +128,10 @@ fn header(answer: &ureq::http::Response<ureq::Body>, name: &str) -> String {
 /// The cookie that an answer sets, as a browser sends it.
 pub(crate) fn cookie_of(answer: &ureq::http::Response<ureq::Body>) -> String {
     let cookie = header(answer, "set-cookie");
-    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite"), "{cookie}");
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite"),
+        "{cookie}"
+    );
     cookie.split(';').next().unwrap().to_owned()
 }
 
@@ -149,7 +156,10 @@ fn no_sign_in_leads_to_another_host_and_a_deep_link_survives_it() {
         ("/experiments/3?page=2&token=", "/experiments/3?page=2"),
     ] {
         let answer = answer("GET", &server.page(&format!("{path}{token}")), &[], "");
-        assert_eq!((answer.status().as_u16(), header(&answer, "location")), (303, to.to_owned()));
+        assert_eq!(
+            (answer.status().as_u16(), header(&answer, "location")),
+            (303, to.to_owned())
+        );
     }
     let asked = answer("GET", &server.page("/experiments/3?page=2"), &[], "");
     let login = header(&asked, "location");
@@ -157,10 +167,16 @@ fn no_sign_in_leads_to_another_host_and_a_deep_link_survives_it() {
     let form = answer("GET", &server.page(&login), &[], "");
     let form = form.into_body().read_to_string().unwrap();
     assert!(form.contains("value=\"/experiments/3?page=2\""), "{form}");
-    for (next, to) in [("/experiments/3%3Fpage%3D2", "/experiments/3?page=2"), ("//evil.example/", "/evil.example/")] {
+    for (next, to) in [
+        ("/experiments/3%3Fpage%3D2", "/experiments/3?page=2"),
+        ("//evil.example/", "/evil.example/"),
+    ] {
         let body = format!("token={token}&next={next}");
         let answer = answer("POST", &server.page("/login"), &[], &body);
-        assert_eq!((answer.status().as_u16(), header(&answer, "location")), (303, to.to_owned()));
+        assert_eq!(
+            (answer.status().as_u16(), header(&answer, "location")),
+            (303, to.to_owned())
+        );
     }
 }
 
@@ -171,7 +187,15 @@ fn every_error_is_a_problem_in_json_or_a_page() {
     let write = format!("Bearer {}", server.token("write_token"));
     let bearer = ("authorization", write.as_str());
     let lower = write.replace("Bearer", "bearer");
-    assert_eq!(status("GET", &server.url("/experiments"), &[("authorization", &lower)], ""), 200);
+    assert_eq!(
+        status(
+            "GET",
+            &server.url("/experiments"),
+            &[("authorization", &lower)],
+            ""
+        ),
+        200
+    );
     for (method, path, expected) in [
         ("GET", "/api/v1/experiments/99", 404),
         ("GET", "/api/v1/nothing", 404),
@@ -190,7 +214,11 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         };
         let problem = answer_to("application/json");
         assert_eq!(problem.status().as_u16(), expected, "{path}");
-        assert_eq!(header(&problem, "content-type"), "application/problem+json", "{path}");
+        assert_eq!(
+            header(&problem, "content-type"),
+            "application/problem+json",
+            "{path}"
+        );
         let problem: Value = problem.into_body().read_json().unwrap();
         assert_eq!(problem["status"], expected, "{path}");
         assert!(!problem["detail"].as_str().unwrap().is_empty(), "{path}");
@@ -211,15 +239,36 @@ fn a_request_that_is_sent_again_makes_one_experiment() {
     let make = |key: &str, name: &str| {
         let body = json!({ "spec": toy.spec.to_string(), "format": "json", "name": name, "dir": toy.path("") });
         let headers = [("authorization", write.as_str()), ("idempotency-key", key)];
-        answer("POST", &server.url("/experiments"), &headers, &body.to_string())
+        answer(
+            "POST",
+            &server.url("/experiments"),
+            &headers,
+            &body.to_string(),
+        )
     };
     let first = make("k1", "a");
-    assert_eq!((first.status().as_u16(), header(&first, "location")), (201, "/api/v1/experiments/1".to_owned()));
-    assert_eq!(header(&make("k1", "a"), "location"), "/api/v1/experiments/1");
-    assert_eq!(make("k1", "b").status(), 422, "another request with the same key");
-    assert_eq!(header(&make("k2", "a"), "location"), "/api/v1/experiments/2");
+    assert_eq!(
+        (first.status().as_u16(), header(&first, "location")),
+        (201, "/api/v1/experiments/1".to_owned())
+    );
+    assert_eq!(
+        header(&make("k1", "a"), "location"),
+        "/api/v1/experiments/1"
+    );
+    assert_eq!(
+        make("k1", "b").status(),
+        422,
+        "another request with the same key"
+    );
+    assert_eq!(
+        header(&make("k2", "a"), "location"),
+        "/api/v1/experiments/2"
+    );
     assert_eq!(server.get("/experiments").as_array().unwrap().len(), 2);
-    assert_eq!(server.get("/experiments?limit=1").as_array().unwrap().len(), 1);
+    assert_eq!(
+        server.get("/experiments?limit=1").as_array().unwrap().len(),
+        1
+    );
 }
 
 #[test]
@@ -229,7 +278,16 @@ fn named_tokens_sign_what_they_do_in_the_audit_log() {
     let tokens = |arguments: &[&str]| {
         crate::toy::Ended::of(toy.slackline(&[&["serve", "tokens"], arguments].concat()))
     };
-    let made = tokens(&["new", "--name", "anna", "--role", "write", "--expires", "90d"]).with_code(0);
+    let made = tokens(&[
+        "new",
+        "--name",
+        "anna",
+        "--role",
+        "write",
+        "--expires",
+        "90d",
+    ])
+    .with_code(0);
     let anna = format!("Bearer {}", made.stdout.trim());
     let reader = tokens(&["new", "--name", "bob"]).with_code(0);
     let bob = format!("Bearer {}", reader.stdout.trim());
@@ -238,13 +296,35 @@ fn named_tokens_sign_what_they_do_in_the_audit_log() {
     let pause = server.url("/queue/pause");
     assert_eq!(status("POST", &pause, &[("authorization", &anna)], ""), 200);
     assert_eq!(status("POST", &pause, &[("authorization", &bob)], ""), 403);
-    let audit = answer("GET", &server.url("/audit"), &[("authorization", &anna)], "");
+    let audit = answer(
+        "GET",
+        &server.url("/audit"),
+        &[("authorization", &anna)],
+        "",
+    );
     let audit: Value = audit.into_body().read_json().unwrap();
-    let entry = |index: usize| (&audit[index]["who"], &audit[index]["action"], &audit[index]["status"]);
-    assert_eq!(entry(0), (&json!("bob"), &json!("refused"), &json!(403)), "{audit}");
-    assert_eq!(entry(1), (&json!("anna"), &json!("pause-queue"), &json!(200)), "{audit}");
+    let entry = |index: usize| {
+        (
+            &audit[index]["who"],
+            &audit[index]["action"],
+            &audit[index]["status"],
+        )
+    };
+    assert_eq!(
+        entry(0),
+        (&json!("bob"), &json!("refused"), &json!(403)),
+        "{audit}"
+    );
+    assert_eq!(
+        entry(1),
+        (&json!("anna"), &json!("pause-queue"), &json!(200)),
+        "{audit}"
+    );
     assert_eq!(audit[1]["from"], "127.0.0.1");
-    assert_eq!(status("GET", &server.url("/audit"), &[("authorization", &bob)], ""), 403);
+    assert_eq!(
+        status("GET", &server.url("/audit"), &[("authorization", &bob)], ""),
+        403
+    );
     tokens(&["revoke", "anna"]).with_code(0);
     assert_eq!(status("POST", &pause, &[("authorization", &anna)], ""), 401);
 }

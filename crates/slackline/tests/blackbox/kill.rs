@@ -147,7 +147,7 @@ fn restore_dry_run_says_and_changes_nothing() {
     toy.assert_clean("after a restore");
     toy.restore()
         .with_code(0)
-        .saying(&["every knob has its first value"]);
+        .saying(&["no run has left anything to undo"]);
 }
 
 #[test]

@@ -102,21 +102,51 @@ fn a_password_in_an_address_is_shown_nowhere() {
     let server = Server::start(&toy);
     let id = server.create();
     let shown = server.wait_for(id, &["failed"]);
-    assert!(shown["message"].as_str().unwrap().contains("http://…@127.0.0.1:9"), "{shown}");
+    assert!(
+        shown["message"]
+            .as_str()
+            .unwrap()
+            .contains("http://…@127.0.0.1:9"),
+        "{shown}"
+    );
     let text = id.to_string();
     let mut all = Vec::new();
-    for verb in [vec!["ls"], vec!["ls", "--json"], vec!["show", &text], vec!["show", &text, "--json"]] {
+    for verb in [
+        vec!["ls"],
+        vec!["ls", "--json"],
+        vec!["show", &text],
+        vec!["show", &text, "--json"],
+    ] {
         all.push(server.does(&verb).with_code(0).stdout);
     }
     for format in ["json", "csv"] {
-        all.push(server.does(&["export", &text, "--format", format]).with_code(0).stdout);
+        all.push(
+            server
+                .does(&["export", &text, "--format", format])
+                .with_code(0)
+                .stdout,
+        );
     }
-    for path in ["/experiments", "/experiments/1", "/experiments/1/evaluations", "/experiments/1/evaluations/1", "/host"] {
+    for path in [
+        "/experiments",
+        "/experiments/1",
+        "/experiments/1/evaluations",
+        "/experiments/1/evaluations/1",
+        "/host",
+    ] {
         all.push(server.get(path).to_string());
     }
     let cookie = crate::api::session(&server, "write_token");
-    for path in ["/", "/experiments/1", "/experiments/1/evaluations/1", "/host", "/audit"] {
-        let page = ureq::get(server.page(path)).header("cookie", &cookie).call();
+    for path in [
+        "/",
+        "/experiments/1",
+        "/experiments/1/evaluations/1",
+        "/host",
+        "/audit",
+    ] {
+        let page = ureq::get(server.page(path))
+            .header("cookie", &cookie)
+            .call();
         all.push(page.unwrap().body_mut().read_to_string().unwrap());
     }
     all.push(std::fs::read_to_string(toy.path("serve.stderr")).unwrap());
@@ -138,7 +168,10 @@ fn a_reader_sees_no_secret_and_the_service_gets_it_from_its_file() {
     let start = toy.spec["target"]["start"].as_array().unwrap().clone();
     let words: Vec<&str> = start.iter().map(|word| word.as_str().unwrap()).collect();
     let seen = toy.path("seen");
-    let script = format!("echo \"$DB_PASSWORD $API_TOKEN\" > {}; exec \"$@\"", seen.display());
+    let script = format!(
+        "echo \"$DB_PASSWORD $API_TOKEN\" > {}; exec \"$@\"",
+        seen.display()
+    );
     toy.spec["target"]["start"] = json!([vec!["sh", "-c", &script, "sh"], words].concat());
     toy.spec["budget"]["evaluations"] = json!(1);
     let server = Server::start(&toy);
@@ -147,7 +180,10 @@ fn a_reader_sees_no_secret_and_the_service_gets_it_from_its_file() {
     assert_eq!(std::fs::read_to_string(&seen).unwrap(), "s3cr3tPW t0k3n\n");
     let shown = server.get(&format!("/experiments/{id}"));
     assert_eq!(shown["spec"]["target"]["env"]["DB_PASSWORD"], "…");
-    assert_eq!(shown["spec"]["target"]["env"]["API_TOKEN"]["file"], "token.txt");
+    assert_eq!(
+        shown["spec"]["target"]["env"]["API_TOKEN"]["file"],
+        "token.txt"
+    );
     let of_writer = server.does(&["show", "1", "--json"]).with_code(0).stdout;
     assert!(of_writer.contains("s3cr3tPW") && !of_writer.contains("t0k3n"));
     for path in ["/experiments/1", "/experiments/1/export"] {
@@ -158,7 +194,11 @@ fn a_reader_sees_no_secret_and_the_service_gets_it_from_its_file() {
         let entry = entry.unwrap();
         let mode = entry.metadata().unwrap().permissions().mode();
         let is_file = entry.file_type().unwrap().is_file();
-        assert!(!is_file || mode & 0o077 == 0, "{:?} is {mode:o}", entry.path());
+        assert!(
+            !is_file || mode & 0o077 == 0,
+            "{:?} is {mode:o}",
+            entry.path()
+        );
     }
 }
 

@@ -98,7 +98,7 @@ fn an_attached_service_is_told_that_its_configuration_is_back() {
     assert_eq!(told(&toy), "x = first\n");
     toy.restore()
         .with_code(0)
-        .saying(&["every knob has its first value"]);
+        .saying(&["no run has left anything to undo"]);
 }
 
 #[test]

@@ -156,7 +156,7 @@ impl Toy {
         assert!(
             self.restore()
                 .stderr
-                .contains("every knob has its first value"),
+                .contains("no run has left anything to undo"),
             "the journal: {context}"
         );
     }

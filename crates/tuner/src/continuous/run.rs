@@ -238,7 +238,7 @@ pub fn watch(
     Ok(match (measured, unsettled) {
         (Err(Fault::Interrupted(_)), _) => None,
         // What the promoted configuration has done leads to its rollback, also where the way back to it fails.
-        (Err(Fault::Configuration(reason)), _) => Some(Seen::Crashed(reason)),
+        (Err(Fault::Configuration(crash)), _) => Some(Seen::Crashed(crash.message)),
         // In each round and in each block the control's load is the first to be looked at.
         (Err(Fault::Unmeasured(reason)), _) => Some(Seen::OneSided(reason)),
         (_, Some(reason)) => Some(Seen::Unsettled(reason)),

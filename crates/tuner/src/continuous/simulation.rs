@@ -135,8 +135,7 @@ impl Scenario {
             cpu_us_per_request: 80.0 * off.exp(),
             latency_p99_us: 2000.0 * (0.5 * off).exp() * if is_slow { 1.5 } else { 1.0 },
             requests_per_s: 5000.0 * load,
-            throttled_share: 0.0,
-            crashes: false,
+            ..Truth::default()
         }
     }
 
@@ -536,7 +535,7 @@ impl World for Simulated<'_> {
             .map(|(name, value)| format!("{name} = {value}"));
         Ok(Some(Ok(Changed {
             done: changed.collect(),
-            left: Vec::new(),
+            ..Changed::default()
         })))
     }
 }

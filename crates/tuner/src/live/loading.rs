@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Live, fault_of};
-use crate::error::Fault;
+use crate::error::{Crash, CrashKind, Fault};
 use crate::http::HttpSpec;
 use crate::metrics::SideMetrics;
 use crate::parse;
@@ -18,6 +18,9 @@ const KEEP_UP: Duration = Duration::from_millis(250);
 /// How often a block is loaded at which the load generator was not on time, and the objective or a
 /// constraint is a latency.
 const ATTEMPTS: usize = 3;
+/// A load that takes so many times as long as the control's, and this much longer, is ended.
+const TOO_SLOW_TIMES: u32 = 3;
+const TOO_SLOW_LEAST: Duration = Duration::from_secs(5);
 
 impl Live<'_> {
     /// The workload's command for one side.
@@ -147,13 +150,16 @@ impl Live<'_> {
         let timeout = Duration::from_secs_f64(longest_s + self.spec.workload.grace_s);
         let mut outputs = Vec::new();
         for (running, of) in running.into_iter().zip(order) {
+            let slow = self.slow_limit(*of, longest_s);
+            let timeout = slow.map_or(timeout, |slow| slow.min(timeout));
             let sides = &mut self.sides;
             let mut died = None;
             let mut kept_up = Instant::now();
             let output = running.wait(timeout, &self.interrupt, || {
                 for side in sides.iter_mut().flatten() {
-                    if let Err(message) = side.instance.alive() {
-                        died = Some((side.instance.side, message.clone()));
+                    if let Err(crash) = side.instance.alive() {
+                        let message = crash.to_string();
+                        died = Some((side.instance.side, crash));
                         return Err(message);
                     }
                     if kept_up.elapsed() > KEEP_UP {
@@ -166,15 +172,23 @@ impl Live<'_> {
                 Ok(())
             });
             match (output, died) {
-                (Err(RunError::TargetDied(_)), Some((side, message))) => {
-                    return Err(side.fault(message));
+                (Err(RunError::TargetDied(_)), Some((side, crash))) => {
+                    return Err(side.fault(crash));
+                }
+                (Err(RunError::Timeout(_)), _) if slow.is_some_and(|slow| slow == timeout) => {
+                    return Err(of.fault(self.too_slow(timeout)));
                 }
                 (Err(error), _) => {
                     // A load generator that fails because its server has just died is not to blame.
                     self.check_alive()?;
                     return Err(fault_of("workload", &error, *of));
                 }
-                (Ok(output), _) => outputs.push(output),
+                (Ok(output), _) => {
+                    if *of == Side::Control {
+                        self.control_took = Some(started.elapsed());
+                    }
+                    outputs.push(output);
+                }
             }
         }
         let duration_s = started.elapsed().as_secs_f64();
@@ -185,17 +199,38 @@ impl Live<'_> {
         {
             let counted = difference(&self.counters(*side)?, before);
             let mut counted = counted.map_err(|message| side.unmeasured(message))?;
-            let (parsed, complaint) = self
-                .read_output(output)
-                .map_err(|error| {
-                    side.unmeasured(format!("workload: {error}\n{}", launch.account()))
-                })?;
+            let (parsed, complaint) = self.read_output(output).map_err(|error| {
+                side.unmeasured(format!("workload: {error}\n{}", launch.account()))
+            })?;
             counted.insert("duration_s".into(), duration_s);
             counted.extend(parsed);
             counted.extend(self.gauges(*side)?);
+            counted.extend(self.memory(*side));
             metrics.push((counted, complaint));
         }
         Ok(metrics)
+    }
+
+    /// After how long the experiment's load is ended because it takes several times as long as the
+    /// control's did: a load of so many requests takes as long as a bad configuration makes it.
+    fn slow_limit(&self, side: Side, duration_s: f64) -> Option<Duration> {
+        let took = self.control_took.filter(|_| side == Side::Experiment)?;
+        let planned = Duration::from_secs_f64(duration_s);
+        Some(took.max(planned) * TOO_SLOW_TIMES + TOO_SLOW_LEAST)
+    }
+
+    /// The crash of a configuration whose load was ended after that long.
+    fn too_slow(&self, after: Duration) -> Crash {
+        let took_s = self.control_took.unwrap_or_default().as_secs_f64();
+        Crash {
+            kind: CrashKind::TooSlow,
+            status: None,
+            message: format!(
+                "its load was ended after {:.1} s, where the control's took {took_s:.1} s",
+                after.as_secs_f64()
+            ),
+            output: None,
+        }
     }
 
     /// What the workload's output says; of the built-in one also why times are missing.

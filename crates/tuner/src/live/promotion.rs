@@ -6,17 +6,20 @@ use super::{Live, knobs};
 use crate::bench::Arm;
 use crate::control_files::{ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
+use crate::promotions::{self, PromotionRecord};
 use crate::reapply::Reapply;
 use crate::scratch;
 use crate::target::{Instance, Side};
 
 /// What a promotion or a rollback has changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Changed {
     /// What it has put in force, in words, and where copies of what somebody else had written there are kept.
     pub done: Vec<String>,
     /// Of a rollback: files that it had to leave as they were, in words.
     pub left: Vec<String>,
+    /// The promotion in the list of them.
+    pub listed: Option<PromotionRecord>,
 }
 
 impl Live<'_> {
@@ -27,6 +30,23 @@ impl Live<'_> {
     /// # Errors
     /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
     pub fn promote(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
+        self.put_in_force(configuration, false)
+    }
+
+    /// As [`promote`](Self::promote), kept in the list of promotions ([`crate::promotions`]), by
+    /// which it can be undone.
+    ///
+    /// # Errors
+    /// As [`promote`](Self::promote), and where the list cannot be written.
+    pub fn promote_listed(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
+        self.put_in_force(configuration, true)
+    }
+
+    fn put_in_force(
+        &mut self,
+        configuration: &Configuration,
+        is_listed: bool,
+    ) -> Result<Changed, TunerError> {
         let refused = |fault: Fault| TunerError::Promotion(fault.to_string());
         let attached = self.spec.target.start.is_none();
         let is_rollback = *configuration == self.spec.space.default_configuration();
@@ -73,6 +93,11 @@ impl Live<'_> {
             done.push("the apply steps".to_owned());
         }
         if !done.is_empty() {
+            if is_listed {
+                let reapply = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)?;
+                let (dir, name) = (&self.state_dir, &self.spec.name);
+                changed.listed = Some(promotions::record(dir, name, &self.journal, reapply)?);
+            }
             let former = self.journal.promote_all()?;
             done.extend(former.iter().map(|former| {
                 let (path, kept) = (former.path.display(), former.kept.display());
@@ -112,8 +137,9 @@ impl Live<'_> {
         kept.keep(&self.state_dir).map_err(Fault::Harness)
     }
 
-    /// Writes the control's files: those that have no template any more as they were kept; a file of which there is no copy
-    /// either is left, so that it does not hold up the rest of a rollback.
+    /// Writes the control's files: those that have no template any more as they were kept; a file
+    /// of which there is no copy either is left, so that it does not hold up the rest of a
+    /// rollback.
     fn write_control_files(&mut self, instance: &Instance) -> Result<Changed, Fault> {
         let kept = ControlFiles::kept_in(&self.state_dir);
         let control = self.spec.space.default_configuration();
@@ -142,8 +168,8 @@ impl Live<'_> {
         Ok(changed)
     }
 
-    /// Keeps on disk how the service is told of its own configuration: the control's, or what is in force between
-    /// evaluations.
+    /// Keeps on disk how the service is told of its own configuration: the control's, or what is in
+    /// force between evaluations.
     pub(super) fn remember_apply(&self) -> Result<(), Fault> {
         let is_kept = Reapply::left_in(&self.state_dir).is_ok_and(|kept| kept.is_some());
         if self.spec.target.apply.is_empty() || is_kept {

@@ -63,6 +63,9 @@ const AT_ONCE_MAX: usize = 1000;
 /// The most blocks of an evaluation, or runs of a verification: a year, at seconds for each.
 const COUNT_MAX: usize = 1_000_000;
 
+/// How often the runs of a verification are looked at, at the most: each look costs confidence.
+const LOOKS_MAX: usize = 10;
+
 /// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration` do not take every number.)
 const TIME_MAX_S: f64 = 30.0 * 86_400.0;
 
@@ -121,11 +124,13 @@ impl CheckedSpec {
             )
         });
         let other_defaults = self.other_defaults.iter().cloned();
+        let never = self.early_end_remark();
         skipped
             .chain(other_defaults)
             .chain(unused)
             .chain(missing)
             .chain(other)
+            .chain(never)
             .collect()
     }
 
@@ -670,6 +675,16 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         verification.runs,
         "one fresh run has no interval",
     )?;
+    if let Some(runs) = verification.max_runs
+        && !(verification.runs..=LOOKS_MAX.saturating_mul(verification.runs)).contains(&runs)
+    {
+        let why = format!("must be between `runs` and {LOOKS_MAX} times `runs`");
+        return Err(source.error("verification.max_runs", why));
+    }
+    if !(0.0..1.0).contains(&verification.smallest_effect) {
+        let why = "must be at least 0 and below 1 (0.01 is 1 %)";
+        return Err(source.error("verification.smallest_effect", why));
+    }
     if let Some(blocks) = verification.blocks {
         count("verification.blocks", blocks, one_block)?;
     }

@@ -4,6 +4,7 @@
 //! a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
 
 mod check;
+mod configuration;
 mod continuous;
 mod earlier;
 mod expression;
@@ -14,6 +15,7 @@ mod parameters;
 mod plan;
 mod templates;
 
+pub use crate::load_loop::LoadLoop;
 use check::Templates;
 pub use check::{CheckedSpec, Pins, is_line};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
@@ -32,6 +34,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::conclusion::Guard;
 use crate::error::SpecError;
 use crate::http::HttpSpec;
 use crate::parse::Format;
@@ -446,6 +449,10 @@ pub struct WorkloadSpec {
     /// CPUs it runs on, such as `"2-3"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<String>,
+    /// The load waits for answers, so that its rate is the service's capacity. By default Slackline
+    /// goes by the load generator's name and options, where it knows them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_loop: Option<bool>,
     /// Its time limit, beyond the block's length.
     #[serde(default = "workload_grace_s")]
     pub grace_s: f64,
@@ -521,10 +528,12 @@ pub enum ObjectiveScale {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectiveSpec {
-    /// The metric, of these: what the workload prints (`requests`, `requests_per_s`, `latency_p99_us`, `errors` and others); of the
-    /// target's processes `cpu_s`, `cpu_user_s`, `cpu_system_s`, `context_switches`, `involuntary_switches`; with `quota`, or a cgroup that
-    /// is observed, `periods`, `throttled_periods`, `throttled_s`; of a JVM `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_allocated_bytes`; and
-    /// those in `metrics`. `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
+    /// The metric, of these: what the workload prints (`requests`, `requests_per_s`,
+    /// `latency_p99_us`, `errors` and others); of the target's processes `cpu_s`, `cpu_user_s`,
+    /// `cpu_system_s`, `context_switches`, `involuntary_switches`, `memory_bytes`; with `quota`, or
+    /// a cgroup that is observed, `periods`, `throttled_periods`, `throttled_s`; of a JVM
+    /// `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_allocated_bytes`; and those in `metrics`.
+    /// `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
     pub metric: String,
     /// `minimise` or `maximise`.
     #[serde(default)]
@@ -598,13 +607,28 @@ impl Default for BudgetSpec {
 pub struct VerificationSpec {
     /// How many of the best configurations.
     pub top: usize,
-    /// Fresh runs of each.
+    /// Fresh runs of each. Where they do not decide the objective and each constraint, as many
+    /// follow again, up to `max_runs`.
     pub runs: usize,
+    /// The most fresh runs of each; three times `runs` by default. The intervals hold at
+    /// `confidence` for all looks together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_runs: Option<usize>,
     /// Pairs of blocks in each run; as many as in an evaluation by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<usize>,
-    /// Confidence of the interval.
+    /// Confidence of the intervals.
     pub confidence: f64,
+    /// The smallest change of interest, 0.01 for 1 %: a verification ends once a larger one is
+    /// ruled out, and a guard that is worse by less does not count.
+    pub smallest_effect: f64,
+    /// What may be shown worse without keeping the winner from its promotion: `throughput`,
+    /// `latency-p99`, `errors`, `memory`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_worse: Vec<Guard>,
+    /// Promote also where a constraint could not be decided within `max_runs`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub accept_undecided: bool,
     /// Further metrics to report with intervals.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub report: Vec<String>,
@@ -618,11 +642,37 @@ impl Default for VerificationSpec {
         Self {
             top: 1,
             runs: 3,
+            max_runs: None,
             blocks: None,
             confidence: 0.95,
+            smallest_effect: 0.01,
+            allow_worse: Vec::new(),
+            accept_undecided: false,
             report: Vec::new(),
             arms: Vec::new(),
         }
+    }
+}
+
+impl VerificationSpec {
+    /// The most runs of an arm.
+    #[must_use]
+    pub fn runs_max(&self) -> usize {
+        self.max_runs
+            .unwrap_or(self.runs.saturating_mul(3))
+            .max(self.runs)
+    }
+
+    /// How often the runs are looked at.
+    #[must_use]
+    pub fn looks(&self) -> usize {
+        self.runs_max().div_ceil(self.runs.max(1))
+    }
+
+    /// The number of runs after which run number `run` is looked at.
+    #[must_use]
+    pub fn stage_end(&self, run: usize) -> usize {
+        (run.div_ceil(self.runs.max(1)) * self.runs).min(self.runs_max())
     }
 }
 

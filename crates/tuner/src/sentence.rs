@@ -1,0 +1,303 @@
+//! The one sentence, or few, that say what an experiment has shown.
+
+use std::fmt::Write as _;
+
+use latency_stats::{Interval, mean_interval};
+
+use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
+use crate::evaluation::{Outcome, Rules};
+use crate::report::{ArmResult, EvaluationRecord, Finding, Report, change, score_text};
+use crate::spec::{Limit, MetricConstraint, ObjectiveScale};
+
+/// What is said of a report, whose objective has this name.
+pub(crate) fn of(report: &Report, objective: &str) -> String {
+    let evaluations = report.evaluations.len();
+    if let Some(error) = &report.error {
+        return format!("Ended after {evaluations} evaluations: {error}; nothing is claimed.");
+    }
+    if report.paused {
+        return format!("Paused after {evaluations} evaluations.");
+    }
+    let Some(winner) = report.winner() else {
+        return match (report.interrupted, report.finding) {
+            (Some(signal), _) => format!(
+                "Stopped by signal {signal} after {evaluations} evaluations: nothing was verified, nothing is claimed."
+            ),
+            (None, Finding::NoDifference) => nothing_to_verify(report),
+            (None, _) => no_result(report),
+        };
+    };
+    let Some(interval) = winner.ratios.get(objective) else {
+        let why = winner
+            .faults
+            .first()
+            .or_else(|| winner.without_interval.get(objective))
+            .map_or("it was stopped early", String::as_str);
+        return format!("The winner could not be verified ({why}): nothing is claimed.");
+    };
+    verified(report, winner, objective, interval)
+}
+
+fn verified(report: &Report, winner: &ArmResult, objective: &str, interval: &Interval) -> String {
+    let evidence = evidence(report, winner, objective, interval);
+    let mut text = match report.finding {
+        Finding::Improvement => format!("Shown: {evidence}."),
+        Finding::Paid => format!("Shown: {evidence}. Paid with: {}.", paid(winner)),
+        Finding::Undecided => format!("Better, but not everything is decided: {evidence}."),
+        Finding::NoDifference => {
+            let mut text = format!("No difference shown: {evidence}.");
+            if let Some(ratio) = winner.detectable.get(objective) {
+                let size = (ratio - 1.0) * 100.0;
+                let _ = write!(
+                    text,
+                    " A change of {size:.1} % or more would have been shown in four cases of five."
+                );
+            }
+            text
+        }
+        Finding::Worse => format!("The winner is worse than the control: {evidence}."),
+        Finding::ConstraintViolated => format!("Better, but not acceptable: {evidence}."),
+        Finding::Unfinished => format!("Unfinished: {evidence}."),
+    };
+    if report.finding != Finding::Worse {
+        text.push_str(&of_constraints(winner));
+    }
+    if !winner.faults.is_empty() {
+        let _ = write!(text, " Runs failed: {}.", winner.faults.join("; "));
+    }
+    if report.finding.is_better() {
+        text.push_str(&of_guards(report, winner));
+    }
+    text
+}
+
+/// The change with all that it rests on.
+fn evidence(report: &Report, winner: &ArmResult, objective: &str, interval: &Interval) -> String {
+    let percent = |confidence: f64| (confidence * 1e4).round() / 100.0;
+    let candidates = report.verification.iter().filter(|arm| arm.is_candidate);
+    let candidates = candidates.count();
+    let asked = report.spec.verification.confidence;
+    let shared = if candidates > 1 && interval.confidence > asked {
+        format!(
+            ", as {candidates} candidates share the {} % of error that were asked for",
+            percent(1.0 - asked)
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{} of {objective} against the control ({} % confidence{shared}, {} fresh runs, {} pairs of blocks)",
+        change(interval),
+        percent(interval.confidence),
+        winner.runs,
+        winner.blocks
+    )
+}
+
+fn paid(winner: &ArmResult) -> String {
+    let each: Vec<String> = winner.paid().map(guard_change).collect();
+    each.join(", ")
+}
+
+/// "requests_per_s −18.0 % [−22.0, −14.0]".
+#[must_use]
+pub fn guard_change(guard: &GuardResult) -> String {
+    let metric = guard.metric.as_deref().unwrap_or(guard.guard.name());
+    match (&guard.change, guard.guard) {
+        (Some(change), Guard::Errors) => format!(
+            "{metric} {:+.2e} [{:+.2e}, {:+.2e}]",
+            change.estimate, change.low, change.high
+        ),
+        (Some(interval), _) => format!("{metric} {}", change(interval)),
+        (None, _) => metric.to_owned(),
+    }
+}
+
+fn of_constraints(winner: &ArmResult) -> String {
+    if winner.constraints.is_empty() {
+        return String::new();
+    }
+    let mut text = String::new();
+    let of = |verdict| {
+        let constraints = winner.constraints.iter();
+        constraints.filter(move |it| it.verdict == verdict)
+    };
+    let broken: Vec<String> = of(ConstraintVerdict::Broken).map(observed).collect();
+    let open: Vec<String> = of(ConstraintVerdict::NotDecidable).map(observed).collect();
+    if !broken.is_empty() {
+        let _ = write!(text, " Broken: {}.", broken.join("; "));
+    }
+    if !open.is_empty() {
+        let _ = write!(text, " Not decidable: {}.", open.join("; "));
+    }
+    if broken.is_empty() && open.is_empty() {
+        text.push_str(" Every constraint held.");
+    }
+    let control: Vec<&str> = winner
+        .constraints
+        .iter()
+        .filter(|it| it.control_breaks)
+        .map(|it| it.constraint.as_str())
+        .collect();
+    if !control.is_empty() {
+        let _ = write!(text, " The control itself breaks {}.", control.join(", "));
+    }
+    text
+}
+
+/// "latency_p99_us <= 1.05 * control (+16.7 % [−73.8, +420.1])".
+#[must_use]
+pub fn observed(constraint: &ConstraintResult) -> String {
+    let text = &constraint.constraint;
+    match &constraint.observed {
+        Some(interval) if constraint.is_ratio => format!("{text} ({})", change(interval)),
+        Some(interval) => format!(
+            "{text} ({} [{}, {}])",
+            plain(interval.estimate),
+            plain(interval.low),
+            plain(interval.high)
+        ),
+        None => text.clone(),
+    }
+}
+
+/// A value in its own unit.
+fn plain(value: f64) -> String {
+    if value == 0.0 || (0.01..1e6).contains(&value.abs()) {
+        format!("{}", (value * 100.0).round() / 100.0)
+    } else {
+        format!("{value:.3e}")
+    }
+}
+
+/// What a better objective was not paid with, and what nobody knows.
+fn of_guards(report: &Report, winner: &ArmResult) -> String {
+    let mut text = String::new();
+    let of = |verdict| {
+        let guards = winner.guards.iter();
+        guards.filter(move |it| it.verdict == verdict)
+    };
+    let fine: Vec<String> = of(GuardVerdict::NotWorse).map(guard_change).collect();
+    if !fine.is_empty() {
+        let _ = write!(text, " Not shown to be paid with: {}.", fine.join(", "));
+    }
+    let allowed: Vec<String> = of(GuardVerdict::Worse)
+        .filter(|it| it.is_allowed)
+        .map(guard_change)
+        .collect();
+    if !allowed.is_empty() {
+        let _ = write!(
+            text,
+            " Worse, as the specification allows: {}.",
+            allowed.join(", ")
+        );
+    }
+    let missing: Vec<&str> = of(GuardVerdict::NotMeasured)
+        .map(|it| it.guard.name())
+        .collect();
+    if !missing.is_empty() {
+        let _ = write!(text, " Not measured: {}.", missing.join(", "));
+    }
+    let workload = report.spec.workload.as_ref();
+    if workload.is_some_and(|workload| workload.load_loop() != crate::spec::LoadLoop::Closed) {
+        text.push_str(" Capacity was not measured: the load is not known to saturate the service.");
+    }
+    text
+}
+
+/// Why nothing was verified although something was measured.
+fn nothing_to_verify(report: &Report) -> String {
+    const NONE: &str = "no difference shown.";
+    if let Some(broken) = broken_by_control(report) {
+        return format!("The control itself breaks {broken}: {NONE}");
+    }
+    let is_ratio = report
+        .spec
+        .objective
+        .as_ref()
+        .is_some_and(|objective| objective.scale == ObjectiveScale::Ratio);
+    let looks_better = |record: &&&EvaluationRecord| {
+        let measurement = record.measurement.as_ref();
+        is_ratio
+            && record.configuration != report.control
+            && measurement.is_some_and(|it| it.score < 0.0)
+    };
+    let ranked = report.ranked();
+    let better: Vec<&&EvaluationRecord> = ranked.iter().filter(looks_better).collect();
+    let completed = better.iter().find(|it| it.outcome == Outcome::Completed);
+    if let (Some(record), Some(objective)) = (completed, &report.spec.objective) {
+        let measured = record.measurement.as_ref();
+        let (score, variance) = measured.map_or((0.0, 0.0), |it| (it.score, it.score_variance));
+        return format!(
+            "Nothing was verified: evaluation {} measured {} (± {:.1}), which the model puts down to noise: it expects no \
+             configuration to be better than the control; {NONE}",
+            record.number,
+            score_text(score, objective),
+            1.96 * variance.sqrt() * 100.0
+        );
+    }
+    let violated: Vec<String> = better
+        .iter()
+        .filter(|it| it.outcome == Outcome::Violated)
+        .map(|it| it.number.to_string())
+        .collect();
+    if !violated.is_empty() {
+        let numbers = violated.join(", ");
+        return format!(
+            "Only configurations that broke a constraint looked better than the control (evaluations {numbers}): {NONE}"
+        );
+    }
+    format!("No configuration looked better than the control: {NONE}")
+}
+
+/// A constraint that the control is shown to break, by its blocks in all evaluations, with what it
+/// measured.
+fn broken_by_control(report: &Report) -> Option<String> {
+    let constraints = report.spec.constraints.iter();
+    let mut constraints = constraints.filter_map(|text| MetricConstraint::parse(text).ok());
+    constraints.find_map(|constraint| {
+        if !matches!(constraint.limit, Limit::Absolute(_)) {
+            return None;
+        }
+        let evaluations = report.evaluations.iter();
+        let each: Vec<(f64, f64)> = evaluations
+            .filter_map(|record| {
+                let pairs = Rules::pairs(&record.blocks, &constraint.metric);
+                let n = pairs.len() as f64;
+                let excess = pairs
+                    .iter()
+                    .map(|it| constraint.excess(it.control, it.control));
+                let value = pairs.iter().map(|it| it.control);
+                (!pairs.is_empty()).then(|| (excess.sum::<f64>() / n, value.sum::<f64>() / n))
+            })
+            .collect();
+        let excess: Vec<f64> = each.iter().map(|it| it.0).collect();
+        let confidence = report.spec.verification.confidence;
+        let is_broken = mean_interval(&excess, confidence).is_ok_and(|it| it.low > 0.0);
+        is_broken.then(|| {
+            let mean = each.iter().map(|it| it.1).sum::<f64>() / each.len() as f64;
+            format!("{} ({} on average)", constraint.text, plain(mean))
+        })
+    })
+}
+
+/// Why nothing can be said.
+fn no_result(report: &Report) -> String {
+    let nothing = "No evaluation gave a result: nothing can be said.";
+    let mut reasons = report.evaluations.iter().rev();
+    match reasons.find_map(|record| record.reason.as_deref()) {
+        Some(reason) => format!("{nothing} The last one that failed: {reason}"),
+        None => nothing.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_short() {
+        let said = [0.0, 12.3456, 1e9, 0.0001].map(plain);
+        assert_eq!(said, ["0", "12.35", "1.000e9", "1.000e-4"]);
+    }
+}
