@@ -66,6 +66,7 @@ const EDGES: &[Edges] = &[
             "host",
             "http-client",
             "latency-stats",
+            "load",
             "wire-latency",
         ],
         reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks, asks Prometheus and services over HTTP",

@@ -135,7 +135,7 @@ impl Access {
     }
 
     /// The name and role of a token of `serve.json`, by its digest.
-    fn built_in(&self, given: &str) -> Option<(&'static str, Role)> {
+    pub(crate) fn built_in(&self, given: &str) -> Option<(&'static str, Role)> {
         let [owner, reader] = BUILT_IN;
         if digest(&self.write_token) == given {
             Some((owner, Role::Write))

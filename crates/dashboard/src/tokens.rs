@@ -38,10 +38,6 @@ impl NamedToken {
     pub fn is_valid(&self, now: Timestamp) -> bool {
         self.expires.is_none_or(|expires| now < expires)
     }
-
-    pub(crate) fn digest(&self) -> &str {
-        &self.digest
-    }
 }
 
 /// The file of a state directory that holds the named tokens.

@@ -54,7 +54,8 @@ pub fn boot_setting(roots: &Roots, knob: &Knob, value: &str) -> Option<BootSetti
             "/etc/tmpfiles.d/slackline.conf",
             format!("w {} - - - - {value}", path.display()),
         ),
-        Knob::File(_) => None,
+        // The service that has the threads sets it: no file of the system does.
+        Knob::File(_) | Knob::Sched { .. } => None,
     }
 }
 

@@ -99,6 +99,8 @@ impl Memory {
                 duration_s: 0.0,
                 own_cpu_s: 0.0,
                 host: None,
+                output: None,
+                crash: None,
             });
         }
     }

@@ -160,6 +160,7 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
         own_cpu_s: 0.01,
         host: None,
         output: None,
+        crash: None,
     }
 }
 

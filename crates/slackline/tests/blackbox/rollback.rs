@@ -10,14 +10,15 @@ use crate::toy::FIRST;
 
 #[test]
 fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
-    let mut toy = toy();
+    let toy = toy();
     let server = Server::start(&toy);
     let id = server.create();
     server.wait_for(id, &["done"]);
     server.does(&["promote", &id.to_string()]).with_code(0);
     assert_ne!(toy.knob(), FIRST);
-    toy.spec["budget"]["evaluations"] = json!(60);
-    let other = server.create();
+    let mut longer = toy.spec.clone();
+    longer["budget"]["evaluations"] = json!(60);
+    let other = server.create_of(&longer);
     server.wait_for(other, &["running"]);
     let asked = Instant::now();
     server

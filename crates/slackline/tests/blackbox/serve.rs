@@ -98,8 +98,13 @@ impl<'a> Server<'a> {
     }
 
     pub(crate) fn create(&self) -> i64 {
+        self.create_of(&self.toy.spec)
+    }
+
+    /// An experiment of this specification.
+    pub(crate) fn create_of(&self, spec: &Value) -> i64 {
         let file = self.toy.path("experiment.json");
-        std::fs::write(&file, self.toy.spec.to_string()).unwrap();
+        std::fs::write(&file, spec.to_string()).unwrap();
         let made = self.does(&["create", file.to_str().unwrap()]).with_code(0);
         made.stdout.trim().parse().unwrap()
     }
