@@ -2,7 +2,8 @@
 //! earlier experiments, which help or mislead, make of it. `cargo xtask bench relayout`:
 //! servers as they are, re-laid out, and laid out by others. `cargo xtask bench throttle`: what the model of throttling
 //! predicts against what is seen. `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
-//! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated.
+//! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated. `cargo xtask bench
+//! wire-latency`: latencies read off the wire against the truth.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -52,6 +53,10 @@ usage: cargo xtask bench load [--repetitions N] [--seconds S] [--parts A,B]
   as root, about 18 minutes, and 5 more the first time, to build oha; writes docs/results/load.{json,md}
   --parts A,B     of capacity, rate, directions, stalls, sysbench; what the others found earlier stays
 
+usage: cargo xtask bench wire-latency
+
+  as root, about 5 minutes; writes docs/results/wire-latency.md
+
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions
 usage: cargo xtask bench fleet
@@ -83,8 +88,12 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             let with_oha = with_oha.as_ref().map_or(&[][..], |words| words);
             script(root, "load/run.py", "", &[options, with_oha].concat())
         }
-        ["continuous"] => continuous(root),
+        ["continuous"] => example(root, "tuner", "continuous"),
         ["conclusions"] => conclusions(root),
+        ["wire-latency"] => {
+            install::install(install::BENCH_WIRE)?;
+            example(root, "wire-latency", "bench")
+        }
         _ => bail!("no such bench: {}\n\n{USAGE}", arguments.join(" ")),
     }
 }
@@ -150,21 +159,15 @@ fn pauses(root: &Path) -> anyhow::Result<bool> {
     step::run("bench relayout: pauses", &mut pauses)
 }
 
-fn continuous(root: &Path) -> anyhow::Result<ExitCode> {
+/// Runs an example of a crate, which writes into `docs/results/`.
+fn example(root: &Path, package: &str, name: &str) -> anyhow::Result<ExitCode> {
     let mut bench = cargo();
     bench
-        .args([
-            "run",
-            "--release",
-            "--package",
-            "tuner",
-            "--example",
-            "continuous",
-            "--",
-        ])
+        .args(["run", "--release", "--package", package])
+        .args(["--example", name, "--"])
         .arg(root.join("docs/results"))
         .current_dir(root);
-    Ok(match step::run("bench continuous", &mut bench)? {
+    Ok(match step::run(&format!("bench {name}"), &mut bench)? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

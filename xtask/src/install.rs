@@ -158,6 +158,16 @@ const MEMCACHED_LOAD: Need = Need {
     package: "libmemcached-tools",
     purpose: "load for it",
 };
+const H2LOAD: Need = Need {
+    present: Present::Program("h2load"),
+    package: "nghttp2-client",
+    purpose: "load by HTTP/2, whose latency is read off the wire",
+};
+const REDIS_TOOLS: Need = Need {
+    present: Present::Program("redis-benchmark"),
+    package: "redis-tools",
+    purpose: "load for Redis",
+};
 const REDIS: Need = Need {
     present: Present::Program("redis-server"),
     package: "redis-server",
@@ -223,6 +233,19 @@ pub(crate) const BENCH_AGENT: &[Need] = &[PYTHON];
 pub(crate) const BENCH_DATAPLANE: &[Need] = &[MEMCACHED, REDIS, IPROUTE, PYTHON];
 /// What `cargo xtask bench load` needs.
 pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, WRK, MARIADB, SYSBENCH, PYTHON];
+/// What the latency on the wire is held against.
+pub(crate) const BENCH_WIRE: &[Need] = &[
+    NGINX,
+    WRK,
+    OPENSSL,
+    H2LOAD,
+    MEMCACHED,
+    REDIS,
+    REDIS_TOOLS,
+    MARIADB,
+    SYSBENCH,
+    POSTGRES,
+];
 /// What `cargo xtask fuzz api` needs.
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.

@@ -39,6 +39,7 @@ usage: cargo xtask VERB
   bench agent       what the agent itself uses on a host of 10 to 1,000 services, into docs/results/
   bench load        the load generator against wrk, oha and arithmetic, into docs/results/
   bench relayout [PART…]  servers as they are, re-laid out, and laid out by others, into docs/results/
+  bench wire-latency  latencies read off the wire against the truth and real servers' load generators, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
   bench dataplane [PART…]  the network runtime and the cache beside epoll, io_uring, memcached and Redis, into docs/results/
   bench conclusions how often a verification is wrong, by simulation, into docs/results/

@@ -106,8 +106,10 @@ impl Ring {
     /// To all interfaces of the namespace, those that come later too, and both directions.
     fn bind(&self) -> io::Result<()> {
         let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as libc::sa_family_t,
-            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).map_err(io::Error::other)?,
+            sll_protocol: u16::try_from(libc::ETH_P_ALL)
+                .map_err(io::Error::other)?
+                .to_be(),
             sll_ifindex: 0,
             sll_hatype: 0,
             sll_pkttype: 0,
@@ -120,7 +122,7 @@ impl Ring {
             libc::bind(
                 self.socket.as_raw_fd(),
                 (&raw const address).cast(),
-                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+                length_of::<libc::sockaddr_ll>(),
             )
         };
         if code == 0 {
@@ -173,7 +175,7 @@ impl Ring {
             tp_drops: 0,
             tp_freeze_q_cnt: 0,
         };
-        let mut size = size_of::<libc::tpacket_stats_v3>() as libc::socklen_t;
+        let mut size = length_of::<libc::tpacket_stats_v3>();
         // SAFETY: the value is a tpacket_stats_v3, what this option writes with TPACKET_V3, and
         // `size` is its size.
         let code = unsafe {
@@ -206,6 +208,11 @@ const fn map_bytes() -> usize {
     BLOCKS as usize * BLOCK_BYTES as usize
 }
 
+/// The size of what is passed to the kernel.
+fn length_of<T>() -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of::<T>()).unwrap_or(libc::socklen_t::MAX)
+}
+
 fn attach(socket: &OwnedFd, program: &[sock_filter]) -> io::Result<()> {
     let mut program = program.to_vec();
     let filter = libc::sock_fprog {
@@ -229,7 +236,7 @@ fn set_option<T>(
             level,
             name,
             ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
+            length_of::<T>(),
         )
     };
     if code == 0 {

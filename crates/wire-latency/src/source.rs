@@ -105,3 +105,33 @@ impl Default for Surroundings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<SourceSpec, String> {
+        let table: std::collections::BTreeMap<String, SourceSpec> =
+            toml::from_str(text).map_err(|error| error.to_string())?;
+        table
+            .into_values()
+            .next()
+            .ok_or_else(|| "nothing".to_owned())
+    }
+
+    #[test]
+    fn a_source_is_written_in_one_line() {
+        let wire = SourceSpec::Wire(WireSpec::of_port(11211));
+        assert_eq!(parse("latency = { wire = { port = 11211 } }"), Ok(wire));
+        let command = SourceSpec::Command(vec!["p99".to_owned()]);
+        assert_eq!(parse("latency = { command = [\"p99\"] }"), Ok(command));
+        for wrong in [
+            "latency = { wire = { prot = 1 } }",
+            "latency = { wire = { port = 70000 } }",
+            "latency = { wire = { port = 1 }, command = [\"x\"] }",
+            "latency = { tape = 1 }",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

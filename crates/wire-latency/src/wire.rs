@@ -34,6 +34,8 @@ pub(crate) struct Wire {
     /// The most connections within a poll of this period.
     connections: u64,
     packets_in_period: u64,
+    /// Whether somebody listened when the last period without a packet ended.
+    listener: Result<(), NoData>,
     /// CPU time of this thread at the last poll.
     polled_cpu: Option<Duration>,
 }
@@ -61,6 +63,7 @@ impl Wire {
             period_cpu: None,
             connections: 0,
             packets_in_period: 0,
+            listener: Ok(()),
             polled_cpu: None,
             spec,
         })
@@ -120,9 +123,10 @@ impl Wire {
         self.is_open = true;
         (self.period_began, self.period_cpu, self.connections) = (now, Some(cpu), 0);
         let packets = std::mem::take(&mut self.packets_in_period);
-        if packets == 0 {
-            return self.check_listener();
-        }
+        self.listener = match packets {
+            0 => self.check_listener(),
+            _ => Ok(()),
+        };
         Ok(())
     }
 
@@ -178,7 +182,8 @@ impl LatencySource for Wire {
         counts.dropped = self.ring.statistics().dropped;
         let cpu = thread_cpu();
         self.polled_cpu = Some(cpu);
-        trouble.map(|()| Slice {
+        trouble.and_then(|()| self.listener.clone())?;
+        Ok(Slice {
             distribution: Distribution::Fine(harvest.latencies),
             sampled_share: self.share.of_all(),
             counts,
