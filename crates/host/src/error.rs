@@ -166,6 +166,16 @@ pub enum HostError {
         /// What is wrong.
         why: String,
     },
+    /// A value that the kernel would refuse.
+    #[error("{actuator} cannot be set to {wanted}: {why}")]
+    Unfit {
+        /// The actuator's name.
+        actuator: &'static str,
+        /// The value.
+        wanted: String,
+        /// What the kernel takes.
+        why: String,
+    },
     /// The process is gone.
     #[error("process {pid} does not exist (any more): it ended, or the pid is wrong")]
     NoSuchProcess {

@@ -6,6 +6,7 @@
 //!
 //! Architecture invariant: nothing here decides. Which value a knob gets, and when, is for the callers to say.
 
+mod actuator;
 mod boot;
 mod cgroup_sample;
 mod cgroup_tree;
@@ -29,6 +30,10 @@ pub mod hsperf;
 mod journal;
 
 pub use boot::{BootSetting, boot_setting};
+pub use actuator::{
+    Actuator, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, EnergyPreference, Freezer, Frequency,
+    IoCost, IoMax, IoWeight, MemoryHigh, MemoryLow, PowerCap, Resctrl, Uclamp, Wanted, cpu_list,
+};
 pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample};
 pub use cgroup_tree::{

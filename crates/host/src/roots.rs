@@ -89,11 +89,53 @@ pub(crate) fn write_text(path: &Path, value: &str) -> io::Result<()> {
 
 /// Writes `contents` in one `write` call. Never creates the file.
 pub(crate) fn write_bytes(path: &Path, contents: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    let contents = &*fake_kernel::answer(path, contents)?;
     let mut file = fs::OpenOptions::new()
         .write(true)
         .truncate(true)
         .open(path)?;
     file.write_all(contents)
+}
+
+/// In tests, what a kernel would make of a write to a fake tree: a refusal, or another text.
+#[cfg(test)]
+pub(crate) mod fake_kernel {
+    use std::cell::Cell;
+    use std::io;
+    use std::path::Path;
+
+    /// `Ok(None)` takes the text as it is.
+    type Rule = fn(&Path, &str) -> io::Result<Option<String>>;
+
+    thread_local! {
+        static RULE: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    /// The rule holds until this is dropped, on this thread.
+    pub(crate) struct Guard;
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            RULE.set(None);
+        }
+    }
+
+    pub(crate) fn set(rule: Rule) -> Guard {
+        RULE.set(Some(rule));
+        Guard
+    }
+
+    pub(super) fn answer(path: &Path, contents: &[u8]) -> io::Result<Vec<u8>> {
+        let text = String::from_utf8_lossy(contents);
+        let answer = RULE
+            .get()
+            .map_or(Ok(None), |rule| rule(path, text.trim()))?;
+        Ok(answer.map_or_else(
+            || contents.to_vec(),
+            |text| format!("{text}\n").into_bytes(),
+        ))
+    }
 }
 
 #[cfg(test)]

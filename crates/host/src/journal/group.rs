@@ -63,6 +63,15 @@ impl Journal {
         Ok(())
     }
 
+    /// Makes one directory that is a group of its file system, as of resctrl. Undoing removes it.
+    pub(crate) fn make_group_directory(
+        &mut self,
+        roots: &Roots,
+        directory: &Path,
+    ) -> Result<(), HostError> {
+        self.make_directory(roots, directory)
+    }
+
     fn make_directory(&mut self, roots: &Roots, directory: &Path) -> Result<(), HostError> {
         if directory.is_dir() {
             return Ok(());

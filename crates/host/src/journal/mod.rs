@@ -38,6 +38,7 @@ use crate::knob::{Knob, is_taken_as, normalise};
 use crate::lock::Lock;
 use crate::roots::Roots;
 use record::{Action, Line, Pendings, Record};
+use restore::is_same_state;
 pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
 
 /// Space reserved for the line that follows an act, beyond the length of its value, so that a disk that fills up
@@ -245,8 +246,8 @@ impl Journal {
         );
         match pending.and_then(|pending| pending.left.as_deref()) {
             Some(left)
-                if left != found
-                    && !self.is_reset_by_scheduler(knob)
+                if !is_same_state(left, found)
+                    && !self.is_reset_by_kernel(knob)
                     && !is_reset_by_restart(pending, found) =>
             {
                 Err(HostError::Disturbed {
@@ -350,12 +351,46 @@ impl Journal {
         self.rewrite(kept)
     }
 
+    /// The value that a knob had before it was first written, if it is to be undone.
+    #[must_use]
+    pub fn original(&self, knob: &Knob) -> Option<&str> {
+        let pendings = self.pendings.list.iter();
+        pendings
+            .filter_map(|pending| match &pending.action {
+                Action::Write {
+                    knob: known, old, ..
+                } if known == knob => Some(old.as_str()),
+                _ => None,
+            })
+            .next()
+    }
+
     /// Announces an act: on return its line is on disk.
     fn will(&mut self, action: Action) -> Result<u64, HostError> {
         if self.length_bytes > COMPACT_ABOVE_BYTES {
             self.rewrite(self.pendings.clone())?;
         }
         self.append(Record::Will { action })
+    }
+
+    /// Whether a line has to be on disk before the act. A later write of a group's file need not: how to undo it is on disk
+    /// since the first one, and a power cut takes the group along. A controller writes such files many times a minute.
+    fn is_to_be_synced(&self, record: &Record) -> bool {
+        let Record::Will { action } = record else {
+            return false;
+        };
+        let is_group_file = matches!(
+            action,
+            Action::Write {
+                knob: Knob::Cgroup { .. },
+                ..
+            }
+        );
+        let is_known = || {
+            let mut pendings = self.pendings.list.iter();
+            pendings.any(|pending| pending.action.is_same_subject(action))
+        };
+        !(is_group_file && is_known())
     }
 
     /// Appends a line. One that announces an act is synced; one that follows an act need not be: after a `kill -9` the
@@ -368,6 +403,7 @@ impl Journal {
             self.is_torn = false;
         }
         let is_announcement = matches!(record, Record::Will { .. });
+        let is_synced = self.is_to_be_synced(&record);
         let seq = self.pendings.last_seq + 1;
         let line = Line {
             seq,
@@ -377,7 +413,7 @@ impl Journal {
         let mut text = serde_json::to_string(&line)
             .map_err(|error| HostError::journal_io(&self.path, &error.into()))?;
         text.push('\n');
-        if let Err(error) = self.append_text(&text, is_announcement) {
+        if let Err(error) = self.append_text(&text, is_announcement, is_synced) {
             self.is_torn = self.file.set_len(self.length_bytes).is_err();
             return Err(HostError::journal_io(&self.path, &error));
         }
@@ -386,7 +422,12 @@ impl Journal {
         Ok(seq)
     }
 
-    fn append_text(&mut self, text: &str, is_announcement: bool) -> io::Result<()> {
+    fn append_text(
+        &mut self,
+        text: &str,
+        is_announcement: bool,
+        is_synced: bool,
+    ) -> io::Result<()> {
         if is_announcement {
             let wanted_bytes = 2 * text.len() as u64 + RESERVE_BYTES;
             match fallocate(
@@ -401,7 +442,7 @@ impl Journal {
             }
         }
         self.file.write_all(text.as_bytes())?;
-        if is_announcement {
+        if is_synced {
             self.file.sync_data()
         } else {
             Ok(())

@@ -74,7 +74,7 @@ pub(crate) enum Action {
 
 impl Action {
     /// Whether a later action is about the same thing, so that undoing the first one undoes both.
-    fn is_same_subject(&self, other: &Self) -> bool {
+    pub(super) fn is_same_subject(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Write { knob: a, .. }, Self::Write { knob: b, .. }) => a == b,
             (Self::File { path: a, .. }, Self::File { path: b, .. }) => a == b,

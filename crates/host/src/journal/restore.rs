@@ -142,15 +142,72 @@ impl Journal {
     ///
     /// [`HostError::Journal`] where the outcome cannot be recorded; what could not be undone is an item of the report.
     pub fn restore(&mut self, roots: &Roots, dry_run: bool) -> Result<RestoreReport, HostError> {
+        self.restore_where(roots, dry_run, |_| true)
+    }
+
+    /// Undoes what was written to these knobs; the rest stays.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::restore`].
+    pub fn restore_knobs(
+        &mut self,
+        roots: &Roots,
+        knobs: &[Knob],
+    ) -> Result<RestoreReport, HostError> {
+        let is_meant =
+            |action: &Action| matches!(action, Action::Write { knob, .. } if knobs.contains(knob));
+        self.restore_where(roots, false, is_meant)
+    }
+
+    /// Undoes all that was done to one control group: its files, and the processes and directories of a group that was made.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::restore`].
+    pub fn restore_group(
+        &mut self,
+        roots: &Roots,
+        group: &str,
+    ) -> Result<RestoreReport, HostError> {
+        let directories = crate::cgroup::existing_directories(roots, group);
+        let is_ours = |path: &Path| directories.contains(&roots.absolute(path));
+        let members = crate::cgroup_tree::processes_below(roots, group).unwrap_or_default();
+        let is_meant = |action: &Action| match action {
+            Action::Write {
+                knob: Knob::Cgroup { group: other, .. },
+                ..
+            } => other.trim_matches('/') == group.trim_matches('/'),
+            Action::Group { directory } => is_ours(directory),
+            Action::Attach { from, .. } => from
+                .iter()
+                .any(|(new, _)| new.parent().is_some_and(is_ours)),
+            Action::Process { pid, .. } => members.contains(pid),
+            _ => false,
+        };
+        self.restore_where(roots, false, is_meant)
+    }
+
+    fn restore_where(
+        &mut self,
+        roots: &Roots,
+        dry_run: bool,
+        is_meant: impl Fn(&Action) -> bool,
+    ) -> Result<RestoreReport, HostError> {
         let mut outcomes: Vec<Option<RestoreOutcome>> = vec![None; self.pendings.list.len()];
         let mut failed_before = usize::MAX;
         for pass in 0.. {
             if pass > 0 && !dry_run {
                 self.lift_quotas(roots, &outcomes);
             }
-            for (pending, outcome) in self.pendings.list.iter().zip(&mut outcomes).rev() {
-                if matches!(outcome, None | Some(RestoreOutcome::Failed { .. })) {
-                    *outcome = Some(self.undo(roots, pending, dry_run));
+            // A frozen process neither ends nor leaves its group.
+            for thaws in [true, false] {
+                let list = self.pendings.list.iter().zip(&mut outcomes).rev();
+                let is_due = |action: &Action| is_meant(action) && is_freezer(action) == thaws;
+                for (pending, outcome) in list.filter(|(pending, _)| is_due(&pending.action)) {
+                    if matches!(outcome, None | Some(RestoreOutcome::Failed { .. })) {
+                        *outcome = Some(self.undo(roots, pending, dry_run));
+                    }
                 }
             }
             let has_failed = |outcome: &Option<RestoreOutcome>| {
@@ -170,6 +227,10 @@ impl Journal {
         let mut kept = self.pendings.clone();
         kept.list.clear();
         for (pending, outcome) in self.pendings.list.iter().zip(outcomes).rev() {
+            if !is_meant(&pending.action) {
+                kept.list.insert(0, pending.clone());
+                continue;
+            }
             let mut outcome = outcome.unwrap_or(RestoreOutcome::Failed { errno: libc::EIO });
             let aside = match &outcome {
                 RestoreOutcome::ChangedByOther { .. } | RestoreOutcome::Vanished => {
@@ -297,7 +358,7 @@ impl Journal {
             None => {}
             // The value is back already, but not yet what stood around it.
             Some(_) if found == old => {}
-            Some(left) if *left == found || self.is_reset_by_scheduler(knob) => {}
+            Some(left) if is_same_state(left, &found) || self.is_reset_by_kernel(knob) => {}
             // An undo that was killed between opening an ordinary file, which empties it, and writing it.
             Some(left) if found.is_empty() && !left.is_empty() => {}
             Some(left) => {
@@ -313,7 +374,9 @@ impl Journal {
         let written = match &original {
             // The journal has no copy any more once it is undone.
             Some(original) => write_ordinary(&path, original),
-            None => knob.put(roots, old),
+            None => undo_lines(knob, old, &found)
+                .iter()
+                .try_for_each(|line| knob.put(roots, line)),
         };
         match written {
             Ok(()) => {}
@@ -350,6 +413,26 @@ impl Journal {
         }
         let kept = self.keep(&path, &first).map_err(|error| errno_of(&error))?;
         Ok(Some(kept))
+    }
+
+    /// Whether the kernel itself may have written the knob, because another one was written.
+    pub(super) fn is_reset_by_kernel(&self, knob: &Knob) -> bool {
+        self.is_reset_by_scheduler(knob) || self.is_reset_by_idle(knob)
+    }
+
+    /// A group's weight is another one while `cpu.idle` is on, and the default after it (kernel/sched/fair.c,
+    /// `sched_group_set_idle`).
+    fn is_reset_by_idle(&self, knob: &Knob) -> bool {
+        let Knob::Cgroup { group, file } = knob else {
+            return false;
+        };
+        let is_idle = |action: &Action| matches!(action, Action::Write { knob: Knob::Cgroup { group: g, file: f }, .. } if g == group && f == "cpu.idle");
+        matches!(file.as_str(), "cpu.shares" | "cpu.weight")
+            && self
+                .pendings
+                .list
+                .iter()
+                .any(|pending| is_idle(&pending.action))
     }
 
     /// Changing the I/O scheduler of a device resets the files of its `iosched` directory (block/elevator.c), so what
@@ -417,6 +500,41 @@ impl Journal {
         }
         Ok(RestoreOutcome::Restored)
     }
+}
+
+fn is_freezer(action: &Action) -> bool {
+    matches!(action, Action::Write { knob: Knob::Cgroup { file, .. }, .. }
+        if file == "freezer.state" || file == "cgroup.freeze")
+}
+
+/// Whether two readings of a knob are the same state: a v1 group is FREEZING until its last thread has stopped.
+pub(super) fn is_same_state(left: &str, found: &str) -> bool {
+    let settled = |text: &str| if text == "FREEZING" { "FROZEN" } else { text }.to_owned();
+    settled(left) == settled(found)
+}
+
+/// The lines to write for a knob to be as it was. A file with a line for each device takes one device at a time, and a
+/// device that had no limit is given none.
+fn undo_lines(knob: &Knob, old: &str, found: &str) -> Vec<String> {
+    let none = match knob {
+        Knob::Cgroup { file, .. } if file.starts_with("blkio.throttle.") => "0",
+        Knob::Cgroup { file, .. } if file == "io.max" => "rbps=max wbps=max riops=max wiops=max",
+        Knob::Cgroup { file, .. } if file == "io.cost.qos" => "enable=0",
+        // Cache and bandwidth, a line a resource.
+        Knob::File(path) if path.ends_with("schemata") => {
+            return old.lines().map(|line| line.trim().to_owned()).collect();
+        }
+        _ => return vec![old.to_owned()],
+    };
+    let device = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
+    let mut lines: Vec<String> = found
+        .lines()
+        .filter(|line| !old.lines().any(|known| device(known) == device(line)))
+        .map(|line| format!("{} {none}", device(line)))
+        .collect();
+    let is_changed = |line: &&str| !found.lines().any(|known| known == *line);
+    lines.extend(old.lines().filter(is_changed).map(str::to_owned));
+    lines
 }
 
 fn write_ordinary(path: &Path, contents: &[u8]) -> io::Result<()> {

@@ -1,0 +1,156 @@
+//! Memory: what a group may use before the kernel reclaims from it, and what is left to a service.
+
+use super::{Actuator, Wanted, cgroup_knob, probed, required, wrong_kind};
+use crate::cgroup::{CgroupVersion, Hierarchies};
+use crate::error::HostError;
+use crate::knob::Knob;
+use crate::roots::Roots;
+
+/// A page, below which the kernel rounds a limit down to nothing.
+const PAGE_BYTES: u64 = 4096;
+/// v1's "no limit": the largest multiple of a page that fits (mm/memcontrol-v1.c, PAGE_COUNTER_MAX).
+const V1_NONE: u64 = 0x7fff_ffff_ffff_f000;
+
+fn version(roots: &Roots) -> Result<CgroupVersion, HostError> {
+    Ok(Hierarchies::of(roots).require("memory")?.0)
+}
+
+fn writes(
+    actuator: &'static str,
+    group: &str,
+    (v1, v2): (Option<&str>, &str),
+    roots: &Roots,
+    wanted: &Wanted,
+) -> Result<Vec<(Knob, String)>, HostError> {
+    let Wanted::Bytes(bytes) = wanted else {
+        return Err(wrong_kind(actuator, wanted));
+    };
+    let whole = bytes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES);
+    match (version(roots)?, v1) {
+        (CgroupVersion::V2, _) => {
+            let none = if v2 == "memory.low" { "0" } else { "max" };
+            let value = whole.map_or(none.to_owned(), |bytes| bytes.to_string());
+            Ok(vec![(cgroup_knob(group, v2), value)])
+        }
+        (CgroupVersion::V1, Some(v1)) => {
+            let value = whole.map_or("-1".to_owned(), |bytes| bytes.to_string());
+            Ok(vec![(cgroup_knob(group, v1), value)])
+        }
+        (CgroupVersion::V1, None) => Err(super::unfit(actuator, wanted, "v1 has no such limit")),
+    }
+}
+
+/// Beyond it the kernel slows the group down and reclaims from it: `memory.high`; on v1 `memory.soft_limit_in_bytes`, which
+/// counts only when memory is short.
+#[derive(Clone, Debug)]
+pub struct MemoryHigh {
+    /// The group.
+    pub group: String,
+}
+
+impl MemoryHigh {
+    fn knob(&self, roots: &Roots) -> Result<Knob, HostError> {
+        Ok(match version(roots)? {
+            CgroupVersion::V1 => cgroup_knob(&self.group, "memory.soft_limit_in_bytes"),
+            CgroupVersion::V2 => cgroup_knob(&self.group, "memory.high"),
+        })
+    }
+}
+
+impl Actuator for MemoryHigh {
+    fn name(&self) -> &'static str {
+        "memory.high"
+    }
+
+    fn probe(&self, roots: &Roots) -> Result<String, String> {
+        let knob = self.knob(roots).map_err(|error| error.to_string())?;
+        let form = if knob.to_string().contains("soft_limit") {
+            "v1 soft limit"
+        } else {
+            "v2"
+        };
+        probed(
+            roots,
+            &knob,
+            form,
+            "the group is not in the memory controller's hierarchy",
+        )
+    }
+
+    fn read(&self, roots: &Roots) -> Result<String, HostError> {
+        required(roots, &self.knob(roots)?)
+    }
+
+    fn writes(&self, roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError> {
+        let files = (Some("memory.soft_limit_in_bytes"), "memory.high");
+        writes(self.name(), &self.group, files, roots, wanted)
+    }
+
+    fn verify(&self, roots: &Roots, wanted: &Wanted) -> Result<bool, HostError> {
+        let found = self.read(roots)?;
+        let found = found.parse::<u64>().ok().filter(|bytes| *bytes < V1_NONE);
+        match wanted {
+            Wanted::Bytes(bytes) => Ok(found == bytes.map(|bytes| bytes / PAGE_BYTES * PAGE_BYTES)),
+            _ => Err(wrong_kind(self.name(), wanted)),
+        }
+    }
+
+    fn knobs(&self, roots: &Roots) -> Vec<Knob> {
+        self.knob(roots).into_iter().collect()
+    }
+
+    fn neighbour(&self, _roots: &Roots) -> Result<Wanted, HostError> {
+        // 1 TiB: nothing is reclaimed.
+        Ok(Wanted::Bytes(Some(1 << 40)))
+    }
+}
+
+/// Memory that is reclaimed from the group only when nobody else has any: `memory.low`. v1 has none.
+#[derive(Clone, Debug)]
+pub struct MemoryLow {
+    /// The group.
+    pub group: String,
+}
+
+impl Actuator for MemoryLow {
+    fn name(&self) -> &'static str {
+        "memory.low"
+    }
+
+    fn probe(&self, roots: &Roots) -> Result<String, String> {
+        match version(roots).map_err(|error| error.to_string())? {
+            CgroupVersion::V1 => Err("cgroup v1 has no memory.low".to_owned()),
+            CgroupVersion::V2 => {
+                let knob = cgroup_knob(&self.group, "memory.low");
+                probed(
+                    roots,
+                    &knob,
+                    "v2",
+                    "the group is not given the memory controller",
+                )
+            }
+        }
+    }
+
+    fn read(&self, roots: &Roots) -> Result<String, HostError> {
+        required(roots, &cgroup_knob(&self.group, "memory.low"))
+    }
+
+    fn writes(&self, roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError> {
+        writes(
+            self.name(),
+            &self.group,
+            (None, "memory.low"),
+            roots,
+            wanted,
+        )
+    }
+
+    fn knobs(&self, _roots: &Roots) -> Vec<Knob> {
+        vec![cgroup_knob(&self.group, "memory.low")]
+    }
+
+    fn neighbour(&self, _roots: &Roots) -> Result<Wanted, HostError> {
+        Ok(Wanted::Bytes(Some(PAGE_BYTES)))
+    }
+}
