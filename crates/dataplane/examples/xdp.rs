@@ -94,6 +94,12 @@ struct Load {
     plane: Arc<Plane<XdpBackend, Load>>,
 }
 
+/// Frames for 10,000 requests in flight: a ring that overflows loses requests.
+const SOCKET: SocketConfig = SocketConfig {
+    queue: 0,
+    frames: 1 << 14,
+    busy_poll_us: None,
+};
 /// Connections that are opened in one turn.
 const OPENED_PER_TURN: usize = 64;
 
@@ -204,7 +210,7 @@ impl Application for Load {
 
 fn echo(interface: &Interface, listen: SocketAddr, rest: &[String]) -> Result<(), Failure> {
     let config = XdpConfig {
-        socket: SocketConfig::default(),
+        socket: SOCKET,
         listen: vec![listen],
         connections_max: 1 << 20,
         extra_addresses: Vec::new(),
@@ -252,7 +258,7 @@ fn load(interface: &Interface, target: SocketAddr, rest: &[String]) -> Result<()
         (Ip::from(IpAddr::V4(ip)), prefix)
     });
     let config = XdpConfig {
-        socket: SocketConfig::default(),
+        socket: SOCKET,
         listen: Vec::new(),
         connections_max: connections + 1024,
         extra_addresses: extra.collect(),
