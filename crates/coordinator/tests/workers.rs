@@ -587,7 +587,11 @@ fn without_workers_an_experiment_for_them_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("slackline.db").display().to_string();
     let coordinator = Coordinator::new(Store::open(&Location::parse(&file)).unwrap(), dir.path());
-    let refused = coordinator.create(&spec("random", 4, 2), Path::new("/tmp/simulated.json"), None);
+    let refused = coordinator.create(
+        &spec("random", 4, 2),
+        Path::new("/tmp/simulated.json"),
+        None,
+    );
     assert!(refused.unwrap_err().to_string().contains("--workers"));
     let ticket = Ticket {
         experiment: 1,

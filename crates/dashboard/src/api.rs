@@ -1,5 +1,7 @@
 //! The JSON interface: one handler a verb.
 
+mod columns;
+
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -11,18 +13,19 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
-use coordinator::store::{EvaluationRow, ExperimentRow, Once, State as ExperimentState, Summary};
+use coordinator::store::{EvaluationRow, Once, State as ExperimentState, Summary};
 use coordinator::{Coordinator, Error, Progress};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::report::Report;
-use tuner::spec::{BudgetSpec, Goal, Masks, ObjectiveScale, Spec};
+use tuner::spec::{BudgetSpec, Masks, Spec};
+
+pub(crate) use columns::{model, model_pair, points};
 
 use crate::access::{Role, Visitor};
 use crate::audit::Detail;
-use crate::explain::{Explanation, Pair};
 use crate::reply::{Refusal, Reply, blocking};
 use crate::server::App;
 use crate::tokens::digest;
@@ -719,98 +722,6 @@ pub(crate) async fn kill(
         coordinator.kill(id, number)
     })
     .await
-}
-
-/// The evaluations of an experiment in columns, for plots: ten thousand of them are half a megabyte.
-#[derive(Serialize)]
-pub(crate) struct Points {
-    objective: String,
-    /// `ratio`: the score is the logarithm of the ratio to the control; `absolute`: the value itself.
-    scale: ObjectiveScale,
-    /// The score of a maximised objective is negated.
-    goal: Goal,
-    control: Configuration,
-    number: Vec<usize>,
-    outcome: Vec<String>,
-    score: Vec<Option<f64>>,
-    /// The standard error of the score.
-    score_se: Vec<Option<f64>>,
-    parameters: BTreeMap<String, Vec<Value>>,
-}
-
-fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Error> {
-    let objective = row.spec.objective.clone();
-    let objective =
-        objective.ok_or_else(|| Error::Invalid("the specification has no objective".into()))?;
-    let ended: Vec<&EvaluationRow> = rows.iter().filter(|row| !row.is_running).collect();
-    let measured = |of: fn(&tuner::evaluation::Measurement) -> f64| {
-        let each = ended
-            .iter()
-            .map(|row| row.record.measurement.as_ref().map(of));
-        each.map(|value| value.map(|value| (value * 1e7).round() / 1e7))
-            .collect()
-    };
-    let names = row.report.control.0.keys();
-    Ok(Points {
-        objective: objective.name(),
-        scale: objective.scale,
-        goal: objective.goal,
-        control: row.report.control.clone(),
-        number: ended.iter().map(|row| row.record.number).collect(),
-        outcome: ended
-            .iter()
-            .map(|row| row.record.outcome.to_string())
-            .collect(),
-        score: measured(|measurement| measurement.score),
-        score_se: measured(|measurement| measurement.score_variance.max(0.0).sqrt()),
-        parameters: names
-            .map(|name| {
-                let value = |row: &&EvaluationRow| json!(row.record.configuration.get(name));
-                (name.clone(), ended.iter().map(value).collect())
-            })
-            .collect(),
-    })
-}
-
-pub(crate) async fn points(State(app): Here, Path(id): Path<String>) -> Reply<Points> {
-    let id = self::id(&id)?;
-    blocking(move || {
-        let row = app.coordinator.store().experiment(id)?;
-        points_of(&row, &app.coordinator.store().evaluations(id, 1)?)
-    })
-    .await
-    .map(Json)
-}
-
-pub(crate) async fn model(State(app): Here, Path(id): Path<String>) -> Reply<Explanation> {
-    let id = self::id(&id)?;
-    blocking(move || {
-        app.models
-            .explain(&app.coordinator, id)
-            .map(|explanation| (*explanation).clone())
-    })
-    .await
-    .map(Json)
-}
-
-/// Two parameters.
-#[derive(Deserialize)]
-pub(crate) struct PairQuery {
-    #[serde(default)]
-    x: String,
-    #[serde(default)]
-    y: String,
-}
-
-pub(crate) async fn model_pair(
-    State(app): Here,
-    Path(id): Path<String>,
-    Params(query): Params<PairQuery>,
-) -> Reply<Pair> {
-    let id = self::id(&id)?;
-    blocking(move || app.models.pair(&app.coordinator, id, &query.x, &query.y))
-        .await
-        .map(Json)
 }
 
 pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Value> {

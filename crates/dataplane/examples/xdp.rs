@@ -13,7 +13,7 @@
     reason = "the output of a program"
 )]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -84,9 +84,8 @@ struct Load {
     request: Vec<u8>,
     /// By the flow's index: bytes of the answer that came, and when the request went out.
     pending: Vec<(usize, Time)>,
-    flows: Vec<FlowId>,
-    /// The place in `flows` whose turn is next.
-    turn: usize,
+    /// Connections without a request, the one that has waited longest first.
+    idle: VecDeque<FlowId>,
     in_flight_max: usize,
     measure_from: Option<Time>,
     measure: Duration,
@@ -152,9 +151,10 @@ impl Application for Load {
         match event {
             Event::Connected { flow } => {
                 self.established += 1;
-                self.flows.push(flow);
                 if self.established <= self.in_flight_max {
                     self.ask(flow, context);
+                } else {
+                    self.idle.push_back(flow);
                 }
             }
             Event::Recv { flow, data } => {
@@ -167,12 +167,8 @@ impl Application for Load {
                         self.latencies
                             .push(u32::try_from(nanoseconds).unwrap_or(u32::MAX));
                     }
-                    let next = if self.in_flight_max >= self.connections {
-                        flow
-                    } else {
-                        self.turn = (self.turn + 1) % self.flows.len();
-                        self.flows[(self.turn + self.in_flight_max - 1) % self.flows.len()]
-                    };
+                    self.idle.push_back(flow);
+                    let next = self.idle.pop_front().unwrap_or(flow);
                     self.ask(next, context);
                 }
             }
@@ -273,8 +269,7 @@ fn load(interface: &Interface, target: SocketAddr, rest: &[String]) -> Result<()
         failed: 0,
         request: vec![b'x'; bytes],
         pending: Vec::new(),
-        flows: Vec::new(),
-        turn: 0,
+        idle: VecDeque::new(),
         in_flight_max: number(rest.get(5))?.unwrap_or(connections).max(1),
         measure_from: None,
         measure: Duration::from_secs(seconds),

@@ -1,6 +1,7 @@
 //! The io_uring backend with the kernel's TCP at the other end.
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+#![expect(clippy::print_stdout, reason = "a skipped test says why")]
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -174,7 +175,8 @@ fn a_peer_that_does_not_read_stops_the_flow_and_no_other() {
         .unwrap();
     let chunk = pattern(1, 64 * 1024);
     let mut written = 0;
-    while let Ok(len) = slow.write(&chunk) {
+    // A write that times out may have taken a part.
+    while let Ok(len) = slow.write(&chunk[written % chunk.len()..]) {
         written += len;
         assert!(written < 100_000_000, "nothing stops the sender");
     }
@@ -192,9 +194,9 @@ fn a_peer_that_does_not_read_stops_the_flow_and_no_other() {
     assert!(expected.starts_with(&received), "bytes differ");
     drop((slow, other));
     let echo = server.stop().remove(0);
-    // The window, and the one batch of buffers that came before the receive was cancelled.
+    // The window, and two batches of buffers that came before the receive was cancelled.
     assert!(
-        echo.unsent_max <= 64 * 1024 + 64 * 8192,
+        echo.unsent_max <= 64 * 1024 + 2 * 64 * 8192,
         "{}",
         echo.unsent_max
     );

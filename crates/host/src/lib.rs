@@ -29,11 +29,11 @@ pub mod cgroup;
 pub mod hsperf;
 mod journal;
 
-pub use boot::{BootSetting, boot_setting};
 pub use actuator::{
     Actuator, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, EnergyPreference, Freezer, Frequency,
     IoCost, IoMax, IoWeight, MemoryHigh, MemoryLow, PowerCap, Resctrl, Uclamp, Wanted, cpu_list,
 };
+pub use boot::{BootSetting, boot_setting};
 pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
 pub use cgroup_sample::{CgroupReader, CgroupSample};
 pub use cgroup_tree::{

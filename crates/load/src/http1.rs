@@ -330,7 +330,8 @@ mod tests {
 
     #[test]
     fn answers_end_where_they_say() {
-        let cases: [(&str, bool, (u16, bool, usize, bool)); 13] = [
+        type Read = (u16, bool, usize, bool);
+        let cases: [(&str, bool, Read); 13] = [
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
                 false,

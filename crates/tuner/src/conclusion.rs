@@ -332,7 +332,7 @@ fn observed(constraint: &MetricConstraint, excess: Interval) -> Interval {
     };
     let value = |above: f64| match constraint.limit {
         Limit::TimesControl(factor) => factor * above.exp(),
-        Limit::Absolute(limit) if limit == 0.0 => above,
+        Limit::Absolute(0.0) => above,
         Limit::Absolute(limit) => limit + above * limit.abs(),
     };
     Interval {

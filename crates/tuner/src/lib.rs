@@ -26,6 +26,7 @@ mod http;
 pub mod ledger;
 pub mod live;
 mod load_loop;
+mod log_end;
 pub mod metrics;
 pub mod parse;
 pub mod process;

@@ -68,8 +68,9 @@ const MIXED: u32 = 9;
 const EXTENSIONS: u8 = 2;
 
 /// A place in the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Label {
+    #[default]
     Here,
     Drop,
     NotLoopback,
@@ -102,12 +103,6 @@ use Label::Here;
 struct Assembler {
     code: Vec<(sock_filter, [Label; 2])>,
     labels: Vec<(Label, usize)>,
-}
-
-impl Default for Label {
-    fn default() -> Self {
-        Here
-    }
 }
 
 impl Assembler {
@@ -463,7 +458,7 @@ mod tests {
                     JA => instruction.k as usize,
                     _ => usize::from(instruction.jt.max(instruction.jf)),
                 };
-                assert!(at + furthest + 1 <= program.len(), "{at}");
+                assert!(at + furthest < program.len(), "{at}");
             }
             assert_eq!(program.last().unwrap().code, RET);
         }

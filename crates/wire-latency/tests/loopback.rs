@@ -3,6 +3,11 @@
 //!
 //! On the wire a request takes longer than in the server, which sees it later and answers earlier,
 //! and shorter than in the client.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test's helpers fail with it, and say what is left out"
+)]
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

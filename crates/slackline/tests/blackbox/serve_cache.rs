@@ -17,6 +17,7 @@ fn command() -> Command {
 }
 
 /// A server that says it is ready, and what it says. `None` without io_uring.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn start(arguments: &[&str]) -> Option<(Child, BufReader<std::process::ChildStderr>)> {
     let mut child = command().args(arguments).spawn().unwrap();
     let mut messages = BufReader::new(child.stderr.take().unwrap());

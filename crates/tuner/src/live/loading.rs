@@ -96,8 +96,9 @@ impl Live<'_> {
         loop {
             let loaded = self.load_once(order, duration_s)?;
             let late = order.iter().zip(&loaded);
-            let late = late.filter_map(|(side, (_, complaint))| Some((side, complaint.as_ref()?)));
-            let Some((side, complaint)) = late.last().filter(|_| self.needs_times()) else {
+            let mut late =
+                late.filter_map(|(side, (_, complaint))| Some((side, complaint.as_ref()?)));
+            let Some((side, complaint)) = late.next_back().filter(|_| self.needs_times()) else {
                 return Ok(loaded.into_iter().map(|(metrics, _)| metrics).collect());
             };
             if attempt == ATTEMPTS {

@@ -175,11 +175,14 @@ pub(crate) fn knob_writes(
     Ok(writes)
 }
 
+/// A knob with the key that names it and, of a list, the element's place.
+type NamedKnob = (&'static str, Knob, Option<usize>);
+
 pub(super) fn knob_of(
     parameter: &ParameterSpec,
     target: Option<&TargetSpec>,
     roots: &Roots,
-) -> Result<Option<(&'static str, Knob, Option<usize>)>, FieldError> {
+) -> Result<Option<NamedKnob>, FieldError> {
     let mut found = Vec::new();
     if let Some(kind) = parameter.sched {
         kind.check_values(parameter)?;

@@ -88,6 +88,11 @@ impl Talk {
                 .quantile_us((rank as f64 - 0.5) / count as f64)
                 .unwrap()
         };
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "milliseconds of a test, rounded"
+        )]
         let found = (1..=count)
             .map(|rank| (at(rank) / 1000.0).round() as u64)
             .collect();

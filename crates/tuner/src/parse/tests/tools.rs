@@ -266,7 +266,7 @@ fn stress_ng() {
 fn hyperfine() {
     let report = parse(&Format::Hyperfine, fixture!("hyperfine.json")).unwrap();
     assert_eq!((report["requests"], report["errors"]), (5.0, 0.0));
-    assert!((report["latency_mean_us"] - 15_172.4344).abs() < 1e-6);
+    assert!((report["latency_mean_us"] - 15_172.434_4).abs() < 1e-6);
     let two = parse(&Format::Hyperfine, fixture!("hyperfine-two.json")).unwrap_err();
     assert!(two.to_string().contains("2 commands"), "{two}");
 }
