@@ -29,10 +29,10 @@ pub enum Verdict {
 ///
 /// | planned blocks | looks | effect found in 4 of 5 | found at (twice that) |
 /// |---|---|---|---|
-/// | 4 | 1 | 2.4 | 3 |
-/// | 6 | 3 | 2.0 | 3 |
-/// | 8 | 5 | 1.6 | 4 |
-/// | 12 | 9 | 1.3 | 4 |
+/// | 4 | 1 | 2.3 | 3 |
+/// | 6 | 3 | 1.7 | 3 |
+/// | 8 | 5 | 1.3 | 3 |
+/// | 12 | 9 | 1.0 | 4 |
 ///
 /// Simulated without a difference at 5 %, with 4 to 12 planned blocks (`tests/sequential.rs`), it
 /// raised a false alarm in at most 5 % of the series of normal, heavy-tailed and slow-skewed

@@ -194,12 +194,9 @@ fn go_size(
         return (cpus, None);
     }
     // GODEBUG goes before what was built in.
-    let debug = environment
-        .iter()
-        .filter(|word| word.starts_with("GODEBUG="));
-    let set = debug
-        .filter(|word| word.contains("containermaxprocs="))
-        .next_back();
+    let mut words = environment.iter();
+    let set =
+        words.rfind(|word| word.starts_with("GODEBUG=") && word.contains("containermaxprocs="));
     let ignores = set.map_or_else(
         || {
             build

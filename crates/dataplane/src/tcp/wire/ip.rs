@@ -113,7 +113,7 @@ pub fn parse_v6(packet: &[u8]) -> Option<Packet> {
     None
 }
 
-/// Bytes of the header that [`write`] writes for this family.
+/// Bytes of the header that [`write()`] writes for this family.
 pub fn header_bytes(ip: &Ip) -> usize {
     if ip.is_v4() {
         V4_HEADER_BYTES
@@ -141,7 +141,7 @@ pub fn write(
     )
 }
 
-/// As [`write`], with a hop limit. Neighbour discovery needs 255.
+/// As [`write()`], with a hop limit. Neighbour discovery needs 255.
 pub fn write_hops(
     packet: &mut [u8],
     source: &Ip,
