@@ -61,7 +61,7 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
             reason: cells[3].text().map(str::to_owned),
             measurement,
             failure,
-            crash: json(&cells[10])?,
+            crash: json(&cells[11])?,
             blocks: Vec::new(),
             duration_s: cells[7].real().unwrap_or(0.0),
             own_cpu_s: cells[8].real().unwrap_or(0.0),

@@ -207,7 +207,7 @@ fn a_reader_sees_no_secret_and_the_service_gets_it_from_its_file() {
 fn a_number_in_a_list_of_texts_can_be_enqueued() {
     let mut toy = toy();
     toy.spec["parameters"].as_array_mut().unwrap().push(json!(
-        { "name": "level", "type": "categorical", "values": ["1", "2", "true"] }
+        { "name": "level", "type": "categorical", "values": ["1", "2", "true"], "default": "1" }
     ));
     let server = Server::start(&toy);
     server.does(&["pause-queue"]).with_code(0);

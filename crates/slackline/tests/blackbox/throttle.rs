@@ -26,7 +26,7 @@ impl Group {
 
     /// The same below this one.
     pub(crate) fn below(&self) -> Option<Self> {
-        Self::named(format!("{}/below", self.name))
+        Self::named(format!("{}/below.service", self.name))
     }
 
     /// Takes its quota from it.
@@ -272,7 +272,7 @@ fn of_units_of_one_name_none_is_guessed() {
     let ended = Ended::of(toy.slackline(&["throttle", "watch", "--unit", "below"]));
     ended
         .with_code(2)
-        .saying(&["several control groups are named below", "--cgroup"]);
+        .saying(&["several control groups are named below.service", "--cgroup"]);
 }
 
 #[test]
