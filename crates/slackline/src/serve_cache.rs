@@ -57,8 +57,7 @@ pub(crate) struct Arguments {
     /// A file of lines "name = number" (objective_p99_us, idle_timeout_s), read again after SIGHUP.
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// Send answers of at least so many bytes without a copy. It costs more than it saves on loopback
-    /// and veth.
+    /// Send answers of at least so many bytes without a copy. Whether this pays has not been measured.
     #[arg(long, value_name = "BYTES")]
     zero_copy_from: Option<usize>,
     /// A kernel thread takes submissions, on a CPU of its own; it sleeps after so many milliseconds.

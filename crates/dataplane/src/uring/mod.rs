@@ -55,7 +55,7 @@ pub struct UringConfig {
     /// Bytes that all flows together may queue, beside 4 KiB for each.
     pub send_memory_bytes: usize,
     /// Sends of at least this many bytes are zero-copy. `None`: none are. On loopback and veth the
-    /// kernel copies such data in the end, and zero-copy only costs (docs/results/dataplane.md).
+    /// kernel copies such data in the end. Whether it pays elsewhere has not been measured.
     pub zero_copy_from_bytes: Option<usize>,
     /// A kernel thread takes submissions, and goes to sleep after being idle for so long.
     pub submission_thread_idle: Option<Duration>,
