@@ -38,6 +38,25 @@ fn a_tune_shows_an_improvement_and_leaves_nothing() {
     toy.assert_as_before("after a tune");
 }
 
+/// In a container, whose processes have a session that was made outside it: its number is 0 there.
+#[test]
+fn a_tune_runs_where_the_session_is_of_another_pid_namespace() {
+    let mut toy = Toy::new();
+    toy.spec["budget"]["evaluations"] = json!(2);
+    let tune = toy.tune(&[]);
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(tune.get_program())
+        .args(tune.get_args());
+    for (name, value) in tune.get_envs() {
+        command.env(name, value.unwrap());
+    }
+    let ended = Ended::of(command);
+    assert!(ended.stdout.contains("baseline"), "{}", ended.stdout);
+    toy.assert_as_before("after a tune in a PID namespace");
+}
+
 #[test]
 fn a_knob_that_does_nothing_is_not_an_improvement() {
     let mut toy = Toy::new();
