@@ -40,14 +40,14 @@ const EDGES: &[Edges] = &[
         reason: "unsafe code of one interface: it must be readable by itself",
     },
     Edges {
-        from: "wire-latency",
-        to: &[],
-        reason: "the latency of a service for everyone who steers by it: sources and packets, no decision",
-    },
-    Edges {
         from: "http-client",
         to: &[],
         reason: "one client and one Prometheus query for all: what it asks is decided by others",
+    },
+    Edges {
+        from: "wire-latency",
+        to: &["http-client"],
+        reason: "the latency of a service for everyone who steers by it: sources and packets, no decision",
     },
     Edges {
         from: "load",

@@ -23,14 +23,17 @@
 mod command;
 mod connection;
 mod distribution;
+mod exposition;
 mod filter;
 mod monitor;
 mod namespace;
+mod prometheus;
 mod protocol;
 mod push;
 mod reading;
 mod ring;
 mod sampling;
+mod scrape;
 mod segment;
 mod source;
 mod tracker;
@@ -41,7 +44,9 @@ pub use distribution::{Buckets, Distribution, Fine};
 pub use monitor::Monitor;
 pub use protocol::Protocol;
 pub use reading::{Counts, Look, NoData, Percentile, Reading, Slice};
-pub use source::{LatencySource, PushSpec, SourceSpec, Surroundings, WireSpec};
+pub use source::{
+    LatencySource, PrometheusSpec, PushSpec, ScrapeSpec, SourceSpec, Surroundings, Unit, WireSpec,
+};
 pub use window::{Window, WindowRules};
 
 /// What can go wrong when a source is opened.
@@ -111,7 +116,51 @@ pub fn open(
 ) -> Result<Box<dyn LatencySource>, Error> {
     match spec {
         SourceSpec::Wire(spec) => Ok(Box::new(wire::Wire::open(spec, surroundings)?)),
+        SourceSpec::Scrape(spec) => Ok(Box::new(scrape::Scrape::new(spec)?)),
+        SourceSpec::Prometheus(spec) => {
+            Ok(Box::new(prometheus::Prometheus::new(spec, surroundings)?))
+        }
         SourceSpec::Command(argv) => Ok(Box::new(command::Command::new(argv, surroundings)?)),
         SourceSpec::Push(spec) => Ok(Box::new(push::Push::open(spec)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+    use std::thread::JoinHandle;
+
+    /// A server that answers one request after the other with these bodies.
+    pub(crate) fn serving(bodies: Vec<String>) -> (String, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = std::thread::spawn(move || {
+            for body in bodies {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut asked = Vec::new();
+                let mut buffer = [0; 4096];
+                while !is_whole(&asked) {
+                    let count = stream.read(&mut buffer).unwrap();
+                    asked.extend_from_slice(&buffer[..count]);
+                }
+                let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length:";
+                let answer = format!("{head} {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        (url, serving)
+    }
+
+    /// Whether a request has its headers and the body that they announce.
+    fn is_whole(request: &[u8]) -> bool {
+        let text = String::from_utf8_lossy(request).to_lowercase();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            return false;
+        };
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
+        length.is_none_or(|length| body.len() >= length.parse().unwrap())
     }
 }

@@ -144,9 +144,9 @@ pub struct Slice {
     pub oldest_waiting_s: f64,
     /// CPU time that the source itself used, in seconds.
     pub own_cpu_s: f64,
-    /// The source has a window of its own, as a query of Prometheus has: this slice replaces the
-    /// earlier ones.
-    pub is_whole_window: bool,
+    /// The window that the source itself has, as a query of Prometheus has. Such a slice replaces
+    /// the earlier ones.
+    pub own_window: Option<std::time::Duration>,
 }
 
 /// The latencies of a window.

@@ -28,6 +28,10 @@ pub trait LatencySource: Send {
 pub enum SourceSpec {
     /// Off the wire: packets of the service's TCP port are paired. Needs CAP_NET_RAW.
     Wire(WireSpec),
+    /// From a histogram on the service's own page of metrics: the difference between two looks.
+    Scrape(ScrapeSpec),
+    /// From a Prometheus server.
+    Prometheus(PrometheusSpec),
     /// From a command and its arguments. The command prints two numbers: the latency in
     /// milliseconds, and the number of requests that the latency stands on, both of the time since
     /// the command last ran.
@@ -71,6 +75,68 @@ impl WireSpec {
             cpu_budget_cores: cpu_budget_cores(),
         }
     }
+}
+
+/// Unit of a foreign figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Seconds, as Prometheus' conventions have it.
+    #[default]
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Microseconds.
+    Microseconds,
+}
+
+impl Unit {
+    /// Microseconds in one of it.
+    #[must_use]
+    pub fn us(self) -> f64 {
+        match self {
+            Self::Seconds => 1e6,
+            Self::Milliseconds => 1e3,
+            Self::Microseconds => 1.0,
+        }
+    }
+}
+
+/// A histogram on a service's own page of metrics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScrapeSpec {
+    /// The page, such as `"http://127.0.0.1:9090/metrics"`.
+    pub url: String,
+    /// The histogram's name, without `_bucket`.
+    pub histogram: String,
+    /// Labels that a series must have; series that match are added up.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub labels: std::collections::BTreeMap<String, String>,
+    /// Unit of the buckets' bounds.
+    #[serde(default)]
+    pub unit: Unit,
+}
+
+/// A query of a Prometheus server, or of a store with the same interface.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrometheusSpec {
+    /// Base URL of the server.
+    pub url: String,
+    /// An instant query. The query yields buckets by `le`
+    /// (`sum by (le) (increase(http_seconds_bucket[30s]))`), or one number, which needs `requests`.
+    pub query: String,
+    /// An instant query for the number of requests that one number stands on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<String>,
+    /// The time that the query looks back, in seconds. By default the range in the query
+    /// (`[30s]`), which must then be the only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window_s: Option<f64>,
+    /// Unit of the number, or of the buckets' bounds.
+    #[serde(default)]
+    pub unit: Unit,
 }
 
 /// A datagram socket that takes statsd timers. Exactly one of `udp` and `unix`.

@@ -144,14 +144,15 @@ impl Window {
             own_cpu_cores: 0.0,
             distribution: Distribution::Empty,
         };
-        let (mut looked_at_s, mut own_cpu_s) = (0.0, 0.0);
+        let (mut looked_at_s, mut own_cpu_s, mut own_window) = (0.0, 0.0, None);
         for Dated { begin, end, slice } in slices {
             let length_s = end.saturating_duration_since(*begin).as_secs_f64();
             joined.window_s += length_s;
             looked_at_s += length_s * slice.sampled_share;
             own_cpu_s += slice.own_cpu_s;
             joined.counts.add(&slice.counts);
-            if slice.is_whole_window {
+            own_window = slice.own_window;
+            if own_window.is_some() {
                 joined.distribution = slice.distribution.clone();
             } else {
                 joined.distribution.merge(&slice.distribution);
@@ -162,6 +163,9 @@ impl Window {
         if joined.window_s > 0.0 {
             joined.sampled_share = looked_at_s / joined.window_s;
             joined.own_cpu_cores = own_cpu_s / joined.window_s;
+        }
+        if let Some(own_window) = own_window {
+            joined.window_s = own_window.as_secs_f64();
         }
         joined.requests = joined.distribution.requests();
         joined
@@ -327,6 +331,22 @@ mod tests {
         assert_eq!(window.look(at(8)).unwrap_err(), NoData::Reset);
         window.push(at(8), at(9), Ok(slice(200, 1)));
         assert_eq!(window.look(at(9)).unwrap().requests, 200);
+    }
+
+    #[test]
+    fn a_source_with_a_window_of_its_own_counts_nothing_twice() {
+        let (mut window, start) = (Window::new(RULES), Instant::now());
+        let at = |s: u64| start + Duration::from_secs(s);
+        for second in 0..5 {
+            let slice = Slice {
+                own_window: Some(Duration::from_secs(30)),
+                ..slice(300, 1)
+            };
+            window.push(at(second), at(second + 1), Ok(slice));
+        }
+        let reading = window.look(at(5)).unwrap();
+        assert_eq!((reading.requests, reading.window_s), (300, 30.0));
+        assert!((reading.requests_per_s() - 10.0).abs() < 1e-9);
     }
 
     #[test]

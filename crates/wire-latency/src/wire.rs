@@ -190,7 +190,7 @@ impl LatencySource for Wire {
             waiting: harvest.waiting,
             oldest_waiting_s: harvest.oldest_waiting_ns as f64 / 1e9,
             own_cpu_s: cpu.saturating_sub(began_cpu).as_secs_f64(),
-            is_whole_window: false,
+            own_window: None,
         })
     }
 }
