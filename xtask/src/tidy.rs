@@ -60,6 +60,11 @@ const EDGES: &[Edges] = &[
         reason: "pure: observations come in, findings go out, with intervals",
     },
     Edges {
+        from: "isolation",
+        to: &[],
+        reason: "pure controllers: observations come in, decisions go out, tested on a modelled machine",
+    },
+    Edges {
         from: "tuner",
         to: &[
             "bayes-opt",
@@ -149,6 +154,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "code-layout",
     "http-client",
     "throttle",
+    "isolation",
     "tuner",
     "coordinator",
     "dashboard",

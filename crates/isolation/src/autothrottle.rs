@@ -1,0 +1,230 @@
+//! Autothrottle (Wang et al., NSDI 2024): two levels. A captain for each service holds the service's throttle ratio at a
+//! target by its CPU quota, every second. A tower sets the target by the latency.
+//!
+//! One departure: the paper's tower is a contextual bandit over the load. Here the tower climbs the paper's ladder of
+//! targets by one rung a window, and remembers for each load which rung did harm.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::decision::{Decision, Reason, Setting, Subject};
+use crate::harm::{HarmMemory, load_step_near};
+use crate::numbers::number;
+use crate::observation::{Observation, ServiceSeen};
+use crate::policy::{Controller, Every, Outbox};
+use crate::tail::Verdict;
+
+/// Ten quota periods of 100 ms (the paper's N).
+const CAPTAIN_S: f64 = 1.0;
+/// Seconds of CPU use that the captain remembers (the paper's M, 50 periods).
+const HISTORY: usize = 50;
+/// A throttle ratio beyond so many times the target is answered at once (α).
+const ALPHA: f64 = 3.0;
+/// A quota is lowered only below this share of the present one (β max), and to no less than β min of it.
+const BETA_MAX: f64 = 0.9;
+const BETA_MIN: f64 = 0.5;
+/// The paper's targets.
+const LADDER: [f64; 9] = [0.0, 0.02, 0.04, 0.06, 0.10, 0.15, 0.20, 0.25, 0.30];
+/// The kernel's least quota at a period of 100 ms is 0.01 cores.
+pub(crate) const LEAST_CORES: f64 = 0.02;
+
+/// Holds the throttle ratio of one service at a target.
+#[derive(Debug, Default)]
+pub(crate) struct Captain {
+    quota_cores: Option<f64>,
+    before_cut: Option<f64>,
+    margin: f64,
+    history: VecDeque<f64>,
+}
+
+impl Captain {
+    /// One second has passed.
+    fn step(&mut self, service: &ServiceSeen, cores: f64, target: f64) -> Option<Reason> {
+        self.history.push_back(service.cpu_cores);
+        if self.history.len() > HISTORY {
+            self.history.pop_front();
+        }
+        let Some(quota) = self.quota_cores else {
+            if self.history.len() < HISTORY / 5 {
+                return None;
+            }
+            self.quota_cores = Some(self.proposal(cores));
+            return Some(Reason::Start);
+        };
+        let ratio = service.throttled_share;
+        self.margin = (self.margin + ratio - target).max(0.0);
+        if ratio > ALPHA * target {
+            // Too far: back to what was there before the last cut, or more by the ratio.
+            let more = quota * (1.0 + ratio - ALPHA * target);
+            let quota = self
+                .before_cut
+                .take()
+                .map_or(more, |before| before.max(more));
+            self.quota_cores = Some(quota.min(cores));
+            return Some(Reason::Throttled);
+        }
+        self.before_cut = None;
+        let proposal = self.proposal(cores);
+        if proposal <= BETA_MAX * quota {
+            self.before_cut = Some(quota);
+            self.quota_cores = Some(proposal.max(BETA_MIN * quota));
+            return Some(Reason::NotThrottled);
+        }
+        None
+    }
+
+    /// The highest use of late, and a margin of its deviations.
+    fn proposal(&self, cores: f64) -> f64 {
+        let n = number(self.history.len().max(1) as u64);
+        let mean = self.history.iter().sum::<f64>() / n;
+        let variance = self
+            .history
+            .iter()
+            .map(|use_| (use_ - mean).powi(2))
+            .sum::<f64>()
+            / n;
+        let highest = self.history.iter().fold(0.0, |a: f64, b| a.max(*b));
+        (highest + self.margin * variance.sqrt()).clamp(LEAST_CORES, cores)
+    }
+}
+
+#[derive(Debug)]
+struct Steered {
+    captain: Captain,
+    rung: usize,
+    harm: HarmMemory,
+    step: Option<i64>,
+    tower: Every,
+    why: Reason,
+}
+
+#[derive(Debug)]
+pub(crate) struct Autothrottle {
+    services: BTreeMap<String, Steered>,
+    every: Every,
+    outbox: Outbox,
+}
+
+impl Default for Autothrottle {
+    fn default() -> Self {
+        Self {
+            services: BTreeMap::new(),
+            every: Every::s(CAPTAIN_S),
+            outbox: Outbox::default(),
+        }
+    }
+}
+
+impl Controller for Autothrottle {
+    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+        if !self.every.is_due(now_s) {
+            return Vec::new();
+        }
+        for service in &seen.services {
+            let steered = self
+                .services
+                .entry(service.name.clone())
+                .or_insert_with(|| Steered {
+                    captain: Captain::default(),
+                    rung: 0,
+                    harm: HarmMemory::default(),
+                    step: None,
+                    tower: Every::s(service.window_s),
+                    why: Reason::Start,
+                });
+            let load = service
+                .load
+                .unwrap_or(service.cpu_cores / seen.machine.cores.max(1.0));
+            let step = load_step_near(load, steered.step);
+            steered.step = Some(step);
+            if steered.tower.is_due(now_s)
+                && let Some(tail) = service.window
+            {
+                let bound = steered.harm.bound("", step, now_s);
+                let next = steered.rung + 1;
+                match tail.verdict(service.objective_ms) {
+                    Verdict::Violated => {
+                        steered
+                            .harm
+                            .record("", step, number(steered.rung as u64), now_s);
+                        steered.rung = steered.rung.saturating_sub(1);
+                    }
+                    Verdict::Within
+                        if tail.slack(service.objective_ms) > 0.1
+                            && next < LADDER.len()
+                            && bound.is_none_or(|bound| number(next as u64) < bound) =>
+                    {
+                        steered.rung = next;
+                    }
+                    _ => {}
+                }
+            }
+            let target = LADDER[steered.rung];
+            if let Some(why) = steered.captain.step(service, seen.machine.cores, target) {
+                steered.why = why;
+            }
+            if let Some(quota) = steered.captain.quota_cores {
+                let subject = Subject::Service(service.name.clone());
+                self.outbox
+                    .put(subject, Setting::QuotaCores(Some(quota)), steered.why);
+            }
+        }
+        self.outbox.take()
+    }
+
+    fn explain(&self) -> String {
+        let of = |(name, steered): (&String, &Steered)| {
+            format!(
+                "{name}: throttle target {:.0} %",
+                100.0 * LADDER[steered.rung]
+            )
+        };
+        self.services.iter().map(of).collect::<Vec<_>>().join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(cpu_cores: f64, throttled_share: f64) -> ServiceSeen {
+        ServiceSeen {
+            cpu_cores,
+            throttled_share,
+            ..ServiceSeen::without_data("web", 5.0)
+        }
+    }
+
+    #[test]
+    fn the_captain_cuts_to_what_was_used_and_goes_back_when_throttled() {
+        let mut captain = Captain::default();
+        for _ in 0..20 {
+            captain.step(&service(1.0, 0.0), 8.0, 0.04);
+        }
+        assert!((captain.quota_cores.unwrap() - 1.0).abs() < 1e-9);
+        assert_eq!(
+            captain.step(&service(1.0, 0.5), 8.0, 0.04),
+            Some(Reason::Throttled)
+        );
+        assert!((captain.quota_cores.unwrap() - 1.38).abs() < 1e-9);
+        // The margin that was built up keeps the quota where it is.
+        let before = captain.quota_cores;
+        captain.step(&service(1.3, 0.0), 8.0, 0.04);
+        assert_eq!(captain.quota_cores, before);
+    }
+
+    #[test]
+    fn a_cut_that_throttles_is_undone() {
+        let mut captain = Captain::default();
+        for _ in 0..12 {
+            captain.step(&service(4.0, 0.0), 8.0, 0.04);
+        }
+        for _ in 0..HISTORY {
+            captain.step(&service(1.0, 0.0), 8.0, 0.04);
+        }
+        let cut = captain.quota_cores.unwrap();
+        assert!(cut <= 2.0 + 1e-9, "{cut}");
+        captain.before_cut = Some(4.0);
+        captain.step(&service(1.0, 0.2), 8.0, 0.04);
+        assert!((captain.quota_cores.unwrap() - 4.0).abs() < 1e-9);
+    }
+}

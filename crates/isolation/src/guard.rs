@@ -1,0 +1,217 @@
+//! The rules that hold for every policy: best-effort work is off while a service's latency is not known or the service is
+//! gone, and what was measured before the clock jumped does not count.
+
+use std::collections::BTreeMap;
+
+use crate::decision::{Decision, Reason, Setting, Subject};
+use crate::observation::Observation;
+use crate::policy::{Controller, Outbox, PolicySettings};
+
+/// Between two steps less time passes, save when the machine stood still or the process was stopped.
+const GAP_S: f64 = 30.0;
+
+/// A controller with the rules that hold for all policies.
+#[must_use]
+pub fn guarded(settings: &PolicySettings) -> Box<dyn Controller> {
+    Box::new(Guard {
+        inner: settings.controller(),
+        off: BTreeMap::new(),
+        outbox: Outbox::default(),
+        holding: None,
+        last_s: None,
+    })
+}
+
+struct Guard {
+    inner: Box<dyn Controller>,
+    /// Groups that the policy itself has switched off or on.
+    off: BTreeMap<String, bool>,
+    outbox: Outbox,
+    /// Why everything is off, if it is.
+    holding: Option<Reason>,
+    last_s: Option<f64>,
+}
+
+impl Guard {
+    /// Why best-effort work has to be off, whatever the policy thinks.
+    fn why_off(&self, seen: &Observation) -> Option<Reason> {
+        if !self.inner.needs_latency() {
+            return None;
+        }
+        if seen.services.iter().any(|service| !service.is_running) {
+            return Some(Reason::ServiceGone);
+        }
+        let has_data = |service: &crate::ServiceSeen| {
+            service.window.is_some_and(|tail| {
+                // Nobody asked: there is nothing to harm. A few requests have no tail.
+                let least = 1.0 / (1.0 - tail.quantile).max(1e-6);
+                tail.requests == 0 || crate::numbers::number(tail.requests) >= least
+            })
+        };
+        (!seen.services.iter().all(has_data)).then_some(Reason::NoData)
+    }
+}
+
+impl Controller for Guard {
+    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+        let gap_s = self.last_s.map_or(0.0, |last_s| now_s - last_s);
+        if !now_s.is_finite() || gap_s < 0.0 {
+            self.last_s = now_s.is_finite().then_some(now_s);
+            self.inner.resume(now_s);
+            return Vec::new();
+        }
+        self.last_s = Some(now_s);
+        let mut why = self.why_off(seen);
+        if gap_s > GAP_S && self.inner.needs_latency() {
+            self.inner.resume(now_s);
+            why = why.or(Some(Reason::ClockJump));
+        }
+        if let Some(reason) = why {
+            if self.holding.is_none() {
+                self.outbox = Outbox::default();
+            }
+            self.holding = Some(reason);
+            self.outbox.put_groups(seen, Setting::Off(true), reason);
+            return self.outbox.take();
+        }
+        let resumed = self.holding.take().is_some();
+        if resumed {
+            self.inner.resume(now_s);
+        }
+        let decisions = self.inner.step(seen, now_s);
+        for decision in &decisions {
+            if let (Subject::Group(name), Setting::Off(off)) = (&decision.subject, decision.setting)
+            {
+                self.off.insert(name.clone(), off);
+            }
+        }
+        if !resumed {
+            return decisions;
+        }
+        // First what the policy says, then the groups that it wants on.
+        let mut all = decisions;
+        for group in seen.running_groups() {
+            let is_off = self.off.get(&group.name).copied().unwrap_or(false);
+            let subject = Subject::Group(group.name.clone());
+            let is_said = all
+                .iter()
+                .any(|d| d.subject == subject && matches!(d.setting, Setting::Off(_)));
+            if !is_off && !is_said {
+                all.push(Decision::group(
+                    &group.name,
+                    Setting::Off(false),
+                    Reason::CooldownOver,
+                ));
+            }
+        }
+        all
+    }
+
+    fn needs_latency(&self) -> bool {
+        self.inner.needs_latency()
+    }
+
+    fn resume(&mut self, now_s: f64) {
+        self.inner.resume(now_s);
+    }
+
+    fn explain(&self) -> String {
+        match self.holding {
+            Some(Reason::NoData) => {
+                "no data of a service's latency: best-effort work is off".to_owned()
+            }
+            Some(Reason::ServiceGone) => {
+                "a service does not run: best-effort work is off".to_owned()
+            }
+            Some(Reason::ClockJump) => {
+                "the machine stood still: what was measured before does not count".to_owned()
+            }
+            _ => self.inner.explain(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::{GroupSeen, ServiceSeen};
+    use crate::policy::Policy;
+    use crate::tail::Tail;
+
+    fn seen(requests: Option<u64>) -> Observation {
+        let tail = requests.map(|requests| Tail {
+            quantile: 0.99,
+            latency_ms: 1.0,
+            requests,
+            above: Some(0),
+        });
+        Observation {
+            services: vec![ServiceSeen {
+                fresh: tail,
+                window: tail,
+                load: Some(0.3),
+                ..ServiceSeen::without_data("web", 5.0)
+            }],
+            groups: vec![GroupSeen::running("batch", 1.0)],
+            ..Observation::of_cores(4.0)
+        }
+    }
+
+    fn said(decisions: &[Decision]) -> Vec<String> {
+        decisions.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn best_effort_work_goes_off_without_data_and_comes_back() {
+        let mut guard = guarded(&PolicySettings::named(Policy::Heracles));
+        let first = said(&guard.step(&seen(Some(1000)), 0.0));
+        assert!(
+            first.contains(&"group batch: on (load_fell)".to_owned()),
+            "{first:?}"
+        );
+        assert_eq!(
+            said(&guard.step(&seen(None), 1.0)),
+            ["group batch: off (no_data)"]
+        );
+        assert_eq!(said(&guard.step(&seen(None), 2.0)), [""; 0]);
+        // Twenty requests have no p99.
+        assert_eq!(said(&guard.step(&seen(Some(20)), 3.0)), [""; 0]);
+        let back = said(&guard.step(&seen(Some(1000)), 4.0));
+        assert!(
+            back.iter().any(|line| line.starts_with("group batch: on")),
+            "{back:?}"
+        );
+        let mut gone = seen(Some(1000));
+        gone.services[0].is_running = false;
+        assert_eq!(
+            said(&guard.step(&gone, 5.0)),
+            ["group batch: off (service_gone)"]
+        );
+        assert!(guard.explain().contains("does not run"));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_stops_best_effort_work_for_a_step() {
+        let mut guard = guarded(&PolicySettings::named(Policy::Heracles));
+        guard.step(&seen(Some(1000)), 0.0);
+        assert_eq!(said(&guard.step(&seen(Some(1000)), -5.0)), [""; 0]);
+        assert_eq!(said(&guard.step(&seen(Some(1000)), f64::NAN)), [""; 0]);
+        guard.step(&seen(Some(1000)), 0.0);
+        assert_eq!(
+            said(&guard.step(&seen(Some(1000)), 1e6)),
+            ["group batch: off (clock_jump)"]
+        );
+        let back = said(&guard.step(&seen(Some(1000)), 1e6 + 0.25));
+        assert!(
+            back.iter().any(|line| line.starts_with("group batch: on")),
+            "{back:?}"
+        );
+    }
+
+    #[test]
+    fn a_policy_that_does_not_ask_for_latency_goes_on_without() {
+        let mut guard = guarded(&PolicySettings::named(Policy::CpuSuppress));
+        let said = said(&guard.step(&seen(None), 0.0));
+        assert!(said[0].starts_with("group batch: quota"), "{said:?}");
+    }
+}

@@ -1,0 +1,525 @@
+//! `slackline`, our own policy: `cpu.idle` first, then a budget of CPU for all best-effort groups together.
+//!
+//! - The slow loop collects the service's requests since the last act. It acts only when the tail is beyond its sampling
+//!   error: a clear violation takes budget away at once, a clear margin gives more.
+//! - The fast loop watches how long the service's threads wait for a CPU. A rise halves the budget before the tail can tell.
+//!   If the tail then shows no harm, the budget comes back and the threshold rises, so false alarms die out.
+//! - What did harm is remembered by load and groups, and not tried again for a time that doubles. Below a remembered level
+//!   the search halves the distance, and stops close to it. So there is no limit cycle.
+//!
+//! One act a step. With no best-effort group it gives back the service's own reserved cores ([`crate::reclaim`]).
+
+use crate::decision::{Decision, Reason, Setting};
+use crate::harm::{HarmMemory, load_step_near};
+use crate::numbers::number;
+use crate::observation::Observation;
+use crate::policy::{Controller, Outbox};
+use crate::reclaim::Reclaim;
+use crate::tail::{Tail, Verdict};
+
+/// After an act the service's queues drain: what is measured in this time counts for nobody.
+const SETTLE_S: f64 = 0.5;
+/// After a cut, slow requests of the setting before can be seen for so long: the setting after it is not blamed for them.
+const CLEAR_S: f64 = 2.0;
+/// A growth needs evidence of at least this long: shorter windows miss what comes in bursts.
+const GROW_AFTER_S: f64 = 2.0;
+/// A growth needs this much slack (Heracles, section 4.2).
+const SLACK_TO_GROW: f64 = 0.10;
+/// With less slack over a whole window the budget shrinks (Heracles, section 4.2).
+const SLACK_TO_SHRINK: f64 = 0.05;
+/// The first budget, as a share of the cores.
+const FIRST_SHARE: f64 = 0.1;
+/// Below this budget for a group it is switched off: the kernel's least quota is 0.01 cores.
+const LEAST_CORES: f64 = 0.05;
+/// The search stops within this distance below a level that did harm.
+const NEAR: f64 = 0.1;
+/// One step of a growth near a level that did harm before.
+const CAREFUL: f64 = 1.2;
+/// Evidence that says nothing is collected for so many windows.
+const EVIDENCE_WINDOWS: f64 = 4.0;
+/// Peeking at every step makes false alarms likelier than one look at the end, so an early look wants more.
+const EARLY_Z: f64 = 3.0;
+/// The fast loop's threshold: so many times the highest share seen in a window without harm.
+const ALARM_FACTOR: f64 = 3.0;
+/// The threshold is never below this share of waiting.
+const ALARM_LEAST: f64 = 0.05;
+/// A false alarm raises the threshold by this factor.
+const ALARM_RAISE: f64 = 1.3;
+/// Steps in a row above the threshold.
+const ALARM_STEPS: u32 = 2;
+/// Waits before best-effort work is tried again beside a service that violated its objective alone.
+const OVERLOAD_WAIT_S: (f64, f64) = (30.0, 300.0);
+
+/// The requests since the last act.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Evidence {
+    requests: u64,
+    above: u64,
+    has_counts: bool,
+    weighted_ms: f64,
+    worst_waiting: f64,
+}
+
+impl Evidence {
+    pub(crate) fn add(&mut self, tail: &Tail, waiting: f64) {
+        self.has_counts = tail.above.is_some() && (self.requests == 0 || self.has_counts);
+        self.requests += tail.requests;
+        self.above += tail.above.unwrap_or(0);
+        self.weighted_ms += number(tail.requests) * tail.latency_ms;
+        self.worst_waiting = self.worst_waiting.max(waiting);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests == 0
+    }
+
+    pub(crate) fn tail(&self, quantile: f64) -> Tail {
+        Tail {
+            quantile,
+            latency_ms: self.weighted_ms / number(self.requests.max(1)),
+            requests: self.requests,
+            above: self.has_counts.then_some(self.above),
+        }
+    }
+}
+
+/// The fast loop's threshold.
+#[derive(Clone, Copy, Debug, Default)]
+struct Alarm {
+    /// `None` until a window without harm has shown what is usual.
+    threshold: Option<f64>,
+    steps: u32,
+    /// The budget that an alarm took away.
+    taken_from: Option<f64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Slackline {
+    /// CPU for all groups together. 0 is off; the machine's cores are no limit.
+    budget: f64,
+    /// The budget before the last growth.
+    grown_from: Option<f64>,
+    changed_s: Option<f64>,
+    /// When the budget was last reduced because of harm.
+    cut_s: Option<f64>,
+    evidence: Vec<Evidence>,
+    step: Option<i64>,
+    mix: String,
+    harm: HarmMemory,
+    alarm: Alarm,
+    overload_wait_s: f64,
+    retry_s: f64,
+    is_overloaded: bool,
+    why: Reason,
+    reclaim: Reclaim,
+    outbox: Outbox,
+}
+
+impl Slackline {
+    fn set(&mut self, budget: f64, why: Reason, now_s: f64) {
+        self.grown_from = (budget > self.budget).then_some(self.budget);
+        self.budget = budget;
+        self.why = why;
+        self.forget(now_s);
+    }
+
+    fn forget(&mut self, now_s: f64) {
+        self.evidence.clear();
+        self.changed_s = Some(now_s);
+    }
+
+    fn collect(&mut self, seen: &Observation, age_s: f64) {
+        self.evidence
+            .resize(seen.services.len(), Evidence::default());
+        if age_s < SETTLE_S {
+            return;
+        }
+        for (evidence, service) in self.evidence.iter_mut().zip(&seen.services) {
+            if let Some(tail) = &service.fresh {
+                evidence.add(tail, service.waiting_share.unwrap_or(0.0));
+            }
+        }
+    }
+
+    /// The least slack of the evidence; infinite where nobody asked.
+    fn least_slack(&self, seen: &Observation) -> f64 {
+        let with_requests = self.evidence.iter().zip(&seen.services);
+        let slacks = with_requests
+            .filter(|(evidence, _)| evidence.requests > 0)
+            .map(|(evidence, service)| evidence.tail(0.99).slack(service.objective_ms));
+        slacks.fold(f64::INFINITY, f64::min)
+    }
+
+    /// The worst verdict of all services, and whether all have the slack to grow.
+    fn judge(&self, seen: &Observation, age_s: f64) -> (Verdict, bool) {
+        let mut worst = Verdict::Within;
+        let mut may_grow = age_s >= GROW_AFTER_S;
+        for (evidence, service) in self.evidence.iter().zip(&seen.services) {
+            let Some(window) = service.window else {
+                return (Verdict::Unclear, false);
+            };
+            if window.requests == 0 && evidence.requests == 0 {
+                // Nobody asks: nobody is harmed.
+                may_grow &= age_s >= service.window_s;
+                continue;
+            }
+            let tail = evidence.tail(window.quantile);
+            let mut verdict = tail.verdict(service.objective_ms);
+            let is_early = age_s < service.window_s;
+            if verdict == Verdict::Violated
+                && is_early
+                && !tail.is_violated(service.objective_ms, EARLY_Z)
+            {
+                verdict = Verdict::Unclear;
+            }
+            may_grow &= verdict == Verdict::Within
+                && tail.slack(service.objective_ms) - tail.relative_error() > SLACK_TO_GROW;
+            worst = worst.min(verdict);
+        }
+        (worst, may_grow)
+    }
+
+    fn is_fast_alarm(&mut self, seen: &Observation) -> bool {
+        let waiting = waiting(seen);
+        match self.alarm.threshold {
+            Some(threshold) if waiting > threshold && self.budget > 0.0 => self.alarm.steps += 1,
+            _ => self.alarm.steps = 0,
+        }
+        self.alarm.steps >= ALARM_STEPS && self.alarm.taken_from.is_none()
+    }
+
+    fn violated(&mut self, seen: &Observation, now_s: f64) {
+        let least = self.least(seen);
+        let step = self.step.unwrap_or(0);
+        let is_of_before = self.cut_s.is_some_and(|cut_s| now_s - cut_s < CLEAR_S);
+        if self.budget <= 0.0 && is_of_before {
+            return;
+        }
+        if self.budget <= 0.0 {
+            // Nothing of ours runs, and the objective is violated: the service alone is too much.
+            if !self.is_overloaded || now_s >= self.retry_s {
+                let (first, most) = OVERLOAD_WAIT_S;
+                self.overload_wait_s = (2.0 * self.overload_wait_s).clamp(first, most);
+                self.retry_s = now_s + self.overload_wait_s;
+                self.is_overloaded = true;
+            }
+            self.set(0.0, Reason::OverloadedByService, now_s);
+            return;
+        }
+        // The budget that the fast alarm took away did the harm, not what is left of it.
+        let level = self.alarm.taken_from.take().unwrap_or(self.budget);
+        let mix = self.mix.clone();
+        if !is_of_before {
+            self.harm.record(&mix, step, level, now_s);
+            self.cut_s = Some(now_s);
+        }
+        match self.grown_from.take() {
+            Some(before) => self.set(before, Reason::Revert, now_s),
+            None if self.budget / 2.0 < least => self.set(0.0, Reason::Violation, now_s),
+            None => self.set(self.budget / 2.0, Reason::Violation, now_s),
+        }
+        self.grown_from = None;
+    }
+
+    fn grow(&mut self, seen: &Observation, now_s: f64) {
+        let cores = seen.machine.cores;
+        let step = self.step.unwrap_or(0);
+        let mix = self.mix.clone();
+        self.harm.harmless(&mix, step, self.budget, now_s);
+        if now_s < self.retry_s {
+            return;
+        }
+        self.overload_wait_s = 0.0;
+        self.is_overloaded = false;
+        let least = self.least(seen);
+        let first = match self.budget {
+            budget if budget > 0.0 => 2.0 * budget,
+            _ => FIRST_SHARE * cores,
+        };
+        let next = first.max(least).min(cores);
+        let next = match (self.harm.bound(&mix, step, now_s), self.harm.lowest(&mix)) {
+            // Below a level that is not tried now, half of the distance; close to it, nothing.
+            (Some(bound), _) => {
+                let middle = f64::midpoint(self.budget, bound);
+                if bound - self.budget <= NEAR * bound || middle < least {
+                    return;
+                }
+                next.min(middle)
+            }
+            // Where harm began at another load, or a while ago, the way is taken in small steps.
+            (None, Some(known)) if next >= known => {
+                let close = (1.0 - NEAR) * known;
+                next.min(close.max(CAREFUL * self.budget))
+            }
+            _ => next,
+        };
+        if next > self.budget {
+            self.set(next, Reason::Slack, now_s);
+        }
+    }
+
+    /// The smallest budget that is worth running for.
+    fn least(&self, seen: &Observation) -> f64 {
+        LEAST_CORES * number(seen.running_groups().count().max(1) as u64)
+    }
+
+    /// A window without harm shows what waiting is usual.
+    fn learn_usual(&mut self) {
+        let worst = self.evidence.iter().map(|evidence| evidence.worst_waiting);
+        let usual = (ALARM_FACTOR * worst.fold(0.0, f64::max)).max(ALARM_LEAST);
+        // A rise that has just begun is not usual yet.
+        let raised = |known: f64| usual.clamp(known, ALARM_RAISE * known);
+        let threshold = self.alarm.threshold.map_or(usual, raised);
+        self.alarm.threshold = Some(threshold);
+    }
+
+    fn decide(&mut self, seen: &Observation, now_s: f64) {
+        let age_s = now_s - self.changed_s.unwrap_or(now_s);
+        self.collect(seen, age_s);
+        let window_s = seen
+            .services
+            .iter()
+            .map(|service| service.window_s)
+            .fold(1.0, f64::max);
+        // What is remembered of this load comes first.
+        let bound = self.harm.bound(&self.mix, self.step.unwrap_or(0), now_s);
+        if let Some(bound) = bound.filter(|bound| self.budget >= *bound) {
+            let budget = (1.0 - NEAR) * bound;
+            let budget = if budget < self.least(seen) {
+                0.0
+            } else {
+                budget
+            };
+            self.set(budget, Reason::Remembered, now_s);
+            return;
+        }
+        if self.is_fast_alarm(seen) {
+            self.alarm.taken_from = Some(self.budget);
+            self.alarm.threshold = self.alarm.threshold.map(|known| known * ALARM_RAISE);
+            self.alarm.steps = 0;
+            // What was measured until now still counts: it may show at once that there was harm.
+            let budget = self.budget / 2.0;
+            let (verdict, _) = self.judge(seen, age_s);
+            if verdict != Verdict::Violated {
+                self.set(budget, Reason::FastAlarm, now_s);
+                return;
+            }
+        }
+        let (verdict, may_grow) = self.judge(seen, age_s);
+        if verdict == Verdict::Violated {
+            self.violated(seen, now_s);
+            return;
+        }
+        let is_whole = age_s >= window_s;
+        if is_whole && self.budget > 0.0 && self.least_slack(seen) < SLACK_TO_SHRINK {
+            // A load that rises slowly takes the slack away before a violation is clear.
+            let (mix, step) = (self.mix.clone(), self.step.unwrap_or(0));
+            self.harm.record(&mix, step, self.budget, now_s);
+            let smaller = self.budget * (1.0 - NEAR);
+            let budget = if smaller < self.least(seen) {
+                0.0
+            } else {
+                smaller
+            };
+            self.set(budget, Reason::LittleSlack, now_s);
+            return;
+        }
+        if verdict == Verdict::Within && is_whole {
+            self.learn_usual();
+            if let Some(budget) = self.alarm.taken_from.take() {
+                self.set(budget, Reason::AlarmOver, now_s);
+                self.grown_from = None;
+                return;
+            }
+        }
+        if may_grow && self.alarm.taken_from.is_none() {
+            let before = self.changed_s;
+            self.grow(seen, now_s);
+            if self.changed_s != before {
+                return;
+            }
+        }
+        // A service with few requests needs several windows to say anything.
+        if is_whole && (verdict == Verdict::Within || age_s >= EVIDENCE_WINDOWS * window_s) {
+            self.grown_from = None;
+            self.forget(now_s);
+        }
+    }
+}
+
+/// The highest share of waiting, or of throttled periods, of all services.
+fn waiting(seen: &Observation) -> f64 {
+    let shares = seen.services.iter().map(|service| {
+        service
+            .waiting_share
+            .unwrap_or(0.0)
+            .max(service.throttled_share)
+    });
+    shares.fold(0.0, f64::max)
+}
+
+impl Controller for Slackline {
+    fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision> {
+        if seen.groups.is_empty() {
+            return self.reclaim.step(seen, now_s);
+        }
+        let step = load_step_near(seen.demand(), self.step);
+        self.step = Some(step);
+        let names = seen.running_groups().map(|group| group.name.as_str());
+        let mix = names.collect::<Vec<_>>().join(",");
+        if mix != self.mix {
+            self.mix = mix;
+            self.forget(now_s);
+        }
+        self.changed_s.get_or_insert(now_s);
+        self.decide(seen, now_s);
+        let groups = number(seen.running_groups().count().max(1) as u64);
+        let is_open = self.budget >= seen.machine.cores;
+        let quota = (!is_open).then(|| (self.budget / groups).max(0.01));
+        let outbox = &mut self.outbox;
+        outbox.put_groups(seen, Setting::CpuIdle(true), Reason::Start);
+        if self.budget <= 0.0 {
+            outbox.put_groups(seen, Setting::Off(true), self.why);
+        } else {
+            // The limit is in force before the group runs again.
+            outbox.put_groups(seen, Setting::QuotaCores(quota), self.why);
+            outbox.put_groups(seen, Setting::Off(false), self.why);
+        }
+        outbox.take()
+    }
+
+    fn resume(&mut self, now_s: f64) {
+        self.forget(now_s);
+        self.alarm.steps = 0;
+        self.reclaim.resume(now_s);
+    }
+
+    fn explain(&self) -> String {
+        let remembered = match self.harm.len(self.changed_s.unwrap_or(0.0)) {
+            0 => String::new(),
+            count => format!("; {count} levels that did harm are not tried now"),
+        };
+        let now = match self.budget {
+            _ if self.mix.is_empty() => return self.reclaim.explain(),
+            _ if self.is_overloaded => {
+                "the service violates its objective alone: best-effort work is off".to_owned()
+            }
+            budget if budget <= 0.0 => format!("best-effort work is off ({})", self.why.name()),
+            budget => format!(
+                "best-effort work has {budget:.2} cores together ({})",
+                self.why.name()
+            ),
+        };
+        now + &remembered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::{GroupSeen, ServiceSeen};
+
+    /// A second of 1,000 requests, `above` of which were too slow.
+    fn seen(above: u64, waiting: f64) -> Observation {
+        let fresh = Tail {
+            quantile: 0.99,
+            latency_ms: if above > 10 { 9.0 } else { 2.0 },
+            requests: 1000,
+            above: Some(above),
+        };
+        Observation {
+            services: vec![ServiceSeen {
+                fresh: Some(fresh),
+                window: Some(fresh),
+                window_s: 5.0,
+                load: Some(0.5),
+                waiting_share: Some(waiting),
+                ..ServiceSeen::without_data("web", 5.0)
+            }],
+            groups: vec![GroupSeen::running("batch", 1.0)],
+            ..Observation::of_cores(4.0)
+        }
+    }
+
+    fn run(slackline: &mut Slackline, seen: &Observation, from_s: u32, to_s: u32) -> Vec<String> {
+        let mut lines = Vec::new();
+        for second in from_s..to_s {
+            let decisions = slackline.step(seen, f64::from(second));
+            lines.extend(decisions.iter().map(ToString::to_string));
+        }
+        lines
+    }
+
+    #[test]
+    fn it_begins_idle_and_off_doubles_and_opens() {
+        let mut slackline = Slackline::default();
+        let lines = run(&mut slackline, &seen(0, 0.0), 0, 30);
+        assert_eq!(lines[0], "group batch: cpu.idle (start)");
+        assert_eq!(lines[1], "group batch: off (start)");
+        assert!(
+            lines.contains(&"group batch: quota 0.40 cores (slack)".to_owned()),
+            "{lines:?}"
+        );
+        assert_eq!(lines.last().unwrap(), "group batch: no quota (slack)");
+    }
+
+    #[test]
+    fn harm_is_undone_in_the_next_step_and_not_tried_again_for_a_minute() {
+        let mut slackline = Slackline::default();
+        run(&mut slackline, &seen(0, 0.0), 0, 6);
+        let before = slackline.budget;
+        assert!(before > 0.0);
+        run(&mut slackline, &seen(0, 0.0), 6, 8);
+        assert!(slackline.budget > before);
+        let lines = run(&mut slackline, &seen(60, 0.0), 8, 9);
+        assert!(lines[0].ends_with("(revert)"), "{lines:?}");
+        assert!((slackline.budget - before).abs() < 1e-9);
+        // From now on there is no harm, and the level is searched from below.
+        let lines = run(&mut slackline, &seen(0, 0.0), 10, 60);
+        assert!(slackline.budget < 2.0 * before, "{lines:?}");
+        run(&mut slackline, &seen(0, 0.0), 70, 90);
+        assert!(slackline.budget >= 2.0 * before, "{}", slackline.budget);
+    }
+
+    #[test]
+    fn a_service_that_is_too_slow_alone_is_said_and_nothing_else_is_touched() {
+        let mut slackline = Slackline::default();
+        let lines = run(&mut slackline, &seen(100, 0.0), 0, 20);
+        assert_eq!(
+            lines,
+            ["group batch: cpu.idle (start)", "group batch: off (start)"]
+        );
+        assert!(slackline.explain().contains("violates its objective alone"));
+        // When the service recovers, best-effort work waits a little.
+        let lines = run(&mut slackline, &seen(0, 0.0), 20, 200);
+        assert!(
+            lines.iter().any(|line| line.contains("on (slack)")),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn a_fast_alarm_halves_the_budget_and_a_false_one_gives_it_back() {
+        let mut slackline = Slackline::default();
+        run(&mut slackline, &seen(0, 0.01), 0, 40);
+        let before = slackline.budget;
+        let lines = run(&mut slackline, &seen(0, 0.9), 40, 42);
+        assert_eq!(lines, ["group batch: quota 2.00 cores (fast_alarm)"]);
+        let lines = run(&mut slackline, &seen(0, 0.01), 42, 52);
+        assert_eq!(lines, ["group batch: no quota (alarm_over)"]);
+        assert!((slackline.budget - before).abs() < 1e-9);
+        assert!(slackline.alarm.threshold.unwrap() > ALARM_LEAST);
+    }
+
+    #[test]
+    fn a_few_requests_decide_nothing() {
+        let mut slackline = Slackline::default();
+        let mut thin = seen(0, 0.0);
+        let service = &mut thin.services[0];
+        for tail in [&mut service.fresh, &mut service.window] {
+            tail.as_mut().unwrap().requests = 2;
+        }
+        run(&mut slackline, &thin, 0, 60);
+        assert!(slackline.budget.abs() < 1e-9);
+    }
+}
