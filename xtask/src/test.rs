@@ -106,7 +106,7 @@ pub(crate) fn stress_dataplane(root: &Path) -> anyhow::Result<ExitCode> {
     let mut tests = cargo();
     tests
         .args(["test", "--release", "--package", "dataplane"])
-        .args(["--test", "xdp", "--", "--ignored", "--nocapture"])
+        .args(["--lib", "--test", "xdp", "--", "--ignored", "--nocapture"])
         .current_dir(root);
     Ok(match step::run("stress dataplane", &mut tests)? {
         true => ExitCode::SUCCESS,

@@ -87,21 +87,32 @@ impl Connection {
         if self.finish_acknowledged(context) {
             return After::Gone;
         }
-        if self.state.may_receive() {
-            if self.flags.has(Flags::CLOSED) && !arrival.payload.is_empty() {
-                // The application is gone, and nobody will ever read this (RFC 9293 §3.6.1).
-                self.flags.set(Flags::RESET_DUE);
-                self.list(context);
-                return After::Done;
-            }
-            self.take_data(context, arrival);
-        } else if arrival.length() > 0 {
-            self.acknowledge_now(context);
+        // Without data or FIN there is nothing to take, wherever the segment stands. An answer to a
+        // bare acknowledgement beyond a hole would be answered in turn, without end.
+        if arrival.length() > 0 {
+            self.take_content(context, arrival);
         }
         if self.has_unsent() || self.recovery.is_some() {
             self.list(context);
         }
         After::Done
+    }
+
+    /// Data or FIN.
+    fn take_content(&mut self, context: &mut Context, arrival: &Arrival<'_>) {
+        let length = length32(arrival.payload.len());
+        let end = arrival.segment.sequence.wrapping_add(length);
+        let is_news = length > 0 && before(self.receive_next, end);
+        if !self.state.may_receive() {
+            self.acknowledge_now(context);
+        } else if self.flags.has(Flags::CLOSED) && is_news {
+            // The application is gone, and nobody will ever read this (RFC 9293 §3.6.1). Data that
+            // is here already is no reason: the peer may send a FIN along with such data.
+            self.flags.set(Flags::RESET_DUE);
+            self.list(context);
+        } else {
+            self.take_data(context, arrival);
+        }
     }
 
     /// RFC 9293 §3.10.7.3.
@@ -349,6 +360,8 @@ impl Connection {
             State::SynReceived => REFUSED,
             // RFC 1337: TIME-WAIT is not cut short.
             State::TimeWait => return After::Done,
+            // RFC 9293 §3.10.7.4: no error. The peer has all data, and has forgotten the connection.
+            State::Closing | State::LastAck if self.queue.len() == 0 => DeadReason::Closed,
             _ => DeadReason::Reset,
         };
         self.tell_dead(context, reason);

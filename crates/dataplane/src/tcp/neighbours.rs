@@ -26,9 +26,9 @@ pub(crate) type NeighbourId = u32;
 struct Neighbour {
     ip: Ip,
     mac: Option<Mac>,
-    /// When the neighbour was last heard of.
-    heard_ms: u32,
-    /// When the last question went out, and how many did since it was heard of.
+    /// When the hardware address was last known to be right.
+    confirmed_ms: u32,
+    /// When the last question went out, and how many did since the last confirmation.
     asked_ms: u32,
     tries: u8,
     users: u32,
@@ -66,7 +66,7 @@ impl Neighbours {
         let fresh = Neighbour {
             ip,
             mac: None,
-            heard_ms: now_ms,
+            confirmed_ms: now_ms,
             asked_ms: now_ms.wrapping_sub(RETRY_MS),
             tries: 0,
             users: 1,
@@ -108,7 +108,7 @@ impl Neighbours {
         let Some(entry) = self.entries.get_mut(index(id)) else {
             return Route::Wait;
         };
-        let silent_ms = now_ms.wrapping_sub(entry.heard_ms);
+        let silent_ms = now_ms.wrapping_sub(entry.confirmed_ms);
         if let Some(mac) = entry.mac
             && silent_ms < STALE_MS
         {
@@ -145,20 +145,41 @@ impl Neighbours {
         }
         let entry = &mut self.entries[index(id)];
         entry.mac = Some(mac);
-        entry.heard_ms = now_ms;
+        entry.confirmed_ms = now_ms;
         entry.tries = 0;
         std::mem::take(&mut entry.waiting)
     }
 
-    /// The neighbour has answered on a connection, so that its address is right (RFC 4861 §7.3.1).
-    /// An address that is not known yet is learned from the frame.
-    pub(crate) fn confirm(&mut self, id: NeighbourId, mac: Mac, now_ms: u32) {
-        if let Some(entry) = self.entries.get_mut(index(id)) {
-            entry.heard_ms = now_ms;
+    /// A frame of the neighbour came from `mac`. An address that is known already stays.
+    pub(crate) fn suggest(&mut self, id: NeighbourId, mac: Mac, now_ms: u32) {
+        if let Some(entry) = self.entries.get_mut(index(id))
+            && entry.mac.is_none()
+            && !mac.is_group()
+        {
+            entry.mac = Some(mac);
+            entry.confirmed_ms = now_ms;
             entry.tries = 0;
-            if entry.mac.is_none() && !mac.is_group() {
-                entry.mac = Some(mac);
-            }
+        }
+    }
+
+    /// A connection has made progress, so packets reach the neighbour (RFC 4861 §7.3.1). A segment
+    /// that brings nothing new confirms nothing: the peer may be sending it again because no
+    /// packet reaches the peer.
+    pub(crate) fn confirm(&mut self, id: NeighbourId, now_ms: u32) {
+        if let Some(entry) = self.entries.get_mut(index(id)) {
+            entry.confirmed_ms = now_ms;
+            entry.tries = 0;
+        }
+    }
+
+    /// A connection has had several timeouts in a row. The address is forgotten, unless a
+    /// connection has made progress meanwhile. Linux doubts a route as early
+    /// (`tcp_retries1` of tcp(7)).
+    pub(crate) fn doubt(&mut self, id: NeighbourId, now_ms: u32) {
+        if let Some(entry) = self.entries.get_mut(index(id))
+            && now_ms.wrapping_sub(entry.confirmed_ms) >= RETRY_MS
+        {
+            entry.mac = None;
         }
     }
 }
@@ -186,15 +207,31 @@ mod tests {
     fn a_silent_neighbour_is_asked_again_and_then_forgotten() {
         let mut cache = Neighbours::default();
         let id = cache.acquire(PEER, 0).unwrap();
-        cache.confirm(id, MAC, 0);
+        cache.suggest(id, MAC, 0);
         assert_eq!(cache.route(id, 29_999), Route::Send(MAC));
         assert_eq!(cache.route(id, 30_000), Route::SendAndAsk(MAC));
         assert_eq!(cache.route(id, 30_500), Route::Send(MAC));
         assert_eq!(cache.route(id, 31_000), Route::SendAndAsk(MAC));
         assert_eq!(cache.route(id, 32_000), Route::SendAndAsk(MAC));
         assert_eq!(cache.route(id, 33_000), Route::Ask);
-        cache.confirm(id, MAC, 33_001);
+        cache.confirm(id, 33_001);
+        assert_eq!(cache.route(id, 33_002), Route::Wait, "no address yet");
+        cache.suggest(id, MAC, 33_001);
         assert_eq!(cache.route(id, 33_002), Route::Send(MAC));
+    }
+
+    #[test]
+    fn an_address_in_doubt_is_asked_for_unless_there_was_progress() {
+        let mut cache = Neighbours::default();
+        let id = cache.acquire(PEER, 0).unwrap();
+        cache.suggest(id, MAC, 0);
+        cache.suggest(id, Mac([2, 0, 0, 0, 0, 9]), 10);
+        assert_eq!(cache.route(id, 10), Route::Send(MAC));
+        cache.confirm(id, 5000);
+        cache.doubt(id, 5999);
+        assert_eq!(cache.route(id, 5999), Route::Send(MAC));
+        cache.doubt(id, 6000);
+        assert_eq!(cache.route(id, 6000), Route::Ask);
     }
 
     #[test]

@@ -209,6 +209,10 @@ impl Connection {
                 if let Some(recovery) = self.recovery.as_deref_mut() {
                     recovery.resent(end);
                 }
+                // The last segment carries a FIN that the application asked for after the segment
+                // was first sent. The peer acknowledges the FIN, so SND.NXT has to cover the FIN.
+                // Linux does the same in `tcp_send_fin`.
+                self.next = super::sequence::later(self.next, end);
             } else {
                 self.next = end;
                 if !self.flags.has(Flags::TIMED) && self.recovery.is_none() {

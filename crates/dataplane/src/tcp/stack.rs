@@ -379,10 +379,15 @@ impl Stack {
             payload_start: tcp_start + segment.header_bytes,
         };
         let connection = &mut self.connections[index(slot)];
+        let before = (connection.unacknowledged, connection.receive_next);
         let after = connection.arrive(&mut self.context, &arrival);
+        let (neighbour, now_ms) = (connection.neighbour, self.context.now_ms);
         self.context
             .neighbours
-            .confirm(connection.neighbour, header.source, self.context.now_ms);
+            .suggest(neighbour, header.source, now_ms);
+        if before != (connection.unacknowledged, connection.receive_next) {
+            self.context.neighbours.confirm(neighbour, now_ms);
+        }
         match after {
             After::Done => {}
             After::Gone => self.remove(slot),
@@ -625,7 +630,7 @@ impl Stack {
         let next_hop = context.next_hop(&ends.remote);
         let neighbour = context.neighbours.acquire(next_hop, context.now_ms)?;
         if let Some(mac) = mac {
-            context.neighbours.confirm(neighbour, mac, context.now_ms);
+            context.neighbours.suggest(neighbour, mac, context.now_ms);
         }
         let slot = if let Some(slot) = self.free.pop() {
             let generation = self.connections[index(slot)].generation.wrapping_add(1);

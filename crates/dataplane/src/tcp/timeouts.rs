@@ -8,6 +8,9 @@ use crate::api::DeadReason;
 
 /// Timeouts in a row of a full segment after which the path counts as a black hole (RFC 2923 §2.1).
 const BLACK_HOLE_TRIES: u8 = 3;
+/// Timeouts in a row after which the neighbour's hardware address is in doubt (R1 of RFC 9293
+/// §3.8.3; `tcp_retries1` of Linux).
+const DOUBT_TRIES: u8 = 3;
 
 impl Connection {
     /// Does what is due. True if the connection is gone.
@@ -50,6 +53,9 @@ impl Connection {
         };
         if self.tries >= tries_max {
             return self.give_up(context);
+        }
+        if self.tries >= DOUBT_TRIES {
+            context.neighbours.doubt(self.neighbour, context.now_ms);
         }
         if is_opening {
             self.tries += 1;

@@ -187,6 +187,12 @@ pub(super) fn transfer(
     (now_us - start_us) / 1000
 }
 
+/// Bad luck alone ends no connection, not even while it opens.
+fn patient(config: &mut Config) {
+    config.retries_max = 30;
+    config.syn_retries_max = 30;
+}
+
 #[test]
 fn a_good_network_needs_no_retransmission() {
     let milliseconds = transfer(1, 1_000_000, Trouble::default(), &|_| {});
@@ -222,12 +228,41 @@ fn sack_recovers_sooner() {
     assert!(with < without, "{with} ms with SACK, {without} ms without");
 }
 
+/// A FIN that first went out with data that was sent again was not counted as sent, and the peer's
+/// acknowledgement of the FIN was refused for ever.
+#[test]
+fn a_fin_that_travels_with_a_retransmission_is_acknowledged() {
+    let trouble = Trouble {
+        loss: 610,
+        reordering: 2215,
+        duplication: 81,
+        corruption: 297,
+    };
+    transfer(14_327_253_870_519_750_900, 60_000, trouble, &patient);
+}
+
+/// Many short connections, for what happens around their ends: close, FIN and TIME-WAIT.
+#[test]
+#[ignore = "takes minutes: cargo xtask stress dataplane"]
+fn many_seeds() {
+    let seeds = std::env::var("SLACKLINE_SEEDS").map_or(100_000, |text| text.parse().unwrap());
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for seed in 1..=seeds {
+        let trouble = Trouble {
+            loss: random.below(1500),
+            reordering: random.below(3000),
+            duplication: random.below(1000),
+            corruption: random.below(1000),
+        };
+        let total = usize::try_from(1 + random.below(20_000)).unwrap();
+        println!("seed {seed}, {total} bytes, {trouble:?}");
+        transfer(seed, total, trouble, &patient);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    // Known fault: with seed 14327253870519750900, loss 610, reordering 2215, duplication 81 and
-    // corruption 297 one side ends with `TimedOut`. Not explained yet.
     #[test]
-    #[ignore = "one seed in some hundred ends with TimedOut: not explained yet"]
     fn every_byte_arrives_once_and_in_order(
         seed in 1u64..u64::MAX,
         loss in 0u32..1500,
@@ -236,6 +271,6 @@ proptest! {
         corruption in 0u32..1000,
     ) {
         let trouble = Trouble { loss, reordering, duplication, corruption };
-        transfer(seed, 60_000, trouble, &|config| config.retries_max = 30);
+        transfer(seed, 60_000, trouble, &patient);
     }
 }

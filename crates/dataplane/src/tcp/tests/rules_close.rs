@@ -208,3 +208,92 @@ fn time_wait_is_not_ended_by_a_reset() {
     ",
     );
 }
+
+#[test]
+fn a_fin_that_first_goes_out_with_a_retransmission_is_acknowledged() {
+    open(
+        "
+        write 10
+        > P. 1:11(10) ack 1
+        close
+        > F. 11:11(0) ack 1
+        < . 1:1(0) ack 12
+        +1000
+        > nothing
+    ",
+    );
+    open(
+        "
+        write 2000
+        > . 1:1001(1000) ack 1
+        > . 1001:2001(1000) ack 1
+        +201
+        > . 1:1001(1000) ack 1
+        finish
+        > nothing                 # the window is one segment now
+        < . 1:1(0) ack 1001
+        > F. 1001:2001(1000) ack 1
+        < . 1:1(0) ack 2002
+        +5000
+        > nothing
+    ",
+    );
+}
+
+#[test]
+fn data_that_is_here_already_resets_no_closed_connection() {
+    open(
+        "
+        < P. 1:101(100) ack 1
+        event Received 100
+        close
+        > F. 1:1(0) ack 101
+        < FP. 1:101(100) ack 2
+        event Finished
+        event Dead Closed
+        > . 2:2(0) ack 102
+    ",
+    );
+}
+
+#[test]
+fn an_acknowledgement_beyond_a_hole_is_not_answered() {
+    open(
+        "
+        < . 101:101(0) ack 1
+        > nothing
+        finish
+        > F. 1:1(0) ack 1
+        < . 101:101(0) ack 2
+        > nothing
+    ",
+    );
+}
+
+#[test]
+fn a_reset_in_last_ack_is_no_error_once_all_data_has_arrived() {
+    open(
+        "
+        < F. 1:1(0) ack 1
+        event Finished
+        > . 1:1(0) ack 2
+        close
+        > F. 1:1(0) ack 2
+        < R 2:2(0)
+        event Dead Closed
+    ",
+    );
+    open(
+        "
+        < F. 1:1(0) ack 1
+        event Finished
+        > . 1:1(0) ack 2
+        write 10
+        > P. 1:11(10) ack 2
+        close
+        > F. 11:11(0) ack 2
+        < R 2:2(0)
+        event Dead Reset
+    ",
+    );
+}
