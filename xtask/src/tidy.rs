@@ -65,6 +65,11 @@ const EDGES: &[Edges] = &[
         reason: "pure controllers: observations come in, decisions go out, tested on a modelled machine",
     },
     Edges {
+        from: "qos",
+        to: &["latency-stats"],
+        reason: "pure: who may submit what to a device, by arithmetic; intervals for its benchmark",
+    },
+    Edges {
         from: "tuner",
         to: &[
             "bayes-opt",
@@ -155,6 +160,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "http-client",
     "throttle",
     "isolation",
+    "qos",
     "tuner",
     "coordinator",
     "dashboard",

@@ -1,0 +1,528 @@
+//! Which tenants a device can keep its word to, and how its tokens are shared.
+
+use std::collections::BTreeMap;
+
+use crate::{Column, DeviceModel, Objective, TenantSpec, rounded};
+
+/// Tenants of a device at most.
+pub const TENANTS_MAX: u32 = 16_384;
+
+/// Why a tenant was refused. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// The device has all tenants that it may have.
+    #[error("the device already has {TENANTS_MAX} tenants, which is the most: remove one")]
+    TooMany,
+    /// A number of the objective makes no sense.
+    #[error("the objective's {key} is {value}: {hint}")]
+    Invalid {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        hint: &'static str,
+    },
+    /// Nobody knows what the device can do.
+    #[error(
+        "the device has no calibration, so no tail latency can be promised: calibrate it, or make the tenant best effort"
+    )]
+    NotCalibrated,
+    /// The device was calibrated without writes.
+    #[error(
+        "the calibration has no writes, so only tenants that never write can be admitted beside an objective: \
+         calibrate with a write area, or make the tenant read-only with read_share = 1"
+    )]
+    WritesNotCalibrated,
+    /// The device is never that fast.
+    #[error(
+        "a 95th percentile of {p95_us} µs is below what the device does at its lowest calibrated rate, {best_us:.0} µs: \
+         ask for {best_us:.0} µs or more"
+    )]
+    TooStrict {
+        /// The objective of the tenant, or of one that is there already.
+        p95_us: u32,
+        /// The lowest percentile of the calibration.
+        best_us: f64,
+    },
+    /// The reservations would exceed what the device does at the strictest objective.
+    #[error(
+        "the tenant needs {needed} tokens/s and {left} are left: at {strictest_us} µs, the strictest objective, the device \
+         takes {rate} tokens/s; {fits}"
+    )]
+    TooMuch {
+        /// Tokens a second that the tenant needs.
+        needed: u64,
+        /// Tokens a second that are left at the strictest objective.
+        left: u64,
+        /// The strictest objective with the tenant, in microseconds.
+        strictest_us: u32,
+        /// What the device takes at that objective.
+        rate: u64,
+        /// What would fit.
+        fits: String,
+    },
+    /// The tenant may write, and the device could not keep its promises to others then.
+    #[error(
+        "a tenant that may write takes the device out of its read-only mode: {rate} tokens/s are left then, and other tenants \
+         reserved {reserved}: make the tenant read-only"
+    )]
+    EndsReadOnly {
+        /// Tokens a second of the device while somebody may write.
+        rate: u64,
+        /// Tokens a second that others reserved.
+        reserved: u64,
+    },
+    /// There is no memory for the tenant's queue.
+    #[error("there is no memory for the queue of one more tenant")]
+    NoMemory,
+}
+
+/// How a device's tokens are shared now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Tokens a second of the device. `None`: nothing is limited, because there is no objective.
+    pub rate: Option<u64>,
+    /// Tokens a second that latency-critical tenants reserved.
+    pub reserved: u64,
+    /// Tokens a second of each best-effort tenant.
+    pub best_effort_each: u64,
+    /// Tokens a second that each latency-critical tenant has beside its own, while there is no
+    /// best-effort tenant.
+    pub spare_each: u64,
+    /// The strictest objective, in microseconds.
+    pub strictest_us: Option<u32>,
+    /// Whether the read-only column counts.
+    pub is_read_only: bool,
+}
+
+/// The book of a device's tenants: pure arithmetic.
+#[derive(Clone, Debug)]
+pub struct Admission {
+    model: Option<DeviceModel>,
+    /// Number of latency-critical tenants by objective, in microseconds.
+    objectives_us: BTreeMap<u32, u32>,
+    reserved: u64,
+    latency_critical: u32,
+    best_effort: u32,
+    writers: u32,
+}
+
+impl Admission {
+    /// A device without tenants. Without a model it admits best-effort tenants only, and limits
+    /// nothing.
+    pub fn new(model: Option<DeviceModel>) -> Self {
+        Self {
+            model,
+            objectives_us: BTreeMap::new(),
+            reserved: 0,
+            latency_critical: 0,
+            best_effort: 0,
+            writers: 0,
+        }
+    }
+
+    /// The model.
+    pub fn model(&self) -> Option<&DeviceModel> {
+        self.model.as_ref()
+    }
+
+    /// Replaces the model by what was learnt. Admitted tenants stay, also where the new model has
+    /// too little for them.
+    pub fn set_model(&mut self, model: DeviceModel) {
+        self.model = Some(model);
+    }
+
+    /// Number of tenants.
+    pub fn tenants(&self) -> u32 {
+        self.latency_critical + self.best_effort
+    }
+
+    /// Number of latency-critical tenants.
+    pub fn latency_critical(&self) -> u32 {
+        self.latency_critical
+    }
+
+    /// Number of best-effort tenants.
+    pub fn best_effort(&self) -> u32 {
+        self.best_effort
+    }
+
+    /// Admits a tenant.
+    ///
+    /// # Errors
+    /// See [`Refused`]; nothing has changed then.
+    pub fn admit(&mut self, spec: &TenantSpec) -> Result<(), Refused> {
+        self.check(spec)?;
+        self.count(spec, true);
+        Ok(())
+    }
+
+    /// Removes a tenant that was admitted with this specification.
+    pub fn release(&mut self, spec: &TenantSpec) {
+        self.count(spec, false);
+    }
+
+    /// Exchanges a tenant's specification.
+    ///
+    /// # Errors
+    /// The new specification does not fit: the old one stays.
+    pub fn change(&mut self, from: &TenantSpec, to: &TenantSpec) -> Result<(), Refused> {
+        self.release(from);
+        let admitted = self.admit(to);
+        if admitted.is_err() {
+            self.count(from, true);
+        }
+        admitted
+    }
+
+    fn count(&mut self, spec: &TenantSpec, is_new: bool) {
+        let step = |value: &mut u32| {
+            *value = match is_new {
+                true => *value + 1,
+                false => value.saturating_sub(1),
+            };
+        };
+        if spec.is_writer() {
+            step(&mut self.writers);
+        }
+        let Some(objective) = spec.objective else {
+            step(&mut self.best_effort);
+            return;
+        };
+        step(&mut self.latency_critical);
+        let number = self.objectives_us.entry(objective.p95_us).or_default();
+        step(number);
+        if *number == 0 {
+            self.objectives_us.remove(&objective.p95_us);
+        }
+        let tokens = self.needed(&objective);
+        self.reserved = match is_new {
+            true => self.reserved.saturating_add(tokens),
+            false => self.reserved.saturating_sub(tokens),
+        };
+    }
+
+    /// Tokens a second that an objective reserves.
+    pub fn needed(&self, objective: &Objective) -> u64 {
+        self.model
+            .as_ref()
+            .map_or(0, |model| objective.tokens_per_s(model.costs))
+    }
+
+    /// The column that counts.
+    fn column(&self, is_read_only: bool) -> Option<&Column> {
+        let curve = &self.model.as_ref()?.curve;
+        match (is_read_only, &curve.mixed) {
+            (false, Some(mixed)) => Some(mixed),
+            // Where writes were not calibrated, nobody with an objective shares with a writer.
+            _ => Some(&curve.read_only),
+        }
+    }
+
+    /// Whether a tenant would be admitted.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, spec: &TenantSpec) -> Result<(), Refused> {
+        if let Some(objective) = &spec.objective {
+            check_objective(objective)?;
+        }
+        if self.tenants() >= TENANTS_MAX {
+            return Err(Refused::TooMany);
+        }
+        let has_objectives = spec.objective.is_some() || self.latency_critical > 0;
+        if !has_objectives {
+            return Ok(());
+        }
+        let Some(model) = &self.model else {
+            return Err(Refused::NotCalibrated);
+        };
+        let is_read_only = self.writers == 0 && !spec.is_writer();
+        let column = match (is_read_only, &model.curve.mixed) {
+            (true, _) => &model.curve.read_only,
+            (false, Some(mixed)) => mixed,
+            (false, None) => return Err(Refused::WritesNotCalibrated),
+        };
+        let there = self.objectives_us.keys().next().copied();
+        let new = spec.objective.map(|objective| objective.p95_us);
+        let Some(strictest_us) = there.into_iter().chain(new).min() else {
+            return Ok(());
+        };
+        let Some(rate) = column.tokens_per_s_at(f64::from(strictest_us)) else {
+            return Err(Refused::TooStrict {
+                p95_us: strictest_us,
+                best_us: column.min_p95_us().ceil(),
+            });
+        };
+        let rate = rounded(rate.floor());
+        let Some(objective) = spec.objective else {
+            return match self.reserved > rate {
+                true => Err(Refused::EndsReadOnly {
+                    rate,
+                    reserved: self.reserved,
+                }),
+                false => Ok(()),
+            };
+        };
+        let needed = self.needed(&objective);
+        let left = rate.saturating_sub(self.reserved);
+        if needed <= left && self.reserved <= rate {
+            return Ok(());
+        }
+        let each = needed as f64 / f64::from(objective.iops);
+        let iops = rounded((left as f64 / each).floor());
+        Err(Refused::TooMuch {
+            needed,
+            left,
+            strictest_us,
+            rate,
+            fits: match iops {
+                0 => "nothing fits at this latency and share of reads".into(),
+                _ => format!("up to {iops} IOPS fit at this latency and share of reads"),
+            },
+        })
+    }
+
+    /// How tokens are shared. `factor` scales the calibrated rate by what was measured; `is_quiet`:
+    /// nobody has written for a while, so that reads are as cheap as in read-only mode.
+    pub fn shares(&self, factor: f64, is_quiet: bool) -> Shares {
+        let strictest_us = self.objectives_us.keys().next().copied();
+        let is_read_only = self.writers == 0 || is_quiet;
+        let rate = strictest_us.map(|p95_us| {
+            let at = |is_read_only| {
+                let column = self.column(is_read_only);
+                column.map_or(0.0, |column| rate_or_less(column, f64::from(p95_us)))
+            };
+            // A time without writes never gives less than what was promised.
+            let rate = at(is_read_only).max(at(self.writers == 0));
+            let most = self.column(is_read_only);
+            let most = most.map_or(0.0, Column::max_tokens_per_s);
+            rounded((rate * factor).min(most.max(rate)).floor())
+        });
+        let spare = rate.map_or(0, |rate| rate.saturating_sub(self.reserved));
+        let each = |number: u32| spare.checked_div(u64::from(number)).unwrap_or(0);
+        Shares {
+            rate,
+            reserved: self.reserved,
+            best_effort_each: each(self.best_effort),
+            spare_each: match self.best_effort {
+                0 => each(self.latency_critical),
+                _ => 0,
+            },
+            strictest_us,
+            is_read_only,
+        }
+    }
+}
+
+/// The rate at a percentile. Below the first point, where a learnt curve may have moved after a tenant
+/// was admitted, less than the first point's rate.
+fn rate_or_less(column: &Column, p95_us: f64) -> f64 {
+    let first = column.points()[0];
+    column
+        .tokens_per_s_at(p95_us)
+        .unwrap_or(first.tokens_per_s * p95_us / first.p95_us)
+}
+
+fn check_objective(objective: &Objective) -> Result<(), Refused> {
+    let invalid = |key, value: String, hint| Err(Refused::Invalid { key, value, hint });
+    if objective.p95_us == 0 {
+        return invalid("p95_us", "0".into(), "it must be at least 1");
+    }
+    if objective.iops == 0 {
+        return invalid("iops", "0".into(), "it must be at least 1");
+    }
+    if !(0.0..=1.0).contains(&objective.read_share) {
+        return invalid(
+            "read_share",
+            objective.read_share.to_string(),
+            "it must be from 0 (writes only) to 1 (reads only)",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulated::p3600_model;
+
+    fn critical(p95_us: u32, iops: u32, read_share: f64) -> TenantSpec {
+        TenantSpec::latency_critical(Objective {
+            p95_us,
+            iops,
+            read_share,
+        })
+    }
+
+    const READER: TenantSpec = TenantSpec {
+        objective: None,
+        read_only: true,
+    };
+
+    #[test]
+    fn the_reservation_is_that_of_the_paper() {
+        let admission = Admission::new(Some(p3600_model()));
+        // ReFlex, section 3.2.2: 100K IOPS at 80 % reads and a write cost of 10 reads: 280K reads.
+        let objective = Objective {
+            p95_us: 1000,
+            iops: 100_000,
+            read_share: 0.8,
+        };
+        assert_eq!(admission.needed(&objective), 280_000 * 100);
+    }
+
+    #[test]
+    fn the_strictest_objective_decides_and_the_sum_is_refused() {
+        let mut admission = Admission::new(Some(p3600_model()));
+        admission.admit(&critical(1000, 200_000, 0.9)).unwrap();
+        assert_eq!(admission.shares(1.0, false).rate, Some(50_000_000));
+        // 38M are reserved; at 500 µs the device takes 36M.
+        let refused = admission.admit(&critical(500, 1000, 0.9)).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                Refused::TooMuch {
+                    left: 0,
+                    rate: 36_000_000,
+                    strictest_us: 500,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        admission.admit(&critical(2000, 60_000, 0.9)).unwrap();
+        let refused = admission.admit(&critical(2000, 60_000, 0.9)).unwrap_err();
+        assert!(
+            refused.to_string().contains("up to 3157 IOPS fit"),
+            "{refused}"
+        );
+        admission.admit(&critical(2000, 3157, 0.9)).unwrap();
+    }
+
+    #[test]
+    fn a_writer_ends_read_only_mode_unless_promises_stand_in_its_way() {
+        let mut admission = Admission::new(Some(p3600_model()));
+        admission.admit(&critical(500, 100_000, 1.0)).unwrap();
+        assert!(admission.shares(1.0, false).is_read_only);
+        assert_eq!(admission.shares(1.0, false).rate, Some(85_000_000));
+        admission.admit(&READER).unwrap();
+        assert!(admission.shares(1.0, false).is_read_only);
+        admission.admit(&TenantSpec::best_effort()).unwrap();
+        let shares = admission.shares(1.0, false);
+        assert_eq!(
+            (shares.is_read_only, shares.rate),
+            (false, Some(36_000_000))
+        );
+        assert_eq!(shares.best_effort_each, 13_000_000);
+        admission.release(&TenantSpec::best_effort());
+        assert!(admission.shares(1.0, false).is_read_only);
+        admission.admit(&critical(500, 300_000, 1.0)).unwrap();
+        assert_eq!(
+            admission.admit(&TenantSpec::best_effort()),
+            Err(Refused::EndsReadOnly {
+                rate: 36_000_000,
+                reserved: 40_000_000
+            })
+        );
+        assert!(admission.shares(1.0, false).is_read_only);
+    }
+
+    #[test]
+    fn without_a_best_effort_tenant_the_spare_is_split() {
+        let mut admission = Admission::new(Some(p3600_model()));
+        admission.admit(&critical(500, 50_000, 1.0)).unwrap();
+        admission.admit(&critical(600, 50_000, 1.0)).unwrap();
+        let shares = admission.shares(1.0, false);
+        assert_eq!(
+            (shares.spare_each, shares.best_effort_each),
+            (37_500_000, 0)
+        );
+        admission.admit(&READER).unwrap();
+        let shares = admission.shares(1.0, false);
+        assert_eq!(
+            (shares.spare_each, shares.best_effort_each),
+            (0, 75_000_000)
+        );
+    }
+
+    #[test]
+    fn when_all_have_gone_the_device_is_as_new() {
+        let mut admission = Admission::new(Some(p3600_model()));
+        let fresh = admission.shares(1.0, false);
+        let specs = [
+            critical(500, 1000, 0.5),
+            critical(700, 10, 1.0),
+            TenantSpec::best_effort(),
+        ];
+        for spec in &specs {
+            admission.admit(spec).unwrap();
+        }
+        for spec in &specs {
+            admission.release(spec);
+        }
+        assert_eq!(admission.shares(1.0, false), fresh);
+        assert_eq!(fresh.rate, None);
+    }
+
+    #[test]
+    fn objectives_that_cannot_be_are_refused_with_a_reason() {
+        let mut admission = Admission::new(Some(p3600_model()));
+        for (spec, word) in [
+            (critical(0, 1, 1.0), "p95_us"),
+            (critical(1, 0, 1.0), "iops"),
+            (critical(500, 1, 1.5), "read_share"),
+            (critical(500, 1, f64::NAN), "read_share"),
+            (critical(10, 1, 1.0), "ask for"),
+        ] {
+            let refused = admission.admit(&spec).unwrap_err().to_string();
+            assert!(refused.contains(word), "{refused}");
+        }
+        assert_eq!(admission.tenants(), 0);
+        let mut unknown = Admission::new(None);
+        assert_eq!(
+            unknown.admit(&critical(500, 1, 1.0)),
+            Err(Refused::NotCalibrated)
+        );
+        unknown.admit(&TenantSpec::best_effort()).unwrap();
+        assert_eq!(unknown.shares(1.0, false).rate, None);
+    }
+
+    #[test]
+    fn a_calibration_without_writes_admits_readers_only() {
+        let mut model = p3600_model();
+        model.curve.mixed = None;
+        let mut admission = Admission::new(Some(model));
+        assert_eq!(
+            admission.admit(&critical(500, 1, 0.9)),
+            Err(Refused::WritesNotCalibrated)
+        );
+        // Without objectives anything goes, and nothing is limited.
+        admission.admit(&TenantSpec::best_effort()).unwrap();
+        assert_eq!(admission.shares(1.0, false).rate, None);
+        assert_eq!(
+            admission.admit(&critical(500, 1, 1.0)),
+            Err(Refused::WritesNotCalibrated)
+        );
+        admission.release(&TenantSpec::best_effort());
+        admission.admit(&critical(500, 1, 1.0)).unwrap();
+        assert_eq!(
+            admission.admit(&TenantSpec::best_effort()),
+            Err(Refused::WritesNotCalibrated)
+        );
+        admission.admit(&READER).unwrap();
+    }
+
+    #[test]
+    fn the_read_only_rate_holds_while_nobody_writes() {
+        let mut admission = Admission::new(Some(p3600_model()));
+        admission.admit(&critical(500, 10_000, 0.9)).unwrap();
+        admission.admit(&TenantSpec::best_effort()).unwrap();
+        assert_eq!(admission.shares(1.0, false).rate, Some(36_000_000));
+        assert_eq!(admission.shares(1.0, true).rate, Some(85_000_000));
+        assert_eq!(admission.shares(2.0, false).rate, Some(72_000_000));
+        // Never beyond what the device was seen to do.
+        assert_eq!(admission.shares(9.0, false).rate, Some(80_000_000));
+    }
+}

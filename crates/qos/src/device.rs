@@ -1,0 +1,468 @@
+//! What the threads that serve one device share: the book of tenants behind a lock that only
+//! admissions and a step every 100 ms take, and atomics for everything that a round needs.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+use crate::admission::{Admission, Refused};
+use crate::feedback::Feedback;
+use crate::learning::{Finding, Learner};
+use crate::notice::{Notice, Notices};
+use crate::{DeviceModel, Drift, TenantSpec, rounded, tokens_of};
+
+/// Schedulers of one device at most: one bit of a word each.
+pub const THREADS_MAX: u32 = 64;
+
+/// How often tokens are steered by the measured latency.
+const STEP_NS: u64 = 100_000_000;
+/// Steps between two lessons of the curve: a second.
+const LESSON_STEPS: u32 = 10;
+/// Reads of a second that its 95th percentile needs to teach something.
+const LESSON_READS_MIN: u64 = 200;
+/// So long after the last write reads count as cheap: a flash device goes on working on writes
+/// that it has answered.
+const QUIET_NS: u64 = 1_000_000_000;
+/// A best-effort tenant keeps the tokens of at most so long a pause between two rounds. Where there
+/// is an objective, the objective is the limit: a longer burst alone would break it.
+const PAUSE_MAX_NS: u64 = 10_000_000;
+/// The least of those limits: a thread cannot be expected to run rounds more often.
+const PAUSE_MIN_NS: u64 = 200_000;
+
+/// A device, shared by the schedulers of its threads.
+#[derive(Debug)]
+pub struct Device {
+    control: Mutex<Control>,
+    /// Tokens a second of a best-effort tenant; of a latency-critical one beside its own.
+    best_effort_each: AtomicU64,
+    spare_each: AtomicU64,
+    is_limited: AtomicBool,
+    pause_ns: AtomicU64,
+    /// Millionths of tokens that anybody may take.
+    bucket: AtomicU64,
+    minted_at_ns: AtomicU64,
+    /// Reserved tokens a second of latency-critical tenants that want nothing, over all threads.
+    parked_reserved: AtomicU64,
+    parked_critical: AtomicU32,
+    parked_best_effort: AtomicU32,
+    /// A bit for each scheduler; for those with work; for those that ran a round since the bucket was
+    /// emptied.
+    members: AtomicU64,
+    busy: AtomicU64,
+    ran: AtomicU64,
+    step_at_ns: AtomicU64,
+    /// When somebody last wrote, to within a fraction of the time that counts as quiet.
+    written_at_ns: AtomicU64,
+    is_quiet: AtomicBool,
+    /// Worst ratio of 95th percentile to objective since the last step, in millionths; 0: none.
+    worst: AtomicU64,
+    /// Number of reads and their 95th percentile in microseconds, of the fullest window.
+    lesson: AtomicU64,
+    spent_tokens: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Control {
+    admission: Admission,
+    feedback: Feedback,
+    mixed: Option<Learner>,
+    read_only: Option<Learner>,
+    notices: Notices,
+    steps: u32,
+    lesson_at_ns: u64,
+    lesson_spent: u64,
+    drift: Option<Drift>,
+}
+
+/// How a device fares.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeviceStatus {
+    /// Tokens a second that are given out; `None`: nothing is limited, because no tenant has an
+    /// objective.
+    pub tokens_per_s: Option<u64>,
+    /// Tokens a second that latency-critical tenants reserved.
+    pub reserved_tokens_per_s: u64,
+    /// Tokens a second of each best-effort tenant.
+    pub best_effort_each_tokens_per_s: u64,
+    /// Latency-critical tenants.
+    pub latency_critical: u32,
+    /// Best-effort tenants.
+    pub best_effort: u32,
+    /// The strictest objective, in microseconds.
+    pub strictest_us: Option<u32>,
+    /// Whether the read-only column counts now.
+    pub is_read_only: bool,
+    /// The share of the calibrated rate that the measured latency allows.
+    pub factor: f64,
+    /// Tokens of all requests so far.
+    pub spent_tokens: u64,
+    /// How the device differs from its calibration, if it does.
+    pub drift: Option<Drift>,
+}
+
+impl Device {
+    /// A device without tenants. Without a model, objectives are refused and nothing is limited.
+    pub fn new(model: Option<DeviceModel>) -> Self {
+        let curve = model.as_ref().map(|model| model.curve.clone());
+        let device = Self {
+            control: Mutex::new(Control {
+                admission: Admission::new(model),
+                feedback: Feedback::new(),
+                mixed: curve
+                    .as_ref()
+                    .and_then(|curve| curve.mixed.clone())
+                    .map(Learner::new),
+                read_only: curve.map(|curve| Learner::new(curve.read_only)),
+                notices: Notices::new(),
+                steps: 0,
+                lesson_at_ns: 0,
+                lesson_spent: 0,
+                drift: None,
+            }),
+            best_effort_each: AtomicU64::new(0),
+            spare_each: AtomicU64::new(0),
+            is_limited: AtomicBool::new(false),
+            pause_ns: AtomicU64::new(PAUSE_MAX_NS),
+            bucket: AtomicU64::new(0),
+            minted_at_ns: AtomicU64::new(0),
+            parked_reserved: AtomicU64::new(0),
+            parked_critical: AtomicU32::new(0),
+            parked_best_effort: AtomicU32::new(0),
+            members: AtomicU64::new(0),
+            busy: AtomicU64::new(0),
+            ran: AtomicU64::new(0),
+            step_at_ns: AtomicU64::new(0),
+            written_at_ns: AtomicU64::new(0),
+            is_quiet: AtomicBool::new(false),
+            worst: AtomicU64::new(0),
+            lesson: AtomicU64::new(0),
+            spent_tokens: AtomicU64::new(0),
+        };
+        device.publish(&device.control());
+        device
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        // Every change is complete before anything can panic.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes how tokens are shared to all rounds.
+    fn publish(&self, control: &Control) {
+        let shares = control
+            .admission
+            .shares(control.feedback.factor(), self.is_quiet.load(Relaxed));
+        self.best_effort_each
+            .store(shares.best_effort_each, Relaxed);
+        self.spare_each.store(shares.spare_each, Relaxed);
+        self.is_limited.store(shares.rate.is_some(), Relaxed);
+        let pause_ns = shares.strictest_us.map_or(PAUSE_MAX_NS, |p95_us| {
+            (u64::from(p95_us) * 1000).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS)
+        });
+        self.pause_ns.store(pause_ns, Relaxed);
+    }
+
+    /// Whether a tenant would be admitted.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, spec: &TenantSpec) -> Result<(), Refused> {
+        self.control().admission.check(spec)
+    }
+
+    pub(crate) fn admit(&self, spec: &TenantSpec) -> Result<u64, Refused> {
+        let mut control = self.control();
+        control.admission.admit(spec)?;
+        self.publish(&control);
+        Ok(control.needed(spec))
+    }
+
+    pub(crate) fn release(&self, spec: &TenantSpec) {
+        let mut control = self.control();
+        control.admission.release(spec);
+        self.publish(&control);
+    }
+
+    pub(crate) fn change(&self, from: &TenantSpec, to: &TenantSpec) -> Result<u64, Refused> {
+        let mut control = self.control();
+        control.admission.change(from, to)?;
+        self.publish(&control);
+        Ok(control.needed(to))
+    }
+
+    /// The model with the curve as learnt so far: what to keep for the next start.
+    pub fn model(&self) -> Option<DeviceModel> {
+        self.control().admission.model().cloned()
+    }
+
+    /// How the device fares.
+    pub fn status(&self) -> DeviceStatus {
+        let control = self.control();
+        let shares = control
+            .admission
+            .shares(control.feedback.factor(), self.is_quiet.load(Relaxed));
+        DeviceStatus {
+            tokens_per_s: shares.rate,
+            reserved_tokens_per_s: shares.reserved,
+            best_effort_each_tokens_per_s: shares.best_effort_each,
+            latency_critical: control.admission.latency_critical(),
+            best_effort: control.admission.best_effort(),
+            strictest_us: shares.strictest_us,
+            is_read_only: shares.is_read_only,
+            factor: control.feedback.factor(),
+            spent_tokens: self.spent_tokens.load(Relaxed),
+            drift: control.drift,
+        }
+    }
+
+    /// The oldest notice about the device that nobody has taken.
+    pub fn take_notice(&self) -> Option<Notice> {
+        self.control().notices.pop()
+    }
+
+    /// A number for one more scheduler, as a bit.
+    pub(crate) fn join(&self) -> Option<u64> {
+        let mut members = self.members.load(Relaxed);
+        loop {
+            let bit = 1_u64.checked_shl(members.trailing_ones())?;
+            match self
+                .members
+                .compare_exchange_weak(members, members | bit, Relaxed, Relaxed)
+            {
+                Ok(_) => return Some(bit),
+                Err(now) => members = now,
+            }
+        }
+    }
+
+    pub(crate) fn leave(&self, bit: u64) {
+        for word in [&self.members, &self.busy, &self.ran] {
+            word.fetch_and(!bit, Relaxed);
+        }
+    }
+
+    pub(crate) fn costs(&self) -> crate::Costs {
+        let control = self.control();
+        // Without a model costs only share turns: a write is as dear as a read.
+        control
+            .admission
+            .model()
+            .map_or(crate::Costs::new(crate::READ_COST), |model| model.costs)
+    }
+
+    pub(crate) fn best_effort_each(&self) -> u64 {
+        self.best_effort_each.load(Relaxed)
+    }
+
+    pub(crate) fn spare_each(&self) -> u64 {
+        self.spare_each.load(Relaxed)
+    }
+
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited.load(Relaxed)
+    }
+
+    pub(crate) fn pause_ns(&self) -> u64 {
+        self.pause_ns.load(Relaxed)
+    }
+
+    pub(crate) fn park_critical(&self, tokens_per_s: u64) {
+        self.parked_reserved.fetch_add(tokens_per_s, Relaxed);
+        self.parked_critical.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn unpark_critical(&self, tokens_per_s: u64) {
+        self.parked_reserved.fetch_sub(tokens_per_s, Relaxed);
+        self.parked_critical.fetch_sub(1, Relaxed);
+    }
+
+    pub(crate) fn park_best_effort(&self) {
+        self.parked_best_effort.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn unpark_best_effort(&self) {
+        self.parked_best_effort.fetch_sub(1, Relaxed);
+    }
+
+    /// Marks that a scheduler has work, so that the bucket waits for its round.
+    pub(crate) fn begin_round(&self, bit: u64) {
+        if self.busy.load(Relaxed) & bit == 0 {
+            self.busy.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// Puts what parked tenants do not use since the last call of any thread into the bucket.
+    pub(crate) fn mint(&self, now_ns: u64) {
+        let before = self.minted_at_ns.load(Relaxed);
+        if now_ns <= before {
+            return;
+        }
+        let exchanged = self
+            .minted_at_ns
+            .compare_exchange(before, now_ns, Relaxed, Relaxed);
+        if exchanged.is_err() {
+            return;
+        }
+        let time_ns = (now_ns - before).min(self.pause_ns());
+        let best_effort = u64::from(self.parked_best_effort.load(Relaxed));
+        let critical = u64::from(self.parked_critical.load(Relaxed));
+        let rate = self.parked_reserved.load(Relaxed)
+            + critical * self.spare_each()
+            + best_effort * self.best_effort_each();
+        self.put(tokens_of(rate, time_ns));
+    }
+
+    /// Adds millionths of tokens to the bucket.
+    fn put(&self, micro: i64) {
+        if let Ok(micro) = u64::try_from(micro)
+            && micro > 0
+        {
+            self.bucket.fetch_add(micro, Relaxed);
+        }
+    }
+
+    /// Takes at most so many millionths of tokens.
+    pub(crate) fn take(&self, demand: i64) -> i64 {
+        let Ok(demand) = u64::try_from(demand) else {
+            return 0;
+        };
+        let mut there = self.bucket.load(Relaxed);
+        loop {
+            let taken = there.min(demand);
+            if taken == 0 {
+                return 0;
+            }
+            match self
+                .bucket
+                .compare_exchange_weak(there, there - taken, Relaxed, Relaxed)
+            {
+                Ok(_) => return i64::try_from(taken).unwrap_or(i64::MAX),
+                Err(now) => there = now,
+            }
+        }
+    }
+
+    /// Ends a round. The bucket is emptied once every scheduler with work has run one; what this
+    /// round left over goes in afterwards, so that a single thread can use it in its next round.
+    pub(crate) fn end_round(&self, bit: u64, left: i64, is_idle: bool) {
+        if is_idle {
+            self.busy.fetch_and(!bit, Relaxed);
+        }
+        let ran = self.ran.load(Relaxed) | bit;
+        let busy = self.busy.load(Relaxed);
+        if ran & busy == busy {
+            self.ran.store(0, Relaxed);
+            self.bucket.store(0, Relaxed);
+        } else {
+            self.ran.fetch_or(bit, Relaxed);
+        }
+        self.put(left);
+    }
+
+    /// Says that a tenant writes.
+    pub(crate) fn wrote(&self, now_ns: u64) {
+        // Rounded, so that threads do not fight for the line.
+        if now_ns.saturating_sub(self.written_at_ns.load(Relaxed)) > QUIET_NS / 16 {
+            self.written_at_ns.store(now_ns, Relaxed);
+        }
+        if self.is_quiet.load(Relaxed) {
+            let control = self.control();
+            self.is_quiet.store(false, Relaxed);
+            self.publish(&control);
+        }
+    }
+
+    /// Reports a full window of a latency-critical tenant that keeps to its reservation.
+    pub(crate) fn report(&self, ratio: f64, reads: u32, p95_us: f64) {
+        self.worst.fetch_max(rounded(ratio * 1e6), Relaxed);
+        let p95_us = rounded(p95_us).min(u64::from(u32::MAX));
+        self.lesson
+            .fetch_max(u64::from(reads) << 32 | p95_us, Relaxed);
+    }
+
+    pub(crate) fn spent(&self, tokens: u64) {
+        self.spent_tokens.fetch_add(tokens, Relaxed);
+    }
+
+    /// Steers the rate, once every 100 ms by whichever thread comes first.
+    pub(crate) fn step(&self, now_ns: u64) {
+        let due = self.step_at_ns.load(Relaxed);
+        if now_ns < due {
+            return;
+        }
+        let exchanged = self
+            .step_at_ns
+            .compare_exchange(due, now_ns + STEP_NS, Relaxed, Relaxed);
+        if exchanged.is_err() {
+            return;
+        }
+        // A thread in the data path waits for nobody.
+        let Ok(mut control) = self.control.try_lock() else {
+            return;
+        };
+        let worst = self.worst.swap(0, Relaxed);
+        control
+            .feedback
+            .step((worst > 0).then(|| worst as f64 / 1e6));
+        let written_ns = self.written_at_ns.load(Relaxed);
+        self.is_quiet
+            .store(now_ns.saturating_sub(written_ns) > QUIET_NS, Relaxed);
+        control.steps += 1;
+        if control.steps.is_multiple_of(LESSON_STEPS) {
+            let lesson = self.lesson.swap(0, Relaxed);
+            control.learn(
+                now_ns,
+                lesson,
+                self.spent_tokens.load(Relaxed),
+                self.is_quiet.load(Relaxed),
+            );
+        }
+        self.publish(&control);
+    }
+}
+
+impl Control {
+    fn needed(&self, spec: &TenantSpec) -> u64 {
+        spec.objective
+            .map_or(0, |objective| self.admission.needed(&objective))
+    }
+
+    fn learn(&mut self, now_ns: u64, lesson: u64, spent: u64, is_quiet: bool) {
+        let (time_ns, tokens) = (
+            now_ns.saturating_sub(self.lesson_at_ns),
+            spent - self.lesson_spent,
+        );
+        (self.lesson_at_ns, self.lesson_spent) = (now_ns, spent);
+        let (reads, p95_us) = (lesson >> 32, (lesson & u64::from(u32::MAX)) as f64);
+        if reads < LESSON_READS_MIN || time_ns == 0 {
+            return;
+        }
+        let is_read_only = self.admission.shares(1.0, is_quiet).is_read_only;
+        let learner = match is_read_only {
+            true => &mut self.read_only,
+            false => &mut self.mixed,
+        };
+        let Some(learner) = learner else { return };
+        let tokens_per_s = tokens as f64 * 1e9 / time_ns as f64;
+        match learner.observe(tokens_per_s, p95_us) {
+            Finding::Nothing => {}
+            Finding::Drifted(drift) => {
+                self.drift = Some(drift);
+                self.notices.push(Notice::CalibrationNoLongerHolds(drift));
+            }
+            Finding::Holds => {
+                self.drift = None;
+                self.notices.push(Notice::CalibrationHolds);
+            }
+        }
+        let learnt = learner.learnt();
+        if let Some(mut model) = self.admission.model().cloned() {
+            match is_read_only {
+                true => model.curve.read_only = learnt,
+                false => model.curve.mixed = Some(learnt),
+            }
+            self.admission.set_model(model);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Who may submit what to a shared device, so that each tenant keeps its tail latency.
+//!
+//! The algorithm is the one of ReFlex (Klimovic, Litz, Kozyrakis: "ReFlex: Remote Flash ≈ Local
+//! Flash", ASPLOS'17, section 3.2). A request costs tokens. A calibration says how many tokens a
+//! second the device takes at a tail latency. A latency-critical tenant reserves tokens. Best-effort
+//! tenants share what is left.
+//!
+//! The crate does no I/O and reads no clock: times are arguments, in nanoseconds since any moment
+//! that all threads share.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use qos::{Device, Objective, Operation, Request, Scheduler, TenantSpec};
+//!
+//! let device = Arc::new(Device::new(Some(qos::simulated::p3600_model())));
+//! let mut scheduler = Scheduler::new(Arc::clone(&device)).unwrap();
+//! let objective = Objective { p95_us: 500, iops: 20_000, read_share: 0.9 };
+//! let tenant = scheduler.add_tenant(TenantSpec::latency_critical(objective)).unwrap();
+//! let request = Request { operation: Operation::Read, len_bytes: 4096, token: "first" };
+//! scheduler.enqueue(tenant, request, 1_000).unwrap();
+//! let mut submitted = Vec::new();
+//! scheduler.round(2_000, &mut |_, token| submitted.push(token));
+//! assert_eq!(submitted, ["first"]);
+//! ```
+#![forbid(unsafe_code)]
+
+mod admission;
+mod calibration;
+mod cost;
+mod curve;
+mod device;
+mod feedback;
+mod latency;
+mod learning;
+mod notice;
+mod queue;
+mod scheduler;
+pub mod simulated;
+mod tenant;
+
+pub use admission::{Admission, Refused, Shares, TENANTS_MAX};
+pub use calibration::{CalibrationError, Point, fit};
+pub use cost::{BLOCK_BYTES, Costs, Operation, READ_COST};
+pub use curve::{Column, Curve, CurveError, CurvePoint, DeviceModel};
+pub use device::{Device, DeviceStatus, THREADS_MAX};
+pub use latency::Window;
+pub use learning::Drift;
+pub use notice::Notice;
+pub use queue::QUEUE_ENTRIES_MAX;
+pub use scheduler::{Full, Request, Scheduler, TooManyThreads};
+pub use tenant::{Objective, TenantId, TenantSpec, TenantStatus};
+
+/// Tokens are counted in millionths, so that a round of a microsecond adds what it should.
+pub(crate) const MICRO: i64 = 1_000_000;
+
+/// The nearest whole number; negative and NaN are 0.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` saturates, and negative numbers are cut off before"
+)]
+pub(crate) fn rounded(value: f64) -> u64 {
+    value.max(0.0).round() as u64
+}
+
+/// Millionths of a token that a rate makes in a time.
+pub(crate) fn tokens_of(rate_tokens_per_s: u64, time_ns: u64) -> i64 {
+    let micro = u128::from(rate_tokens_per_s) * u128::from(time_ns) / 1000;
+    i64::try_from(micro).unwrap_or(i64::MAX / 4)
+}

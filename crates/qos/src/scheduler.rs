@@ -1,0 +1,719 @@
+//! The scheduler of one thread: queues, credits and rounds (ReFlex, section 3.2.2, algorithm 1).
+//!
+//! A round costs as much as there is to do, not as there are tenants. A tenant that wants nothing is
+//! *parked*: the device counts its tokens together with those of all parked tenants
+//! ([`Device::mint`]). Tokens of the others are counted when a round comes to them, from the time
+//! that has passed since.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::cost::Operation;
+use crate::latency::Window;
+use crate::notice::{Notice, Notices};
+use crate::queue::{Pool, QUEUE_ENTRIES_MAX, Queue};
+use crate::{Costs, Device, MICRO, Refused, TenantId, TenantSpec, TenantStatus, tokens_of};
+
+/// A latency-critical tenant may run into debt by so many writes of a block (ReFlex, section 3.2.2),
+/// so that bursts do not wait.
+const DEFICIT_WRITES: i64 = 100;
+/// Tokens that a latency-critical tenant keeps, in those of a round.
+const KEPT_ROUNDS: i64 = 3;
+/// Of what it has beyond that, the share that it gives away, in percent.
+const GIVEN_PERCENT: i64 = 90;
+/// Tenants that one round visits beside those that got a request since the last one. The next round
+/// goes on behind them.
+const VISITS_MAX: usize = 64;
+/// A latency-critical tenant's credit grows for at most so long between two visits.
+const CREDIT_MAX_NS: u64 = 1_000_000_000;
+/// Where nothing is limited, a tenant may submit so many tokens a turn: 64 KiB of reads.
+const TURN_TOKENS: i64 = 1600 * MICRO;
+/// A window of latencies is judged once it has so many reads and is so old.
+const WINDOW_READS_MIN: u32 = 200;
+const WINDOW_MIN_NS: u64 = 100_000_000;
+/// An older window is judged with fewer.
+const WINDOW_OLD_NS: u64 = 5_000_000_000;
+const WINDOW_OLD_READS_MIN: u32 = 40;
+/// A round is due after this share of the strictest objective (ReFlex, section 4.2: 5 %).
+const PERIOD_SHARE: u64 = 20;
+/// The shortest time between two rounds that is asked for.
+const PERIOD_MIN_NS: u64 = 5_000;
+
+/// A request of a tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<T> {
+    /// What the request does.
+    pub operation: Operation,
+    /// Its data, in bytes; 0 for a flush.
+    pub len_bytes: u32,
+    /// What the caller knows the request by.
+    pub token: T,
+}
+
+/// The tenant's queue is full: answer the request with an error, or ask later. The request is given
+/// back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the tenant already has {QUEUE_ENTRIES_MAX} requests that wait")]
+pub struct Full<T>(pub T);
+
+/// A device has [`crate::THREADS_MAX`] schedulers already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a device can have 64 schedulers, one for each thread, and has them already")]
+pub struct TooManyThreads;
+
+#[derive(Debug)]
+struct Tenant {
+    id: TenantId,
+    spec: TenantSpec,
+    queue: Queue,
+    /// Latency-critical: tokens in hand, negative in deficit. Best effort: saved tokens. In millionths.
+    credit: i64,
+    /// Tokens a second that it reserved.
+    reserved: u64,
+    /// When its credit was last counted; latency-critical only.
+    counted_ns: u64,
+    /// The scheduler's sum of tokens by then.
+    counted: i64,
+    is_parked: bool,
+    /// In `ready`, in `waiting`.
+    is_ready: bool,
+    is_waiting: bool,
+    in_deficit: bool,
+    /// In deficit at any time of the window.
+    window_in_deficit: bool,
+    window_ns: u64,
+    window: Window,
+    p95_us: Option<f64>,
+    reads: u64,
+    writes: u64,
+    spent_tokens: u64,
+    given: i64,
+    received: i64,
+    refused: u64,
+    deficits: u64,
+}
+
+/// The scheduler of one thread for one device. `T` is what the caller knows a request by.
+#[derive(Debug)]
+pub struct Scheduler<T> {
+    device: Arc<Device>,
+    costs: Costs,
+    bit: u64,
+    tenants: Vec<Option<Tenant>>,
+    free: Vec<u32>,
+    generation: u32,
+    number: usize,
+    /// Requests that wait, of all tenants.
+    queued: u64,
+    pool: Pool<T>,
+    /// Latency-critical tenants that got a request.
+    ready: Vec<u32>,
+    /// Latency-critical tenants that wait for tokens, or have a deficit to make good.
+    waiting: Vec<u32>,
+    waiting_at: usize,
+    /// Best-effort tenants with requests, the next one first.
+    active: VecDeque<u32>,
+    last_ns: u64,
+    /// Millionths of tokens that a best-effort tenant has had since the start; that a latency-critical
+    /// one has had beside its own.
+    best_effort_sum: i64,
+    spare_sum: i64,
+    /// Millionths of tokens that best-effort requests cost, and that their tenants have saved.
+    demand: i64,
+    saved: i64,
+    in_flight: u32,
+    in_flight_max: u32,
+    notices: Notices,
+}
+
+impl<T> Scheduler<T> {
+    /// A scheduler for one thread.
+    ///
+    /// # Errors
+    /// The device has as many as it can have.
+    pub fn new(device: Arc<Device>) -> Result<Self, TooManyThreads> {
+        let bit = device.join().ok_or(TooManyThreads)?;
+        Ok(Self {
+            costs: device.costs(),
+            device,
+            bit,
+            tenants: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            number: 0,
+            queued: 0,
+            pool: Pool::new(),
+            ready: Vec::new(),
+            waiting: Vec::new(),
+            waiting_at: 0,
+            active: VecDeque::new(),
+            last_ns: 0,
+            best_effort_sum: 0,
+            spare_sum: 0,
+            demand: 0,
+            saved: 0,
+            in_flight: 0,
+            in_flight_max: u32::MAX,
+            notices: Notices::new(),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Submits no more requests while so many are in flight: between [`Scheduler::round`] and
+    /// [`Scheduler::completed`]. Best-effort tenants then take turns. By default there is no limit.
+    pub fn set_in_flight_max(&mut self, requests: u32) {
+        self.in_flight_max = requests.max(1);
+    }
+
+    /// Adds a tenant and reserves its tokens and the memory of its queue.
+    ///
+    /// # Errors
+    /// The tenant is refused; nothing has changed then.
+    pub fn add_tenant(&mut self, spec: TenantSpec) -> Result<TenantId, Refused> {
+        if !self.pool.reserve(self.number + 1) {
+            return Err(Refused::NoMemory);
+        }
+        let reserved = self.device.admit(&spec)?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.tenants.push(None);
+            u32::try_from(self.tenants.len() - 1).unwrap_or(u32::MAX)
+        });
+        let id = TenantId::new(index, self.generation);
+        self.generation = self.generation.wrapping_add(1);
+        let tenant = Tenant {
+            id,
+            spec,
+            queue: Queue::EMPTY,
+            credit: 0,
+            reserved,
+            counted_ns: self.last_ns,
+            counted: 0,
+            is_parked: false,
+            is_ready: false,
+            is_waiting: false,
+            in_deficit: false,
+            window_in_deficit: false,
+            window_ns: self.last_ns,
+            window: Window::default(),
+            p95_us: None,
+            reads: 0,
+            writes: 0,
+            spent_tokens: 0,
+            given: 0,
+            received: 0,
+            refused: 0,
+            deficits: 0,
+        };
+        self.tenants[index as usize] = Some(tenant);
+        self.number += 1;
+        // A request allocates nothing: every list has room for every tenant.
+        let room = self.number;
+        self.ready.reserve(room.saturating_sub(self.ready.len()));
+        self.waiting
+            .reserve(room.saturating_sub(self.waiting.len()));
+        self.active.reserve(room.saturating_sub(self.active.len()));
+        self.park(index);
+        Ok(id)
+    }
+
+    /// Removes a tenant. Its waiting requests go to `dropped`; those in flight may be completed later.
+    pub fn remove_tenant(&mut self, id: TenantId, dropped: &mut impl FnMut(T)) {
+        if self.tenant(id).is_none() {
+            return;
+        }
+        let number = id.index();
+        self.unpark(number, self.last_ns);
+        let slot = self.tenants.get_mut(number as usize);
+        let Some(mut tenant) = slot.and_then(Option::take) else {
+            return;
+        };
+        self.queued -= u64::from(tenant.queue.len);
+        if tenant.spec.objective.is_none() {
+            self.demand -= micro(tenant.queue.tokens);
+            self.saved -= tenant.credit;
+        }
+        while let Some((token, _)) = self.pool.pop(&mut tenant.queue) {
+            dropped(token);
+        }
+        self.forget(number);
+        self.free.push(number);
+        self.number -= 1;
+        self.device.release(&tenant.spec);
+    }
+
+    /// Gives a tenant another objective, or none.
+    ///
+    /// # Errors
+    /// The device cannot keep the new objective; the old one stays.
+    pub fn change_tenant(&mut self, id: TenantId, spec: TenantSpec) -> Result<(), Refused> {
+        let Some(before) = self.tenant(id).map(|tenant| tenant.spec) else {
+            return Ok(());
+        };
+        let reserved = self.device.change(&before, &spec)?;
+        let now_ns = self.last_ns;
+        // Out of every list, and into those of its new kind.
+        let number = id.index();
+        self.unpark(number, now_ns);
+        self.forget(number);
+        let (best_effort_sum, spare_sum) = (self.best_effort_sum, self.spare_sum);
+        let Some(Some(tenant)) = self.tenants.get_mut(number as usize) else {
+            return Ok(());
+        };
+        if before.objective.is_none() {
+            self.demand -= micro(tenant.queue.tokens);
+            self.saved -= tenant.credit;
+        }
+        tenant.spec = spec;
+        tenant.reserved = reserved;
+        tenant.credit = 0;
+        tenant.counted_ns = now_ns;
+        (tenant.is_ready, tenant.is_waiting) = (false, false);
+        tenant.in_deficit = false;
+        tenant.window.clear();
+        tenant.window_ns = now_ns;
+        tenant.p95_us = None;
+        match spec.objective {
+            Some(_) => {
+                tenant.counted = spare_sum;
+                if tenant.queue.is_empty() {
+                    self.park(number);
+                } else {
+                    tenant.is_ready = true;
+                    self.ready.push(number);
+                }
+            }
+            None => {
+                tenant.counted = best_effort_sum;
+                self.demand += micro(tenant.queue.tokens);
+                if tenant.queue.is_empty() {
+                    self.park(number);
+                } else {
+                    self.active.push_back(number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a tenant out of all lists.
+    fn forget(&mut self, number: u32) {
+        for list in [&mut self.ready, &mut self.waiting] {
+            list.retain(|other| *other != number);
+        }
+        self.active.retain(|other| *other != number);
+    }
+
+    fn tenant(&self, id: TenantId) -> Option<&Tenant> {
+        let tenant = self.tenants.get(id.index() as usize)?.as_ref();
+        tenant.filter(|tenant| tenant.id == id)
+    }
+
+    fn tenant_mut(&mut self, id: TenantId) -> Option<&mut Tenant> {
+        let tenant = self.tenants.get_mut(id.index() as usize)?.as_mut();
+        tenant.filter(|tenant| tenant.id == id)
+    }
+
+    fn park(&mut self, index: u32) {
+        let Some(Some(tenant)) = self.tenants.get_mut(index as usize) else {
+            return;
+        };
+        if tenant.is_parked {
+            return;
+        }
+        tenant.is_parked = true;
+        match tenant.spec.objective {
+            Some(_) => self.device.park_critical(tenant.reserved),
+            None => self.device.park_best_effort(),
+        }
+    }
+
+    /// Counts a tenant's tokens for itself again, from now on.
+    fn unpark(&mut self, index: u32, now_ns: u64) {
+        let Some(Some(tenant)) = self.tenants.get_mut(index as usize) else {
+            return;
+        };
+        if !tenant.is_parked {
+            return;
+        }
+        tenant.is_parked = false;
+        let since_ns = now_ns.saturating_sub(self.last_ns);
+        match tenant.spec.objective {
+            Some(_) => {
+                self.device.unpark_critical(tenant.reserved);
+                tenant.counted_ns = now_ns.max(self.last_ns);
+                tenant.counted = self.spare_sum + tokens_of(self.device.spare_each(), since_ns);
+            }
+            None => {
+                self.device.unpark_best_effort();
+                let each = self.device.best_effort_each();
+                let since_ns = since_ns.min(self.device.pause_ns());
+                tenant.counted = self.best_effort_sum + tokens_of(each, since_ns);
+            }
+        }
+    }
+
+    /// Puts a request into its tenant's queue. The next round submits it, or a later one.
+    ///
+    /// # Errors
+    /// The queue is full, or there is no such tenant: the request comes back.
+    pub fn enqueue(
+        &mut self,
+        id: TenantId,
+        request: Request<T>,
+        now_ns: u64,
+    ) -> Result<(), Full<T>> {
+        let number = id.index();
+        let slot = self.tenants.get_mut(number as usize);
+        let Some(tenant) = slot.and_then(Option::as_mut).filter(|slot| slot.id == id) else {
+            return Err(Full(request.token));
+        };
+        let cost = self.costs.of(request.operation, request.len_bytes);
+        if let Err(token) = self.pool.push(&mut tenant.queue, request.token, cost) {
+            tenant.refused += 1;
+            return Err(Full(token));
+        }
+        self.queued += 1;
+        let is_parked = tenant.is_parked;
+        if tenant.spec.objective.is_some() {
+            if !tenant.is_ready {
+                tenant.is_ready = true;
+                self.ready.push(number);
+            }
+        } else {
+            self.demand += micro(u64::from(cost));
+            if tenant.queue.len == 1 {
+                self.active.push_back(number);
+            }
+        }
+        if is_parked {
+            self.unpark(number, now_ns);
+        }
+        if request.operation == Operation::Write {
+            self.device.wrote(now_ns);
+        }
+        Ok(())
+    }
+
+    /// Submits what may be submitted now: first the requests of latency-critical tenants, then
+    /// best-effort ones in turns. Returns their number.
+    pub fn round(&mut self, now_ns: u64, submit: &mut impl FnMut(TenantId, T)) -> usize {
+        let passed_ns = now_ns.saturating_sub(self.last_ns);
+        let now_ns = now_ns.max(self.last_ns);
+        self.last_ns = now_ns;
+        // A pause makes no burst.
+        let round_ns = passed_ns.min(self.device.pause_ns());
+        self.best_effort_sum += tokens_of(self.device.best_effort_each(), round_ns);
+        self.spare_sum += tokens_of(self.device.spare_each(), round_ns);
+        if self.has_work() {
+            self.device.begin_round(self.bit);
+        }
+        self.device.mint(now_ns);
+        let mut round = Round {
+            now_ns,
+            round_ns,
+            left: 0,
+            spent: 0,
+            submitted: 0,
+        };
+        self.latency_critical(&mut round, submit);
+        self.best_effort(&mut round, submit);
+        let is_idle = !self.has_work();
+        self.device.end_round(self.bit, round.left, is_idle);
+        if round.spent > 0 {
+            self.device.spent(round.spent);
+        }
+        self.device.step(now_ns);
+        round.submitted
+    }
+
+    fn has_work(&self) -> bool {
+        self.queued > 0
+    }
+
+    /// When the next round is due, in nanoseconds from the last one. `None`: nothing waits, so the
+    /// thread may sleep until there is a request.
+    pub fn due_ns(&self) -> Option<u64> {
+        let is_blocked = self.in_flight >= self.in_flight_max;
+        if !self.has_work() || is_blocked {
+            return None;
+        }
+        Some((self.device.pause_ns() / PERIOD_SHARE).max(PERIOD_MIN_NS))
+    }
+
+    fn latency_critical(&mut self, round: &mut Round, submit: &mut impl FnMut(TenantId, T)) {
+        let mut index = 0;
+        while let Some(&number) = self.ready.get(index) {
+            index += 1;
+            let is_done = self.serve_critical(number, round, submit);
+            let Some(Some(tenant)) = self.tenants.get_mut(number as usize) else {
+                continue;
+            };
+            tenant.is_ready = false;
+            if tenant.is_waiting {
+                continue;
+            }
+            if is_done {
+                self.park(number);
+            } else {
+                tenant.is_waiting = true;
+                self.waiting.push(number);
+            }
+        }
+        self.ready.clear();
+        for _ in 0..self.waiting.len().min(VISITS_MAX) {
+            if self.waiting_at >= self.waiting.len() {
+                self.waiting_at = 0;
+            }
+            let Some(&number) = self.waiting.get(self.waiting_at) else {
+                break;
+            };
+            if self.serve_critical(number, round, submit) {
+                self.waiting.swap_remove(self.waiting_at);
+                if let Some(Some(tenant)) = self.tenants.get_mut(number as usize) {
+                    tenant.is_waiting = false;
+                }
+                self.park(number);
+            } else {
+                self.waiting_at += 1;
+            }
+        }
+    }
+
+    /// Submits a latency-critical tenant's requests. True: the tenant wants nothing and has given
+    /// away what it does not need.
+    fn serve_critical(
+        &mut self,
+        index: u32,
+        round: &mut Round,
+        submit: &mut impl FnMut(TenantId, T),
+    ) -> bool {
+        let Some(Some(tenant)) = self.tenants.get_mut(index as usize) else {
+            return true;
+        };
+        let since_ns = round.now_ns.saturating_sub(tenant.counted_ns);
+        tenant.credit += tokens_of(tenant.reserved, since_ns.min(CREDIT_MAX_NS))
+            + (self.spare_sum - tenant.counted).max(0);
+        tenant.counted_ns = tenant.counted_ns.max(round.now_ns);
+        tenant.counted = tenant.counted.max(self.spare_sum);
+        let write = i64::from(self.costs.of_block(Operation::Write)) * MICRO;
+        let limit = -DEFICIT_WRITES * write;
+        while tenant.credit > limit && self.in_flight < self.in_flight_max {
+            let Some((token, cost)) = self.pool.pop(&mut tenant.queue) else {
+                break;
+            };
+            tenant.credit -= i64::from(cost) * MICRO;
+            tenant.spent_tokens += u64::from(cost);
+            round.count(cost);
+            self.queued -= 1;
+            self.in_flight = self.in_flight.saturating_add(1);
+            submit(tenant.id, token);
+        }
+        let in_deficit = !tenant.queue.is_empty() && tenant.credit <= limit;
+        if in_deficit {
+            tenant.window_in_deficit = true;
+            if !tenant.in_deficit {
+                tenant.deficits += 1;
+                self.notices.push(Notice::Deficit { tenant: tenant.id });
+            }
+            tenant.in_deficit = true;
+        } else if tenant.in_deficit && tenant.credit >= limit / 2 {
+            // Half the way back: a tenant at its limit would be in and out with every request.
+            tenant.in_deficit = false;
+            self.notices.push(Notice::DeficitOver { tenant: tenant.id });
+        }
+        let each_ns = tokens_of(tenant.reserved + self.device.spare_each(), round.round_ns);
+        if round.round_ns == 0 || tenant.credit <= KEPT_ROUNDS * each_ns {
+            return false;
+        }
+        let given = tenant.credit / 100 * GIVEN_PERCENT;
+        tenant.credit -= given;
+        tenant.given += given;
+        round.left += given;
+        tenant.queue.is_empty()
+    }
+
+    fn best_effort(&mut self, round: &mut Round, submit: &mut impl FnMut(TenantId, T)) {
+        if self.active.is_empty() {
+            return;
+        }
+        let is_limited = self.device.is_limited();
+        let mut shared = round.left;
+        let wanted = self.demand - self.saved - shared;
+        if is_limited && wanted > 0 {
+            shared += self.device.take(wanted);
+        }
+        let mut left = 0;
+        let all = self.active.len();
+        // Latency-critical requests find room in the device.
+        let in_flight_max = match is_limited {
+            true => self.in_flight_max - self.in_flight_max / 8,
+            false => self.in_flight_max,
+        };
+        let (visits_max, turn) = match (is_limited, all) {
+            (true, _) => (all.min(VISITS_MAX), 0),
+            (false, 1) => (1, i64::MAX / 4),
+            (false, _) => (VISITS_MAX * 16, TURN_TOKENS),
+        };
+        let mut visits = 0;
+        while visits < visits_max && self.in_flight < in_flight_max {
+            let Some(number) = self.active.pop_front() else {
+                break;
+            };
+            visits += 1;
+            let Some(Some(tenant)) = self.tenants.get_mut(number as usize) else {
+                continue;
+            };
+            self.saved -= tenant.credit;
+            let mut own = tenant.credit
+                + match is_limited {
+                    true => (self.best_effort_sum - tenant.counted).max(0),
+                    false => turn,
+                };
+            tenant.counted = tenant.counted.max(self.best_effort_sum);
+            while !tenant.queue.is_empty() && self.in_flight < in_flight_max {
+                let cost = i64::from(tenant.queue.head_cost) * MICRO;
+                if cost > own + shared {
+                    break;
+                }
+                let Some((token, tokens)) = self.pool.pop(&mut tenant.queue) else {
+                    break;
+                };
+                let of_others = (cost - own).max(0);
+                own -= cost - of_others;
+                shared -= of_others;
+                tenant.received += of_others;
+                tenant.spent_tokens += u64::from(tokens);
+                self.demand -= cost;
+                round.count(tokens);
+                self.queued -= 1;
+                self.in_flight = self.in_flight.saturating_add(1);
+                submit(tenant.id, token);
+            }
+            // What a tenant does not need goes to all, not to the tenant that happens to be next.
+            tenant.credit = own.min(micro(tenant.queue.tokens));
+            self.saved += tenant.credit;
+            if is_limited {
+                left += own - tenant.credit;
+            }
+            if tenant.queue.is_empty() {
+                self.park(number);
+            } else {
+                self.active.push_back(number);
+            }
+        }
+        if visits == all && is_limited && self.active.len() > 1 {
+            // Everybody had a turn: another one begins the next round.
+            self.active.rotate_left(1);
+        }
+        round.left = left + shared;
+    }
+
+    /// Says that a request was completed. `latency_ns` counts from [`Scheduler::enqueue`].
+    pub fn completed(&mut self, id: TenantId, operation: Operation, latency_ns: u64) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let now_ns = self.last_ns;
+        let device = Arc::clone(&self.device);
+        let Some(tenant) = self.tenant_mut(id) else {
+            return;
+        };
+        match operation {
+            Operation::Read => tenant.reads += 1,
+            Operation::Write => tenant.writes += 1,
+        }
+        let counts = match tenant.spec.objective {
+            Some(objective) if objective.read_share == 0.0 => Operation::Write,
+            _ => Operation::Read,
+        };
+        if operation != counts {
+            return;
+        }
+        tenant.window.record(latency_ns);
+        let age_ns = now_ns.saturating_sub(tenant.window_ns);
+        let reads = tenant.window.count();
+        let is_full = (reads >= WINDOW_READS_MIN && age_ns >= WINDOW_MIN_NS)
+            || (reads >= WINDOW_OLD_READS_MIN && age_ns >= WINDOW_OLD_NS);
+        if !is_full {
+            return;
+        }
+        tenant.p95_us = tenant.window.p95_us();
+        // Who asks for more than it reserved waits for its own tokens: no sign of a slow device.
+        if let (Some(p95_us), Some(objective), false) = (
+            tenant.p95_us,
+            tenant.spec.objective,
+            tenant.window_in_deficit,
+        ) {
+            let ratio = p95_us / f64::from(objective.p95_us);
+            device.report(ratio, reads, p95_us);
+        }
+        tenant.window.clear();
+        tenant.window_ns = now_ns;
+        tenant.window_in_deficit = tenant.in_deficit;
+    }
+
+    /// How a tenant fares; `None`: there is no such tenant.
+    pub fn status(&self, id: TenantId) -> Option<TenantStatus> {
+        let tenant = self.tenant(id)?;
+        Some(TenantStatus {
+            objective: tenant.spec.objective,
+            p95_us: tenant.p95_us,
+            queued: tenant.queue.len,
+            queued_tokens: tenant.queue.tokens,
+            credit_tokens: tenant.credit.div_euclid(MICRO),
+            reads: tenant.reads,
+            writes: tenant.writes,
+            spent_tokens: tenant.spent_tokens,
+            given_tokens: (tenant.given / MICRO).unsigned_abs(),
+            received_tokens: (tenant.received / MICRO).unsigned_abs(),
+            refused: tenant.refused,
+            in_deficit: tenant.in_deficit,
+            deficits: tenant.deficits,
+        })
+    }
+
+    /// Tenants of this scheduler.
+    pub fn tenants(&self) -> impl Iterator<Item = TenantId> + '_ {
+        self.tenants.iter().flatten().map(|tenant| tenant.id)
+    }
+
+    /// The oldest notice about a tenant, or about the device, that nobody has taken.
+    pub fn take_notice(&mut self) -> Option<Notice> {
+        self.notices.pop().or_else(|| self.device.take_notice())
+    }
+}
+
+impl<T> Drop for Scheduler<T> {
+    fn drop(&mut self) {
+        let ids: Vec<TenantId> = self.tenants().collect();
+        for id in ids {
+            self.remove_tenant(id, &mut drop);
+        }
+        self.device.leave(self.bit);
+    }
+}
+
+/// What a round did so far.
+struct Round {
+    now_ns: u64,
+    round_ns: u64,
+    /// Millionths of tokens for anybody.
+    left: i64,
+    spent: u64,
+    submitted: usize,
+}
+
+impl Round {
+    fn count(&mut self, tokens: u32) {
+        self.spent += u64::from(tokens);
+        self.submitted += 1;
+    }
+}
+
+fn micro(tokens: u64) -> i64 {
+    i64::try_from(tokens)
+        .unwrap_or(i64::MAX)
+        .saturating_mul(MICRO)
+}

@@ -1,0 +1,283 @@
+//! A simulated machine: tenants, one thread with a scheduler or none, and a simulated flash device.
+//! Everything it shows is simulated.
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "shared by tests and the benchmark, each of which uses a part"
+)]
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use qos::simulated::{Flash, p3600_model};
+use qos::{
+    Device, DeviceModel, Objective, Operation, Request, Scheduler, TenantId, TenantSpec, Window,
+};
+use rand::{Rng as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+/// Without a scheduler the thread looks for requests this often.
+const POLL_NS: u64 = 25_000;
+
+/// How a tenant loads the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Load {
+    /// Requests of 4 KiB at random times, so many a second.
+    Open { iops: f64, read_share: f64 },
+    /// So many requests of so many bytes at any time: as soon as one is answered the next one comes.
+    Closed {
+        depth: u32,
+        len_bytes: u32,
+        read_share: f64,
+    },
+}
+
+/// A second of a tenant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Second {
+    pub(crate) p95_us: f64,
+    pub(crate) requests: u32,
+    pub(crate) tokens: u64,
+}
+
+struct Client {
+    load: Load,
+    id: TenantId,
+    window: Window,
+    requests: u32,
+    tokens: u64,
+    seconds: Vec<Second>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Completed {
+        client: usize,
+        is_read: bool,
+        arrived_ns: u64,
+        len_bytes: u32,
+    },
+    Arrival {
+        client: usize,
+    },
+    Round,
+}
+
+#[derive(Clone, Copy)]
+struct Io {
+    client: usize,
+    operation: Operation,
+    len_bytes: u32,
+    arrived_ns: u64,
+}
+
+/// The machine.
+pub(crate) struct Machine {
+    pub(crate) device: Arc<Device>,
+    pub(crate) scheduler: Scheduler<Tagged>,
+    pub(crate) flash: Flash,
+    is_scheduled: bool,
+    clients: Vec<Client>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    number: u64,
+    random: ChaCha8Rng,
+    now_ns: u64,
+}
+
+/// What the scheduler knows a request by.
+pub(crate) struct Tagged(Io);
+
+impl Machine {
+    pub(crate) fn new(is_scheduled: bool, seed: u64) -> Self {
+        Self::with_model(p3600_model(), is_scheduled, seed)
+    }
+
+    pub(crate) fn with_model(model: DeviceModel, is_scheduled: bool, seed: u64) -> Self {
+        let device = Arc::new(Device::new(Some(model)));
+        let scheduler = Scheduler::new(Arc::clone(&device)).unwrap();
+        let mut machine = Self {
+            device,
+            scheduler,
+            flash: Flash::new(p3600_model(), seed),
+            is_scheduled,
+            clients: Vec::new(),
+            events: BinaryHeap::new(),
+            number: 0,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            now_ns: 0,
+        };
+        machine.push(POLL_NS, Event::Round);
+        machine
+    }
+
+    pub(crate) fn add(&mut self, objective: Option<Objective>, load: Load) -> usize {
+        let spec = objective.map_or_else(TenantSpec::best_effort, TenantSpec::latency_critical);
+        let id = self.scheduler.add_tenant(spec).unwrap();
+        self.clients.push(Client {
+            load,
+            id,
+            window: Window::default(),
+            requests: 0,
+            tokens: 0,
+            seconds: Vec::new(),
+        });
+        let client = self.clients.len() - 1;
+        match load {
+            Load::Open { .. } => self.push(self.now_ns + 1, Event::Arrival { client }),
+            Load::Closed { depth, .. } => {
+                for _ in 0..depth {
+                    self.push(self.now_ns + 1, Event::Arrival { client });
+                }
+            }
+        }
+        client
+    }
+
+    pub(crate) fn id(&self, client: usize) -> TenantId {
+        self.clients[client].id
+    }
+
+    pub(crate) fn seconds(&self, client: usize) -> &[Second] {
+        &self.clients[client].seconds
+    }
+
+    fn push(&mut self, at_ns: u64, event: Event) {
+        self.number += 1;
+        self.events.push(Reverse((at_ns, self.number, event)));
+    }
+
+    /// Lets so many seconds pass.
+    pub(crate) fn run(&mut self, seconds: u64) {
+        let end_ns = self.now_ns + seconds * SECOND_NS;
+        while let Some(Reverse((at_ns, _, _))) = self.events.peek() {
+            if *at_ns >= end_ns {
+                break;
+            }
+            let Some(Reverse((at_ns, _, event))) = self.events.pop() else {
+                break;
+            };
+            if at_ns / SECOND_NS != self.now_ns / SECOND_NS {
+                self.end_second();
+            }
+            self.now_ns = at_ns;
+            self.happens(event);
+        }
+        self.end_second();
+        self.now_ns = end_ns;
+    }
+
+    fn end_second(&mut self) {
+        for client in &mut self.clients {
+            client.seconds.push(Second {
+                p95_us: client.window.p95_us().unwrap_or(0.0),
+                requests: client.requests,
+                tokens: client.tokens,
+            });
+            client.window.clear();
+            (client.requests, client.tokens) = (0, 0);
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Arrival { client } => self.arrives(client),
+            Event::Round => {
+                let mut submitted = Vec::new();
+                self.scheduler
+                    .round(self.now_ns, &mut |_, io: Tagged| submitted.push(io.0));
+                for io in submitted {
+                    self.submit(io);
+                }
+                let due_ns = self.scheduler.due_ns().unwrap_or(POLL_NS);
+                self.push(self.now_ns + due_ns.min(POLL_NS), Event::Round);
+            }
+            Event::Completed {
+                client,
+                is_read,
+                arrived_ns,
+                len_bytes,
+            } => {
+                let latency_ns = self.now_ns - arrived_ns;
+                let operation = if is_read {
+                    Operation::Read
+                } else {
+                    Operation::Write
+                };
+                let id = self.clients[client].id;
+                if self.is_scheduled {
+                    self.scheduler.completed(id, operation, latency_ns);
+                }
+                let costs = p3600_model().costs;
+                let ended = &mut self.clients[client];
+                ended.requests += 1;
+                ended.tokens += u64::from(costs.of(operation, len_bytes));
+                if is_read {
+                    ended.window.record(latency_ns);
+                }
+                if let Load::Closed { .. } = ended.load {
+                    self.arrives(client);
+                }
+            }
+        }
+    }
+
+    fn arrives(&mut self, client: usize) {
+        let (len_bytes, read_share) = match self.clients[client].load {
+            Load::Open { iops, read_share } => {
+                let gap_s = -(1.0 - self.random.random::<f64>()).ln() / iops;
+                let gap_ns = std::time::Duration::from_secs_f64(gap_s).as_nanos();
+                let gap_ns = u64::try_from(gap_ns).unwrap();
+                self.push(self.now_ns + gap_ns, Event::Arrival { client });
+                (4096, read_share)
+            }
+            Load::Closed {
+                len_bytes,
+                read_share,
+                ..
+            } => (len_bytes, read_share),
+        };
+        let operation = match self.random.random::<f64>() < read_share {
+            true => Operation::Read,
+            false => Operation::Write,
+        };
+        let io = Io {
+            client,
+            operation,
+            len_bytes,
+            arrived_ns: self.now_ns,
+        };
+        if !self.is_scheduled {
+            self.submit(io);
+            return;
+        }
+        let request = Request {
+            operation,
+            len_bytes,
+            token: Tagged(io),
+        };
+        // A full queue is an error of an open load, whose request is lost.
+        let _ = self
+            .scheduler
+            .enqueue(self.clients[client].id, request, self.now_ns);
+    }
+
+    fn submit(&mut self, io: Io) {
+        let done_ns = self.flash.submit(io.operation, io.len_bytes, self.now_ns);
+        let event = Event::Completed {
+            client: io.client,
+            is_read: io.operation == Operation::Read,
+            arrived_ns: io.arrived_ns,
+            len_bytes: io.len_bytes,
+        };
+        self.push(done_ns, event);
+    }
+}
+
+/// Jain's index of fairness: 1 where all are equal, 1/n where one has everything.
+pub(crate) fn jain(values: &[f64]) -> f64 {
+    let sum: f64 = values.iter().sum();
+    let squares: f64 = values.iter().map(|value| value * value).sum();
+    sum * sum / (values.len() as f64 * squares)
+}

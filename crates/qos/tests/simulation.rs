@@ -1,0 +1,178 @@
+//! A latency-critical tenant beside a writer that takes all it gets, on a simulated flash device:
+//! with the scheduler the objective holds, without it breaks.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod machine;
+
+use machine::{Load, Machine, jain};
+use qos::{Notice, Objective};
+
+const OBJECTIVE: Objective = Objective {
+    p95_us: 500,
+    iops: 20_000,
+    read_share: 0.9,
+};
+const CRITICAL: Load = Load::Open {
+    iops: 19_000.0,
+    read_share: 0.9,
+};
+const GREEDY: Load = Load::Closed {
+    depth: 256,
+    len_bytes: 4096,
+    read_share: 0.0,
+};
+
+/// Share of one-second windows in which the objective held, and tokens a second of the writer.
+fn beside_a_writer(is_scheduled: bool, seed: u64) -> (f64, f64) {
+    let mut machine = Machine::new(is_scheduled, seed);
+    let critical = machine.add(Some(OBJECTIVE), CRITICAL);
+    let writer = machine.add(None, GREEDY);
+    machine.run(20);
+    let seconds = machine.seconds(critical);
+    let held = seconds
+        .iter()
+        .filter(|second| second.p95_us <= 500.0)
+        .count();
+    let tokens: u64 = machine
+        .seconds(writer)
+        .iter()
+        .map(|second| second.tokens)
+        .sum();
+    (held as f64 / seconds.len() as f64, tokens as f64 / 20.0)
+}
+
+#[test]
+fn the_objective_holds_beside_a_greedy_writer_and_breaks_without_the_scheduler() {
+    let (held, tokens_per_s) = beside_a_writer(true, 1);
+    assert!(held >= 0.99, "{held}");
+    // 36M tokens/s at 500 µs, of which 3.8M are reserved.
+    let left = 36e6 - 20_000.0 * 190.0;
+    assert!(tokens_per_s >= 0.9 * left, "{tokens_per_s} of {left}");
+    let (held, _) = beside_a_writer(false, 1);
+    assert!(held < 0.01, "{held}");
+}
+
+#[test]
+fn tokens_follow_the_measured_tail_when_the_device_ages_and_the_calibration_is_doubted() {
+    let mut machine = Machine::new(true, 5);
+    let critical = machine.add(Some(OBJECTIVE), CRITICAL);
+    let writer = machine.add(None, GREEDY);
+    machine.run(10);
+    machine.flash.set_slowness(1.5);
+    machine.run(40);
+    // The rate has come down after a second or two, and stays where the objective holds.
+    let after = &machine.seconds(critical)[15..];
+    let held = after.iter().filter(|second| second.p95_us <= 500.0).count();
+    assert!(
+        held as f64 >= 0.97 * after.len() as f64,
+        "{held} of {}",
+        after.len()
+    );
+    let tokens = |range: std::ops::Range<usize>| -> f64 {
+        let seconds = &machine.seconds(writer)[range];
+        seconds.iter().map(|second| second.tokens).sum::<u64>() as f64 / seconds.len() as f64
+    };
+    assert!(tokens(25..50) < 0.9 * tokens(2..10));
+    assert!(tokens(25..50) > 0.3 * tokens(2..10));
+    let mut notices = Vec::new();
+    while let Some(notice) = machine.scheduler.take_notice() {
+        notices.push(notice);
+    }
+    assert!(
+        notices
+            .iter()
+            .any(|notice| matches!(notice, Notice::CalibrationNoLongerHolds(_))),
+        "{notices:?}"
+    );
+    assert!(machine.device.status().drift.is_some());
+}
+
+#[test]
+fn a_device_as_calibrated_raises_no_doubt() {
+    let mut machine = Machine::new(true, 6);
+    machine.add(Some(OBJECTIVE), CRITICAL);
+    machine.add(None, GREEDY);
+    machine.run(30);
+    assert_eq!(machine.scheduler.take_notice(), None);
+    assert_eq!(machine.device.status().drift, None);
+}
+
+#[test]
+fn a_thousand_greedy_tenants_share_alike() {
+    let mut machine = Machine::new(true, 7);
+    machine.add(Some(OBJECTIVE), CRITICAL);
+    let greedy: Vec<usize> = (0..1000)
+        .map(|number| {
+            // Of different sizes, depths and mixtures: the tokens are what is shared.
+            let load = Load::Closed {
+                depth: 4 + number % 29,
+                len_bytes: 4096 << (number % 3),
+                read_share: f64::from(number % 5) / 4.0,
+            };
+            machine.add(None, load)
+        })
+        .collect();
+    machine.run(8);
+    let tokens: Vec<f64> = greedy
+        .iter()
+        .map(|client| {
+            machine.seconds(*client)[2..]
+                .iter()
+                .map(|second| second.tokens)
+                .sum::<u64>() as f64
+        })
+        .collect();
+    let index = jain(&tokens);
+    assert!(index >= 0.99, "{index}");
+}
+
+#[test]
+fn reads_are_cheaper_while_nobody_writes_and_the_objective_survives_the_first_write() {
+    let mut machine = Machine::new(true, 8);
+    let critical = machine.add(
+        Some(OBJECTIVE),
+        Load::Open {
+            iops: 15_000.0,
+            read_share: 1.0,
+        },
+    );
+    let reader = machine.add(
+        None,
+        Load::Closed {
+            depth: 512,
+            len_bytes: 4096,
+            read_share: 1.0,
+        },
+    );
+    machine.run(10);
+    let reads: u32 = machine.seconds(reader)[3..]
+        .iter()
+        .map(|second| second.requests)
+        .sum();
+    // 36M tokens/s would be 360,000 reads with those of the other tenant.
+    assert!(f64::from(reads) / 7.0 > 500_000.0, "{reads}");
+    machine.add(
+        None,
+        Load::Closed {
+            depth: 64,
+            len_bytes: 4096,
+            read_share: 0.5,
+        },
+    );
+    machine.run(20);
+    let seconds = &machine.seconds(critical)[2..];
+    let broken = seconds
+        .iter()
+        .filter(|second| second.p95_us > 500.0)
+        .count();
+    assert!(broken <= 1, "{broken}");
+    assert!(!machine.device.status().is_read_only);
+    assert_eq!(
+        machine
+            .scheduler
+            .status(machine.id(critical))
+            .unwrap()
+            .deficits,
+        0
+    );
+}
