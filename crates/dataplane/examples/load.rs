@@ -226,7 +226,7 @@ impl Application for Client {
             Event::Timer { .. } => self.arrive(context),
             Event::Dead { .. } => self.failed += 1,
             Event::PeerFinished { flow } => context.calls.close(flow),
-            Event::Knock { .. } | Event::Sent { .. } => {}
+            Event::Knock { .. } | Event::Sent { .. } | Event::File { .. } => {}
         }
     }
 

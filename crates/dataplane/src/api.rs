@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::file::{FileAction, FileBuffer, FileOperation};
 use crate::timers::Timers;
 
 /// One connection of one shard. The index is dense, so an application may keep its state in a
@@ -110,6 +111,17 @@ pub enum Event<'a> {
         /// The number given to [`Context::set_timer`].
         token: u64,
     },
+    /// An operation of [`Calls::file`] has ended.
+    File {
+        /// The number given to [`Calls::file`].
+        token: u64,
+        /// What was done.
+        action: FileAction,
+        /// Bytes read or written, fewer than asked for at the end of a file, or `errno`.
+        result: Result<usize, i32>,
+        /// The buffer of the operation.
+        buffer: FileBuffer,
+    },
 }
 
 /// The batched calls. A backend collects them and carries them out when the whole batch of events
@@ -155,6 +167,14 @@ pub trait Calls {
 
     /// Closes a flow at once: the peer sees a reset.
     fn abort(&mut self, flow: FlowId);
+
+    /// Starts an operation on a file: [`Event::File`] follows.
+    ///
+    /// # Errors
+    /// Gives the operation back where the backend knows no files or has too many under way.
+    fn file(&mut self, operation: FileOperation) -> Result<(), FileOperation> {
+        Err(operation)
+    }
 }
 
 /// What a handler can reach: the batched calls, the timers and the time of the turn.

@@ -13,6 +13,7 @@
 //! | [`idle`] | how long an idle shard spins before it sleeps |
 //! | [`groups`] | flow groups, and which shard owns each |
 //! | [`elastic`] | when a shard is added or given back |
+//! | [`file`] | operations on files, on the same ring as the network |
 //! | [`tcp`] | a TCP/IP stack of our own, without I/O |
 //! | [`xdp`] | the backend on AF_XDP, with that stack |
 //! | [`uring`] | the backend on io_uring |
@@ -24,6 +25,7 @@ pub mod backend;
 pub mod batch;
 pub mod elastic;
 pub mod error;
+pub mod file;
 pub mod groups;
 pub mod histogram;
 pub mod idle;

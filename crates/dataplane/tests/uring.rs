@@ -52,7 +52,7 @@ impl Application for Echo {
             }
             Event::PeerFinished { flow } => calls.close(flow),
             Event::Dead { flow, .. } => drop(self.unsent.remove(&flow)),
-            Event::Connected { .. } | Event::Timer { .. } => {}
+            Event::Connected { .. } | Event::Timer { .. } | Event::File { .. } => {}
         }
     }
 

@@ -19,6 +19,7 @@ pub(super) enum Tag {
     Connect,
     Wake,
     Ignored,
+    File,
 }
 
 impl Tag {
@@ -34,6 +35,7 @@ impl Tag {
             Self::Connect,
             Self::Wake,
             Self::Ignored,
+            Self::File,
         ];
         let tag = tags.into_iter().find(|&tag| tag as u64 == data >> 32);
         (tag, u32::try_from(data & 0xffff_ffff).unwrap_or(0))
@@ -51,6 +53,10 @@ pub(super) enum Pending {
     Connected(FlowId),
     PeerFinished(FlowId),
     Local(Local),
+    File {
+        index: u32,
+        result: i32,
+    },
 }
 
 impl UringCalls {
@@ -104,6 +110,7 @@ impl Uring {
                 Some(Tag::Receive) => self.on_receive(index, entry.result(), entry.flags()),
                 Some(Tag::Send) => self.on_send(index, entry.result(), entry.flags()),
                 Some(Tag::Accept) => self.on_accept(index, entry.result(), entry.flags()),
+                Some(Tag::File) => self.on_file(index, entry.result()),
                 Some(Tag::Connect) => self.on_connect(index, entry.result()),
                 Some(Tag::Wake | Tag::Ignored) | None => {}
             }

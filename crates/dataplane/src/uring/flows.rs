@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use super::socket;
 use crate::api::{Calls, DeadReason, FlowId, ListenerId};
+use crate::file::FileOperation;
 
 /// Bytes of a send buffer that is kept for reuse; larger ones go back to the allocator.
 const KEPT_BYTES: usize = 16 * 1024;
@@ -141,6 +142,7 @@ pub struct UringCalls {
     pub(super) queued_bytes: usize,
     kept: Vec<Vec<u8>>,
     pub(super) sweep: u32,
+    pub(super) files: super::files::Files,
 }
 
 impl UringCalls {
@@ -156,6 +158,7 @@ impl UringCalls {
             queued_bytes: 0,
             kept: Vec::new(),
             sweep: 0,
+            files: super::files::Files::default(),
         }
     }
 
@@ -353,5 +356,9 @@ impl Calls for UringCalls {
             socket::reset_on_close(socket.as_fd());
         }
         self.begin_close(flow, DeadReason::Aborted, true);
+    }
+
+    fn file(&mut self, operation: FileOperation) -> Result<(), FileOperation> {
+        self.files.add(operation)
     }
 }

@@ -7,6 +7,7 @@
 
 mod buffers;
 mod events;
+mod files;
 mod flows;
 mod socket;
 
@@ -189,7 +190,7 @@ impl Uring {
         loop {
             // SAFETY: every entry made in this module points to memory that lives until its
             // completion: send buffers and addresses stay in their flow, receive buffers in
-            // `Buffers`.
+            // `Buffers`, buffers of files in `Files`.
             let pushed = unsafe { self.ring.submission().push(&entry) };
             self.has_unsubmitted = true;
             if pushed.is_ok() {
@@ -476,6 +477,9 @@ impl Backend for Uring {
                 Pending::Local(Local::Dead(flow, reason)) => {
                     handler(Event::Dead { flow, reason }, &mut self.calls);
                 }
+                Pending::File { index, result } => {
+                    files::deliver(&mut self.calls, index, result, handler);
+                }
             }
         }
         if has_freed {
@@ -496,6 +500,7 @@ impl Backend for Uring {
         // What became dirty meanwhile comes at the next flush: nothing does that today.
         dirty.append(&mut self.calls.dirty);
         self.calls.dirty = dirty;
+        self.start_files();
         if self.listeners.iter().any(|listener| !listener.is_armed) {
             self.arm_listeners();
         }
@@ -633,6 +638,7 @@ impl Drop for Uring {
         let any = io_uring::types::CancelBuilder::any();
         let _ = self.ring.submitter().register_sync_cancel(None, any);
         let _ = self.enter();
+        self.calls.files.leak();
         for flow in &mut self.calls.flows {
             if flow.is_sending || flow.is_lent {
                 // Still not done: rather lost than read after it was freed.

@@ -124,7 +124,10 @@ impl Application for Exchange {
                     calls.close(flow);
                 }
             }
-            Event::Connected { .. } | Event::Dead { .. } | Event::Timer { .. } => {}
+            Event::Connected { .. }
+            | Event::Dead { .. }
+            | Event::Timer { .. }
+            | Event::File { .. } => {}
         }
     }
 
