@@ -199,6 +199,22 @@ const PYTHON: Need = Need {
     purpose: "the peers and the fuzzer are Python packages",
 };
 
+const LIBNBD: Need = Need {
+    present: Present::Program("nbdcopy"),
+    package: "libnbd-bin",
+    purpose: "clients of NBD",
+};
+const QEMU_UTILS: Need = Need {
+    present: Present::Program("qemu-io"),
+    package: "qemu-utils",
+    purpose: "clients of NBD",
+};
+const FIO: Need = Need {
+    present: Present::Program("fio"),
+    package: "fio",
+    purpose: "a client of NBD that verifies what it wrote",
+};
+
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.
@@ -220,6 +236,9 @@ pub(crate) const TEST: &[Need] = &[
     FAKETIME,
     GDB,
     BINUTILS,
+    LIBNBD,
+    QEMU_UTILS,
+    FIO,
 ];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];

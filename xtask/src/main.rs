@@ -48,6 +48,7 @@ usage: cargo xtask VERB
   fuzz api [--minutes N]  the JSON interface of `slackline serve`, fuzzed from its description by schemathesis: once, or that long
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order under their own test suites
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
+  stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
   install [SET]     only install: test (the default), demo, examples, relayout or dataplane
 ";
@@ -79,6 +80,8 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["fuzz", "api", "--minutes", minutes] => fuzz::run(&root, Some(minutes)),
         ["stress", "relayout"] => test::stress_relayout(&root, "1000"),
         ["stress", "relayout", kills] => test::stress_relayout(&root, kills),
+        ["stress", "block"] => test::stress_block(&root, "100"),
+        ["stress", "block", kills] => test::stress_block(&root, kills),
         ["stress", "dataplane"] => test::stress_dataplane(&root),
         ["stress", "workers"] => workers::stress(&root, "30"),
         ["stress", "workers", "--minutes", minutes] => workers::stress(&root, minutes),

@@ -100,6 +100,30 @@ pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCo
     )
 }
 
+/// `cargo xtask stress block [N]`: kill -9 of the server of disks at N random points under load, and what was answered is there.
+pub(crate) fn stress_block(root: &Path, kills: &str) -> anyhow::Result<ExitCode> {
+    let mut tests = cargo();
+    tests
+        .args([
+            "test",
+            "--package",
+            "block-server",
+            "--test",
+            "process",
+            "--",
+        ])
+        .args([
+            "--exact",
+            "nothing_answered_is_lost_when_the_server_is_killed",
+        ])
+        .env("SLACKLINE_KILLS", kills)
+        .current_dir(root);
+    Ok(match step::run("stress block", &mut tests)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
 /// The long tests of the dataplane against Linux's TCP, which need root.
 pub(crate) fn stress_dataplane(root: &Path) -> anyhow::Result<ExitCode> {
     install::install(install::TEST)?;

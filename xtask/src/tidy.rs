@@ -119,9 +119,15 @@ const EDGES: &[Edges] = &[
         reason: "a program on the runtime: it knows a memcached's protocol, not how packets come",
     },
     Edges {
+        from: "block-server",
+        to: &["dataplane"],
+        reason: "a program on the runtime: it knows disks and NBD, not how packets come",
+    },
+    Edges {
         from: "slackline",
         to: &[
             "bayes-opt",
+            "block-server",
             "cache-server",
             "coordinator",
             "dashboard",
@@ -166,6 +172,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "dashboard",
     "dispatch",
     "cache-server",
+    "block-server",
 ];
 
 /// Past this many lines a file has a second subject (the house style, rule 4).

@@ -11,11 +11,12 @@ use dataplane::Shard;
 use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::elastic::Elastic;
 use dataplane::idle::IdlePolicy;
+use dataplane::metrics::Page;
+use dataplane::sandbox::{self, SandboxError};
 use dataplane::shard::{Command, Plane, ShardConfig};
 use dataplane::uring::{self, Uring, UringConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::sandbox::{self, SandboxError};
 use crate::server::{Cache, Shared};
 use crate::settings::{Settings, SettingsError};
 use crate::store::VALUE_MAX_BYTES;
@@ -169,13 +170,19 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
         let shared = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || crate::metrics::serve(&listener, &shared))
+            .spawn(move || {
+                dataplane::metrics::serve(&listener, |path| {
+                    (path == "/metrics").then(|| Page::metrics(shared.metrics_page()))
+                });
+            })
             .map_err(|error| {
                 LaunchError::Start("the thread for metrics cannot be started", error)
             })?;
     }
     if options.is_sandboxed {
-        sandbox::restrict_system_calls(options.settings_file.is_some())?;
+        let reloads = options.settings_file.is_some();
+        let extra = if reloads { sandbox::FOR_RELOAD } else { &[] };
+        sandbox::restrict_system_calls(extra)?;
     }
     notice(Notice::Ready(addresses));
     attend(options, &plane, &shared, &mut signals, &outcomes, notice)

@@ -9,7 +9,6 @@ pub mod counters;
 pub mod launch;
 pub mod metrics;
 pub mod protocol;
-pub mod sandbox;
 pub mod server;
 pub mod settings;
 pub mod store;

@@ -1,11 +1,7 @@
 //! `stats` of memcached, and `/metrics` for Prometheus.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use dataplane::histogram::Snapshot;
 use dataplane::shard::ShardStats;
@@ -14,8 +10,6 @@ use crate::server::Shared;
 
 /// The memcached whose protocol is served, and which clients take this server for.
 pub const VERSION: &str = concat!("1.6.18-slackline-", env!("CARGO_PKG_VERSION"));
-/// How long a scraper may take to send its request or to read the answer.
-const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn merged(shards: &[ShardStats], pick: impl Fn(&ShardStats) -> Snapshot) -> Snapshot {
     let mut all = Snapshot::default();
@@ -187,148 +181,7 @@ impl Shared {
             "Pages moved between sizes.",
             store.pages_moved,
         );
-        shard_metrics(&mut page, &self.shards);
+        dataplane::metrics::shards(&mut page, &self.shards);
         page
     }
-}
-
-fn shard_metrics(page: &mut String, shards: &[ShardStats]) {
-    type Pick = fn(&ShardStats) -> u64;
-    let each: [(&str, &str, &str, Pick); 9] = [
-        ("batch_bound", "gauge", "The batch bound.", |s| {
-            s.bound.load(Ordering::Relaxed)
-        }),
-        (
-            "full_turns_total",
-            "counter",
-            "Turns that reached the bound.",
-            |s| s.full_turns.load(Ordering::Relaxed),
-        ),
-        (
-            "busy_ns_total",
-            "counter",
-            "Time with work, in nanoseconds.",
-            |s| s.busy_ns.load(Ordering::Relaxed),
-        ),
-        (
-            "spin_ns_total",
-            "counter",
-            "Time spent spinning, in nanoseconds.",
-            |s| s.spin_ns.load(Ordering::Relaxed),
-        ),
-        ("sleeps_total", "counter", "Sleeps in the kernel.", |s| {
-            s.sleeps.load(Ordering::Relaxed)
-        }),
-        (
-            "spin_limit_ns",
-            "gauge",
-            "How long the shard spins before it sleeps.",
-            |s| s.spin_limit_ns.load(Ordering::Relaxed),
-        ),
-        ("flows", "gauge", "Flows.", |s| {
-            s.flows.load(Ordering::Relaxed)
-        }),
-        (
-            "flows_arrived_total",
-            "counter",
-            "Flows from other shards.",
-            |s| s.arrived.load(Ordering::Relaxed),
-        ),
-        (
-            "flows_departed_total",
-            "counter",
-            "Flows to other shards.",
-            |s| s.departed.load(Ordering::Relaxed),
-        ),
-    ];
-    for (name, kind, help, pick) in each {
-        let name = format!("slackline_shard_{name}");
-        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (shard, stats) in shards.iter().enumerate() {
-            let _ = writeln!(page, "{name}{{shard=\"{shard}\"}} {}", pick(stats));
-        }
-    }
-    type Histogram = fn(&ShardStats) -> Snapshot;
-    let histograms: [(&str, &str, Histogram, u32); 3] = [
-        (
-            "batch_events",
-            "Events of a turn.",
-            |s| s.batch_events.snapshot(),
-            7,
-        ),
-        (
-            "service_ns",
-            "Work for one event.",
-            |s| s.service_ns.snapshot(),
-            24,
-        ),
-        (
-            "sojourn_ns",
-            "From arrival to answer.",
-            |s| s.sojourn_ns.snapshot(),
-            30,
-        ),
-    ];
-    for (name, help, pick, doublings) in histograms {
-        let name = format!("slackline_shard_{name}");
-        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} histogram\n");
-        for (shard, stats) in shards.iter().enumerate() {
-            let snapshot = pick(stats);
-            for doubling in 0..=doublings {
-                let limit = 1_u64 << doubling;
-                let count = snapshot.count_up_to(limit);
-                let _ = writeln!(
-                    page,
-                    "{name}_bucket{{shard=\"{shard}\",le=\"{limit}\"}} {count}"
-                );
-            }
-            let (count, sum) = (snapshot.count(), snapshot.sum);
-            let _ = write!(
-                page,
-                "{name}_bucket{{shard=\"{shard}\",le=\"+Inf\"}} {count}\n\
-                 {name}_sum{{shard=\"{shard}\"}} {sum}\n{name}_count{{shard=\"{shard}\"}} {count}\n"
-            );
-        }
-    }
-}
-
-/// Serves `/metrics`, one scraper at a time, for ever. Meant for a thread of its own.
-pub fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
-    for stream in listener.incoming() {
-        match stream {
-            // A scraper that goes away or is slow is its own trouble.
-            Ok(stream) => drop(answer(stream, shared)),
-            // No descriptors: do not spin.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
-}
-
-fn answer(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(SCRAPE_TIMEOUT))?;
-    stream.set_write_timeout(Some(SCRAPE_TIMEOUT))?;
-    let mut request = [0; 4096];
-    let mut len = 0;
-    while !request[..len]
-        .windows(4)
-        .any(|window| window == b"\r\n\r\n")
-    {
-        let read = stream.read(&mut request[len..])?;
-        len += read;
-        if read == 0 || len == request.len() {
-            return Ok(());
-        }
-    }
-    let is_metrics = request.starts_with(b"GET /metrics ");
-    let (status, body) = if is_metrics {
-        ("200 OK", shared.metrics_page())
-    } else {
-        ("404 Not Found", "the page is /metrics\n".to_owned())
-    };
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
 }

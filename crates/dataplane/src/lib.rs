@@ -11,6 +11,8 @@
 //! | [`shard`] | the loop, and the handle by which others control it |
 //! | [`batch`] | the batch bound, chosen under a latency objective |
 //! | [`idle`] | how long an idle shard spins before it sleeps |
+//! | [`metrics`] | figures for Prometheus, and the thread that serves them |
+//! | [`sandbox`] | what a server gives up after its start |
 //! | [`groups`] | flow groups, and which shard owns each |
 //! | [`elastic`] | when a shard is added or given back |
 //! | [`file`] | operations on files, on the same ring as the network |
@@ -31,6 +33,8 @@ pub mod histogram;
 pub mod idle;
 
 mod mailbox;
+pub mod metrics;
+pub mod sandbox;
 pub mod shard;
 pub mod tcp;
 pub mod timers;

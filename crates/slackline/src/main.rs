@@ -12,6 +12,7 @@ mod promotions;
 mod relayout;
 mod restore;
 mod serve;
+mod serve_block;
 mod serve_cache;
 mod style;
 mod table;
@@ -72,6 +73,9 @@ enum Command {
     Serve(serve::Arguments),
     /// Serve memcached's protocol: requests run to completion in batches that grow only under load.
     ServeCache(serve_cache::Arguments),
+    /// Serve disks, files and memory to other hosts.
+    #[command(subcommand)]
+    ServeBlock(serve_block::Command),
     /// Measure on this host what a `slackline serve --workers` elsewhere gives out.
     Worker(worker::Arguments),
     /// Make, watch and change the experiments of a running `slackline serve`.
@@ -160,6 +164,12 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = cache {
         return serve_cache::exit_code(error);
     }
+    let block = error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<block_server::launch::LaunchError>());
+    if let Some(error) = block {
+        return serve_block::exit_code(error);
+    }
     match (host.or(tuner), perf, relayout) {
         (Some(error), ..) if error.is_missing_privilege() => 3,
         (_, _, Some(error)) if error.is_missing_privilege() => 3,
@@ -197,6 +207,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Load(arguments) => load::run(&arguments),
         Command::Serve(serve) => serve::run(&serve, &arguments.state_dir),
         Command::ServeCache(arguments) => serve_cache::run(&arguments),
+        Command::ServeBlock(command) => serve_block::run(&command),
         Command::Worker(worker) => worker::run(&worker, &arguments.state_dir),
         Command::Experiments(experiments) => experiments::run(&experiments, &arguments.state_dir),
         Command::AskTell { spec } => ask_tell::run(&spec),

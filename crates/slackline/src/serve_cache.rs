@@ -170,7 +170,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
 }
 
 /// Room for a descriptor for each connection, where the hard limit allows.
-fn raise_descriptor_limit(connections: usize) {
+pub(crate) fn raise_descriptor_limit(connections: usize) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     let wanted = connections as u64 + 64;

@@ -24,6 +24,7 @@ mod quota;
 mod relayout;
 mod rollback;
 mod serve;
+mod serve_block;
 mod serve_cache;
 mod signals;
 mod throttle;

@@ -1,4 +1,5 @@
-//! What the server gives up after its start: capabilities, and system calls that it does not need.
+//! What a server on the runtime gives up after its start: capabilities, and system calls that it
+//! does not need.
 
 use std::collections::BTreeMap;
 
@@ -62,8 +63,8 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// System calls that reading the settings file again needs.
-const FOR_RELOAD: &[libc::c_long] = &[
+/// System calls that reading a file of settings again needs.
+pub const FOR_RELOAD: &[libc::c_long] = &[
     libc::SYS_openat,
     libc::SYS_fstat,
     libc::SYS_newfstatat,
@@ -86,14 +87,13 @@ pub fn drop_capabilities() -> Result<(), SandboxError> {
     rustix::thread::set_capabilities(None, none).map_err(failed)
 }
 
-/// Lets all threads of the process make only the system calls that a running server needs. Others
-/// fail with EPERM.
+/// Lets all threads of the process make only the system calls that a running server needs, and those
+/// of `extra`. Others fail with EPERM.
 ///
 /// # Errors
 /// The kernel lacks seccomp or refuses.
-pub fn restrict_system_calls(may_reload: bool) -> Result<(), SandboxError> {
+pub fn restrict_system_calls(extra: &[libc::c_long]) -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError::Filter(error.to_string());
-    let extra = if may_reload { FOR_RELOAD } else { &[] };
     let rules: BTreeMap<i64, Vec<_>> = ALLOWED
         .iter()
         .chain(extra)

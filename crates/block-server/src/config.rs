@@ -1,0 +1,632 @@
+//! The configuration file: devices, and the tenants that they are exported to.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+/// Where NBD's clients look by default.
+pub const NBD_PORT: u16 = 10809;
+
+/// A configuration that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{}{}: {message}", file.display(), line.map_or_else(String::new, |line| format!(":{line}")), key.as_deref().map_or_else(String::new, |key| format!(": {key}")))]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: Option<usize>,
+    /// The key.
+    pub key: Option<String>,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+/// Where something stands in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+    /// The key.
+    pub key: &'static str,
+}
+
+impl Place {
+    /// An error at this place.
+    pub fn error(&self, message: impl Into<String>) -> ConfigError {
+        ConfigError {
+            file: self.file.clone(),
+            line: Some(self.line),
+            key: Some(self.key.to_owned()),
+            message: message.into(),
+        }
+    }
+}
+
+/// What a device is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    /// A block device or a regular file.
+    Path {
+        /// Where.
+        path: PathBuf,
+        /// A file that does not exist is made with this size.
+        create_bytes: Option<u64>,
+        /// Whether the new file gets its blocks at once.
+        is_preallocated: bool,
+        /// Whether the kernel's page cache is bypassed where the device allows.
+        is_direct: bool,
+    },
+    /// Memory of the server: gone when the server ends.
+    Memory {
+        /// Bytes.
+        size_bytes: u64,
+    },
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSpec {
+    /// By what tenants name the device: `name`, or the path.
+    pub name: String,
+    /// What the device is made of.
+    pub backing: Backing,
+    /// Where the device stands in the file.
+    pub place: Place,
+}
+
+/// A block of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix_bits: u32,
+}
+
+impl Network {
+    /// Whether an address lies in the block.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let differs = network.to_bits() ^ address.to_bits();
+                differs.leading_zeros() >= self.prefix_bits
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let differs = network.to_bits() ^ address.to_bits();
+                differs.leading_zeros() >= self.prefix_bits
+            }
+            _ => false,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix_bits = prefix.unwrap_or(bits);
+        (prefix_bits <= bits).then_some(Self {
+            address,
+            prefix_bits,
+        })
+    }
+}
+
+/// A tenant: a range of a device under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantSpec {
+    /// The export's name.
+    pub export: String,
+    /// The device's name.
+    pub device: String,
+    /// Where the range begins.
+    pub offset_bytes: u64,
+    /// How long the range is; `None`: up to the device's end.
+    pub length_bytes: Option<u64>,
+    /// Whether writing is refused.
+    pub is_read_only: bool,
+    /// Text for people.
+    pub description: String,
+    /// Who may connect; empty: everybody.
+    pub addresses: Vec<Network>,
+    /// Where the tenant stands in the file.
+    pub place: Place,
+}
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Addresses for NBD.
+    pub listen: Vec<SocketAddr>,
+    /// Where `/metrics` and `/status` are served.
+    pub metrics: Option<SocketAddr>,
+    /// CPUs, one shard each. Empty: one shard on any CPU.
+    pub cores: Vec<usize>,
+    /// Bytes for requests under way.
+    pub memory_bytes: u64,
+    /// Connections at most.
+    pub connections_max: usize,
+    /// Seconds that connections have for their requests after SIGTERM.
+    pub drain_s: u32,
+    /// The devices.
+    pub devices: Vec<DeviceSpec>,
+    /// The tenants.
+    pub tenants: Vec<TenantSpec>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    listen: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    plaintext_beyond_loopback: bool,
+    metrics: Option<Spanned<String>>,
+    #[serde(default)]
+    cores: Vec<Spanned<usize>>,
+    memory: Option<Spanned<String>>,
+    connections_max: Option<Spanned<usize>>,
+    drain_s: Option<u32>,
+    #[serde(default)]
+    device: Vec<Spanned<RawDevice>>,
+    #[serde(default)]
+    tenant: Vec<Spanned<RawTenant>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDevice {
+    name: Option<Spanned<String>>,
+    path: Option<Spanned<PathBuf>>,
+    create: Option<Spanned<String>>,
+    #[serde(default)]
+    preallocate: bool,
+    direct: Option<bool>,
+    memory: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTenant {
+    export: Spanned<String>,
+    device: Spanned<String>,
+    range: Option<RawRange>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    allow: RawAllow,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRange {
+    offset: Option<Spanned<String>>,
+    length: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct RawAllow {
+    #[serde(default)]
+    addresses: Vec<Spanned<String>>,
+}
+
+/// A number of bytes, as in "0", "4096", "512MiB" or "2TiB".
+pub fn parse_size(text: &str) -> Option<u64> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" | "K" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        "TiB" | "T" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// Reads one file, and knows the lines of it.
+struct Reader<'a> {
+    file: &'a Path,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn line(&self, offset: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(offset);
+        1 + before.filter(|&&byte| byte == b'\n').count()
+    }
+
+    fn place<T>(&self, value: &Spanned<T>, key: &'static str) -> Place {
+        Place {
+            file: self.file.to_path_buf(),
+            line: self.line(value.span().start),
+            key,
+        }
+    }
+
+    fn size(&self, text: &Spanned<String>, key: &'static str) -> Result<u64, ConfigError> {
+        parse_size(text.as_ref()).ok_or_else(|| {
+            self.place(text, key).error(format!(
+                "{:?} is no size; write a number and KiB, MiB, GiB or TiB, as in \"200GiB\"",
+                text.as_ref()
+            ))
+        })
+    }
+
+    fn address(
+        &self,
+        text: &Spanned<String>,
+        key: &'static str,
+    ) -> Result<SocketAddr, ConfigError> {
+        text.as_ref().parse().map_err(|_| {
+            self.place(text, key).error(format!(
+                "{:?} is no address and port, as in \"127.0.0.1:{NBD_PORT}\"",
+                text.as_ref()
+            ))
+        })
+    }
+
+    fn device(&self, device: &Spanned<RawDevice>) -> Result<DeviceSpec, ConfigError> {
+        let raw = device.as_ref();
+        let at_table = |key| self.place(device, key);
+        let (backing, place, default_name) = match (&raw.path, &raw.memory) {
+            (Some(path), None) => {
+                let place = self.place(path, "device.path");
+                let create_bytes = raw
+                    .create
+                    .as_ref()
+                    .map(|create| self.size(create, "device.create"))
+                    .transpose()?;
+                if raw.preallocate && create_bytes.is_none() {
+                    return Err(at_table("device.preallocate")
+                        .error("is only for a file that is made: give its size as `create`"));
+                }
+                let backing = Backing::Path {
+                    path: path.as_ref().clone(),
+                    create_bytes,
+                    is_preallocated: raw.preallocate,
+                    is_direct: raw.direct.unwrap_or(true),
+                };
+                (backing, place, Some(path.as_ref().display().to_string()))
+            }
+            (None, Some(memory)) => {
+                let place = self.place(memory, "device.memory");
+                let size_bytes = self.size(memory, "device.memory")?;
+                if raw.create.is_some() || raw.preallocate || raw.direct.is_some() {
+                    return Err(place.error(
+                        "`create`, `preallocate` and `direct` are for devices with a `path`",
+                    ));
+                }
+                if size_bytes == 0 || size_bytes > 1 << 40 {
+                    return Err(place.error("memory of 1 byte to 1 TiB can be served"));
+                }
+                (Backing::Memory { size_bytes }, place, None)
+            }
+            _ => {
+                return Err(
+                    at_table("device").error("a device needs either `path` or `memory`, not both")
+                );
+            }
+        };
+        let name = raw.name.as_ref().map(|name| name.as_ref().clone());
+        let name = name.or(default_name).ok_or_else(|| {
+            place.error("a device in memory needs a `name` by which tenants refer to the device")
+        })?;
+        Ok(DeviceSpec {
+            name,
+            backing,
+            place,
+        })
+    }
+
+    fn tenant(&self, tenant: &Spanned<RawTenant>) -> Result<TenantSpec, ConfigError> {
+        let raw = tenant.as_ref();
+        let export = raw.export.as_ref();
+        let place = self.place(&raw.export, "tenant.export");
+        if export.is_empty() || export.len() > crate::nbd::STRING_MAX_BYTES {
+            return Err(place.error("an export's name has 1 to 4096 bytes"));
+        }
+        if export.chars().any(char::is_control) {
+            return Err(place.error("an export's name has no control characters"));
+        }
+        let range = raw.range.as_ref();
+        let size =
+            |text: Option<&Spanned<String>>, key| text.map(|text| self.size(text, key)).transpose();
+        let offset = range.and_then(|range| range.offset.as_ref());
+        let offset_bytes = size(offset, "tenant.range.offset")?.unwrap_or(0);
+        let length = range.and_then(|range| range.length.as_ref());
+        let length_bytes = size(length, "tenant.range.length")?;
+        if let (Some(0), Some(length)) = (length_bytes, length) {
+            return Err(self
+                .place(length, "tenant.range.length")
+                .error("must be above 0"));
+        }
+        let addresses = raw.allow.addresses.iter().map(|text| {
+            Network::parse(text.as_ref()).ok_or_else(|| {
+                self.place(text, "tenant.allow.addresses").error(format!(
+                    "{:?} is no network, as in \"10.0.0.0/8\" or \"fd00::/8\"",
+                    text.as_ref()
+                ))
+            })
+        });
+        Ok(TenantSpec {
+            export: export.clone(),
+            device: raw.device.as_ref().clone(),
+            offset_bytes,
+            length_bytes,
+            is_read_only: raw.read_only,
+            description: raw.description.clone(),
+            addresses: addresses.collect::<Result<_, _>>()?,
+            place,
+        })
+    }
+
+    fn listen(&self, raw: &RawConfig) -> Result<Vec<SocketAddr>, ConfigError> {
+        let Some(listen) = &raw.listen else {
+            return Ok(vec![SocketAddr::from(([127, 0, 0, 1], NBD_PORT))]);
+        };
+        let mut addresses = Vec::new();
+        for text in listen {
+            let address = self.address(text, "listen")?;
+            if !address.ip().to_canonical().is_loopback() && !raw.plaintext_beyond_loopback {
+                return Err(self.place(text, "listen").error(
+                    "is beyond loopback, and NBD without TLS shows all data to the network: set \
+                     `plaintext_beyond_loopback = true` if that network is trusted",
+                ));
+            }
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
+
+    fn config(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
+        let whole = |message: &str| ConfigError {
+            file: self.file.to_path_buf(),
+            line: None,
+            key: None,
+            message: message.to_owned(),
+        };
+        let mut devices: Vec<DeviceSpec> = Vec::new();
+        for device in &raw.device {
+            let device = self.device(device)?;
+            if let Some(other) = devices.iter().find(|other| other.name == device.name) {
+                let text = format!(
+                    "a second device {:?}; the first is in line {}",
+                    device.name, other.place.line
+                );
+                return Err(device.place.error(text));
+            }
+            devices.push(device);
+        }
+        let mut tenants: Vec<TenantSpec> = Vec::new();
+        for raw in &raw.tenant {
+            let tenant = self.tenant(raw)?;
+            if let Some(other) = tenants.iter().find(|other| other.export == tenant.export) {
+                let text = format!(
+                    "a second export {:?}; the first is in line {}",
+                    tenant.export, other.place.line
+                );
+                return Err(tenant.place.error(text));
+            }
+            if !devices.iter().any(|device| device.name == tenant.device) {
+                let place = self.place(&raw.as_ref().device, "tenant.device");
+                let names: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
+                return Err(place.error(format!(
+                    "there is no device {:?}; there are: {}",
+                    tenant.device,
+                    names.join(", ")
+                )));
+            }
+            tenants.push(tenant);
+        }
+        if tenants.is_empty() {
+            return Err(whole("exports nothing: add a [[device]] and a [[tenant]]"));
+        }
+        for (index, core) in raw.cores.iter().enumerate() {
+            let is_twice = raw.cores[..index]
+                .iter()
+                .any(|other| other.as_ref() == core.as_ref());
+            if is_twice || index > 254 {
+                let text = format!("CPU {} is named twice, or past the limit", core.as_ref());
+                return Err(self.place(core, "cores").error(text));
+            }
+        }
+        let memory_bytes = match &raw.memory {
+            None => 256 << 20,
+            Some(memory) => {
+                let bytes = self.size(memory, "memory")?;
+                if bytes < 64 << 20 {
+                    let place = self.place(memory, "memory");
+                    return Err(place.error("must be at least 64MiB: one request may have 32 MiB"));
+                }
+                bytes
+            }
+        };
+        let metrics = raw.metrics.as_ref();
+        Ok(Config {
+            listen: self.listen(raw)?,
+            metrics: metrics
+                .map(|text| self.address(text, "metrics"))
+                .transpose()?,
+            cores: raw.cores.iter().map(|core| *core.as_ref()).collect(),
+            memory_bytes,
+            connections_max: raw
+                .connections_max
+                .as_ref()
+                .map_or(16_384, |max| *max.as_ref()),
+            drain_s: raw.drain_s.unwrap_or(10),
+            devices,
+            tenants,
+        })
+    }
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is wrong: the line and the key are named.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
+            file: file.to_path_buf(),
+            line: None,
+            key: None,
+            message: error.to_string(),
+        })?;
+        Self::parse(file, &text)
+    }
+
+    /// As [`Config::read`], of a text.
+    ///
+    /// # Errors
+    /// The text is wrong.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let reader = Reader { file, text };
+        let raw: RawConfig = toml::from_str(text).map_err(|error| ConfigError {
+            file: file.to_path_buf(),
+            line: error.span().map(|span| reader.line(span.start)),
+            key: None,
+            message: error.message().trim().replace('\n', ", "),
+        })?;
+        reader.config(&raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+listen = ["127.0.0.1:10809", "[::1]:10809"]
+
+[[device]]
+name = "ram"
+memory = "64MiB"
+
+[[tenant]]
+export = "a"
+device = "ram"
+range = { offset = "4KiB", length = "1MiB" }
+read_only = true
+allow = { addresses = ["10.0.0.0/8", "::1"] }
+"#;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("b.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_whole_configuration_is_read() {
+        let config = parse(GOOD).unwrap();
+        assert_eq!(config.listen.len(), 2);
+        let tenant = &config.tenants[0];
+        assert_eq!(
+            (tenant.offset_bytes, tenant.length_bytes),
+            (4096, Some(1 << 20))
+        );
+        assert!(tenant.is_read_only);
+        let inside = |text: &str| {
+            let address: IpAddr = text.parse().unwrap();
+            tenant.addresses.iter().any(|net| net.contains(address))
+        };
+        assert!(inside("10.200.3.4") && inside("::1") && inside("::ffff:10.1.1.1"));
+        assert!(!inside("11.0.0.1") && !inside("::2"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let cases = [
+            (
+                "device = \"ram\"\n",
+                "device = \"rom\"\n",
+                "b.toml:10: tenant.device: there is no device \"rom\"; there are: ram",
+            ),
+            (
+                "\"64MiB\"",
+                "\"64MB\"",
+                "b.toml:6: device.memory: \"64MB\" is no size",
+            ),
+            (
+                "127.0.0.1:10809",
+                "0.0.0.0:10809",
+                "b.toml:2: listen: is beyond loopback",
+            ),
+            (
+                "127.0.0.1:10809",
+                "localhost",
+                "b.toml:2: listen: \"localhost\" is no address",
+            ),
+            (
+                "read_only",
+                "readonly",
+                "b.toml:12: unknown field `readonly`",
+            ),
+            (
+                "10.0.0.0/8",
+                "10.0.0.0/80",
+                "b.toml:13: tenant.allow.addresses: \"10.0.0.0/80\"",
+            ),
+            (
+                "name = \"ram\"\n",
+                "",
+                "b.toml:5: device.memory: a device in memory needs a `name`",
+            ),
+            (
+                "1MiB",
+                "0",
+                "b.toml:11: tenant.range.length: must be above 0",
+            ),
+            (
+                "memory = \"64MiB\"",
+                "memory = \"64MiB\"\npath = \"/dev/x\"",
+                "b.toml:4: device: a device needs either `path` or `memory`",
+            ),
+            (
+                "export = \"a\"",
+                "export = \"\"",
+                "b.toml:9: tenant.export: an export's name",
+            ),
+            (
+                "listen",
+                "memory = \"1MiB\"\nlisten",
+                "b.toml:2: memory: must be at least 64MiB",
+            ),
+        ];
+        for (from, to, expected) in cases {
+            assert!(GOOD.contains(from), "{from}");
+            let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+            assert!(message.starts_with(expected), "{message}\n{expected}");
+        }
+        let twice = format!("{GOOD}\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n");
+        assert!(
+            parse(&twice)
+                .unwrap_err()
+                .contains("a second export \"a\"; the first is in line 9")
+        );
+        assert!(parse("").unwrap_err().contains("exports nothing"));
+        let told = GOOD.replacen(
+            "listen = [\"127.0.0.1",
+            "plaintext_beyond_loopback = true\nlisten = [\"0.0.0.0",
+            1,
+        );
+        assert!(parse(&told).is_ok());
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("0"), Some(0));
+        assert_eq!(parse_size("2TiB"), Some(2 << 40));
+        for wrong in ["", "GiB", "1.5GiB", "-1", "99999999TiB", "1GB"] {
+            assert_eq!(parse_size(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! One client's connection: what it has sent so far, and answers that it has not read yet.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dataplane::file::FileBuffer;
+use dataplane::{Calls, FlowId};
+
+use crate::device::Storage;
+use crate::export::Export;
+use crate::nbd::handshake::{Handshake, TlsPolicy};
+use crate::nbd::request::Request;
+use crate::nbd::{Errno, Style};
+use crate::pool::Pool;
+
+/// Requests of one connection under way, or answered and not read, at most.
+pub(crate) const DEPTH_MAX: usize = 512;
+
+/// What was negotiated.
+pub(crate) struct Session {
+    pub(crate) export: Arc<Export>,
+    pub(crate) style: Style,
+    pub(crate) has_allocation: bool,
+}
+
+/// What the connection waits for.
+pub(crate) enum Phase {
+    /// Options.
+    Handshake(Handshake),
+    /// A request.
+    Request,
+    /// The rest of a write's payload.
+    Payload {
+        request: Request,
+        buffer: FileBuffer,
+        filled_bytes: usize,
+        reserved_bytes: usize,
+    },
+    /// The rest of a payload that nobody wants; then the error goes out.
+    Skip {
+        request: Request,
+        left_bytes: usize,
+        error: (Errno, &'static str),
+    },
+}
+
+/// Part of an answer that has not been sent.
+enum Piece {
+    Bytes {
+        bytes: Vec<u8>,
+        at: usize,
+    },
+    Buffer {
+        buffer: FileBuffer,
+        at: usize,
+        end: usize,
+    },
+    /// Bytes of a device in memory, which are copied when there is room.
+    Memory {
+        export: Arc<Export>,
+        offset: u64,
+        left_bytes: usize,
+    },
+    /// The end of an answer, and the memory that its request had reserved.
+    End {
+        reserved_bytes: usize,
+    },
+}
+
+/// The body of an answer.
+pub(crate) enum Body {
+    Nothing,
+    Buffer(FileBuffer, usize),
+    Memory {
+        export: Arc<Export>,
+        offset: u64,
+        len_bytes: usize,
+    },
+}
+
+/// One connection.
+pub(crate) struct Connection {
+    pub(crate) flow: FlowId,
+    pub(crate) peer: Option<IpAddr>,
+    /// Received bytes that are no whole message yet, or wait until earlier requests have ended.
+    pub(crate) carry: Vec<u8>,
+    pub(crate) phase: Phase,
+    pub(crate) session: Option<Session>,
+    unsent: VecDeque<Piece>,
+    /// Requests from their header to the end of their answer.
+    pub(crate) under_way: usize,
+    pub(crate) held_bytes: usize,
+    /// Nothing is parsed until requests have ended.
+    pub(crate) is_blocked: bool,
+    /// The connection waits in the shard's list for memory that others hold.
+    pub(crate) is_parked: bool,
+    /// The client sends no more.
+    pub(crate) has_finished: bool,
+    /// Nothing is parsed any more: the connection ends when all is answered.
+    pub(crate) is_closing: bool,
+    /// The flow was told to close.
+    pub(crate) is_closed: bool,
+    /// Looks in which nothing moved although something could.
+    pub(crate) stalled_looks: u8,
+}
+
+impl Connection {
+    pub(crate) fn new(flow: FlowId, peer: Option<IpAddr>, tls: TlsPolicy) -> Self {
+        Self {
+            flow,
+            peer,
+            carry: Vec::new(),
+            phase: Phase::Handshake(Handshake::new(tls)),
+            session: None,
+            unsent: VecDeque::new(),
+            under_way: 0,
+            held_bytes: 0,
+            is_blocked: false,
+            is_parked: false,
+            has_finished: false,
+            is_closing: false,
+            is_closed: false,
+            stalled_looks: 0,
+        }
+    }
+
+    /// Whether a request that needs `len_bytes` may begin, if the connection may hold `share_bytes`.
+    pub(crate) fn has_room(&self, len_bytes: usize, share_bytes: usize) -> bool {
+        self.under_way < DEPTH_MAX
+            && (self.held_bytes == 0 || self.held_bytes + len_bytes <= share_bytes)
+    }
+
+    /// Counts a request whose memory is `reserved_bytes`.
+    pub(crate) fn begin(&mut self, reserved_bytes: usize) {
+        self.under_way += 1;
+        self.held_bytes += reserved_bytes;
+    }
+
+    /// Whether the client holds up memory of the server: it has sent part of a payload only, or does
+    /// not read its answers.
+    pub(crate) fn holds_memory(&self) -> bool {
+        matches!(self.phase, Phase::Payload { .. }) || !self.unsent.is_empty()
+    }
+
+    /// The client sends no more, and what was whole has begun: the rest counts for nothing.
+    pub(crate) fn finish_input(&mut self, pool: &mut Pool) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Request);
+        match phase {
+            Phase::Payload {
+                buffer,
+                reserved_bytes,
+                ..
+            } => {
+                pool.give(buffer);
+                self.end(pool, reserved_bytes);
+            }
+            Phase::Skip { .. } => self.end(pool, 0),
+            Phase::Handshake(_) | Phase::Request => {}
+        }
+        self.is_closing = true;
+    }
+
+    /// Whether nothing of the client is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way == 0
+            && self.unsent.is_empty()
+            && !matches!(self.phase, Phase::Payload { .. })
+    }
+
+    /// Sends bytes that belong to no request.
+    pub(crate) fn say<C: Calls>(&mut self, calls: &mut C, bytes: &[u8]) {
+        let sent = if self.unsent.is_empty() {
+            calls.send(self.flow, bytes)
+        } else {
+            0
+        };
+        if sent < bytes.len() {
+            self.unsent.push_back(Piece::Bytes {
+                bytes: bytes[sent..].to_vec(),
+                at: 0,
+            });
+        }
+    }
+
+    /// Answers a request that [`Connection::begin`] counted. What finds no room waits here.
+    pub(crate) fn answer<C: Calls>(
+        &mut self,
+        calls: &mut C,
+        pool: &mut Pool,
+        header: &[u8],
+        body: Body,
+        reserved_bytes: usize,
+    ) {
+        match body {
+            Body::Nothing => self.say(calls, header),
+            Body::Buffer(buffer, end) => {
+                let mut at = 0;
+                if self.unsent.is_empty() {
+                    let pieces = [header, &buffer.bytes()[..end]];
+                    let sent = calls.send_vectored(self.flow, &pieces);
+                    if sent < header.len() {
+                        self.push_bytes(&header[sent..]);
+                    }
+                    at = sent.saturating_sub(header.len());
+                } else {
+                    self.push_bytes(header);
+                }
+                if at < end {
+                    self.unsent.push_back(Piece::Buffer { buffer, at, end });
+                } else {
+                    pool.give(buffer);
+                }
+            }
+            Body::Memory {
+                export,
+                offset,
+                len_bytes,
+            } => {
+                self.say(calls, header);
+                self.unsent.push_back(Piece::Memory {
+                    export,
+                    offset,
+                    left_bytes: len_bytes,
+                });
+            }
+        }
+        if self.unsent.is_empty() {
+            self.end(pool, reserved_bytes);
+        } else {
+            self.unsent.push_back(Piece::End { reserved_bytes });
+            self.pump(calls, pool);
+        }
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        self.unsent.push_back(Piece::Bytes {
+            bytes: bytes.to_vec(),
+            at: 0,
+        });
+    }
+
+    fn end(&mut self, pool: &mut Pool, reserved_bytes: usize) {
+        self.under_way -= 1;
+        self.held_bytes -= reserved_bytes;
+        pool.release(reserved_bytes);
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(crate) fn pump<C: Calls>(&mut self, calls: &mut C, pool: &mut Pool) {
+        let flow = self.flow;
+        while let Some(piece) = self.unsent.front_mut() {
+            let is_done = match piece {
+                Piece::Bytes { bytes, at } => {
+                    *at += calls.send(flow, &bytes[*at..]);
+                    *at == bytes.len()
+                }
+                Piece::Buffer { buffer, at, end } => {
+                    *at += calls.send(flow, &buffer.bytes()[*at..*end]);
+                    let is_done = at == end;
+                    if is_done {
+                        pool.give(std::mem::take(buffer));
+                    }
+                    is_done
+                }
+                Piece::Memory {
+                    export,
+                    offset,
+                    left_bytes,
+                } => {
+                    let sent = match &export.device.storage {
+                        Storage::Memory(memory) => {
+                            memory.read(*offset, *left_bytes, |bytes| calls.send(flow, bytes))
+                        }
+                        Storage::File(_) => *left_bytes,
+                    };
+                    *offset += sent as u64;
+                    *left_bytes -= sent;
+                    *left_bytes == 0
+                }
+                Piece::End { .. } => true,
+            };
+            if !is_done {
+                return;
+            }
+            self.stalled_looks = 0;
+            if let Some(Piece::End { reserved_bytes }) = self.unsent.pop_front() {
+                self.end(pool, reserved_bytes);
+            }
+        }
+    }
+
+    /// Gives back what the connection holds, when it is gone.
+    pub(crate) fn abandon(mut self, pool: &mut Pool) {
+        if let Phase::Payload {
+            buffer,
+            reserved_bytes,
+            ..
+        } = self.phase
+        {
+            pool.give(buffer);
+            pool.release(reserved_bytes);
+        }
+        for piece in self.unsent.drain(..) {
+            match piece {
+                Piece::Buffer { buffer, .. } => pool.give(buffer),
+                Piece::End { reserved_bytes } => pool.release(reserved_bytes),
+                Piece::Bytes { .. } | Piece::Memory { .. } => {}
+            }
+        }
+    }
+}

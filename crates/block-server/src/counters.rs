@@ -1,0 +1,18 @@
+//! What one shard counts of its connections. Only its thread writes.
+
+use std::sync::atomic::AtomicU64;
+
+/// Counters of one shard.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections accepted.
+    pub connections: AtomicU64,
+    /// Connections that got an export.
+    pub sessions: AtomicU64,
+    /// Connections refused while draining.
+    pub rejected: AtomicU64,
+    /// Connections ended because they sent what is no request.
+    pub malformed: AtomicU64,
+    /// Connections ended because they held memory that others waited for, or never chose an export.
+    pub stalled: AtomicU64,
+}

@@ -1,0 +1,346 @@
+//! Devices: block devices, files and memory, opened and described.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::config::Backing;
+use crate::memory::Memory;
+use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
+use crate::usage;
+
+/// The smallest block that `O_DIRECT` may be used with where the device does not say.
+const SECTOR_BYTES: u64 = 512;
+
+/// A device that cannot be opened: why, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DeviceError(String);
+
+/// What a device is made of.
+pub enum Storage {
+    /// Memory of the server.
+    Memory(Memory),
+    /// A block device or a file.
+    File(FileStorage),
+}
+
+/// An open block device or file.
+pub struct FileStorage {
+    /// For requests that `O_DIRECT` can carry.
+    direct: Option<Arc<OwnedFd>>,
+    /// For the others. The kernel keeps both views the same.
+    buffered: Arc<OwnedFd>,
+    /// What offsets and lengths of direct requests are multiples of.
+    alignment_bytes: AtomicU64,
+    is_block: bool,
+    /// Whether the kernel can write zeros and punch holes here: false once it said no.
+    has_zero_range: AtomicBool,
+    has_punch_hole: AtomicBool,
+}
+
+/// An open device.
+pub struct Device {
+    /// By what tenants name the device.
+    pub name: String,
+    /// What the device is made of.
+    pub storage: Storage,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Whether the device was opened for writing.
+    pub is_writable: bool,
+    /// What was opened.
+    pub backing: Backing,
+    /// Device and inode number, or the number of the block device itself.
+    identity: Option<(u64, u64)>,
+}
+
+fn failed(path: &Path, what: &str, errno: Errno) -> DeviceError {
+    DeviceError(format!(
+        "{} cannot be {what}: {}",
+        path.display(),
+        std::io::Error::from(errno)
+    ))
+}
+
+impl Device {
+    /// Opens a device. A block device is opened exclusively; a file is locked.
+    ///
+    /// # Errors
+    /// The device does not exist, is in use, or is no device.
+    pub fn open(name: &str, backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
+        let (storage, size_bytes, identity) = match backing {
+            Backing::Memory { size_bytes } => {
+                (Storage::Memory(Memory::new(*size_bytes)), *size_bytes, None)
+            }
+            Backing::Path {
+                path,
+                create_bytes,
+                is_preallocated,
+                is_direct,
+            } => {
+                if let Some(size_bytes) = create_bytes {
+                    create(path, *size_bytes, *is_preallocated)?;
+                }
+                let (file, size_bytes, identity) = open_path(path, is_writable, *is_direct)?;
+                (Storage::File(file), size_bytes, Some(identity))
+            }
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            storage,
+            size_bytes,
+            is_writable,
+            backing: backing.clone(),
+            identity,
+        })
+    }
+
+    /// Whether both are the same file or block device, by whatever name.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.identity.is_some() && self.identity == other.identity
+    }
+
+    /// Block size at which requests are fastest.
+    pub fn preferred_block_bytes(&self) -> u32 {
+        4096
+    }
+
+    /// Which parts of a range hold data, as at most `extents_max` extents.
+    pub fn extents(&self, offset: u64, len_bytes: u64, extents_max: usize) -> Vec<Extent> {
+        match &self.storage {
+            Storage::Memory(memory) => memory.extents(offset, len_bytes, extents_max),
+            Storage::File(file) => file.extents(offset, len_bytes, extents_max),
+        }
+    }
+}
+
+/// Makes a file that does not exist.
+fn create(path: &Path, size_bytes: u64, is_preallocated: bool) -> Result<(), DeviceError> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => file,
+        Err(Errno::EXIST) => return Ok(()),
+        Err(errno) => return Err(failed(path, "made", errno)),
+    };
+    let sized = if is_preallocated {
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size_bytes)
+    } else {
+        rustix::fs::ftruncate(&file, size_bytes)
+    };
+    sized
+        .and_then(|()| rustix::fs::fsync(&file))
+        .map_err(|errno| {
+            // Half a file would be taken for the device at the next start.
+            let _ = std::fs::remove_file(path);
+            failed(path, "given its size", errno)
+        })
+}
+
+type Opened = (FileStorage, u64, (u64, u64));
+
+fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, DeviceError> {
+    let status = rustix::fs::stat(path).map_err(|errno| failed(path, "opened", errno))?;
+    let kind = FileType::from_raw_mode(status.st_mode);
+    let is_block = kind == FileType::BlockDevice;
+    if !is_block && kind != FileType::RegularFile {
+        return Err(DeviceError(format!(
+            "{} is neither a block device nor a regular file",
+            path.display()
+        )));
+    }
+    let access = if is_writable {
+        OFlags::RDWR
+    } else {
+        OFlags::RDONLY
+    };
+    let exclusive = if is_block {
+        OFlags::EXCL
+    } else {
+        OFlags::empty()
+    };
+    let open = |flags| rustix::fs::open(path, access | flags | OFlags::CLOEXEC, Mode::empty());
+    let first = open(exclusive).map_err(|errno| match errno {
+        Errno::BUSY => DeviceError(usage::of_block_device(path, status.st_rdev)),
+        errno => failed(path, "opened", errno),
+    })?;
+    if !is_block {
+        if let Some(holder) = usage::of_file(path) {
+            return Err(DeviceError(holder));
+        }
+        let lock = if is_writable {
+            FlockOperation::NonBlockingLockExclusive
+        } else {
+            FlockOperation::NonBlockingLockShared
+        };
+        rustix::fs::flock(&first, lock).map_err(|_| {
+            DeviceError(format!(
+                "{} is locked by another process: is it exported already?",
+                path.display()
+            ))
+        })?;
+    }
+    let direct = is_direct
+        .then(|| open(OFlags::DIRECT).ok())
+        .flatten()
+        .map(Arc::new);
+    let size_bytes = rustix::fs::seek(&first, SeekFrom::End(0))
+        .map_err(|errno| failed(path, "measured", errno))?;
+    let block_bytes = rustix::fs::ioctl_blksszget(&first).map_or(SECTOR_BYTES, u64::from);
+    let alignment_bytes = if is_block { block_bytes } else { SECTOR_BYTES };
+    let storage = FileStorage {
+        direct,
+        buffered: Arc::new(first),
+        alignment_bytes: AtomicU64::new(alignment_bytes),
+        is_block,
+        has_zero_range: AtomicBool::new(true),
+        has_punch_hole: AtomicBool::new(true),
+    };
+    let identity = if is_block {
+        (u64::MAX, status.st_rdev)
+    } else {
+        (status.st_dev, status.st_ino)
+    };
+    Ok((storage, size_bytes, identity))
+}
+
+impl FileStorage {
+    /// The descriptor for a request, and whether the request bypasses the page cache.
+    pub fn descriptor(&self, offset: u64, len_bytes: u64) -> (&Arc<OwnedFd>, bool) {
+        let alignment = self.alignment_bytes.load(Ordering::Relaxed);
+        match &self.direct {
+            Some(direct) if (offset | len_bytes).is_multiple_of(alignment) => (direct, true),
+            _ => (&self.buffered, false),
+        }
+    }
+
+    /// The descriptor that takes every request.
+    pub fn buffered(&self) -> &Arc<OwnedFd> {
+        &self.buffered
+    }
+
+    /// A direct request was refused as unaligned: smaller ones go through the page cache from now.
+    pub fn raise_alignment(&self) {
+        self.alignment_bytes.fetch_max(4096, Ordering::Relaxed);
+    }
+
+    /// Whether the device is a block device.
+    pub fn is_block(&self) -> bool {
+        self.is_block
+    }
+
+    /// The `fallocate` flags that make a range zero, if the kernel can do that here. `keeps`: without
+    /// leaving a hole.
+    pub fn zero_mode(&self, keeps: bool) -> Option<i32> {
+        let keep_size = libc::FALLOC_FL_KEEP_SIZE;
+        if !keeps && self.has_punch_hole.load(Ordering::Relaxed) {
+            return Some(libc::FALLOC_FL_PUNCH_HOLE | keep_size);
+        }
+        self.has_zero_range
+            .load(Ordering::Relaxed)
+            .then_some(libc::FALLOC_FL_ZERO_RANGE | keep_size)
+    }
+
+    /// The kernel does not know `mode` here.
+    pub fn forget_mode(&self, mode: i32) {
+        if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
+            self.has_punch_hole.store(false, Ordering::Relaxed);
+        } else {
+            self.has_zero_range.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn extents(&self, offset: u64, len_bytes: u64, extents_max: usize) -> Vec<Extent> {
+        let end = offset + len_bytes;
+        let mut extents = Vec::new();
+        let mut at = offset;
+        while at < end && extents.len() < extents_max && !self.is_block {
+            let data = match rustix::fs::seek(&self.buffered, SeekFrom::Data(at)) {
+                Ok(data) => data.clamp(at, end),
+                Err(Errno::NXIO) => end,
+                Err(_) => break,
+            };
+            if data > at {
+                extents.push(Extent {
+                    len_bytes: data - at,
+                    state: STATE_HOLE | STATE_ZERO,
+                });
+                at = data;
+                continue;
+            }
+            let Ok(hole) = rustix::fs::seek(&self.buffered, SeekFrom::Hole(at)) else {
+                break;
+            };
+            // A file that changes meanwhile must not hold us here.
+            let hole = if hole <= at { end } else { hole.min(end) };
+            extents.push(Extent {
+                len_bytes: hole - at,
+                state: 0,
+            });
+            at = hole;
+        }
+        if extents.is_empty() {
+            extents.push(Extent {
+                len_bytes,
+                state: 0,
+            });
+        }
+        extents
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backing(path: &Path, create_bytes: Option<u64>) -> Backing {
+        Backing::Path {
+            path: path.to_path_buf(),
+            create_bytes,
+            is_preallocated: false,
+            is_direct: true,
+        }
+    }
+
+    #[test]
+    fn a_file_is_made_once_and_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let backing = backing(&path, Some(1 << 20));
+        let device = Device::open("d", &backing, true).unwrap();
+        assert_eq!(device.size_bytes, 1 << 20);
+        let hole = Extent {
+            len_bytes: 1 << 20,
+            state: STATE_HOLE | STATE_ZERO,
+        };
+        assert_eq!(device.extents(0, 1 << 20, 10), [hole]);
+        let Err(refused) = Device::open("d", &backing, true) else {
+            panic!("opened twice");
+        };
+        assert!(refused.to_string().contains("locked by another process"));
+        drop(device);
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let device = Device::open("d", &backing, false).unwrap();
+        assert_eq!(device.size_bytes, 8192);
+        assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused() {
+        for (path, expected) in [
+            ("/dev/null", "neither a block device nor a regular file"),
+            ("/no/such", "No such file"),
+            ("/tmp", "neither"),
+        ] {
+            let opened = Device::open("d", &backing(Path::new(path), None), false);
+            let Err(error) = opened else {
+                panic!("{path} was opened");
+            };
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Exports: ranges of open devices under a name, with what is counted of each.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use dataplane::histogram::Histogram;
+
+use crate::config::{Config, ConfigError, Network};
+use crate::device::Device;
+use crate::nbd::ExportInfo;
+use crate::nbd::handshake::{Catalogue, Refusal};
+
+/// What one shard counts of one export. Only its thread writes.
+#[derive(Debug, Default)]
+pub struct ExportStats {
+    /// Reads answered.
+    pub reads: AtomicU64,
+    /// Writes answered, with those of zeros and trims.
+    pub writes: AtomicU64,
+    /// Flushes answered.
+    pub flushes: AtomicU64,
+    /// Bytes read.
+    pub read_bytes: AtomicU64,
+    /// Bytes written.
+    pub written_bytes: AtomicU64,
+    /// Requests answered with an error.
+    pub errors: AtomicU64,
+    /// From the whole request to its answer, in nanoseconds.
+    pub read_ns: Histogram,
+    /// From the whole request to its answer, in nanoseconds.
+    pub write_ns: Histogram,
+}
+
+/// An export.
+pub struct Export {
+    /// The export's name.
+    pub name: String,
+    /// The device.
+    pub device: Arc<Device>,
+    /// Where on the device the export begins.
+    pub offset_bytes: u64,
+    /// What clients are told.
+    pub info: ExportInfo,
+    /// Who may connect; empty: everybody.
+    pub addresses: Vec<Network>,
+    /// Counts of each shard.
+    pub stats: Vec<ExportStats>,
+}
+
+/// All exports, in the order of the configuration.
+pub type Exports = Vec<Arc<Export>>;
+
+fn open_devices(config: &Config, old: &Exports) -> Result<Vec<Arc<Device>>, ConfigError> {
+    let mut devices: Vec<Arc<Device>> = Vec::new();
+    for spec in &config.devices {
+        let mut tenants = config.tenants.iter();
+        let is_writable = tenants.any(|tenant| tenant.device == spec.name && !tenant.is_read_only);
+        let open = old
+            .iter()
+            .map(|export| &export.device)
+            .find(|device| device.name == spec.name && device.backing == spec.backing);
+        let device = match open {
+            Some(device) if is_writable && !device.is_writable => {
+                return Err(spec.place.error(
+                    "is open for reading only, because all its tenants were read-only: restart \
+                     the server to change that",
+                ));
+            }
+            Some(device) => Arc::clone(device),
+            None => {
+                let opened = Device::open(&spec.name, &spec.backing, is_writable);
+                Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
+            }
+        };
+        if let Some(other) = devices.iter().find(|other| other.is_same(&device)) {
+            let text = format!("is the same as device {:?}", other.name);
+            return Err(spec.place.error(text));
+        }
+        devices.push(device);
+    }
+    Ok(devices)
+}
+
+/// Opens what a configuration names. Devices and counts of `old` are kept where they are the same.
+///
+/// # Errors
+/// A device cannot be opened, or a range does not fit: the line of the file is named.
+pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, ConfigError> {
+    let devices = open_devices(config, old)?;
+    let mut exports: Exports = Vec::new();
+    for tenant in &config.tenants {
+        let Some(device) = devices.iter().find(|device| device.name == tenant.device) else {
+            return Err(tenant.place.error("the device is gone"));
+        };
+        let room = device.size_bytes.checked_sub(tenant.offset_bytes);
+        let size_bytes = room
+            .map(|room| tenant.length_bytes.unwrap_or(room))
+            .filter(|&length| room.is_some_and(|room| length <= room && length > 0))
+            .ok_or_else(|| {
+                tenant.place.error(format!(
+                    "the range of {:?} does not fit: {:?} has {} bytes",
+                    tenant.export, device.name, device.size_bytes
+                ))
+            })?;
+        let end = tenant.offset_bytes + size_bytes;
+        let clash = exports.iter().find(|other| {
+            !tenant.is_read_only
+                && !other.info.is_read_only
+                && Arc::ptr_eq(&other.device, device)
+                && other.offset_bytes < end
+                && tenant.offset_bytes < other.offset_bytes + other.info.size_bytes
+        });
+        if let Some(other) = clash {
+            return Err(tenant.place.error(format!(
+                "the range of {:?} overlaps that of {:?}, and both may write",
+                tenant.export, other.name
+            )));
+        }
+        let info = ExportInfo {
+            size_bytes,
+            is_read_only: tenant.is_read_only,
+            preferred_block_bytes: device.preferred_block_bytes(),
+            description: tenant.description.clone(),
+        };
+        let same = old.iter().find(|other| {
+            other.name == tenant.export
+                && Arc::ptr_eq(&other.device, device)
+                && other.offset_bytes == tenant.offset_bytes
+                && other.info == info
+                && other.addresses == tenant.addresses
+        });
+        exports.push(same.cloned().unwrap_or_else(|| {
+            Arc::new(Export {
+                name: tenant.export.clone(),
+                device: Arc::clone(device),
+                offset_bytes: tenant.offset_bytes,
+                info,
+                addresses: tenant.addresses.clone(),
+                stats: (0..shards).map(|_| ExportStats::default()).collect(),
+            })
+        }));
+    }
+    Ok(exports)
+}
+
+/// The exports as one client sees them.
+pub struct Visible<'a> {
+    /// All exports.
+    pub exports: &'a Exports,
+    /// Where the client is.
+    pub peer: Option<IpAddr>,
+}
+
+impl Visible<'_> {
+    fn may_use(&self, export: &Export) -> bool {
+        export.addresses.is_empty()
+            || self.peer.is_some_and(|peer| {
+                export
+                    .addresses
+                    .iter()
+                    .any(|network| network.contains(peer))
+            })
+    }
+}
+
+impl Catalogue for Visible<'_> {
+    type Export = Arc<Export>;
+
+    fn list(&self) -> Vec<(String, String)> {
+        self.exports
+            .iter()
+            .filter(|export| self.may_use(export))
+            .map(|export| (export.name.clone(), export.info.description.clone()))
+            .collect()
+    }
+
+    /// The empty name means the only export, where there is one only.
+    fn find(&self, name: &str) -> Result<Arc<Export>, Refusal> {
+        let found = match (name, &self.exports[..]) {
+            ("", [only]) => Some(only),
+            _ => self.exports.iter().find(|export| export.name == name),
+        };
+        let export = found.ok_or(Refusal::Unknown)?;
+        if self.may_use(export) {
+            Ok(Arc::clone(export))
+        } else {
+            Err(Refusal::Policy)
+        }
+    }
+
+    fn describe(&self, export: &Arc<Export>) -> ExportInfo {
+        export.info.clone()
+    }
+
+    fn name(&self, export: &Arc<Export>) -> String {
+        export.name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn config(tenants: &str) -> Config {
+        let text = format!(
+            "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n[[device]]\nname = \"other\"\n\
+             memory = \"1MiB\"\n{tenants}"
+        );
+        Config::parse(Path::new("b.toml"), &text).unwrap()
+    }
+
+    fn tenant(name: &str, device: &str, rest: &str) -> String {
+        format!("[[tenant]]\nexport = \"{name}\"\ndevice = \"{device}\"\n{rest}\n")
+    }
+
+    fn open_text(tenants: &str) -> Result<Exports, String> {
+        open(&config(tenants), &Vec::new(), 1).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let first = tenant("a", "ram", "range = { length = \"512KiB\" }");
+        let fits = tenant("b", "ram", "range = { offset = \"512KiB\" }");
+        assert!(open_text(&format!("{first}{fits}")).is_ok());
+        let overlaps = tenant("b", "ram", "range = { offset = \"511KiB\" }");
+        let error = open_text(&format!("{first}{overlaps}")).err().unwrap();
+        assert!(
+            error.starts_with("b.toml:12: tenant.export: the range of \"b\" overlaps"),
+            "{error}"
+        );
+        // One that only reads may see what the other writes.
+        let reads = tenant("b", "ram", "read_only = true");
+        assert!(open_text(&format!("{first}{reads}")).is_ok());
+        for rest in [
+            "range = { offset = \"1MiB\" }",
+            "range = { offset = \"2MiB\" }",
+            "range = { offset = \"1KiB\", length = \"1MiB\" }",
+        ] {
+            let error = open_text(&tenant("a", "ram", rest)).err().unwrap();
+            assert!(error.contains("does not fit"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_reload_keeps_devices_and_counts() {
+        let first = open_text(&tenant("a", "ram", "")).unwrap();
+        let both = config(&format!(
+            "{}{}",
+            tenant("a", "ram", ""),
+            tenant("b", "other", "")
+        ));
+        let second = open(&both, &first, 1).unwrap();
+        assert!(Arc::ptr_eq(&first[0], &second[0]));
+        let changed = config(&tenant("a", "ram", "read_only = true"));
+        let third = open(&changed, &second, 1).unwrap();
+        assert!(Arc::ptr_eq(&third[0].device, &first[0].device));
+        assert!(third[0].info.is_read_only);
+    }
+
+    #[test]
+    fn addresses_outside_the_list_see_nothing() {
+        let text = tenant("a", "ram", "allow = { addresses = [\"10.0.0.0/8\"] }");
+        let exports = open_text(&text).unwrap();
+        let at = |peer: &str| Visible {
+            exports: &exports,
+            peer: peer.parse().ok(),
+        };
+        assert_eq!(at("10.1.1.1").list().len(), 1);
+        assert!(at("127.0.0.1").list().is_empty());
+        assert!(at("10.1.1.1").find("").is_ok());
+        assert_eq!(at("127.0.0.1").find("a").err(), Some(Refusal::Policy));
+        assert_eq!(at("").find("b").err(), Some(Refusal::Unknown));
+    }
+}

@@ -1,0 +1,311 @@
+//! Starts the shards, waits for signals, and ends them.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use dataplane::Shard;
+use dataplane::idle::IdlePolicy;
+use dataplane::metrics::Page;
+use dataplane::sandbox::{self, SandboxError};
+use dataplane::shard::{Plane, ShardConfig};
+use dataplane::uring::{self, Uring, UringConfig};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::config::{Config, ConfigError};
+use crate::export;
+use crate::server::{Block, Shared};
+
+/// Bytes that one connection may queue for sending: a few large answers.
+const SEND_QUEUE_BYTES: usize = 1 << 20;
+/// Bytes of a connection that wait for memory.
+const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
+/// How often signals are looked for.
+const TICK: Duration = Duration::from_millis(100);
+/// System calls of a server of disks, beyond those of every server: holes are looked for, and a
+/// reload opens devices.
+const CALLS: &[libc::c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_lseek,
+    libc::SYS_flock,
+    libc::SYS_ioctl,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_fallocate,
+    libc::SYS_ftruncate,
+    libc::SYS_fsync,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+];
+
+/// How to serve.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The configuration file. SIGHUP has it read again.
+    pub config: PathBuf,
+    /// What an idle shard does.
+    pub idle: IdlePolicy,
+    /// Whether capabilities and system calls are given up.
+    pub is_sandboxed: bool,
+}
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The runtime.
+    #[error(transparent)]
+    Dataplane(#[from] dataplane::Error),
+    /// The configuration file, or a device that it names.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Giving up privileges.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The address for metrics.
+    #[error("metrics {0}: {1}")]
+    Metrics(SocketAddr, std::io::Error),
+    /// A thread or a signal handler cannot be set up.
+    #[error("{0}: {1}")]
+    Start(&'static str, std::io::Error),
+    /// A shard's thread ended by a panic.
+    #[error("shard {0} ended by a panic")]
+    Panic(usize),
+}
+
+impl LaunchError {
+    /// Whether a privilege or a kernel feature is missing (exit code 3).
+    pub fn is_missing_privilege(&self) -> bool {
+        match self {
+            Self::Dataplane(error) => error.is_missing_privilege(),
+            Self::Sandbox(_) => true,
+            Self::Metrics(_, error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
+    }
+}
+
+/// What the server says while it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Clients can connect to these addresses.
+    Ready {
+        /// Where NBD is served.
+        addresses: Vec<SocketAddr>,
+        /// Names of the exports.
+        exports: Vec<String>,
+    },
+    /// The configuration was read again: these exports are served now.
+    Reloaded(Vec<String>),
+    /// The configuration is wrong; the old one stays.
+    NotReloaded(String),
+    /// A signal came: no new connections, and those that are idle are closed.
+    Draining,
+}
+
+type BlockPlane = Plane<Uring, Block>;
+type Outcome = (usize, Result<(), dataplane::Error>);
+
+fn names(exports: &export::Exports) -> Vec<String> {
+    exports.iter().map(|export| export.name.clone()).collect()
+}
+
+/// Reads a configuration and opens its devices, to see whether a server would start.
+///
+/// # Errors
+/// What [`serve`] would say.
+pub fn check(file: &std::path::Path) -> Result<Vec<String>, LaunchError> {
+    let config = Config::read(file)?;
+    Ok(names(&export::open(&config, &Vec::new(), 1)?))
+}
+
+/// Serves until a signal ends it; gives the signal. `notice` hears what happens.
+///
+/// # Errors
+/// [`LaunchError`]: nothing is left behind.
+pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
+    let config = Config::read(&options.config)?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| LaunchError::Start("signals cannot be caught", error))?;
+    let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
+    let exports = export::open(&config, &Vec::new(), shards.into())?;
+    let exported = names(&exports);
+    let (listeners, addresses) = sockets(&config)?;
+    let plane = Arc::new(BlockPlane::new(shards, shards)?);
+    let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+    let shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
+    let shared = Arc::new(shared);
+    let metrics = match config.metrics {
+        Some(address) => {
+            let bound = TcpListener::bind(address);
+            Some(bound.map_err(|error| LaunchError::Metrics(address, error))?)
+        }
+        None => None,
+    };
+    let (ended, outcomes) = mpsc::channel::<Outcome>();
+    let mut listeners = Some(listeners);
+    for shard in 0..usize::from(shards) {
+        let listeners = listeners.take().unwrap_or_default();
+        let parts = (shard, listeners);
+        start_shard(options, &config, &plane, &shared, parts, &ended)?;
+    }
+    if let Some(listener) = metrics {
+        let shared = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || dataplane::metrics::serve(&listener, |path| page(&shared, path)))
+            .map_err(|error| {
+                LaunchError::Start("the thread for metrics cannot be started", error)
+            })?;
+    }
+    if options.is_sandboxed {
+        sandbox::restrict_system_calls(CALLS)?;
+    }
+    notice(Notice::Ready {
+        addresses,
+        exports: exported,
+    });
+    attend(
+        options,
+        &config,
+        &plane,
+        &shared,
+        (&mut signals, &outcomes),
+        notice,
+    )
+}
+
+fn page(shared: &Shared, path: &str) -> Option<Page> {
+    match path {
+        "/metrics" => Some(Page::metrics(shared.metrics_page())),
+        "/status" => serde_json::to_string(&shared.status()).ok().map(Page::json),
+        _ => None,
+    }
+}
+
+/// The sockets of systemd, or those of `listen`.
+fn sockets(config: &Config) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchError> {
+    let (mut listeners, mut addresses): (Vec<_>, Vec<_>) = uring::inherited()?.into_iter().unzip();
+    if listeners.is_empty() {
+        for &address in &config.listen {
+            listeners.push(uring::listen(address)?);
+            addresses.push(address);
+        }
+    }
+    Ok((listeners, addresses))
+}
+
+fn start_shard(
+    options: &Options,
+    config: &Config,
+    plane: &Arc<BlockPlane>,
+    shared: &Arc<Shared>,
+    (shard, listeners): (usize, Vec<OwnedFd>),
+    ended: &mpsc::Sender<Outcome>,
+) -> Result<(), LaunchError> {
+    let id = u8::try_from(shard).unwrap_or(0);
+    let shard_config = ShardConfig {
+        id,
+        cpu: config.cores.get(shard).copied(),
+        idle: options.idle,
+        ..ShardConfig::default()
+    };
+    let shards = plane.mailboxes.len();
+    let owners = Arc::clone(plane);
+    let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+    let backend = UringConfig {
+        listeners,
+        flows_max: config.connections_max,
+        receive_window_bytes: RECEIVE_WINDOW_BYTES,
+        send_queue_bytes: SEND_QUEUE_BYTES,
+        send_memory_bytes: memory_bytes / shards,
+        owns_group: (shards > 1)
+            .then(|| Box::new(move |group| owners.groups.owner(group) == id) as uring::OwnsGroup),
+        ..UringConfig::default()
+    };
+    let (plane, shared, ended) = (Arc::clone(plane), Arc::clone(shared), ended.clone());
+    let is_sandboxed = options.is_sandboxed;
+    let (ready, is_ready) = mpsc::channel();
+    std::thread::Builder::new()
+        .name(format!("shard-{shard}"))
+        .spawn(move || {
+            let run = || -> Result<(), LaunchError> {
+                if let Some(cpu) = shard_config.cpu {
+                    dataplane::shard::bind(cpu)?;
+                }
+                let uring = Uring::new(backend)?;
+                if is_sandboxed {
+                    sandbox::drop_capabilities()?;
+                }
+                let _ = ready.send(Ok(()));
+                Shard::new(shard_config, uring, Block::new(shared, shard), plane).run()?;
+                Ok(())
+            };
+            let outcome = run().map_err(|error| {
+                let text = error.to_string();
+                let _ = ready.send(Err(error));
+                dataplane::Error::Backend(text)
+            });
+            let _ = ended.send((shard, outcome));
+        })
+        .map_err(|error| LaunchError::Start("a shard's thread cannot be started", error))?;
+    is_ready.recv().unwrap_or(Err(LaunchError::Panic(shard)))
+}
+
+/// Looks after signals and shards until the end.
+fn attend(
+    options: &Options,
+    config: &Config,
+    plane: &BlockPlane,
+    shared: &Shared,
+    (signals, outcomes): (
+        &mut signal_hook::iterator::Signals,
+        &mpsc::Receiver<Outcome>,
+    ),
+    notice: &mut dyn FnMut(Notice),
+) -> Result<i32, LaunchError> {
+    let mut left = plane.mailboxes.len();
+    let mut ended_by = None;
+    while left > 0 {
+        match outcomes.recv_timeout(TICK) {
+            Ok((_, Ok(()))) => left -= 1,
+            Ok((_, Err(error))) => return Err(error.into()),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(LaunchError::Panic(0)),
+        }
+        for signal in signals.pending() {
+            if signal == SIGHUP {
+                notice(reload(options, shared));
+            } else if ended_by.is_some() {
+                // Asked twice: at once.
+                return Ok(signal);
+            } else {
+                ended_by = Some(signal);
+                notice(Notice::Draining);
+                plane.drain(Duration::from_secs(config.drain_s.into()));
+            }
+        }
+    }
+    Ok(ended_by.unwrap_or(SIGTERM))
+}
+
+/// Reads the configuration again. Addresses, cores and memory stay as they were at the start.
+fn reload(options: &Options, shared: &Shared) -> Notice {
+    let opened = Config::read(&options.config)
+        .and_then(|config| export::open(&config, &shared.exports(), shared.shards.len()));
+    match opened {
+        Ok(exports) => {
+            let exported = names(&exports);
+            shared.set_exports(exports);
+            Notice::Reloaded(exported)
+        }
+        Err(error) => Notice::NotReloaded(error.to_string()),
+    }
+}

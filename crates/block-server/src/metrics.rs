@@ -1,0 +1,233 @@
+//! Figures for Prometheus (`/metrics`) and for `slackline serve-block status` (`/status`).
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use dataplane::histogram::{Histogram, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use crate::export::{Export, ExportStats};
+use crate::server::Shared;
+
+/// Largest bucket of a latency histogram: 2³⁰ ns is about a second.
+const DOUBLINGS: u32 = 30;
+/// Smallest bucket: 1 µs.
+const FIRST_DOUBLING: u32 = 10;
+
+/// What a running server says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Connections now.
+    pub connections: u64,
+    /// The tenants, in the order of the configuration.
+    pub tenants: Vec<TenantStatus>,
+}
+
+/// What a running server says of one tenant. Latencies are since the start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TenantStatus {
+    /// The export's name.
+    pub export: String,
+    /// The device.
+    pub device: String,
+    /// Bytes.
+    pub size_bytes: u64,
+    /// Whether writing is refused.
+    pub is_read_only: bool,
+    /// Reads answered.
+    pub reads: u64,
+    /// Writes answered, with those of zeros and trims.
+    pub writes: u64,
+    /// Flushes answered.
+    pub flushes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Median latency of reads, in microseconds.
+    pub read_p50_us: f64,
+    /// 95th percentile of reads, in microseconds.
+    pub read_p95_us: f64,
+    /// Median latency of writes, in microseconds.
+    pub write_p50_us: f64,
+    /// 95th percentile of writes, in microseconds.
+    pub write_p95_us: f64,
+}
+
+type Pick = fn(&ExportStats) -> u64;
+type PickHistogram = fn(&ExportStats) -> &Histogram;
+
+fn sum(export: &Export, pick: Pick) -> u64 {
+    export.stats.iter().map(pick).fold(0, u64::wrapping_add)
+}
+
+fn merged(export: &Export, pick: PickHistogram) -> Snapshot {
+    let mut all = Snapshot::default();
+    for stats in &export.stats {
+        all.merge(&pick(stats).snapshot());
+    }
+    all
+}
+
+fn microseconds(snapshot: &Snapshot, quantile: f64) -> f64 {
+    snapshot.quantile(quantile) as f64 / 1000.0
+}
+
+const COUNTS: [(&str, &str, Pick); 6] = [
+    ("reads_total", "Reads answered.", |stats| {
+        stats.reads.load(Ordering::Relaxed)
+    }),
+    (
+        "writes_total",
+        "Writes, zeros and trims answered.",
+        |stats| stats.writes.load(Ordering::Relaxed),
+    ),
+    ("flushes_total", "Flushes answered.", |stats| {
+        stats.flushes.load(Ordering::Relaxed)
+    }),
+    ("read_bytes_total", "Bytes read.", |stats| {
+        stats.read_bytes.load(Ordering::Relaxed)
+    }),
+    ("written_bytes_total", "Bytes written.", |stats| {
+        stats.written_bytes.load(Ordering::Relaxed)
+    }),
+    (
+        "errors_total",
+        "Requests answered with an error.",
+        |stats| stats.errors.load(Ordering::Relaxed),
+    ),
+];
+
+const HISTOGRAMS: [(&str, &str, PickHistogram); 2] = [
+    (
+        "read_latency_ns",
+        "From the whole request to its answer, reads.",
+        |stats| &stats.read_ns,
+    ),
+    (
+        "write_latency_ns",
+        "From the whole request to its answer, writes, zeros and trims.",
+        |stats| &stats.write_ns,
+    ),
+];
+
+/// A label's value, as Prometheus wants it.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+impl Shared {
+    fn connections(&self) -> u64 {
+        let shards = self.shards.iter();
+        shards
+            .map(|shard| shard.flows.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// What `/status` says.
+    pub fn status(&self) -> Status {
+        let exports = self.exports();
+        let tenants = exports.iter().map(|export| {
+            let reads = merged(export, |stats| &stats.read_ns);
+            let writes = merged(export, |stats| &stats.write_ns);
+            TenantStatus {
+                export: export.name.clone(),
+                device: export.device.name.clone(),
+                size_bytes: export.info.size_bytes,
+                is_read_only: export.info.is_read_only,
+                reads: sum(export, |stats| stats.reads.load(Ordering::Relaxed)),
+                writes: sum(export, |stats| stats.writes.load(Ordering::Relaxed)),
+                flushes: sum(export, |stats| stats.flushes.load(Ordering::Relaxed)),
+                read_bytes: sum(export, |stats| stats.read_bytes.load(Ordering::Relaxed)),
+                written_bytes: sum(export, |stats| stats.written_bytes.load(Ordering::Relaxed)),
+                errors: sum(export, |stats| stats.errors.load(Ordering::Relaxed)),
+                read_p50_us: microseconds(&reads, 0.5),
+                read_p95_us: microseconds(&reads, 0.95),
+                write_p50_us: microseconds(&writes, 0.5),
+                write_p95_us: microseconds(&writes, 0.95),
+            }
+        });
+        Status {
+            connections: self.connections(),
+            tenants: tenants.collect(),
+        }
+    }
+
+    /// The page of `/metrics`.
+    pub fn metrics_page(&self) -> String {
+        let mut page = String::new();
+        let exports = self.exports();
+        for (name, help, pick) in COUNTS {
+            let name = format!("slackline_block_{name}");
+            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} counter\n");
+            for export in exports.iter() {
+                let value = sum(export, pick);
+                let _ = writeln!(page, "{name}{{export=\"{}\"}} {value}", label(&export.name));
+            }
+        }
+        for (name, help, pick) in HISTOGRAMS {
+            let name = format!("slackline_block_{name}");
+            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+            for export in exports.iter() {
+                let snapshot = merged(export, pick);
+                let labels = format!("export=\"{}\"", label(&export.name));
+                for doubling in FIRST_DOUBLING..=DOUBLINGS {
+                    let limit = 1_u64 << doubling;
+                    let count = snapshot.count_up_to(limit);
+                    let _ = writeln!(page, "{name}_bucket{{{labels},le=\"{limit}\"}} {count}");
+                }
+                let (count, sum) = (snapshot.count(), snapshot.sum);
+                let _ = write!(
+                    page,
+                    "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n\
+                     {name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {count}\n"
+                );
+            }
+        }
+        self.connection_metrics(&mut page);
+        dataplane::metrics::shards(&mut page, &self.shards);
+        page
+    }
+
+    fn connection_metrics(&self, page: &mut String) {
+        let total = |pick: fn(&crate::counters::Counters) -> u64| -> u64 {
+            self.counters.iter().map(pick).sum()
+        };
+        let rows = [
+            (
+                "connections_total",
+                "Connections accepted.",
+                total(|c| c.connections.load(Ordering::Relaxed)),
+            ),
+            (
+                "sessions_total",
+                "Connections that got an export.",
+                total(|c| c.sessions.load(Ordering::Relaxed)),
+            ),
+            (
+                "rejected_connections_total",
+                "Connections refused while draining.",
+                total(|c| c.rejected.load(Ordering::Relaxed)),
+            ),
+            (
+                "malformed_total",
+                "Connections ended because they sent what is no request.",
+                total(|c| c.malformed.load(Ordering::Relaxed)),
+            ),
+            (
+                "stalled_total",
+                "Connections ended because they held up others or never chose an export.",
+                total(|c| c.stalled.load(Ordering::Relaxed)),
+            ),
+        ];
+        for (name, help, value) in rows {
+            let name = format!("slackline_block_{name}");
+            let _ = write!(
+                page,
+                "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"
+            );
+        }
+    }
+}

@@ -1,0 +1,673 @@
+//! The application that each shard runs: requests parsed, queued, submitted and answered in turn.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dataplane::file::FileBuffer;
+use dataplane::histogram::add;
+use dataplane::shard::ShardStats;
+use dataplane::{Application, Calls, Context, Event, FlowId, Time};
+
+use crate::connection::{Body, Connection, Phase, Session};
+use crate::counters::Counters;
+use crate::device::Storage;
+use crate::execute::{Outcome, Pending};
+use crate::export::{Exports, Visible};
+use crate::nbd::Errno;
+use crate::nbd::handshake::{self, Step, TlsPolicy};
+use crate::nbd::reply::Address;
+use crate::nbd::request::{Kind, Request};
+use crate::pool::Pool;
+
+/// How often a shard looks for connections that hold up others.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_TOKEN: u64 = 1;
+/// Looks without progress after which a connection ends, if others wait for its memory.
+const STALLED_LOOKS_MAX: u8 = 5;
+/// Looks after which a connection ends that has not chosen an export.
+const HANDSHAKE_LOOKS_MAX: u8 = 30;
+/// Memory of the smallest request.
+const BLOCK_BYTES: usize = 4096;
+/// What a write of zeros may need, where the kernel cannot make a range zero.
+const ZERO_FILL_BYTES: u64 = 1 << 20;
+
+/// What all shards of one server share.
+pub struct Shared {
+    exports: Mutex<Arc<Exports>>,
+    /// One set of counters a shard.
+    pub counters: Vec<Counters>,
+    /// Figures of the runtime.
+    pub shards: Arc<Vec<ShardStats>>,
+    memory_bytes: usize,
+    is_draining: AtomicBool,
+}
+
+impl Shared {
+    /// The exports, and memory for requests under way on all shards together.
+    pub fn new(exports: Exports, shards: Arc<Vec<ShardStats>>, memory_bytes: usize) -> Self {
+        Self {
+            exports: Mutex::new(Arc::new(exports)),
+            counters: shards.iter().map(|_| Counters::default()).collect(),
+            memory_bytes: memory_bytes / shards.len().max(1),
+            shards,
+            is_draining: AtomicBool::new(false),
+        }
+    }
+
+    /// The exports now.
+    pub fn exports(&self) -> Arc<Exports> {
+        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// New connections see these exports. Those that exist keep what they have.
+    pub fn set_exports(&self, exports: Exports) {
+        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(exports);
+    }
+}
+
+/// The server on one shard.
+pub struct Block {
+    shared: Arc<Shared>,
+    shard: usize,
+    connections: Vec<Option<Connection>>,
+    pending: Vec<Option<Pending>>,
+    free: Vec<u32>,
+    /// Requests that wait to be submitted.
+    queue: VecDeque<u32>,
+    pool: Pool,
+    /// Connections whose own requests made room.
+    resumable: Vec<FlowId>,
+    /// Connections that wait for memory that others hold.
+    parked: VecDeque<FlowId>,
+    scratch: Vec<u8>,
+    is_looking: bool,
+}
+
+fn pages(len_bytes: u64) -> usize {
+    let len = usize::try_from(len_bytes).unwrap_or(usize::MAX / 2);
+    len.next_multiple_of(BLOCK_BYTES)
+}
+
+/// Memory that a request holds from its header to the end of its answer.
+fn memory_of(request: &Request, storage: &Storage) -> usize {
+    match (request.kind, storage) {
+        (Kind::Write, _) => pages(request.payload_bytes.into()),
+        (Kind::Read, Storage::File(_)) => pages(request.len_bytes),
+        (Kind::WriteZeroes, Storage::File(_)) => pages(request.len_bytes.min(ZERO_FILL_BYTES)),
+        _ => 0,
+    }
+}
+
+impl Block {
+    /// The application of one shard.
+    pub fn new(shared: Arc<Shared>, shard: usize) -> Self {
+        Self {
+            pool: Pool::new(shared.memory_bytes),
+            shared,
+            shard,
+            connections: Vec::new(),
+            pending: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            resumable: Vec::new(),
+            parked: VecDeque::new(),
+            scratch: Vec::new(),
+            is_looking: false,
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.shared.counters[self.shard]
+    }
+
+    fn is_draining(&self) -> bool {
+        self.shared.is_draining.load(Ordering::Relaxed)
+    }
+
+    fn place(&mut self, connection: Connection) {
+        let index = connection.flow.index as usize;
+        if self.connections.len() <= index {
+            self.connections.resize_with(index + 1, || None);
+        }
+        self.connections[index] = Some(connection);
+    }
+
+    /// Takes a connection out of the table. [`Block::settle`] puts it back.
+    fn take(&mut self, flow: FlowId) -> Option<Connection> {
+        let slot = self.connections.get_mut(flow.index as usize)?;
+        slot.take_if(|connection| connection.flow == flow)
+    }
+
+    /// Puts a connection back, ends it if it is to end, and remembers that it can go on.
+    fn settle<C: Calls>(&mut self, mut connection: Connection, calls: &mut C) {
+        let flow = connection.flow;
+        if connection.has_finished && !connection.is_blocked && !connection.is_closing {
+            connection.finish_input(&mut self.pool);
+        }
+        let ends = connection.is_closing || self.is_draining();
+        if ends && connection.is_idle() && !connection.is_closed {
+            connection.is_closed = true;
+            calls.close(flow);
+        }
+        self.place(connection);
+    }
+
+    fn receive<C: Calls>(&mut self, flow: FlowId, data: &[u8], calls: &mut C, now: Time) {
+        let Some(mut connection) = self.take(flow) else {
+            return;
+        };
+        let done = if connection.carry.is_empty() {
+            let done = self.feed(&mut connection, data, calls, now);
+            connection.carry.extend_from_slice(&data[done..]);
+            done
+        } else {
+            let mut carry = std::mem::take(&mut connection.carry);
+            carry.extend_from_slice(data);
+            let done = self.feed(&mut connection, &carry, calls, now);
+            carry.drain(..done);
+            connection.carry = carry;
+            done
+        };
+        if connection.carry.is_empty() && connection.carry.capacity() > BLOCK_BYTES {
+            // An idle connection holds no memory.
+            connection.carry = Vec::new();
+        }
+        calls.recv_done(flow, done);
+        self.settle(connection, calls);
+    }
+
+    /// Takes whole messages off `bytes`. Gives how many bytes it used.
+    fn feed<C: Calls>(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+        calls: &mut C,
+        now: Time,
+    ) -> usize {
+        connection.is_blocked = false;
+        let mut at = 0;
+        loop {
+            if connection.is_closing || connection.is_closed {
+                return bytes.len();
+            }
+            let rest = &bytes[at..];
+            let (used, goes_on) = match &connection.phase {
+                Phase::Handshake(_) => self.negotiate(connection, rest, calls),
+                Phase::Request => self.request(connection, rest, calls, now),
+                Phase::Payload { .. } => self.payload(connection, rest, now),
+                Phase::Skip { .. } => self.skip(connection, rest, calls),
+            };
+            at += used;
+            if !goes_on {
+                return at;
+            }
+        }
+    }
+
+    fn negotiate<C: Calls>(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+        calls: &mut C,
+    ) -> (usize, bool) {
+        if connection.holds_memory() {
+            // The client reads no replies.
+            connection.is_blocked = true;
+            return (0, false);
+        }
+        let Phase::Handshake(handshake) = &mut connection.phase else {
+            return (0, false);
+        };
+        let exports = self.shared.exports();
+        let visible = Visible {
+            exports: &exports,
+            peer: connection.peer,
+        };
+        self.scratch.clear();
+        let (used, step) = handshake.step(bytes, &visible, &mut self.scratch);
+        if !self.scratch.is_empty() {
+            connection.say(calls, &self.scratch);
+        }
+        match step {
+            Step::Wait => (used, false),
+            Step::Next => (used, true),
+            Step::Close | Step::StartTls => {
+                connection.is_closing = true;
+                (used, false)
+            }
+            Step::Begin(chosen) => {
+                add(&self.counters().sessions, 1);
+                connection.stalled_looks = 0;
+                connection.session = Some(Session {
+                    export: chosen.export,
+                    style: chosen.style,
+                    has_allocation: chosen.has_allocation,
+                });
+                connection.phase = Phase::Request;
+                (used, true)
+            }
+        }
+    }
+
+    fn request<C: Calls>(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+        calls: &mut C,
+        now: Time,
+    ) -> (usize, bool) {
+        let Some(session) = &connection.session else {
+            return (0, false);
+        };
+        let (request, used) = match Request::parse(bytes, session.style) {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) => return (0, false),
+            Err(_) => {
+                add(&self.counters().malformed, 1);
+                connection.is_closing = true;
+                return (bytes.len(), false);
+            }
+        };
+        if request.kind == Kind::Disconnect {
+            connection.is_closing = true;
+            return (used, false);
+        }
+        let verdict = if self.is_draining() {
+            Err((Errno::Shutdown, "the server ends"))
+        } else {
+            request.check(&session.export.info, session.style, session.has_allocation)
+        };
+        let reserved_bytes = match verdict {
+            Ok(()) => memory_of(&request, &session.export.device.storage),
+            Err(_) => 0,
+        };
+        if !connection.has_room(reserved_bytes, self.pool.share_bytes()) {
+            connection.is_blocked = true;
+            return (0, false);
+        }
+        if !self.pool.has_room(reserved_bytes) {
+            connection.is_blocked = true;
+            if !connection.is_parked {
+                connection.is_parked = true;
+                self.parked.push_back(connection.flow);
+            }
+            return (0, false);
+        }
+        connection.begin(reserved_bytes);
+        self.pool.reserve(reserved_bytes);
+        let left_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
+        match verdict {
+            Err(error) if left_bytes > 0 => {
+                connection.phase = Phase::Skip {
+                    request,
+                    left_bytes,
+                    error,
+                };
+            }
+            Err(error) => self.refuse(connection, &request, error, calls),
+            Ok(()) if left_bytes > 0 => {
+                connection.phase = Phase::Payload {
+                    request,
+                    buffer: self.pool.take(left_bytes),
+                    filled_bytes: 0,
+                    reserved_bytes,
+                };
+            }
+            Ok(()) => self.enqueue(
+                connection,
+                request,
+                (FileBuffer::default(), reserved_bytes),
+                now,
+            ),
+        }
+        (used, true)
+    }
+
+    fn payload(&mut self, connection: &mut Connection, bytes: &[u8], now: Time) -> (usize, bool) {
+        let Phase::Payload {
+            request,
+            buffer,
+            filled_bytes,
+            reserved_bytes,
+        } = &mut connection.phase
+        else {
+            return (0, false);
+        };
+        let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
+        let used = bytes.len().min(len_bytes - *filled_bytes);
+        buffer.bytes_mut()[*filled_bytes..*filled_bytes + used].copy_from_slice(&bytes[..used]);
+        *filled_bytes += used;
+        if *filled_bytes < len_bytes {
+            if used > 0 {
+                connection.stalled_looks = 0;
+            }
+            return (used, false);
+        }
+        let (request, buffer) = (*request, std::mem::take(buffer));
+        let memory = (buffer, *reserved_bytes);
+        connection.stalled_looks = 0;
+        connection.phase = Phase::Request;
+        self.enqueue(connection, request, memory, now);
+        (used, true)
+    }
+
+    fn skip<C: Calls>(
+        &mut self,
+        connection: &mut Connection,
+        bytes: &[u8],
+        calls: &mut C,
+    ) -> (usize, bool) {
+        let Phase::Skip {
+            request,
+            left_bytes,
+            error,
+        } = &mut connection.phase
+        else {
+            return (0, false);
+        };
+        let used = bytes.len().min(*left_bytes);
+        *left_bytes -= used;
+        if *left_bytes > 0 {
+            return (used, false);
+        }
+        let (request, error) = (*request, *error);
+        connection.phase = Phase::Request;
+        self.refuse(connection, &request, error, calls);
+        (used, true)
+    }
+
+    /// Answers a request that never reaches the device.
+    fn refuse<C: Calls>(
+        &mut self,
+        connection: &mut Connection,
+        request: &Request,
+        (errno, message): (Errno, &str),
+        calls: &mut C,
+    ) {
+        let Some(session) = &connection.session else {
+            return;
+        };
+        add(&session.export.stats[self.shard].errors, 1);
+        let address = Address {
+            style: session.style,
+            cookie: request.cookie,
+            offset: request.offset,
+        };
+        self.scratch.clear();
+        address.error(errno, message, &mut self.scratch);
+        connection.answer(calls, &mut self.pool, &self.scratch, Body::Nothing, 0);
+    }
+
+    fn enqueue(
+        &mut self,
+        connection: &Connection,
+        request: Request,
+        memory: (FileBuffer, usize),
+        now: Time,
+    ) {
+        let Some(session) = &connection.session else {
+            return;
+        };
+        let address = Address {
+            style: session.style,
+            cookie: request.cookie,
+            offset: request.offset,
+        };
+        let export = Arc::clone(&session.export);
+        let pending = Pending::new(connection.flow, address, request, export, memory, now);
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                self.pending.push(None);
+                u32::try_from(self.pending.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        self.pending[slot as usize] = Some(pending);
+        self.queue.push_back(slot);
+    }
+
+    /// Submits what is queued, and lets connections go on that have room again.
+    fn work<C: Calls>(&mut self, calls: &mut C, now: Time) {
+        loop {
+            while let Some(slot) = self.queue.pop_front() {
+                self.start(slot, calls);
+            }
+            if let Some(flow) = self.resumable.pop() {
+                self.receive(flow, &[], calls, now);
+            } else if self.parked.is_empty() || !self.unpark(calls, now) {
+                break;
+            }
+        }
+    }
+
+    /// Lets the connection go on that has waited longest for memory. False if it still has to wait.
+    fn unpark<C: Calls>(&mut self, calls: &mut C, now: Time) -> bool {
+        let Some(flow) = self.parked.pop_front() else {
+            return false;
+        };
+        if let Some(Some(connection)) = self.connections.get_mut(flow.index as usize) {
+            connection.is_parked = false;
+        }
+        let before = self.parked.len();
+        self.receive(flow, &[], calls, now);
+        if self.parked.len() > before && self.parked.back() == Some(&flow) && self.queue.is_empty()
+        {
+            // It keeps its turn.
+            self.parked.rotate_right(1);
+            return false;
+        }
+        true
+    }
+
+    fn start<C: Calls>(&mut self, slot: u32, calls: &mut C) {
+        let Some(pending) = self.pending[slot as usize].as_mut() else {
+            return;
+        };
+        if let Some(outcome) = pending.start(slot.into(), calls, &mut self.pool) {
+            self.finish(slot, outcome, calls);
+        }
+    }
+
+    fn on_file<C: Calls>(
+        &mut self,
+        token: u64,
+        result: Result<usize, i32>,
+        buffer: FileBuffer,
+        calls: &mut C,
+    ) {
+        let slot = usize::try_from(token).unwrap_or(usize::MAX);
+        let Some(Some(pending)) = self.pending.get_mut(slot) else {
+            return;
+        };
+        pending.buffer = buffer;
+        if let Some(outcome) = pending.completed(token, result, calls, &mut self.pool) {
+            self.finish(u32::try_from(slot).unwrap_or(u32::MAX), outcome, calls);
+        }
+    }
+
+    fn finish<C: Calls>(&mut self, slot: u32, outcome: Outcome, calls: &mut C) {
+        let Some(mut pending) = self.pending[slot as usize].take() else {
+            return;
+        };
+        self.free.push(slot);
+        self.count(&pending, &outcome);
+        let Some(mut connection) = self.take(pending.flow) else {
+            self.pool.give(pending.buffer);
+            self.pool.release(pending.reserved_bytes);
+            return;
+        };
+        let address = pending.address;
+        let len = u32::try_from(pending.request.len_bytes).unwrap_or(u32::MAX);
+        let len_bytes = usize::try_from(len).unwrap_or(0);
+        let mut buffer = std::mem::take(&mut pending.buffer);
+        self.scratch.clear();
+        let body = match outcome {
+            Outcome::Done => {
+                self.scratch.extend_from_slice(address.done().bytes());
+                Body::Nothing
+            }
+            Outcome::Data => {
+                self.scratch.extend_from_slice(address.data(len).bytes());
+                Body::Buffer(std::mem::take(&mut buffer), len_bytes)
+            }
+            Outcome::Memory => {
+                self.scratch.extend_from_slice(address.data(len).bytes());
+                Body::Memory {
+                    offset: pending.device_offset(),
+                    export: pending.export,
+                    len_bytes,
+                }
+            }
+            Outcome::Extents(extents) => {
+                address.block_status(&extents, &mut self.scratch);
+                Body::Nothing
+            }
+            Outcome::Failed(errno, message) => {
+                address.error(errno, message, &mut self.scratch);
+                Body::Nothing
+            }
+        };
+        self.pool.give(buffer);
+        let reserved = pending.reserved_bytes;
+        connection.answer(calls, &mut self.pool, &self.scratch, body, reserved);
+        if connection.is_blocked && !connection.is_parked {
+            self.resumable.push(connection.flow);
+        }
+        self.settle(connection, calls);
+    }
+
+    fn count(&self, pending: &Pending, outcome: &Outcome) {
+        let stats = &pending.export.stats[self.shard];
+        let request = &pending.request;
+        let took_ns = Time::now().since_ns(pending.begun);
+        if let Outcome::Failed(..) = outcome {
+            add(&stats.errors, 1);
+            return;
+        }
+        match request.kind {
+            Kind::Read => {
+                add(&stats.reads, 1);
+                add(&stats.read_bytes, request.len_bytes);
+                stats.read_ns.record(took_ns, 1);
+            }
+            Kind::Write | Kind::WriteZeroes | Kind::Trim => {
+                add(&stats.writes, 1);
+                add(&stats.written_bytes, request.len_bytes);
+                stats.write_ns.record(took_ns, 1);
+            }
+            Kind::Flush => add(&stats.flushes, 1),
+            _ => {}
+        }
+    }
+
+    /// Ends connections that keep others from going on.
+    fn look<C: Calls>(&mut self, context: &mut Context<'_, C>) {
+        context.set_timer(LOOK_TOKEN, LOOK);
+        let is_short = !self.parked.is_empty();
+        let mut stalled = 0;
+        for connection in self.connections.iter_mut().flatten() {
+            let is_new = matches!(connection.phase, Phase::Handshake(_));
+            let holds_up = is_new || (is_short && connection.holds_memory());
+            if !holds_up {
+                connection.stalled_looks = 0;
+                continue;
+            }
+            connection.stalled_looks = connection.stalled_looks.saturating_add(1);
+            let most = if is_new {
+                HANDSHAKE_LOOKS_MAX
+            } else {
+                STALLED_LOOKS_MAX
+            };
+            if connection.stalled_looks > most && !connection.is_closed {
+                connection.is_closed = true;
+                stalled += 1;
+                context.calls.abort(connection.flow);
+            }
+        }
+        add(&self.counters().stalled, stalled);
+    }
+
+    fn knock<C: Calls>(&mut self, flow: FlowId, peer: Option<IpAddr>, calls: &mut C) {
+        if self.is_draining() {
+            add(&self.counters().rejected, 1);
+            calls.reject(flow);
+            return;
+        }
+        add(&self.counters().connections, 1);
+        calls.accept(flow);
+        let mut connection = Connection::new(flow, peer, TlsPolicy::None);
+        connection.say(calls, &handshake::greeting());
+        self.place(connection);
+    }
+}
+
+impl Application for Block {
+    /// Connections stay on the shard that accepted them: their requests are under way there.
+    type FlowState = ();
+
+    fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
+        let now = context.now();
+        match event {
+            Event::Recv { flow, data } => self.receive(flow, data, context.calls, now),
+            Event::File {
+                token,
+                result,
+                buffer,
+                ..
+            } => self.on_file(token, result, buffer, context.calls),
+            Event::Sent { flow } => {
+                if let Some(mut connection) = self.take(flow) {
+                    connection.pump(context.calls, &mut self.pool);
+                    if connection.is_blocked && !connection.is_parked {
+                        self.resumable.push(flow);
+                    }
+                    self.settle(connection, context.calls);
+                }
+            }
+            Event::Knock { flow, peer, .. } => {
+                self.knock(flow, peer.map(|peer| peer.ip()), context.calls);
+            }
+            Event::PeerFinished { flow } => {
+                if let Some(mut connection) = self.take(flow) {
+                    connection.has_finished = true;
+                    self.settle(connection, context.calls);
+                }
+            }
+            Event::Dead { flow, .. } => {
+                if let Some(connection) = self.take(flow) {
+                    connection.abandon(&mut self.pool);
+                }
+            }
+            Event::Timer { .. } => self.look(context),
+            Event::Connected { .. } => {}
+        }
+    }
+
+    fn on_batch_end<C: Calls>(&mut self, context: &mut Context<'_, C>) {
+        if !self.is_looking {
+            self.is_looking = true;
+            self.look(context);
+        }
+        let now = context.now();
+        self.work(context.calls, now);
+    }
+
+    fn on_drain<C: Calls>(&mut self, context: &mut Context<'_, C>) {
+        self.shared.is_draining.store(true, Ordering::Relaxed);
+        for connection in self.connections.iter_mut().flatten() {
+            if connection.is_idle() && !connection.is_closed {
+                connection.is_closed = true;
+                context.calls.close(connection.flow);
+            }
+        }
+    }
+
+    fn detach(&mut self, _: FlowId) {}
+
+    fn attach<C: Calls>(&mut self, flow: FlowId, (): (), context: &mut Context<'_, C>) {
+        context.calls.close(flow);
+    }
+}

@@ -1,0 +1,87 @@
+//! Who uses a block device or an image: mounts, swap, partitions, loop and other devices on top.
+
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dev, major, minor};
+
+/// The device numbers of a disk and its partitions, as `MAJOR:MINOR`.
+fn with_partitions(device: Dev) -> Vec<String> {
+    let own = format!("{}:{}", major(device), minor(device));
+    let directory = PathBuf::from(format!("/sys/dev/block/{own}"));
+    let mut all = vec![own];
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.path().join("partition").exists()
+            && let Ok(number) = read_to_string(entry.path().join("dev"))
+        {
+            all.push(number.trim().to_owned());
+        }
+    }
+    all
+}
+
+fn mount_point(devices: &[String], mounts: &str) -> Option<String> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let device = fields.nth(2)?;
+        let point = fields.nth(1)?;
+        devices
+            .iter()
+            .any(|known| known == device)
+            .then(|| point.to_owned())
+    })
+}
+
+fn holder(devices: &[String]) -> Option<String> {
+    devices.iter().find_map(|device| {
+        let directory = format!("/sys/dev/block/{device}/holders");
+        let entry = std::fs::read_dir(directory).ok()?.flatten().next()?;
+        Some(entry.file_name().to_string_lossy().into_owned())
+    })
+}
+
+/// Why a block device cannot be had exclusively.
+pub(crate) fn of_block_device(path: &Path, device: Dev) -> String {
+    let devices = with_partitions(device);
+    let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let path = path.display();
+    if let Some(point) = mount_point(&devices, &mounts) {
+        return format!("{path} is mounted on {point}: unmount it first");
+    }
+    if let Some(holder) = holder(&devices) {
+        return format!("{path} is in use by /dev/{holder}: remove that first");
+    }
+    format!("{path} is in use: a mount, swap space or another process holds it exclusively")
+}
+
+/// Why an image must not be exported, if it must not.
+pub(crate) fn of_file(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
+    devices
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("loop"))
+        .find_map(|entry| {
+            let backing = read_to_string(entry.path().join("loop/backing_file")).ok()?;
+            (Path::new(backing.trim_end_matches('\n')) == path).then(|| {
+                format!(
+                    "{} is in use by the loop device /dev/{}: detach that first",
+                    path.display(),
+                    entry.file_name().to_string_lossy()
+                )
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_its_device_number() {
+        let mounts = "22 28 0:20 / /proc rw - proc proc rw\n\
+                      28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n";
+        let point = |number: &str| mount_point(&[number.to_owned()], mounts);
+        assert_eq!(point("254:0").as_deref(), Some("/"));
+        assert_eq!(point("254:1"), None);
+    }
+}

@@ -1,0 +1,390 @@
+//! The server as a process: signals, reloads, devices in use, sudden death.
+
+#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+
+mod support;
+
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rand::{Rng as _, SeedableRng as _};
+use support::{Client, FLUSH, WRITE, free_port, signal, start_process};
+
+/// The server itself, when another test started it.
+#[test]
+fn server_process() {
+    support::be_server();
+}
+
+fn write_config(directory: &Path, port: u16, rest: &str) -> std::path::PathBuf {
+    let path = directory.join("blocks.toml");
+    let text = format!("listen = [\"127.0.0.1:{port}\"]\ndrain_s = 2\n{rest}");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+const TENANT: &str = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+                      [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n";
+
+#[test]
+fn it_reloads_without_dropping_and_drains() {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, metrics) = (free_port(), free_port());
+    let with_metrics = |rest: &str| format!("metrics = \"127.0.0.1:{metrics}\"\n{rest}");
+    let config = write_config(directory.path(), port, &with_metrics(TENANT));
+    let Some((mut child, line, mut messages)) = start_process(&config) else {
+        return;
+    };
+    assert!(line.contains("Ready"), "{line}");
+    let mut old = Client::connect(address(port)).go("a");
+    old.write(0, b"before");
+    let mut next = || {
+        let mut line = String::new();
+        messages.read_line(&mut line).unwrap();
+        line
+    };
+    let more = format!(
+        "{TENANT}read_only = true\n[[device]]\npath = \"{}\"\ncreate = \"1MiB\"\n\
+         [[tenant]]\nexport = \"b\"\ndevice = \"{0}\"\n",
+        directory.path().join("new").display()
+    );
+    write_config(directory.path(), port, &with_metrics(&more));
+    signal(&child, "-HUP");
+    let line = next();
+    assert!(line.contains("Reloaded([\"a\", \"b\"])"), "{line}");
+    // The old connection has what it had; a new one sees the new configuration, and the same data.
+    old.write(100, b"after");
+    let mut new = Client::connect(address(port)).go("a");
+    assert_eq!(new.read(0, 6), b"before");
+    assert_eq!(new.exchange(0, WRITE, (0, 1), b"x"), 1);
+    Client::connect(address(port)).go("b").write(0, b"b");
+    write_config(directory.path(), port, &more.replace("1MiB", "1MB"));
+    signal(&child, "-HUP");
+    let line = next();
+    assert!(line.contains("blocks.toml:5: device.memory"), "{line}");
+    assert_eq!(old.read(100, 5), b"after");
+
+    let mut scrape = TcpStream::connect(address(metrics)).unwrap();
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut page = String::new();
+    scrape.read_to_string(&mut page).unwrap();
+    for expected in [
+        "slackline_block_writes_total{export=\"b\"} 1\n",
+        "slackline_block_read_latency_ns_count{export=\"a\"}",
+        "slackline_shard_batch_events_bucket{shard=\"0\",le=\"1\"}",
+    ] {
+        assert!(page.contains(expected), "{page}");
+    }
+    signal(&child, "-TERM");
+    assert!(old.is_closed() && new.is_closed());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn what_cannot_be_served_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    std::fs::write(&image, [0; 4096]).unwrap();
+    let file = format!(
+        "[[device]]\npath = \"{}\"\n[[tenant]]\nexport = \"a\"\ndevice = \"{0}\"\n",
+        image.display()
+    );
+    let _lock = {
+        let file = std::fs::File::open(&image).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockShared).unwrap();
+        file
+    };
+    for (rest, expected) in [
+        (file.as_str(), "blocks.toml:4: device.path: "),
+        (file.as_str(), "is locked by another process"),
+        (
+            "[[device]]\npath = \"/no/such\"\n[[tenant]]\nexport = \"a\"\ndevice = \"/no/such\"\n",
+            "blocks.toml:4: device.path: /no/such cannot be opened",
+        ),
+    ] {
+        let config = write_config(directory.path(), free_port(), rest);
+        let Some((mut child, line, _messages)) = start_process(&config) else {
+            return;
+        };
+        assert!(line.contains(expected), "{line}");
+        assert_eq!(child.wait().unwrap().code(), Some(2));
+    }
+}
+
+/// A loop device, which is detached in the end. `None` without the privilege.
+struct Loop(String);
+
+impl Loop {
+    #[expect(clippy::print_stdout, reason = "a skipped test says why")]
+    fn attach(image: &Path) -> Option<Self> {
+        let output = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(image)
+            .output()
+            .ok()?;
+        if !output.status.success() {
+            println!(
+                "SKIP: no loop device: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            return None;
+        }
+        Some(Self(
+            String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        ))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_served_and_a_mounted_one_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("image");
+    std::fs::File::create(&image)
+        .unwrap()
+        .set_len(16 << 20)
+        .unwrap();
+    let Some(device) = Loop::attach(&image) else {
+        return;
+    };
+    let tenant = format!(
+        "[[device]]\npath = \"{}\"\n[[tenant]]\nexport = \"a\"\ndevice = \"{0}\"\n",
+        device.0
+    );
+    let port = free_port();
+    let config = write_config(directory.path(), port, &tenant);
+    let Some((mut child, line, _messages)) = start_process(&config) else {
+        return;
+    };
+    assert!(line.contains("Ready"), "{line}");
+    let mut client = Client::connect(address(port)).go("a");
+    for (offset, len) in [(0, 4096), (512, 512), (5, 1000), ((16 << 20) - 1, 1)] {
+        client.write(offset, &vec![9; len]);
+        assert_eq!(client.read(offset, len), vec![9; len]);
+    }
+    assert_eq!(client.exchange(1, 6, (0, 1 << 20), &[]), 0);
+    assert_eq!(client.exchange(1, 6, (100, 1000), &[]), 0);
+    assert_eq!(client.exchange(1, 4, (1 << 20, 1 << 20), &[]), 0);
+    assert!(client.read(0, 4096).iter().all(|&byte| byte == 0));
+    assert_eq!(client.exchange(0, FLUSH, (0, 0), &[]), 0);
+    signal(&child, "-TERM");
+    assert!(child.wait().unwrap().success());
+    // The image behind the loop device is in use, too.
+    let own = format!(
+        "[[device]]\npath = \"{}\"\n[[tenant]]\nexport = \"a\"\ndevice = \"{0}\"\n",
+        image.display()
+    );
+    let config = write_config(directory.path(), port, &own);
+    let (mut child, line, _messages) = start_process(&config).unwrap();
+    assert!(
+        line.contains(&format!("in use by the loop device {}", device.0)),
+        "{line}"
+    );
+    child.wait().unwrap();
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-F", &device.0])
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let mount = directory.path().join("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    let mounted = Command::new("mount").arg(&device.0).arg(&mount).status();
+    if !mounted.unwrap().success() {
+        return;
+    }
+    let config = write_config(directory.path(), port, &tenant);
+    let (mut child, line, _messages) = start_process(&config).unwrap();
+    Command::new("umount").arg(&mount).status().unwrap();
+    let expected = format!("{} is mounted on {}", device.0, mount.display());
+    assert!(line.contains(&expected), "{line}");
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+}
+
+/// Blocks of 4 KiB that one connection of the load owns.
+const OWN_BLOCKS: u64 = 256;
+const BLOCK: usize = 4096;
+
+fn block(number: u64, version: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK];
+    for word in bytes.chunks_exact_mut(16) {
+        word[..8].copy_from_slice(&number.to_le_bytes());
+        word[8..].copy_from_slice(&version.to_le_bytes());
+    }
+    bytes
+}
+
+/// What one connection knows of its blocks: the version that is surely there, and the newest that
+/// may be.
+struct Ledger {
+    durable: Vec<u64>,
+    newest: Vec<u64>,
+}
+
+/// Writes until the server is gone. Half of the writes have FUA; the others count once a flush that
+/// came after their answer is answered.
+fn load(port: u16, lane: u64, seed: u64, ledger: &mut Ledger) {
+    let mut random = rand_chacha(seed ^ lane);
+    let Ok(stream) = std::panic::catch_unwind(|| Client::connect(address(port)).go("disk")) else {
+        return;
+    };
+    let mut client = stream;
+    let mut unflushed: Vec<(usize, u64)> = Vec::new();
+    let answer = |client: &mut Client| {
+        let mut header = [0; 16];
+        match client.stream.read_exact(&mut header) {
+            Ok(()) => {
+                assert_eq!(header[4..8], [0; 4]);
+                true
+            }
+            Err(_) => false,
+        }
+    };
+    loop {
+        let own = random.random_range(0..OWN_BLOCKS);
+        let at = usize::try_from(own).unwrap();
+        let number = lane * OWN_BLOCKS + own;
+        let version = ledger.newest[at] + 1;
+        let is_durable = random.random_bool(0.5);
+        let mut bytes = client.request(
+            u16::from(is_durable),
+            WRITE,
+            number * BLOCK as u64,
+            BLOCK as u64,
+        );
+        bytes.extend(block(number, version));
+        ledger.newest[at] = version;
+        if client.stream.write_all(&bytes).is_err() || !answer(&mut client) {
+            return;
+        }
+        if is_durable {
+            ledger.durable[at] = version;
+            unflushed.retain(|&(other, _)| other != at);
+        } else {
+            unflushed.push((at, version));
+        }
+        if random.random_bool(0.05) {
+            let bytes = client.request(0, FLUSH, 0, 0);
+            if client.stream.write_all(&bytes).is_err() || !answer(&mut client) {
+                return;
+            }
+            for (at, version) in unflushed.drain(..) {
+                ledger.durable[at] = ledger.durable[at].max(version);
+            }
+        }
+    }
+}
+
+fn rand_chacha(seed: u64) -> rand::rngs::StdRng {
+    rand::rngs::StdRng::seed_from_u64(seed)
+}
+
+/// What was answered is there after the server was killed, and no block is torn or another's.
+#[test]
+fn nothing_answered_is_lost_when_the_server_is_killed() {
+    const LANES: u64 = 4;
+    let rounds: u64 = std::env::var("SLACKLINE_KILLS")
+        .ok()
+        .map_or(6, |text| text.parse().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().join("disk");
+    let port = free_port();
+    let tenant = format!(
+        "[[device]]\npath = \"{}\"\ncreate = \"8MiB\"\n[[tenant]]\nexport = \"disk\"\ndevice = \"{0}\"\n",
+        disk.display()
+    );
+    let config = write_config(directory.path(), port, &tenant);
+    let mut ledgers: Vec<Ledger> = (0..LANES)
+        .map(|_| Ledger {
+            durable: vec![0; OWN_BLOCKS.try_into().unwrap()],
+            newest: vec![0; OWN_BLOCKS.try_into().unwrap()],
+        })
+        .collect();
+    let mut random = rand_chacha(48);
+    for round in 0..rounds {
+        let Some((mut child, line, _messages)) = start_process(&config) else {
+            return;
+        };
+        assert!(line.contains("Ready"), "{line}");
+        std::thread::scope(|scope| {
+            for (ledger, lane) in ledgers.iter_mut().zip(0..) {
+                scope.spawn(move || load(port, lane, round * 1000, ledger));
+            }
+            std::thread::sleep(Duration::from_millis(random.random_range(20..400)));
+            signal(&child, "-KILL");
+        });
+        child.wait().unwrap();
+        let bytes = std::fs::read(&disk).unwrap();
+        for (ledger, lane) in ledgers.iter_mut().zip(0..) {
+            for at in 0..usize::try_from(OWN_BLOCKS).unwrap() {
+                let number = lane * OWN_BLOCKS + at as u64;
+                let start = usize::try_from(number).unwrap() * BLOCK;
+                let found = &bytes[start..start + BLOCK];
+                let version = u64::from_le_bytes(found[8..16].try_into().unwrap());
+                let (durable, newest) = (ledger.durable[at], ledger.newest[at]);
+                assert!(
+                    (durable..=newest).contains(&version),
+                    "round {round}: block {number} has version {version}, not {durable} to {newest}"
+                );
+                let is_whole = version == 0 || found == block(number, version);
+                assert!(is_whole, "round {round}: block {number} is torn");
+                // What is on the disk now stays.
+                ledger.durable[at] = version;
+                ledger.newest[at] = version;
+            }
+        }
+    }
+    let answered: u64 = ledgers.iter().flat_map(|ledger| &ledger.durable).sum();
+    assert!(answered > rounds, "the load wrote {answered} versions only");
+}
+
+/// A sparse file on a full file system: the request that needs the space fails, and nothing else.
+#[test]
+fn a_full_disk_is_an_error_of_its_own_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = directory.path().join("small");
+    std::fs::create_dir(&mount).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=4m", "none"])
+        .arg(&mount)
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let port = free_port();
+    let tenant = format!(
+        "[[device]]\npath = \"{}\"\ncreate = \"64MiB\"\n[[tenant]]\nexport = \"disk\"\ndevice = \"{0}\"\n",
+        mount.join("disk").display()
+    );
+    let config = write_config(directory.path(), port, &tenant);
+    let started = start_process(&config);
+    if let Some((mut child, line, _messages)) = started {
+        assert!(line.contains("Ready"), "{line}");
+        let mut client = Client::connect(address(port)).go("disk");
+        client.write(0, &vec![1; 1 << 20]);
+        let range = (8 << 20, 8 << 20);
+        let error = client.exchange(0, WRITE, range, &vec![2; 8 << 20]);
+        assert_eq!(error, 28);
+        assert!(client.read(0, 1 << 20).iter().all(|&byte| byte == 1));
+        // Zeros where there is nothing need no space.
+        assert_eq!(client.exchange(0, 6, (32 << 20, 1 << 20), &[]), 0);
+        // A trim makes room again.
+        assert_eq!(client.exchange(0, 4, (8 << 20, 8 << 20), &[]), 0);
+        client.write(40 << 20, &vec![3; 1 << 20]);
+        signal(&child, "-TERM");
+        assert!(child.wait().unwrap().success());
+    }
+    Command::new("umount").arg(&mount).status().unwrap();
+}

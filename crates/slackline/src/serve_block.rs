@@ -1,0 +1,161 @@
+//! `slackline serve-block`: arguments, and what the server says while it runs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use block_server::config::Config;
+use block_server::launch::{LaunchError, Notice, Options};
+use block_server::metrics::Status;
+use dataplane::idle::IdlePolicy;
+use http_client::{Client, Url};
+use sd_notify::NotifyState;
+
+use crate::{Done, message};
+
+/// How long a server may take to say how it is.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Far above what 16,384 tenants need.
+const ANSWER_MAX_BYTES: u64 = 64 << 20;
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Export the devices of a configuration file over NBD.
+    Run(Run),
+    /// Show the tenants of a running server: requests, bytes, errors, latency.
+    Status(StatusArguments),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Run {
+    /// The configuration: devices and tenants. SIGHUP has it read again.
+    config: PathBuf,
+    /// Read the configuration, open the devices, say what would be exported, and end.
+    #[arg(long)]
+    check: bool,
+    /// What an idle shard does: spin for a learnt time and then sleep; spin always, for the lowest
+    /// latency and one CPU second each second; or sleep at once.
+    #[arg(long, value_enum, default_value = "learn")]
+    idle: Idle,
+    /// Keep capabilities and all system calls.
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct StatusArguments {
+    /// The configuration of the server, which must have `metrics`.
+    config: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Idle {
+    Learn,
+    Spin,
+    Sleep,
+}
+
+pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
+    match command {
+        Command::Run(arguments) => serve(arguments),
+        Command::Status(arguments) => status(arguments),
+    }
+}
+
+fn serve(arguments: &Run) -> anyhow::Result<Done> {
+    if arguments.check {
+        let exports = block_server::launch::check(&arguments.config)?;
+        message(&format!("would export {}", exports.join(", ")));
+        return Ok(Done::Positive);
+    }
+    let options = Options {
+        config: arguments.config.clone(),
+        idle: match arguments.idle {
+            Idle::Learn => IdlePolicy::Learn,
+            Idle::Spin => IdlePolicy::Spin,
+            Idle::Sleep => IdlePolicy::Sleep,
+        },
+        is_sandboxed: !arguments.no_sandbox,
+    };
+    let connections_max = Config::read(&options.config)
+        .map(|config| config.connections_max)
+        .unwrap_or_default();
+    crate::serve_cache::raise_descriptor_limit(connections_max);
+    let signal = block_server::launch::serve(&options, &mut say)?;
+    Ok(if signal == rustix::process::Signal::TERM.as_raw() {
+        Done::Positive
+    } else {
+        Done::Signal(signal)
+    })
+}
+
+fn say(notice: Notice) {
+    match notice {
+        Notice::Ready { addresses, exports } => {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            message(&format!(
+                "serving NBD on {}: {}",
+                addresses.join(", "),
+                exports.join(", ")
+            ));
+            let _ = sd_notify::notify(&[NotifyState::Ready]);
+        }
+        Notice::Reloaded(exports) => message(&format!(
+            "configuration read again: new connections see {}",
+            exports.join(", ")
+        )),
+        Notice::NotReloaded(reason) => message(&format!("the old configuration stays: {reason}")),
+        Notice::Draining => {
+            let _ = sd_notify::notify(&[NotifyState::Stopping]);
+            message("draining: no new connections; a second signal ends it at once");
+        }
+    }
+}
+
+fn status(arguments: &StatusArguments) -> anyhow::Result<Done> {
+    let config = Config::read(&arguments.config)?;
+    let address = config.metrics.with_context(|| {
+        format!(
+            "{}: `metrics` is missing: status is asked for at that address",
+            arguments.config.display()
+        )
+    })?;
+    let url = Url::parse(&format!("http://{address}/status")).map_err(anyhow::Error::msg)?;
+    let text = Client::new(ANSWER_TIMEOUT)
+        .text(&url, ANSWER_MAX_BYTES)
+        .with_context(|| format!("no server answers at {address}"))?;
+    if arguments.json {
+        crate::print(&(text + "\n"))?;
+        return Ok(Done::Positive);
+    }
+    let status: Status =
+        serde_json::from_str(&text).context("the server answers in another format")?;
+    crate::print(&table(&status))?;
+    Ok(Done::Positive)
+}
+
+fn table(status: &Status) -> String {
+    let mut rows = crate::table::narrow(&[
+        "export", "device", "reads", "p95 µs", "writes", "p95 µs", "errors",
+    ]);
+    for tenant in &status.tenants {
+        rows.add_row([
+            tenant.export.clone(),
+            tenant.device.clone(),
+            tenant.reads.to_string(),
+            format!("{:.0}", tenant.read_p95_us),
+            tenant.writes.to_string(),
+            format!("{:.0}", tenant.write_p95_us),
+            tenant.errors.to_string(),
+        ]);
+    }
+    format!("{}\nconnections: {}\n", rows, status.connections)
+}
+
+/// The exit code of an error of the server.
+pub(crate) fn exit_code(error: &LaunchError) -> u8 {
+    if error.is_missing_privilege() { 3 } else { 2 }
+}

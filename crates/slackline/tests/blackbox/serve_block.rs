@@ -1,0 +1,79 @@
+//! `slackline serve-block`: how it starts, what it says of itself, how it ends.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
+    command.arg("serve-block").args(arguments);
+    command
+}
+
+fn run(verb: &str, config: &Path, more: &[&str]) -> Output {
+    let mut arguments = vec![verb, config.to_str().unwrap()];
+    arguments.extend(more);
+    command(&arguments).output().unwrap()
+}
+
+#[test]
+fn it_serves_says_how_it_is_and_drains() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("blocks.toml");
+    let (port, metrics) = (free_port(), free_port());
+    let text = format!(
+        "listen = [\"127.0.0.1:{port}\"]\nmetrics = \"127.0.0.1:{metrics}\"\n[[device]]\n\
+         name = \"ram\"\nmemory = \"1MiB\"\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n"
+    );
+    std::fs::write(&config, &text).unwrap();
+    let checked = run("run", &config, &["--check"]);
+    assert_eq!(checked.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&checked.stderr).contains("would export a"));
+    let asked = run("status", &config, &[]);
+    assert_eq!(asked.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&asked.stderr).contains("no server answers at"));
+
+    let mut child = command(&["run", config.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    messages.read_line(&mut line).unwrap();
+    if line.contains("io_uring cannot be used") {
+        println!("SKIP: {line}");
+        assert_eq!(child.wait().unwrap().code(), Some(3));
+        return;
+    }
+    assert!(line.contains(&format!("serving NBD on 127.0.0.1:{port}: a")));
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut greeting = [0; 8];
+    client.read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, b"NBDMAGIC");
+    let asked = run("status", &config, &["--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!(status["connections"], 1);
+    assert_eq!(status["tenants"][0]["export"], "a");
+    let asked = run("status", &config, &[]);
+    assert!(String::from_utf8_lossy(&asked.stdout).contains("connections: 1"));
+    let pid = child.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_wrong_configuration_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("blocks.toml");
+    std::fs::write(&config, "[[device]]\nmemory = \"1MiB\"\n").unwrap();
+    let output = run("run", &config, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("blocks.toml:2: device.memory: "), "{text}");
+}
