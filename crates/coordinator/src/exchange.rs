@@ -81,6 +81,7 @@ impl Coordinator {
                 is_candidate: arm.is_candidate,
                 configuration: arm.configuration.clone(),
                 variables: BTreeMap::new(),
+                capacity_of: arm.capacity_of.clone(),
             })
             .collect();
         let mut runs = Vec::new();

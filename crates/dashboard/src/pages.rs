@@ -13,6 +13,7 @@ use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish}
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use serde::Deserialize;
+use tuner::ledger::PlannedArm;
 use tuner::report::{change, difference, score_text};
 use tuner::spec::{Mode, ObjectiveSpec};
 
@@ -538,7 +539,12 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
     let runs = coordinator.store().runs(id)?;
     let rules = &row.spec.verification;
     let control = &row.report.control;
-    let arms = row.plan.iter().flatten().enumerate().map(|(index, arm)| {
+    // The capacity is measured of what was found to be better alone.
+    let is_begun = |(index, arm): &(usize, &PlannedArm)| {
+        arm.capacity_of.is_none() || runs.iter().any(|run| run.arm == *index)
+    };
+    let arms = row.plan.iter().flatten().enumerate().filter(is_begun);
+    let arms = arms.map(|(index, arm)| {
         let done = runs.iter().filter(|run| run.arm == index).count();
         let planned = rules.stage_end(done.max(1));
         let judged = row

@@ -57,7 +57,10 @@ impl Eta {
             planned_s,
             run_share: of_blocks(blocks) / planned_s,
             runs_of_arm: verification.runs,
-            runs: verification.runs * (verification.top + verification.arms.len()),
+            runs: verification.runs
+                * (verification.top
+                    + verification.arms.len()
+                    + usize::from(spec.compares_capacity())),
             evaluations: spec.spec.budget.evaluations,
             ended: 0,
             took_s: 0.0,

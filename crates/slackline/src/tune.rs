@@ -188,14 +188,8 @@ fn kept(arguments: &Arguments, spec: &CheckedSpec) -> anyhow::Result<Kept> {
             "--only: this is the control's configuration: there is nothing to compare"
         );
         // A verification that has a plan needs no search.
-        let plan = PlannedArm {
-            name: "candidate 1".to_owned(),
-            is_candidate: true,
-            configuration,
-            variables: BTreeMap::new(),
-        };
         return Ok(Kept {
-            plan: Some(vec![plan]),
+            plan: Some(vec![PlannedArm::candidate(1, configuration)]),
             ..Kept::default()
         });
     }

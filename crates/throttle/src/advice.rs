@@ -13,6 +13,7 @@ use crate::capacity::{Search, Trial};
 use crate::histogram::Cores;
 use crate::runtime::RuntimePool;
 use crate::simulation::{Host, Job, Outcome, Pool, Service, Work, simulate};
+use crate::verdict::QUOTA_IS_SMALL;
 
 /// The quantile that is predicted and compared.
 pub const QUANTILE: f64 = 0.99;
@@ -25,6 +26,8 @@ const RUN_S: f64 = 20.0;
 const AS_GOOD: f64 = 1.1;
 /// CPU is given back as long as the quantile is shown to be at most so much above today's.
 const NOT_WORSE: f64 = 1.05;
+/// Beyond this, up or down, the model does not describe the service.
+pub const MODEL_ERROR_MAX: f64 = 1.5;
 /// How close the load is found that a setting takes.
 const LOAD_TOLERANCE: f64 = 0.05;
 /// The most load that is tried, as a multiple of today's: a power of two, as the search doubles.
@@ -81,6 +84,17 @@ pub struct Sharding {
     pub each: Prediction,
 }
 
+/// Why nothing is recommended from the model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unreliable {
+    /// The service uses about all of its quota, or of its CPUs: jobs wait for one another without
+    /// end, and no arrival is known that the service did not hold up.
+    Saturated,
+    /// The model's 99th percentile is too far from the recorded one.
+    ModelIsOff,
+}
+
 /// What to set, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
@@ -90,6 +104,9 @@ pub struct Advice {
     pub today: Prediction,
     /// The model's 99th percentile over the recorded one: what the model is off by, today.
     pub model_error: Option<Interval>,
+    /// Why nothing is recommended from it, where nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreliable: Option<Unreliable>,
     /// Everything that was tried under today's load, best first.
     pub tried: Vec<Prediction>,
     /// The smallest change that is shown, in the model, to be better and about as good as the best one.
@@ -145,11 +162,15 @@ impl Setting {
                 .iter()
                 .find(|pool| pool.name == *name);
             let by = now
-                .and_then(|pool| pool.set_by.as_deref())
+                .and_then(|pool| pool.set_by.as_deref().or(pool.setting.as_deref()))
                 .or_else(|| RuntimePool::of(name).map(|runtimes| runtimes.flag));
             let by = by.map_or(String::new(), |by| format!(" by {by}"));
+            let noun = match now.is_some_and(|pool| pool.processes > 1) {
+                true => "processes",
+                false => "threads",
+            };
             let now = now.map_or(0, |pool| pool.threads);
-            parts.push(format!("{threads} {name} threads{by} (now {now})"));
+            parts.push(format!("{threads} {name} {noun}{by} (now {now})"));
         }
         let (limit, now) = (&self.limit, &question.limit);
         if let (Some(cores), Some(before)) = (limit.in_cores(), now.in_cores())
@@ -197,8 +218,8 @@ impl Setting {
 /// let flushes = Work::Batches { every_us: 1e6, jobs: 8, demand: Demand::Fixed { cpu_us: 30_000.0 } };
 /// let service = Service {
 ///     pools: vec![
-///         Pool { name: "worker".into(), threads: 8, set_by: None, work: requests },
-///         Pool { name: "flusher".into(), threads: 8, set_by: None, work: flushes },
+///         Pool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work: requests },
+///         Pool { name: "flusher".into(), threads: 8, processes: 0, setting: None, set_by: None, work: flushes },
 ///     ],
 /// };
 /// let question = advice::Question {
@@ -298,15 +319,37 @@ pub fn advise(question: &Question<'_>) -> Option<Advice> {
         .filter_map(|each| sharding(question, each))
         .collect();
     sharding.sort_by(|a, b| a.cores.total_cmp(&b.cores).then(a.shards.cmp(&b.shards)));
+    let model_error = model_error(question, &outcomes);
     Some(Advice {
         pool: question.service.pools.get(question.pool)?.name.clone(),
         today,
-        model_error: model_error(question, &outcomes),
+        unreliable: unreliable(question, model_error.as_ref()),
+        model_error,
         tried,
         recommended,
         give_back: give_back.map(with_load),
         sharding,
     })
+}
+
+/// Whether the model can be a base for recommendations.
+fn unreliable(question: &Question<'_>, model_error: Option<&Interval>) -> Option<Unreliable> {
+    let pools = question.service.pools.iter();
+    let used: f64 = pools
+        .map(|pool| pool.work.mean_cores(question.duration_us / 1e6))
+        .sum();
+    let quota = question.limit.in_cores().unwrap_or(f64::INFINITY);
+    let all = quota.min(question.host.cpus as f64);
+    // A described service is what its author says: its load is not held up by the quota.
+    let is_recorded = question.duration_us > 0.0;
+    if is_recorded && used >= QUOTA_IS_SMALL * all {
+        return Some(Unreliable::Saturated);
+    }
+    let is_off =
+        |error: &Interval| !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate);
+    model_error
+        .is_some_and(is_off)
+        .then_some(Unreliable::ModelIsOff)
 }
 
 /// Shards that are worth a look: of today's setting and of the recommended one, with other quotas within the host.

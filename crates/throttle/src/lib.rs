@@ -17,7 +17,7 @@ mod verdict;
 pub use bandwidth::Limit;
 pub use groups::{Group, Groups, SHARE_BOUNDS, Shares};
 pub use histogram::{BIN_CORES, Cores, WINDOW_NS};
-pub use runtime::{RuntimePool, Sizing, ignores_quota};
+pub use runtime::{RuntimePool, Sizing, ignores_quota, worker_setting};
 pub use schedule::{
     ByName, Event, JOBS_MAX, Left, NAMES_MAX, Observed, Recording, Schedule, pool_name,
 };

@@ -51,6 +51,43 @@ impl RuntimePool {
     }
 }
 
+/// Programs that work by processes, by a word of their command line, and where their owners set how
+/// many. From the manuals of each.
+const WORKERS: [(&str, &str); 14] = [
+    ("gunicorn", "--workers (-w) of gunicorn"),
+    ("uvicorn", "--workers of uvicorn"),
+    ("hypercorn", "--workers of hypercorn"),
+    ("uwsgi", "processes of uWSGI"),
+    ("celery", "--concurrency of Celery"),
+    ("puma", "workers (-w) of Puma"),
+    ("unicorn", "worker_processes of Unicorn"),
+    ("php-fpm", "pm.max_children of PHP-FPM"),
+    (
+        "postgres",
+        "max_connections of PostgreSQL, or the pool of connections before it",
+    ),
+    ("nginx", "worker_processes of nginx"),
+    ("apache2", "MaxRequestWorkers of Apache"),
+    ("httpd", "MaxRequestWorkers of Apache"),
+    ("pm2", "instances (-i) of PM2"),
+    ("node", "the number of cluster workers"),
+];
+
+/// Where the owner of a program sets how many processes it works by; `command` is its name and
+/// command line.
+///
+/// ```
+/// use throttle::worker_setting;
+/// assert_eq!(worker_setting("php-fpm: pool www"), Some("pm.max_children of PHP-FPM"));
+/// assert_eq!(worker_setting("python3 /usr/bin/gunicorn app:app"), Some("--workers (-w) of gunicorn"));
+/// assert_eq!(worker_setting("sh -c true"), None);
+/// ```
+#[must_use]
+pub fn worker_setting(command: &str) -> Option<&'static str> {
+    let known = WORKERS.iter().find(|(word, _)| command.contains(word));
+    known.map(|(_, setting)| *setting)
+}
+
 /// A program that sizes a pool by the CPUs that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizing {

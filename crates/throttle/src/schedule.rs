@@ -5,8 +5,8 @@
 //! group's own counters advance only with the scheduler's tick.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::histogram::Cores;
 use crate::simulation::{Job, Pool, Service, Work};
 
+/// A thread that used so much of what the busiest of its name did is busy.
+const BUSY_SHARE: f64 = 0.1;
 /// Jobs that are recorded at most, over all names.
 pub const JOBS_MAX: usize = 1_000_000;
 /// Names that are kept apart; further ones count as `(other)`.
@@ -63,6 +65,12 @@ pub enum Event {
 pub struct ByName {
     /// The most threads of this name at one time.
     pub threads: usize,
+    /// Processes that these threads belong to, as far as they are known; at the end.
+    #[serde(default)]
+    pub processes: usize,
+    /// Threads that used at least a tenth of the CPU time of the busiest one; at the end.
+    #[serde(default)]
+    pub busy: usize,
     /// CPU time.
     pub cpu_us: f64,
     /// Times a thread of it got a CPU after waiting for one.
@@ -75,6 +83,40 @@ pub struct ByName {
     pub runnable_max: usize,
     /// The most threads of it that woke within one window.
     pub woken_at_once_max: usize,
+}
+
+impl ByName {
+    /// A pool may be of processes, as cluster workers, PHP-FPM's children and PostgreSQL's backends
+    /// are.
+    #[must_use]
+    pub fn is_of_processes(&self) -> bool {
+        self.processes > 1
+    }
+
+    /// How many of the pool can work at once: its threads; of a pool of processes those that do
+    /// something, or one in each process. Node.js has four threads or more in each process, which
+    /// sleep.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self.is_of_processes() {
+            true => self.processes.max(self.busy).min(self.threads),
+            false => self.threads,
+        }
+    }
+
+    /// What the pool is, for a sentence: `a pool of 8 processes named node (one busy thread each)`.
+    #[must_use]
+    pub fn describe(&self, name: &str) -> String {
+        let (threads, processes, busy) = (self.threads, self.processes, self.busy);
+        if !self.is_of_processes() {
+            return format!("a pool of {threads} threads named {name}");
+        }
+        let inside = match busy {
+            busy if busy == processes => "one busy thread each".to_owned(),
+            busy => format!("{busy} busy threads of {threads}"),
+        };
+        format!("a pool of {processes} processes named {name} ({inside})")
+    }
 }
 
 /// What was seen.
@@ -144,6 +186,9 @@ struct Running {
 struct Thread {
     name: usize,
     is_named: bool,
+    /// Its process; 0 while it is not known.
+    process: u32,
+    cpu_ns: u64,
     state: State,
     /// Of its present job, while it does not sleep.
     woke_ns: u64,
@@ -155,6 +200,8 @@ impl Thread {
         Self {
             name,
             is_named,
+            process: 0,
+            cpu_ns: 0,
             state: State::Sleeping,
             woke_ns: 0,
             job_cpu_ns: 0,
@@ -266,6 +313,33 @@ impl Schedule {
         name.threads += 1;
         // Those without a name of their own may yet get another one.
         name.sums.threads = name.sums.threads.max(name.threads - name.unnamed);
+    }
+
+    /// Says which process a thread of the group belongs to.
+    pub fn set_process(&mut self, thread: u32, process: u32) {
+        if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.process = process;
+        }
+    }
+
+    /// Counts each name's processes and busy threads.
+    fn count_processes(&mut self) {
+        let mut of_names: Vec<Vec<&Thread>> = vec![Vec::new(); self.names.len()];
+        for thread in self.threads.values() {
+            of_names[thread.name].push(thread);
+        }
+        for (name, threads) in self.names.iter_mut().zip(of_names) {
+            let processes: HashSet<u32> = threads.iter().map(|thread| thread.process).collect();
+            name.sums.processes = processes.iter().filter(|process| **process != 0).count();
+            let most_ns = threads
+                .iter()
+                .map(|thread| thread.cpu_ns)
+                .max()
+                .unwrap_or(0);
+            let least_ns = (BUSY_SHARE * most_ns as f64).max(1.0);
+            let is_busy = |thread: &&&Thread| thread.cpu_ns as f64 >= least_ns;
+            name.sums.busy = threads.iter().filter(is_busy).count();
+        }
     }
 
     /// The threads of the group.
@@ -506,6 +580,7 @@ impl Schedule {
             return;
         };
         thread.job_cpu_ns += to_ns - from_ns;
+        thread.cpu_ns += to_ns - from_ns;
         self.cpu_ns += to_ns - from_ns;
         self.names[thread.name].sums.cpu_us += (to_ns - from_ns) as f64 / 1000.0;
         self.cores
@@ -557,6 +632,7 @@ impl Schedule {
             self.record(name, job, None);
         }
         self.names.iter_mut().for_each(Name::count_all);
+        self.count_processes();
         let mut pools: Vec<(f64, Pool, Vec<f64>)> = Vec::new();
         for (name, number) in std::mem::take(&mut self.name_numbers) {
             let of_name = &mut self.names[number];
@@ -567,7 +643,9 @@ impl Schedule {
             jobs.sort_by(|a, b| a.at_us.total_cmp(&b.at_us));
             let pool = Pool {
                 name,
-                threads: of_name.sums.threads,
+                threads: of_name.sums.size(),
+                processes: of_name.sums.processes,
+                setting: None,
                 set_by: None,
                 work: Work::Recorded(jobs),
             };
@@ -595,6 +673,7 @@ impl Schedule {
         let duration_ns = end_ns - self.start_ns;
         self.cores.close(duration_ns);
         self.names.iter_mut().for_each(Name::count_all);
+        self.count_processes();
         let mut names = HashMap::new();
         for (name, number) in self.name_numbers {
             names.insert(name, std::mem::take(&mut self.names[number].sums));

@@ -92,11 +92,21 @@ pub struct Pool {
     pub name: String,
     /// How many there are.
     pub threads: usize,
+    /// Processes that they belong to, where the pool is one of processes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub processes: usize,
+    /// Where the service's owner sets their number, in words: `pm.max_children`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setting: Option<String>,
     /// The environment variable that says so to the program (Go's `GOMAXPROCS`), where one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_by: Option<String>,
     /// Their jobs.
     pub work: Work,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Where a pool's jobs come from.
@@ -191,7 +201,7 @@ impl Outcome {
 /// ```
 /// use throttle::{Demand, Host, Limit, Pool, Service, Work, simulate};
 /// let work = Work::Random { per_s: 100.0, demand: Demand::Fixed { cpu_us: 5000.0 } };
-/// let pools = vec![Pool { name: "worker".into(), threads: 8, set_by: None, work }];
+/// let pools = vec![Pool { name: "worker".into(), threads: 8, processes: 0, setting: None, set_by: None, work }];
 /// let service = Service { pools };
 /// let free = simulate(&service, &Host::new(4), &Limit::cores(4.0), 20.0, 1);
 /// let tight = simulate(&service, &Host::new(4), &Limit::cores(0.6), 20.0, 1);

@@ -8,7 +8,7 @@ use crate::schedule::{ByName, Observed};
 
 /// Mean use from this share of the quota on is "too small a quota", not bursts: with random arrivals a queue at 90 % is ten
 /// service times long (M/M/1).
-const QUOTA_IS_SMALL: f64 = 0.9;
+pub(crate) const QUOTA_IS_SMALL: f64 = 0.9;
 /// The same where nearly every period is throttled.
 const QUOTA_IS_SMALL_AND_ALWAYS: f64 = 0.75;
 /// Throttled in a smaller share of the periods than this is throttled seldom. A choice of this crate.
@@ -197,8 +197,8 @@ pub fn judge(
                 runnable,
             },
             format!(
-                "a pool of {} threads named {name} has {runnable} that want to run at once",
-                by_name.threads
+                "{} has {runnable} that want to run at once",
+                by_name.describe(&name)
             ),
         ),
     };

@@ -27,6 +27,8 @@ fn single_class(threads: usize) -> Service {
     let pool = Pool {
         name: "worker".into(),
         threads,
+        processes: 0,
+        setting: None,
         set_by: None,
         work,
     };
@@ -47,6 +49,8 @@ fn collected(threads: usize) -> Service {
     let pool = |name: &str, threads, work| Pool {
         name: name.into(),
         threads,
+        processes: 0,
+        setting: None,
         set_by: None,
         work,
     };
@@ -201,6 +205,8 @@ fn random(threads: usize, per_s: f64, cpu_us: f64) -> Pool {
     Pool {
         name: "web".into(),
         threads,
+        processes: 0,
+        setting: None,
         set_by: None,
         work: Work::Random { per_s, demand },
     }
@@ -215,6 +221,8 @@ fn jobs_in_flight_at_the_end_are_no_overload() {
     let batch = Pool {
         name: "batch".into(),
         threads: 16,
+        processes: 0,
+        setting: None,
         set_by: None,
         work: Work::Batches {
             every_us: 2e6,

@@ -101,12 +101,7 @@ fn verify(spec: &CheckedSpec, candidate: Candidate, noise: Noise, seed: u64) -> 
         }
     };
     let mut service = SimulatedService::new(seed, noise, at(0), truth);
-    let plan = PlannedArm {
-        name: "candidate 1".to_owned(),
-        is_candidate: true,
-        configuration: at(1),
-        variables: BTreeMap::new(),
-    };
+    let plan = PlannedArm::candidate(1, at(1));
     let mut ledger = Planned(Kept {
         plan: Some(vec![plan]),
         ..Kept::default()

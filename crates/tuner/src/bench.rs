@@ -18,6 +18,9 @@ pub struct Arm {
     pub configuration: Configuration,
     /// Template variables that differ from the experiment's.
     pub variables: BTreeMap<String, Scalar>,
+    /// The load waits for answers in place of keeping to its rate, so that its rate is the capacity.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub saturates: bool,
 }
 
 /// The world of an experiment.

@@ -74,7 +74,7 @@ impl Guard {
     ];
 
     /// Metrics that tell of it, the first one that there is counting.
-    fn metrics(self) -> &'static [&'static str] {
+    pub(crate) fn metrics(self) -> &'static [&'static str] {
         match self {
             Self::Throughput => &["requests_per_s", "queries_per_s"],
             Self::LatencyP99 => &["latency_p99_us"],
@@ -126,6 +126,9 @@ pub struct GuardResult {
     /// The specification accepts that it is worse.
     #[serde(default)]
     pub is_allowed: bool,
+    /// The load waited for answers: the throughput is the capacity.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub at_saturation: bool,
 }
 
 /// The confidence of a verification's intervals.
@@ -189,25 +192,7 @@ fn ratios(spec: &CheckedSpec, arm: &mut ArmResult, confidence: Confidence) {
     let constraints = spec.constraints.iter();
     metrics.extend(constraints.map(|constraint| constraint.metric.clone()));
     metrics.extend(spec.spec.verification.report.iter().cloned());
-    for metric in metrics {
-        let pairs = of_runs(&arm.runs_blocks, &metric);
-        let flat: Vec<&Pair> = pairs.iter().flatten().collect();
-        if flat.is_empty() {
-            continue;
-        }
-        let n = flat.len() as f64;
-        let mean = (
-            flat.iter().map(|pair| pair.control).sum::<f64>() / n,
-            flat.iter().map(|pair| pair.experiment).sum::<f64>() / n,
-        );
-        arm.means.insert(metric.clone(), mean);
-        if mean == (0.0, 0.0) {
-            // Nothing on either side, such as no errors: there is no ratio, and none is missed.
-            continue;
-        }
-        let interval = ratio_interval_of_runs(&pairs, confidence.of_each);
-        insert(arm, metric, interval, pairs.len(), confidence);
-    }
+    ratios_of(&metrics, arm, confidence);
     if spec.objective.std_weight > 0.0 {
         // One value a run: mean + k·std has none for a block.
         let runs = arm.runs_blocks.iter();
@@ -225,6 +210,29 @@ fn ratios(spec: &CheckedSpec, arm: &mut ArmResult, confidence: Confidence) {
             of_runs.len(),
             confidence,
         );
+    }
+}
+
+/// The means and ratios of these metrics.
+fn ratios_of(metrics: &[String], arm: &mut ArmResult, confidence: Confidence) {
+    for metric in metrics {
+        let pairs = of_runs(&arm.runs_blocks, metric);
+        let flat: Vec<&Pair> = pairs.iter().flatten().collect();
+        if flat.is_empty() {
+            continue;
+        }
+        let n = flat.len() as f64;
+        let mean = (
+            flat.iter().map(|pair| pair.control).sum::<f64>() / n,
+            flat.iter().map(|pair| pair.experiment).sum::<f64>() / n,
+        );
+        arm.means.insert(metric.clone(), mean);
+        if mean == (0.0, 0.0) {
+            // Nothing on either side, such as no errors: there is no ratio, and none is missed.
+            continue;
+        }
+        let interval = ratio_interval_of_runs(&pairs, confidence.of_each);
+        insert(arm, metric.clone(), interval, pairs.len(), confidence);
     }
 }
 
@@ -357,6 +365,7 @@ fn guard_result(
         verdict: GuardVerdict::NotMeasured,
         change: None,
         is_allowed: spec.spec.verification.allow_worse.contains(&guard),
+        at_saturation: false,
     };
     if specified.any(|metric| guard.metrics().contains(&metric)) {
         result.verdict = GuardVerdict::Specified;
@@ -408,6 +417,37 @@ fn guard_result(
         false => GuardVerdict::NotWorse,
     };
     result
+}
+
+/// Fills in what follows from the blocks of an arm whose load waited for answers: the ratios, and
+/// the throughput as its only guard. Limits of latency are not meant for a saturated service.
+pub(crate) fn summarise_capacity(
+    spec: &CheckedSpec,
+    mut arm: ArmResult,
+    confidence: Confidence,
+) -> ArmResult {
+    let mut guard = guard_result(spec, Guard::Throughput, &arm.runs_blocks, confidence);
+    guard.at_saturation = true;
+    let metrics = [spec.objective.metric.clone()];
+    ratios_of(&metrics, &mut arm, confidence);
+    if let Some(metric) = &guard.metric {
+        ratios_of(&[metric.clone()], &mut arm, confidence);
+    }
+    arm.guards = vec![guard];
+    arm.runs = arm.runs_blocks.len();
+    arm.blocks = arm.runs_blocks.iter().map(Vec::len).sum();
+    arm
+}
+
+/// Puts the capacity in the place of the throughput at the load's own rate, which says nothing of
+/// what the service can do.
+pub(crate) fn add_capacity(candidate: &mut ArmResult, capacity: &ArmResult) {
+    let measured = capacity.guards.iter().find(|it| it.change.is_some());
+    let own = candidate.guards.iter_mut();
+    let mut own = own.filter(|it| it.guard == Guard::Throughput);
+    if let (Some(measured), Some(own)) = (measured, own.next()) {
+        *own = measured.clone();
+    }
 }
 
 /// Whether a ratio to the control is shown to be better, and to be worse.

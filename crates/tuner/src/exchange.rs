@@ -57,6 +57,7 @@ impl Report {
                 is_candidate: arm.is_candidate,
                 configuration: arm.configuration.clone(),
                 variables: self.variables_of(&arm.name),
+                capacity_of: arm.capacity_of.clone(),
             })
             .collect();
         let runs = self

@@ -205,6 +205,17 @@ impl HttpSpec {
         Ok(())
     }
 
+    /// The same requests without a rate: each connection waits for its answers.
+    pub(crate) fn saturated(&self) -> Self {
+        Self {
+            rate: None,
+            schedule: None,
+            closed: true,
+            constant: false,
+            ..self.clone()
+        }
+    }
+
     /// How long a run of `duration_s` may take: seconds that were disturbed are repeated, and the
     /// last answer is waited for.
     pub(crate) fn longest_s(&self, duration_s: f64) -> f64 {

@@ -65,14 +65,41 @@ pub struct PlannedArm {
     /// Template variables that differ from the experiment's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, Scalar>,
+    /// The candidate whose capacity is measured by this arm: its load waits for answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_of: Option<String>,
 }
 
 impl PlannedArm {
+    /// A candidate of this number, from 1.
+    #[must_use]
+    pub fn candidate(number: usize, configuration: Configuration) -> Self {
+        Self {
+            name: format!("candidate {number}"),
+            is_candidate: true,
+            configuration,
+            variables: BTreeMap::new(),
+            capacity_of: None,
+        }
+    }
+
+    /// The arm that measures the capacity of a candidate.
+    #[must_use]
+    pub fn capacity_of(candidate: &Self) -> Self {
+        Self {
+            name: format!("{}, at saturation", candidate.name),
+            is_candidate: false,
+            capacity_of: Some(candidate.name.clone()),
+            ..candidate.clone()
+        }
+    }
+
     /// What is measured of it.
     pub fn arm(&self) -> Arm {
         Arm {
             configuration: self.configuration.clone(),
             variables: self.variables.clone(),
+            saturates: self.capacity_of.is_some(),
         }
     }
 }

@@ -54,6 +54,8 @@ pub struct Live<'a> {
     home: Option<Configuration>,
     /// The last lines of the service that made the evaluation fail.
     output: Option<String>,
+    /// The load waits for answers: the capacity is measured.
+    saturates: bool,
 }
 
 /// One side while it runs.
@@ -93,6 +95,7 @@ impl<'a> Live<'a> {
             fatal: None,
             home: None,
             output: None,
+            saturates: false,
         })
     }
 
@@ -393,6 +396,7 @@ fn undisturbed_files(files: Result<(), HostError>) -> Result<(), TunerError> {
 impl Bench for Live<'_> {
     fn begin(&mut self, arm: &Arm) -> Result<(), Fault> {
         self.output = None;
+        self.saturates = arm.saturates;
         let begun = self.begin_evaluation(arm);
         begun.inspect_err(|fault| self.note_output(fault))
     }

@@ -43,7 +43,11 @@ impl WorkloadSpec {
         match self.closed_loop {
             Some(true) => return LoadLoop::Closed,
             Some(false) => return LoadLoop::Open,
-            None if self.http.is_some() => return LoadLoop::Open,
+            None => {}
+        }
+        match &self.http {
+            Some(http) if http.closed => return LoadLoop::Closed,
+            Some(_) => return LoadLoop::Open,
             None => {}
         }
         let names = self.command.iter().map(|word| program(word));
@@ -66,6 +70,26 @@ impl WorkloadSpec {
             Some(Some(options)) if !self.has_any(options) => LoadLoop::Closed,
             Some(_) => LoadLoop::Open,
         }
+    }
+
+    /// The load that waits for answers in place of keeping to its rate; `None` where there is none.
+    pub(crate) fn saturated(&self) -> Option<Self> {
+        if self.load_loop() == LoadLoop::Closed {
+            return None;
+        }
+        if let Some(http) = &self.http {
+            let http = http.saturated();
+            return Some(Self {
+                command: http.command().ok()?,
+                http: Some(http),
+                ..self.clone()
+            });
+        }
+        (!self.capacity_command.is_empty()).then(|| Self {
+            command: self.capacity_command.clone(),
+            closed_loop: Some(true),
+            ..self.clone()
+        })
     }
 
     /// Whether the command has one of these options, as `-R 5`, `-R5`, `--rate 5` or `--rate=5`.

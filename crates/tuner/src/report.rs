@@ -164,6 +164,9 @@ pub struct ArmResult {
     /// It came out of the search; the others are further arms to compare with.
     #[serde(default)]
     pub is_candidate: bool,
+    /// The candidate whose capacity this arm has measured: its load waited for answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_of: Option<String>,
     /// Its configuration.
     #[schemars(with = "BTreeMap<String, Scalar>")]
     pub configuration: Configuration,
@@ -278,6 +281,7 @@ impl ArmResult {
         Self {
             name: planned.name.clone(),
             is_candidate: planned.is_candidate,
+            capacity_of: planned.capacity_of.clone(),
             configuration: planned.configuration.clone(),
             ratios: BTreeMap::new(),
             without_interval: BTreeMap::new(),

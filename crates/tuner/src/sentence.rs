@@ -7,7 +7,7 @@ use latency_stats::{Interval, mean_interval};
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
 use crate::evaluation::{Outcome, Rules};
 use crate::report::{ArmResult, EvaluationRecord, Finding, Report, change, score_text};
-use crate::spec::{Limit, MetricConstraint, ObjectiveScale};
+use crate::spec::{Limit, LoadLoop, MetricConstraint, ObjectiveScale, WorkloadSpec};
 
 /// What is said of a report, whose objective has this name.
 pub(crate) fn of(report: &Report, objective: &str) -> String {
@@ -103,13 +103,29 @@ fn paid(winner: &ArmResult) -> String {
 #[must_use]
 pub fn guard_change(guard: &GuardResult) -> String {
     let metric = guard.metric.as_deref().unwrap_or(guard.guard.name());
+    let metric = match guard.at_saturation {
+        true => format!("{metric} at saturation"),
+        false => metric.to_owned(),
+    };
     match (&guard.change, guard.guard) {
         (Some(change), Guard::Errors) => format!(
-            "{metric} {:+.2e} [{:+.2e}, {:+.2e}]",
-            change.estimate, change.low, change.high
+            "{metric} {} [{}, {}]",
+            signed(change.estimate),
+            signed(change.low),
+            signed(change.high)
         ),
         (Some(interval), _) => format!("{metric} {}", change(interval)),
-        (None, _) => metric.to_owned(),
+        (None, _) => metric,
+    }
+}
+
+/// A difference in its own unit: `0`, `+0.02`, `−3.000e-5`.
+fn signed(difference: f64) -> String {
+    let size = plain(difference.abs());
+    match size.as_str() {
+        "0" => size,
+        _ if difference < 0.0 => format!("−{size}"),
+        _ => format!("+{size}"),
     }
 }
 
@@ -199,8 +215,17 @@ fn of_guards(report: &Report, winner: &ArmResult) -> String {
         let _ = write!(text, " Not measured: {}.", missing.join(", "));
     }
     let workload = report.spec.workload.as_ref();
-    if workload.is_some_and(|workload| workload.load_loop() != crate::spec::LoadLoop::Closed) {
-        text.push_str(" Capacity was not measured: the load is not known to saturate the service.");
+    let is_closed = |workload: &WorkloadSpec| workload.load_loop() == LoadLoop::Closed;
+    let is_measured = winner.guards.iter().any(|it| it.at_saturation);
+    if !is_measured && workload.is_some_and(|workload| !is_closed(workload)) {
+        let mut arms = report.verification.iter();
+        let capacity = arms.find(|arm| arm.capacity_of.as_ref() == Some(&winner.name));
+        let fault = capacity.and_then(|arm| arm.faults.first());
+        let why = fault.map_or(
+            "the load is not known to saturate the service",
+            String::as_str,
+        );
+        let _ = write!(text, " Capacity was not measured: {why}.");
     }
     text
 }

@@ -117,6 +117,9 @@ pub struct SimulatedService<F> {
     fail: Vec<usize>,
     begun: Vec<Configuration>,
     measured_blocks: usize,
+    /// Requests a second that the load sends, where it does not wait for answers.
+    rate: f64,
+    saturates: bool,
 }
 
 impl<F: Fn(&Configuration) -> Truth> SimulatedService<F> {
@@ -138,7 +141,16 @@ impl<F: Fn(&Configuration) -> Truth> SimulatedService<F> {
             fail: Vec::new(),
             begun: Vec::new(),
             measured_blocks: 0,
+            rate: f64::INFINITY,
+            saturates: true,
         }
+    }
+
+    /// Is sent so many requests a second, unless an arm asks for its capacity.
+    #[must_use]
+    pub fn with_rate(mut self, rate: f64) -> Self {
+        self.rate = rate;
+        self
     }
 
     /// Sends `signal` in place of the block with this number, counted from 0 over the experiment.
@@ -196,7 +208,13 @@ impl<F: Fn(&Configuration) -> Truth> SimulatedService<F> {
         }
         let latency_noise = slowness + self.noise.block_sd * self.normal();
         self.clock_s += self.block_s;
-        let requests_per_s = truth.requests_per_s * (-slowness).exp();
+        let capacity = truth.requests_per_s * (-slowness).exp();
+        let limit = if self.saturates {
+            f64::INFINITY
+        } else {
+            self.rate
+        };
+        let requests_per_s = capacity.min(limit);
         let requests = requests_per_s * self.block_s;
         let periods = self.block_s / PERIOD_S;
         let throttled_periods = (periods * truth.throttled_share).round();
@@ -225,6 +243,7 @@ impl<F: Fn(&Configuration) -> Truth> Bench for SimulatedService<F> {
         let start = self.begun.len();
         self.begun.push(arm.configuration.clone());
         self.experiment = arm.configuration.clone();
+        self.saturates = arm.saturates;
         self.run = [0, 1].map(|_| self.noise.run_sd * self.normal());
         self.clock_s += self.warm_up_s;
         if self.fail.contains(&start) {

@@ -1,6 +1,6 @@
 //! The winner and whatever is compared with it, measured again on fresh runs: what a claim rests on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use bayes_opt::Configuration;
 
@@ -50,20 +50,33 @@ pub(crate) fn plan(
     let mut found = candidates(spec, report, drifted);
     found.extend(in_force.filter(|it| !found.contains(it)).cloned());
     let found = found.into_iter().enumerate();
-    let found = found.map(|(index, configuration)| PlannedArm {
-        name: format!("candidate {}", index + 1),
-        is_candidate: true,
-        configuration,
-        variables: BTreeMap::new(),
-    });
+    let found = found.map(|(index, configuration)| PlannedArm::candidate(index + 1, configuration));
     let extra = spec.spec.verification.arms.iter();
     let extra = extra.map(|extra| PlannedArm {
         name: extra.name.clone(),
         is_candidate: false,
         configuration: crate::spec::arm_configuration(&spec.space, &extra.parameters),
         variables: extra.variables.clone(),
+        capacity_of: None,
     });
-    found.chain(extra).collect()
+    let mut plan = found.chain(extra).collect();
+    add_capacities(spec, &mut plan);
+    plan
+}
+
+/// Adds an arm for the capacity of each candidate that has none, where capacities are compared.
+fn add_capacities(spec: &CheckedSpec, plan: &mut Vec<PlannedArm>) {
+    if !spec.compares_capacity() {
+        return;
+    }
+    let is_there = |candidate: &PlannedArm| {
+        let mut arms = plan.iter();
+        arms.any(|arm| arm.capacity_of.as_ref() == Some(&candidate.name))
+    };
+    let candidates = plan.iter().filter(|arm| arm.is_candidate);
+    let missing = candidates.filter(|candidate| !is_there(candidate));
+    let missing: Vec<PlannedArm> = missing.map(PlannedArm::capacity_of).collect();
+    plan.extend(missing);
 }
 
 /// Verifies what was found, from where an earlier sitting left it.
@@ -77,7 +90,10 @@ pub(crate) fn run(
 ) -> Result<(), TunerError> {
     let mut kept = kept;
     let plan = match kept.plan.take() {
-        Some(plan) => plan,
+        Some(mut plan) => {
+            add_capacities(spec, &mut plan);
+            plan
+        }
         None => {
             let plan = plan(spec, report, kept.in_force.as_ref(), drifted);
             ledger.note(&Event::Planned(&plan))?;
@@ -122,6 +138,14 @@ pub(crate) fn run(
         runs.push(measured);
     }
     let mut results = results(spec, &plan, &runs, usize::MAX);
+    // The capacity of what was not found to be better was not measured.
+    let mut planned = plan.iter();
+    results.retain(|arm| {
+        let planned = planned.next();
+        planned.is_none_or(|it| it.capacity_of.is_none())
+            || !arm.runs_blocks.is_empty()
+            || !arm.faults.is_empty()
+    });
     if count > 0 {
         let rank = |arm: &ArmResult| conclusion::rank(spec, arm);
         results[..count].sort_by(|a, b| {
@@ -147,7 +171,8 @@ pub(crate) fn run(
 ///
 /// All arms have the runs that the specification asks for. Then the candidates that are not decided
 /// have as many again, and so on up to the limit. Runs are outside and arms inside: slow drift of
-/// the machine reaches every arm alike.
+/// the machine reaches every arm alike. The capacity of a candidate is measured once the candidate
+/// is found to be better.
 #[must_use]
 pub fn due(
     spec: &CheckedSpec,
@@ -156,7 +181,9 @@ pub fn due(
 ) -> Vec<(usize, usize)> {
     let rules = &spec.spec.verification;
     let there: BTreeSet<(usize, usize)> = runs.iter().map(|it| (it.arm, it.run)).collect();
-    let mut arms: Vec<usize> = (0..plan.len()).collect();
+    let mut arms: Vec<usize> = (0..plan.len())
+        .filter(|index| plan[*index].capacity_of.is_none())
+        .collect();
     for look in 1..=rules.looks() {
         let end = (rules.runs * look).min(rules.runs_max());
         let wanted = (1..=end).flat_map(|run| arms.iter().map(move |arm| (*arm, run)));
@@ -165,6 +192,20 @@ pub fn due(
             return missing;
         }
         let results = results(spec, plan, runs, end);
+        let better = plan.iter().zip(&results).filter(|(planned, arm)| {
+            planned.is_candidate && conclusion::finding(spec, arm) == Finding::Improvement
+        });
+        let better: BTreeSet<&String> = better.map(|(planned, _)| &planned.name).collect();
+        let capacities = plan.iter().enumerate().filter(|(_, arm)| {
+            let of = arm.capacity_of.as_ref();
+            of.is_some_and(|name| better.contains(name))
+        });
+        let capacities: Vec<usize> = capacities.map(|(index, _)| index).collect();
+        let wanted = (1..=rules.runs).flat_map(|run| capacities.iter().map(move |arm| (*arm, run)));
+        let missing: Vec<(usize, usize)> = wanted.filter(|it| !there.contains(it)).collect();
+        if !missing.is_empty() {
+            return missing;
+        }
         let is_acceptable = |(planned, arm): (&PlannedArm, &ArmResult)| {
             planned.is_candidate && conclusion::finding(spec, arm) == Finding::Improvement
         };
@@ -198,9 +239,22 @@ fn results(
             }
         }
         let confidence = Confidence::of(spec, candidates, planned.is_candidate);
-        conclusion::summarise(spec, result, confidence)
+        match planned.capacity_of {
+            Some(_) => conclusion::summarise_capacity(spec, result, confidence),
+            None => conclusion::summarise(spec, result, confidence),
+        }
     };
-    plan.iter().enumerate().map(of_arm).collect()
+    let mut results: Vec<ArmResult> = plan.iter().enumerate().map(of_arm).collect();
+    for (index, planned) in plan.iter().enumerate() {
+        let Some(name) = &planned.capacity_of else {
+            continue;
+        };
+        let capacity = results[index].clone();
+        if let Some(candidate) = results.iter_mut().find(|arm| arm.name == *name) {
+            conclusion::add_capacity(candidate, &capacity);
+        }
+    }
+    results
 }
 
 /// The settings of a configuration, as one would type them into a shell.

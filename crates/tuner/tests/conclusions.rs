@@ -57,12 +57,7 @@ fn verify(spec: &CheckedSpec, noise: Noise, seed: u64, ratios: [f64; 3]) -> Repo
         }
     };
     let mut service = SimulatedService::new(seed, noise, at(0), truth);
-    let plan = PlannedArm {
-        name: "candidate 1".to_owned(),
-        is_candidate: true,
-        configuration: at(1),
-        variables: Default::default(),
-    };
+    let plan = PlannedArm::candidate(1, at(1));
     let mut ledger = Planned(Kept {
         plan: Some(vec![plan]),
         ..Kept::default()
@@ -206,4 +201,78 @@ budget = {{ evaluations = 14 }}
         repeated <= 10,
         "{repeated} crashes in 20 searches that could be known"
     );
+}
+
+/// The verification of a candidate under a load with a rate: its CPU time and its capacity are so
+/// much of the control's.
+fn verify_with_rate(rules: &str, [cpu, capacity]: [f64; 2]) -> Report {
+    let text = format!(
+        r#"
+parameters = [{{ name = "x", type = "int", low = 0, high = 1, default = 0 }}]
+target = {{ start = ["sleep", "9"] }}
+workload = {{ http = {{ url = "http://127.0.0.1:1/", rate = 2000 }} }}
+objective = {{ metric = "cpu_s_per_request" }}
+verification = {{ {rules} }}
+"#
+    );
+    let spec = check(text, "simulated.toml".as_ref(), &Roots::default()).unwrap();
+    let at = |x: i64| Configuration([("x".to_owned(), Value::Int(x))].into());
+    let truth = |configuration: &Configuration| {
+        let control = Truth::default();
+        match number(configuration, "x", 0.0) {
+            0.0 => control,
+            _ => Truth {
+                cpu_us_per_request: control.cpu_us_per_request * cpu,
+                requests_per_s: control.requests_per_s * capacity,
+                ..control
+            },
+        }
+    };
+    let service = SimulatedService::new(3, Noise::default(), at(0), truth);
+    let mut ledger = Planned(Kept {
+        plan: Some(vec![PlannedArm::candidate(1, at(1))]),
+        ..Kept::default()
+    });
+    run(&spec, &mut service.with_rate(2000.0), &mut ledger).unwrap()
+}
+
+#[test]
+fn a_winner_under_an_open_loop_is_compared_at_saturation() {
+    let paid = verify_with_rate("", [0.77, 0.82]);
+    assert_eq!(paid.finding, Finding::Paid, "{}", paid.sentence);
+    assert!(
+        paid.sentence
+            .contains("Paid with: requests_per_s at saturation −18"),
+        "{}",
+        paid.sentence
+    );
+    // The rate itself was held by both.
+    let candidate = &paid.verification[0];
+    assert_eq!((candidate.runs, paid.verification.len()), (3, 2));
+    assert_eq!(
+        paid.verification[1].capacity_of.as_deref(),
+        Some("candidate 1")
+    );
+    let free = verify_with_rate("", [0.77, 1.1]);
+    assert_eq!(free.finding, Finding::Improvement, "{}", free.sentence);
+    assert!(
+        free.sentence.contains("requests_per_s at saturation +"),
+        "{}",
+        free.sentence
+    );
+    let unasked = verify_with_rate("capacity = false", [0.77, 0.82]);
+    assert_eq!(unasked.finding, Finding::Improvement);
+    assert!(
+        unasked.sentence.contains("Capacity was not measured"),
+        "{}",
+        unasked.sentence
+    );
+}
+
+#[test]
+fn the_capacity_of_what_is_not_better_is_not_measured() {
+    let report = verify_with_rate("", [1.3, 1.0]);
+    assert_eq!(report.finding, Finding::Worse, "{}", report.sentence);
+    assert_eq!(report.verification.len(), 1);
+    assert!(!spec("").compares_capacity(), "wrk saturates by itself");
 }

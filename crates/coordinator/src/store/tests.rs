@@ -191,12 +191,7 @@ fn what_is_written_is_read() {
         store.add_block(id, 1, 1, &block()).unwrap();
         store.ended(id, &record(1, Outcome::Completed)).unwrap();
         store.import(id, &[record(2, Outcome::Failed)]).unwrap();
-        let plan = [PlannedArm {
-            name: "candidate 1".into(),
-            is_candidate: true,
-            configuration: at(3),
-            variables: Default::default(),
-        }];
+        let plan = [PlannedArm::candidate(1, at(3))];
         store.set_plan(id, &plan).unwrap();
         let run = VerificationRun {
             arm: 0,
@@ -458,12 +453,7 @@ fn a_result_is_taken_once_and_only_of_the_present_attempt() {
         assert_eq!(ended.record.host.as_deref(), Some("w1"));
         assert_eq!((ended.is_running, ended.record.blocks.len()), (false, 1));
         // A verification: its runs, but not those that are there.
-        let plan = [PlannedArm {
-            name: "candidate 1".into(),
-            is_candidate: true,
-            configuration: at(3),
-            variables: Default::default(),
-        }];
+        let plan = [PlannedArm::candidate(1, at(3))];
         store
             .assign_verification(id, &plan, &[(0, 1), (0, 2)])
             .unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use host::Roots;
 use serde::{Deserialize, Serialize};
-use throttle::advice::{self, Advice, Prediction, Question, Setting};
+use throttle::advice::{self, Advice, Prediction, Question, Setting, Unreliable};
 use throttle::{Host, Limit, Service};
 use tuner::process::Interrupt;
 
@@ -17,8 +17,6 @@ use crate::{Done, message};
 
 /// A recording that lost more than this share of its switches says little about demands.
 const MISSED_SHARE: f64 = 0.05;
-/// Beyond this, up or down, the model does not describe the service.
-const MODEL_ERROR_MAX: f64 = 1.5;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -39,6 +37,9 @@ pub(crate) struct Arguments {
     /// How many such shards share the whole load today: then it is said how many of which quota would carry it.
     #[arg(long, requires = "slo_p99_ms", value_name = "N")]
     shards: Option<usize>,
+    /// Print what the model says also where it does not describe the service, and settings of which it shows nothing.
+    #[arg(long)]
+    all: bool,
     /// Keep the recording in this file, for --service.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -135,14 +136,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     crate::publish(
         arguments.json.as_deref(),
         &advice,
-        &text(&advice, &question),
+        &text(&advice, &question, arguments.all),
         "Everything",
     )?;
     if let Some(file) = &arguments.html {
         page::write(
             file,
             &format!("What to set for {}", advice.pool),
-            &html(&advice, &question),
+            &html(&advice, &question, arguments.all),
         )?;
     }
     if let (Some(path), Some(group), Some(url), Some(rate)) = (
@@ -160,7 +161,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         )?;
     }
     Ok(
-        if advice.recommended.is_some() || advice.give_back.is_some() {
+        if advice.unreliable.is_none()
+            && (advice.recommended.is_some() || advice.give_back.is_some())
+        {
             Done::Positive
         } else {
             Done::Negative
@@ -210,6 +213,7 @@ fn record(arguments: &Arguments, group: &str) -> anyhow::Result<Result<Known, Do
             watch::named(group)
         )
     })?;
+    runtimes::name_worker_settings(&Roots::default(), group, &mut recording.service.pools);
     runtimes::size_go_pools(
         &Roots::default(),
         group,
@@ -353,14 +357,17 @@ fn has_demands(work: &throttle::Work) -> bool {
     }
 }
 
-fn text(advice: &Advice, question: &Question<'_>) -> String {
+fn text(advice: &Advice, question: &Question<'_>, is_all: bool) -> String {
+    if advice.unreliable.is_some() && !is_all {
+        return findings(advice, question, is_all).join("\n") + "\n";
+    }
     let mut rows = table(&HEAD);
-    for row in rows_of(advice, question) {
+    for row in rows_of(advice, question, is_all) {
         rows.add_row(row);
     }
     let mut text = format!(
         "{}\n\n{rows}\n{OF_TODAYS}\n",
-        findings(advice, question).join("\n")
+        findings(advice, question, is_all).join("\n")
     );
     if !advice.sharding.is_empty() {
         let mut rows = table(&SHARDING_HEAD);
@@ -373,8 +380,11 @@ fn text(advice: &Advice, question: &Question<'_>) -> String {
 }
 
 /// The same as a page, with the model's histograms.
-fn html(advice: &Advice, question: &Question<'_>) -> String {
-    let mut html = page::paragraphs(&findings(advice, question));
+fn html(advice: &Advice, question: &Question<'_>, is_all: bool) -> String {
+    let mut html = page::paragraphs(&findings(advice, question, is_all));
+    if advice.unreliable.is_some() && !is_all {
+        return html;
+    }
     html.push_str("<h2>Cores in use, windows of 10 ms, simulated</h2>\n");
     let mut sides = vec![("today", &advice.today)];
     sides.extend(advice.recommended.iter().map(|best| ("recommended", best)));
@@ -385,7 +395,7 @@ fn html(advice: &Advice, question: &Question<'_>) -> String {
     sides.extend(pools.map(|pools| ("by pools alone", pools)));
     html.push_str(&page::predictions(&sides));
     html.push_str("<h2>What was tried</h2>\n");
-    html.push_str(&page::table(&HEAD, rows_of(advice, question)));
+    html.push_str(&page::table(&HEAD, rows_of(advice, question, is_all)));
     html.push_str(&page::paragraphs(&[OF_TODAYS.to_owned()]));
     if !advice.sharding.is_empty() {
         html.push_str(&format!("<h2>{SHARDING}</h2>\n"));
@@ -398,10 +408,10 @@ fn html(advice: &Advice, question: &Question<'_>) -> String {
 }
 
 /// What it comes to, a sentence each.
-fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
+fn findings(advice: &Advice, question: &Question<'_>, is_all: bool) -> Vec<String> {
     let mut lines = Vec::new();
     let name = &advice.pool;
-    let is_off = is_off(advice);
+    let is_off = advice.unreliable.is_some();
     let off = advice.model_error.as_ref().map_or_else(
         || "Nothing was recorded to hold the model against.".to_owned(),
         |error| {
@@ -411,10 +421,27 @@ fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
             )
         },
     );
+    match advice.unreliable {
+        Some(Unreliable::Saturated) => lines.push(
+            "The service uses about all the CPU time that it may have. The model cannot say how it would do otherwise: requests \
+             that wait come when they are let in, not when they were due."
+                .to_owned(),
+        ),
+        Some(Unreliable::ModelIsOff) => {
+            lines.push(format!("{off} The model does not describe this service."));
+        }
+        None => {}
+    }
+    if is_off && !is_all {
+        lines.push(
+            "Nothing is recommended from it. --all prints what it says all the same. To see what helps, compare under load: \
+             slackline throttle loadtest --before … --after …."
+                .to_owned(),
+        );
+        return lines;
+    }
     if is_off {
-        lines.push(format!(
-            "{off} It does not describe this service: what follows says what to try first under load, and no more."
-        ));
+        lines.push("What follows says what to try first under load, and no more.".to_owned());
     }
     let verb = if is_off { "To try" } else { "Recommended" };
     match &advice.recommended {
@@ -450,12 +477,6 @@ fn findings(advice: &Advice, question: &Question<'_>) -> Vec<String> {
     lines
 }
 
-/// Whether the model does not describe the service.
-fn is_off(advice: &Advice) -> bool {
-    let error = advice.model_error.as_ref();
-    error.is_some_and(|error| !(1.0 / MODEL_ERROR_MAX..MODEL_ERROR_MAX).contains(&error.estimate))
-}
-
 /// Pools other than the timed one that the recommendation makes slower, then and now.
 fn resized(advice: &Advice) -> impl Iterator<Item = (&String, f64, f64)> {
     let best = advice.recommended.as_ref();
@@ -480,11 +501,21 @@ const HEAD: [&str; 5] = [
 /// Said below [`rows_of`]: the two columns do not divide to each other.
 const OF_TODAYS: &str = "p99 is of all jobs together; \"of today's\" is the geometric mean over five parts, with its 95 % interval.";
 
-fn rows_of(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec<String>> {
-    let verb = if is_off(advice) {
+/// Settings of which the model shows neither that they are better nor that they are worse are left
+/// out, unless all are asked for.
+fn rows_of(
+    advice: &Advice,
+    question: &Question<'_>,
+    is_all: bool,
+) -> impl Iterator<Item = Vec<String>> {
+    let verb = if advice.unreliable.is_some() {
         "to try: "
     } else {
         "recommended: "
+    };
+    let says_something = move |prediction: &&Prediction| {
+        let ratio = prediction.ratio.as_ref();
+        is_all || ratio.is_some_and(|ratio| ratio.low > 1.0 || ratio.high < 1.0)
     };
     let named: Vec<(&str, &Prediction)> = std::iter::once(("today: ", &advice.today))
         .chain(advice.recommended.as_ref().map(|best| (verb, best)))
@@ -500,6 +531,7 @@ fn rows_of(advice: &Advice, question: &Question<'_>) -> impl Iterator<Item = Vec
         .tried
         .iter()
         .filter(move |tried| !settings.contains(&&tried.setting))
+        .filter(says_something)
         .map(|tried| ("", tried));
     named.into_iter().chain(others).map(|(name, prediction)| {
         vec![

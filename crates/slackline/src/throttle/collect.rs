@@ -105,9 +105,20 @@ fn look(roots: &Roots, group: &str, schedule: &mut Schedule) -> Result<Vec<u32>,
         if !schedule.is_named(thread) {
             let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
             schedule.add(thread, name.trim());
+            if let Some(process) = process_of(thread) {
+                schedule.set_process(thread, process);
+            }
         }
     }
     Ok(gone)
+}
+
+/// The process that a thread belongs to (proc_pid_status(5), `Tgid`).
+fn process_of(thread: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
 }
 
 /// The counters of the group that has the limit, and the CPU time of the watched one, if that is another.

@@ -167,6 +167,34 @@ pub(super) fn size_go_pools(
     }
 }
 
+/// Environment variables by which programs are told how many workers to start.
+const WORKER_VARIABLES: [&str; 3] = ["WEB_CONCURRENCY", "WORKERS", "NUM_WORKERS"];
+
+/// Says of each pool of processes where its owner sets how many there are.
+pub(super) fn name_worker_settings(roots: &Roots, group: &str, pools: &mut [throttle::Pool]) {
+    let pids = host::processes_below(roots, group).unwrap_or_default();
+    for pool in pools.iter_mut().filter(|pool| pool.processes > 1) {
+        let of_pool = pids.iter().find_map(|pid| {
+            let comm = read(roots, *pid, "comm")?;
+            let comm = String::from_utf8_lossy(&comm);
+            let is_it = throttle::pool_name(comm.trim_end()) == pool.name;
+            is_it.then(|| (*pid, comm.trim_end().to_owned()))
+        });
+        let Some((pid, comm)) = of_pool else {
+            continue;
+        };
+        let environment = words(&read(roots, pid, "environ").unwrap_or_default());
+        pool.set_by = environment.iter().find_map(|word| {
+            let (name, value) = word.split_once('=')?;
+            let is_number = value.parse::<usize>().is_ok();
+            (is_number && WORKER_VARIABLES.contains(&name)).then(|| name.to_owned())
+        });
+        let command = words(&read(roots, pid, "cmdline").unwrap_or_default());
+        let command = format!("{comm} {}", command.join(" "));
+        pool.setting = throttle::worker_setting(&command).map(str::to_owned);
+    }
+}
+
 /// How many threads a Go program runs at once, and what says so, where anything does.
 fn go_threads(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<(usize, Option<String>)> {
     let build = go_build(roots, pid)?;

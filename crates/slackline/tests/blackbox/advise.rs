@@ -81,6 +81,40 @@ fn a_described_service_is_advised() {
     assert_eq!(settings.len(), named.len(), "{named:?}");
 }
 
+/// Eight workers of a Node.js cluster with 4 ms a request, who use all of one core.
+#[test]
+fn nothing_is_recommended_for_a_saturated_service() {
+    let toy = Toy::new();
+    let mut service = described();
+    let saturated = |share: f64| {
+        let jobs = (0..2500)
+            .map(|job| json!({ "at_us": 4000.0 * f64::from(job), "cpu_us": 4000.0 * share }));
+        json!([{
+            "name": "node",
+            "threads": 8,
+            "processes": 8,
+            "setting": "the number of cluster workers",
+            "work": { "recorded": jobs.collect::<Vec<Value>>() },
+        }])
+    };
+    service["duration_us"] = json!(1e7);
+    service["service"]["pools"] = saturated(0.97);
+    let told = advise(&toy, &service, &[]).with_code(1).stdout;
+    assert!(told.contains("about all the CPU time"), "{told}");
+    assert!(told.contains("Nothing is recommended from it"), "{told}");
+    assert!(!told.contains("given back"), "{told}");
+    assert!(!told.contains("p99 of a job"), "no table: {told}");
+    let all = advise(&toy, &service, &["--all"]).with_code(1).stdout;
+    assert!(all.contains("p99 of a job"), "{all}");
+    assert!(
+        all.contains("node processes by the number of cluster workers (now 8)"),
+        "{all}"
+    );
+    service["service"]["pools"] = saturated(0.5);
+    let told = advise(&toy, &service, &[]).stdout;
+    assert!(!told.contains("Nothing is recommended"), "{told}");
+}
+
 #[test]
 fn what_is_wrong_with_a_described_service_is_named() {
     let toy = Toy::new();

@@ -281,3 +281,83 @@ fn counts_are_kept_whatever_comes() {
         assert!(observed.cores.mean() <= 3.0, "{}", observed.cores.mean());
     }
 }
+
+/// Eight cluster workers of Node.js: each has one busy thread, and seven that sleep.
+#[test]
+fn a_pool_of_processes_is_counted_by_what_is_busy() {
+    let mut schedule = Schedule::new(0);
+    for process in 1..=8_u32 {
+        for thread in 0..8 {
+            let thread = process * 100 + thread;
+            schedule.add(thread, "node");
+            schedule.set_process(thread, process);
+        }
+    }
+    let mut now = 0;
+    for process in 1..=8_u32 {
+        let busy = process * 100;
+        schedule.take(
+            now,
+            Event::Switch {
+                cpu: 0,
+                previous: 0,
+                left: Left::Runnable,
+                next: busy,
+            },
+        );
+        now += 5_000_000;
+        schedule.take(
+            now,
+            Event::Switch {
+                cpu: 0,
+                previous: busy,
+                left: Left::Sleeping,
+                next: 0,
+            },
+        );
+        // A thread that tidies up for a moment is not busy.
+        let idle = busy + 1;
+        schedule.take(
+            now,
+            Event::Switch {
+                cpu: 0,
+                previous: 0,
+                left: Left::Runnable,
+                next: idle,
+            },
+        );
+        now += 10_000;
+        schedule.take(
+            now,
+            Event::Switch {
+                cpu: 0,
+                previous: idle,
+                left: Left::Sleeping,
+                next: 0,
+            },
+        );
+    }
+    let observed = schedule.finish(now);
+    let node = &observed.names["node"];
+    assert_eq!((node.threads, node.processes, node.busy), (64, 8, 8));
+    assert_eq!(node.size(), 8);
+    assert_eq!(
+        node.describe("node"),
+        "a pool of 8 processes named node (one busy thread each)"
+    );
+    let threads = ByName {
+        threads: 40,
+        processes: 1,
+        busy: 3,
+        ..ByName::default()
+    };
+    assert_eq!(threads.describe("w"), "a pool of 40 threads named w");
+    // PHP-FPM's children that have nothing to do are of the pool.
+    let children = ByName {
+        threads: 50,
+        processes: 50,
+        busy: 8,
+        ..ByName::default()
+    };
+    assert_eq!(children.size(), 50);
+}

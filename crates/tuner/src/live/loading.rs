@@ -9,7 +9,7 @@ use crate::metrics::SideMetrics;
 use crate::parse;
 use crate::process::{Launch, RunError, Running};
 use crate::sampler::difference;
-use crate::spec::Pairing;
+use crate::spec::{Pairing, WorkloadSpec};
 use crate::target::{Instance, Side};
 use crate::template;
 
@@ -23,6 +23,14 @@ const TOO_SLOW_TIMES: u32 = 3;
 const TOO_SLOW_LEAST: Duration = Duration::from_secs(5);
 
 impl Live<'_> {
+    /// The workload of this evaluation: the specification's, or the same without a rate.
+    fn loaded_by(&self) -> &WorkloadSpec {
+        let saturated = self.spec.saturated.as_ref();
+        saturated
+            .filter(|_| self.saturates)
+            .unwrap_or(&self.spec.workload)
+    }
+
     /// The workload's command for one side.
     fn workload(&self, side: Side, duration_s: f64) -> Result<Launch, Fault> {
         let Some(sides) = &self.sides else {
@@ -36,7 +44,7 @@ impl Live<'_> {
             template::fill(text, &variables)
                 .map_err(|error| Fault::Harness(format!("workload: {error}")))
         };
-        let workload = &self.spec.workload;
+        let workload = self.loaded_by();
         let command = workload.command.iter().map(fill);
         let mut argv = command.collect::<Result<Vec<_>, _>>()?;
         if let Some(http) = &workload.http {
@@ -55,7 +63,7 @@ impl Live<'_> {
     /// sides do not have.
     fn workload_cpus(&self) -> Option<Vec<usize>> {
         let pins = &self.spec.pins;
-        if pins.workload.is_some() || self.spec.workload.http.is_none() {
+        if pins.workload.is_some() || self.loaded_by().http.is_none() {
             return pins.workload.clone();
         }
         let of_sides = pins.sides.as_ref()?;
@@ -114,12 +122,15 @@ impl Live<'_> {
     /// Whether the objective, a constraint or what is reported needs what a late load generator
     /// makes wrong.
     fn needs_times(&self) -> bool {
-        let Some(http) = &self.spec.workload.http else {
+        let Some(http) = &self.loaded_by().http else {
             return false;
         };
         let constraints = self.spec.constraints.iter();
         let constraints = constraints.map(|constraint| constraint.metric.as_str());
         let reported = self.spec.spec.verification.report.iter();
+        if self.saturates {
+            return true;
+        }
         std::iter::once(self.spec.objective.metric.as_str())
             .chain(constraints)
             .chain(reported.map(String::as_str))
@@ -146,7 +157,7 @@ impl Live<'_> {
             let started = Running::start(launch);
             running.push(started.map_err(|error| fault_of("workload", &error, *side))?);
         }
-        let http = self.spec.workload.http.as_ref();
+        let http = self.loaded_by().http.as_ref();
         let longest_s = http.map_or(duration_s, |http| http.longest_s(duration_s));
         let timeout = Duration::from_secs_f64(longest_s + self.spec.workload.grace_s);
         let mut outputs = Vec::new();
@@ -236,7 +247,7 @@ impl Live<'_> {
 
     /// What the workload's output says; of the built-in one also why times are missing.
     fn read_output(&self, output: &str) -> Result<(SideMetrics, Option<String>), String> {
-        let workload = &self.spec.workload;
+        let workload = self.loaded_by();
         if let Some(http) = &workload.http {
             return http.read(output);
         }

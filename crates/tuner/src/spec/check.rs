@@ -49,6 +49,8 @@ pub struct CheckedSpec {
     pub pins: Pins,
     /// The workload.
     pub workload: WorkloadSpec,
+    /// The workload without a rate of its own, which shows the capacity.
+    pub saturated: Option<WorkloadSpec>,
     /// The objective.
     pub objective: ObjectiveSpec,
     /// The constraints.
@@ -187,6 +189,8 @@ impl CheckedSpec {
         }
         if !workload.env.contains_key("PATH") {
             commands.push(("workload.command".to_owned(), Some(&workload.command)));
+            let capacity = &workload.capacity_command;
+            commands.push(("workload.capacity_command".to_owned(), Some(capacity)));
         }
         commands
             .into_iter()
@@ -433,6 +437,7 @@ pub(super) fn check_experiment(
         unused,
         target,
         pins,
+        saturated: workload.saturated(),
         workload,
         objective,
         constraints,
@@ -572,13 +577,14 @@ fn resolve_http(workload: &mut WorkloadSpec, source: &Source) -> Result<(), Spec
         return Ok(());
     };
     if !(workload.command.is_empty()
+        && workload.capacity_command.is_empty()
         && workload.parse.is_none()
         && workload.json.is_empty()
         && workload.regex.is_empty())
     {
         return Err(source.error(
             "workload.http",
-            "is itself the load generator: leave out command, parse, json and regex",
+            "is itself the load generator: leave out command, capacity_command, parse, json and regex",
         ));
     }
     check_url("workload.http.url", &http.url, source)?;

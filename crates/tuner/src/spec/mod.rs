@@ -454,6 +454,10 @@ pub struct WorkloadSpec {
     /// goes by the load generator's name and options, where it knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_loop: Option<bool>,
+    /// The same load without a rate of its own, which shows the capacity: run at the end for the
+    /// winner and the control, and read as `command` is. `http` needs none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub capacity_command: Vec<String>,
     /// Its time limit, beyond the block's length.
     #[serde(default = "workload_grace_s")]
     pub grace_s: f64,

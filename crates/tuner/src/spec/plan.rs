@@ -1,6 +1,7 @@
 //! How long an experiment will take, as far as its specification says.
 
 use super::{CheckedSpec, Pairing};
+use crate::conclusion::Guard;
 
 /// Seconds of load, warm-up and settling. Starting services, `apply` steps and commands come on
 /// top.
@@ -13,6 +14,18 @@ pub struct PlannedTime {
 }
 
 impl CheckedSpec {
+    /// Whether the capacity of a winner is compared with the control's: the load has a rate of its
+    /// own, there is a load without one, and neither the objective nor a constraint is about it.
+    #[must_use]
+    pub fn compares_capacity(&self) -> bool {
+        let is_own = self.target.start.is_some() && self.spec.continuous.is_none();
+        let wanted = self.spec.verification.capacity.unwrap_or(is_own);
+        let constraints = self.constraints.iter().map(|it| it.metric.as_str());
+        let mut specified = constraints.chain([self.objective.metric.as_str()]);
+        let is_about_it = |metric| Guard::Throughput.metrics().contains(&metric);
+        wanted && self.saturated.is_some() && !specified.any(is_about_it)
+    }
+
     /// How long the experiment will take at the most, without the starts of services.
     #[must_use]
     pub fn planned_time(&self) -> PlannedTime {
@@ -30,7 +43,8 @@ impl CheckedSpec {
         let limit_s = spec.budget.wall_time_min.map(|minutes| minutes * 60.0);
         let verification = &spec.verification;
         let arms = verification.top + verification.arms.len();
-        let runs = verification.runs * arms;
+        let capacities = usize::from(self.compares_capacity());
+        let runs = verification.runs * (arms + capacities);
         let blocks = verification.blocks.unwrap_or(evaluation.blocks);
         PlannedTime {
             search_s: limit_s.map_or(search_s, |limit_s| search_s.min(limit_s)),

@@ -168,6 +168,8 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
     known.extend([named("duration_s")]);
     check_env("workload", &workload.env, &known)?;
     check_list("workload.command", Some(&workload.command), &known)?;
+    let capacity = &workload.capacity_command;
+    check_list("workload.capacity_command", Some(capacity), &known)?;
     Ok(used.take())
 }
 

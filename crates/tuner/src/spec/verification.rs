@@ -33,6 +33,11 @@ pub struct VerificationSpec {
     /// `latency-p99`, `errors`, `memory`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_worse: Vec<Guard>,
+    /// Compare the capacity of the winner with the control's at the end, where the load has a rate
+    /// of its own. By default Slackline does so for a service that it starts itself, and not for
+    /// one that was running before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<bool>,
     /// Promote also where a constraint could not be decided within `max_runs`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub accept_undecided: bool,
@@ -54,6 +59,7 @@ impl Default for VerificationSpec {
             confidence: 0.95,
             smallest_effect: 0.01,
             allow_worse: Vec::new(),
+            capacity: None,
             accept_undecided: false,
             report: Vec::new(),
             arms: Vec::new(),
