@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -60,10 +61,20 @@ fn start(root: &Path, seed: u64) -> Child {
         .args(["--exact", "writer", "--nocapture"])
         .env(ROOT_VARIABLE, root)
         .env(SEED_VARIABLE, seed.to_string())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap()
+}
+
+/// What the writer prints once it begins to change things.
+const AT_WORK: &str = "at work";
+
+/// Waits until the writer has begun, however long the machine takes to start it.
+fn wait_for_work(child: &mut Child) {
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = stdout.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(AT_WORK)), "it ended");
 }
 
 /// The victim: changes things through the journal until it is killed. As an ordinary test it does nothing.
@@ -76,6 +87,7 @@ fn writer() {
     let roots = Roots::at(&root);
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let mut journal = Journal::open(&root.join("state")).unwrap();
+    println!("{AT_WORK}");
     loop {
         let value = rng.random_range(0..1000).to_string();
         let knob = match rng.random_range(0..8) {
@@ -130,7 +142,11 @@ fn after_every_kill_everything_is_as_at_first() {
     let mut restored = 0;
     for kill in 0..KILLS {
         let mut child = start(root, kill);
-        sleep(Duration::from_micros(rng.random_range(500..40_000)));
+        // A few are killed while they start.
+        if kill % 8 != 0 {
+            wait_for_work(&mut child);
+        }
+        sleep(Duration::from_micros(rng.random_range(100..30_000)));
         assert!(
             child.try_wait().unwrap().is_none(),
             "the writer ended by itself (kill {kill})"

@@ -1,6 +1,5 @@
 //! `slackline tune`: the experiment from its file to its verified end.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;

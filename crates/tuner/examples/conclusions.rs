@@ -6,8 +6,6 @@
     reason = "a program that prints a table, and fails by panicking"
 )]
 
-use std::collections::BTreeMap;
-
 use bayes_opt::{Configuration, Value};
 use host::Roots;
 use tuner::TunerError;

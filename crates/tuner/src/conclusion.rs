@@ -431,7 +431,7 @@ pub(crate) fn summarise_capacity(
     let metrics = [spec.objective.metric.clone()];
     ratios_of(&metrics, &mut arm, confidence);
     if let Some(metric) = &guard.metric {
-        ratios_of(&[metric.clone()], &mut arm, confidence);
+        ratios_of(std::slice::from_ref(metric), &mut arm, confidence);
     }
     arm.guards = vec![guard];
     arm.runs = arm.runs_blocks.len();
