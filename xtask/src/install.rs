@@ -87,6 +87,11 @@ const CHROMEDRIVER: Need = Need {
     package: "chromium-driver",
     purpose: "a browser that clicks through the pages",
 };
+const NPM: Need = Need {
+    present: Present::Program("npm"),
+    package: "npm",
+    purpose: "fetches the rules for pages that everybody can use",
+};
 const NATS: Need = Need {
     present: Present::Program("nats-server"),
     package: "nats-server",
@@ -228,6 +233,7 @@ pub(crate) const TEST: &[Need] = &[
     BUSYBOX,
     PROMETHEUS,
     CHROMEDRIVER,
+    NPM,
     CXX,
     SQLITE,
     NATS,
@@ -320,6 +326,32 @@ pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// The release of axe-core whose rules the pages are held against.
+const AXE: &str = "axe-core@4.10.3";
+
+/// Fetches axe-core from npm into `target/axe`, where the browser tests look for it. Without it they say SKIP.
+pub(crate) fn axe(root: &Path) {
+    let directory = root.join("target/axe");
+    if directory.join("node_modules/axe-core/axe.min.js").exists() {
+        return;
+    }
+    println!(
+        "==> install: {AXE} is fetched from npm into {}",
+        directory.display()
+    );
+    let mut npm = Command::new("npm");
+    npm.args([
+        "install",
+        "--no-save",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+    ]);
+    if let Err(error) = output_of(npm.arg(&directory).arg(AXE)) {
+        println!("    It cannot be fetched, so nothing checks how the pages read aloud: {error:#}");
+    }
 }
 
 /// The package on which the kernel of Debian's cloud images depends.

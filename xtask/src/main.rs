@@ -102,6 +102,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
             install::install(needs)?;
             if *set == "test" {
                 install::guest_kernel(&root)?;
+                install::axe(&root);
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -58,6 +58,27 @@ impl Coordinator {
         Ok(Some(controller.view(Timestamp::now(), resting)))
     }
 
+    /// Every round of a continuous experiment, and the evidence of its drift tests after each.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Conflict`] for any other experiment, [`Error::Spec`], [`Error::Unavailable`].
+    pub fn rounds(
+        &self,
+        id: i64,
+    ) -> Result<(Vec<continuous::Round>, Vec<continuous::Evidence>), Error> {
+        let spec = self.checked(&self.store.experiment(id)?)?;
+        let rules = spec.continuous.clone().ok_or_else(|| {
+            Error::Conflict(format!("experiment {id} is not in mode = \"continuous\""))
+        })?;
+        let Some(state) = self.store.continuous(id)? else {
+            return Ok((Vec::new(), Vec::new()));
+        };
+        let rounds = self.store.rounds(id)?;
+        let control = spec.space.default_configuration();
+        let evidence = Controller::evidence(rules, control, state, &rounds);
+        Ok((rounds, evidence))
+    }
+
     /// One sitting of a continuous experiment: until its user or the end of the coordinator.
     pub(crate) fn sit_continuous(
         &self,

@@ -12,7 +12,10 @@ function listen() {
     last = JSON.parse(event.data);
     for (const port of ports) port.postMessage({ state: last });
   });
+  source.onopen = () => { for (const port of ports) port.postMessage({ isThere: true }); };
   source.onerror = () => {
+    // The browser connects again by itself; until then the pages say that nobody tells them anything.
+    for (const port of ports) port.postMessage({ isThere: false });
     // A refusal, such as after a sign-out, ends a stream for good: a later tab begins another one.
     if (source.readyState === EventSource.CLOSED) {
       source = null;

@@ -26,19 +26,60 @@ async function change(method, url, body) {
   }
 }
 
+const sure = document.getElementById("sure");
+
+/** Asks before something ends or is lost. */
+function isSure(text) {
+  if (!text) return Promise.resolve(true);
+  document.getElementById("sure-text").textContent = text;
+  sure.returnValue = "no";
+  sure.showModal();
+  return new Promise((answer) => { sure.addEventListener("close", () => answer(sure.returnValue === "yes"), { once: true }); });
+}
+
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-post], [data-delete]");
-  if (!button) return;
-  if (button.dataset.sure && !window.confirm(button.dataset.sure)) return;
+  if (!button || !(await isSure(button.dataset.sure))) return;
   button.disabled = true;
   const isDelete = "delete" in button.dataset;
-  const done = await change(isDelete ? "DELETE" : "POST", isDelete ? button.dataset.delete : button.dataset.post);
+  const body = button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
+  const done = await change(isDelete ? "DELETE" : "POST", isDelete ? button.dataset.delete : button.dataset.post, body);
   button.disabled = false;
   if (!done) return;
   if (isDelete) location.href = "/";
   else if (button.dataset.go === "experiment") location.href = `/experiments/${done.id}`;
-  else refresh();
+  else if (button.dataset.done) {
+    const said = document.getElementById("done");
+    said.textContent = button.dataset.done;
+    said.hidden = false;
+  } else refresh();
 });
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Not allowed";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+});
+
+/** What only scripts can do is shown where there are scripts; moments are told again as time goes by. */
+function dress() {
+  // The clipboard is there on https and on loopback only.
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+  for (const it of document.querySelectorAll("[data-since]")) {
+    const passed = (Date.now() - Date.parse(it.dataset.since)) / 1000;
+    const [one, unit] = passed < 3600 ? [60, "min"] : passed < 172800 ? [3600, "h"] : [86400, "days"];
+    const text = passed < 60 ? "just now" : `${Math.floor(passed / one)} ${unit} ago`;
+    if (passed >= 0 && it.textContent !== text) it.textContent = text;
+  }
+}
+dress();
+setInterval(dress, 20000);
 
 /** A field as the kind of value that it looks like. */
 function scalar(text) {
@@ -61,33 +102,95 @@ document.addEventListener("submit", async (event) => {
 
 let isReading = false;
 let isStale = false;
+let heard = new Date();
+const away = document.getElementById("away");
 
-/** Reads this page again and replaces what is live in it. The focus stays where it is. */
+/** The server answered, or did not: a page must not look fresh while nobody tells it anything. */
+function hear(isThere) {
+  if (isThere) heard = new Date();
+  const wasAway = !away.hidden;
+  away.hidden = isThere;
+  if (!isThere) away.textContent = `The server does not answer. This page is as it was at ${heard.toLocaleTimeString()}; it goes on by itself when the server is back.`;
+  return wasAway && isThere;
+}
+
+/** Puts the parts of a page that are live in the place of what is shown. The focus stays where it is. */
+function replace(fresh) {
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const next = fresh.getElementById(part.id);
+    if (!next || next.innerHTML === part.fresh) continue;
+    part.fresh = next.innerHTML;
+    const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
+    const open = [...part.querySelectorAll("details")].map((it) => it.open);
+    const left = part.querySelector(".scroll")?.scrollLeft ?? 0;
+    // A chart keeps its element: it is drawn again by itself.
+    const plots = [...part.querySelectorAll(".plot")];
+    part.innerHTML = next.innerHTML;
+    for (const plot of plots) part.querySelector(`#${plot.id}`)?.replaceWith(plot);
+    part.querySelectorAll("details").forEach((it, index) => { it.open = open[index] ?? it.open; });
+    const scroll = part.querySelector(".scroll");
+    if (scroll) scroll.scrollLeft = left;
+    if (focused) document.getElementById(focused)?.focus();
+  }
+  dress();
+  document.dispatchEvent(new Event("refreshed"));
+}
+
+/** Reads this page again and replaces what is live in it. */
 async function refresh() {
   if (isReading) { isStale = true; return; }
   isReading = true;
   try {
     const response = await fetch(location.href, { headers: { accept: "text/html" } });
-    if (response.ok && !response.redirected) {
-      const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
-      for (const part of document.querySelectorAll("[data-live]")) {
-        const next = fresh.getElementById(part.id);
-        if (!next || next.innerHTML === part.innerHTML) continue;
-        const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
-        const left = part.querySelector(".scroll")?.scrollLeft ?? 0;
-        part.innerHTML = next.innerHTML;
-        const scroll = part.querySelector(".scroll");
-        if (scroll) scroll.scrollLeft = left;
-        if (focused) document.getElementById(focused)?.focus();
-      }
-      document.dispatchEvent(new Event("refreshed"));
-    } else if (response.status === 404) {
-      complain("This is not there any more.");
-    }
-  } catch { /* The stream tells when the server is back. */ }
+    hear(true);
+    if (response.ok && !response.redirected) replace(new DOMParser().parseFromString(await response.text(), "text/html"));
+    else if (response.redirected) complain("You are signed out. Read the page again to sign in.");
+    else if (response.status === 404) complain("This is not there any more.");
+  } catch { hear(false); }
   isReading = false;
   // No more than one reading a second: a page costs its server more than an event.
   if (isStale) { isStale = false; setTimeout(refresh, 1000); }
+}
+
+// While the server is away, it is asked every few seconds whether it is back.
+setInterval(async () => {
+  if (document.hidden) return;
+  const isSilent = Date.now() - heard > 15000;
+  if (away.hidden && !isSilent) return;
+  try {
+    await fetch("/healthz", { cache: "no-store" });
+    if (hear(true)) refresh();
+  } catch { hear(false); }
+}, 3000);
+
+// The table: its order, filter and columns are in the address, and only the table is replaced.
+const look = document.getElementById("look");
+async function follow(url, isNew) {
+  try {
+    const response = await fetch(url, { headers: { accept: "text/html" } });
+    if (!response.ok) { location.href = url; return; }
+    if (isNew) history.pushState(null, "", url);
+    const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+    document.getElementById("live-results").innerHTML = fresh.getElementById("live-results").innerHTML;
+    look.elements.sort.value = fresh.getElementById("look").elements.sort.value;
+    dress();
+  } catch { hear(false); }
+}
+if (look) {
+  const ask = () => {
+    const given = new URLSearchParams([...new FormData(look)].filter(([name, value]) => value && !(name === "sort" && value === "rank")));
+    follow(`${location.pathname}?${given}`, true);
+  };
+  let typed;
+  look.addEventListener("input", (event) => { clearTimeout(typed); typed = setTimeout(ask, event.target.type === "search" ? 250 : 0); });
+  look.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("#live-results thead a, #live-results .pager a");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    follow(link.href, true);
+  });
+  addEventListener("popstate", () => follow(location.href, false));
 }
 
 /** Something changed on the server, as all tabs of a browser are told by one stream. */
@@ -101,6 +204,8 @@ if (document.querySelector("[data-live]")) {
     const worker = new SharedWorker("/assets/events.js");
     let isFirst = true;
     worker.port.onmessage = (event) => {
+      if ("isThere" in event.data) { if (hear(event.data.isThere)) refresh(); return; }
+      if (event.data.state) hear(true);
       if (event.data.state) changed(isFirst, event.data.state);
       isFirst = false;
     };

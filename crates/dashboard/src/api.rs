@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tuner::report::Report;
 use tuner::spec::{BudgetSpec, Masks, Spec};
 
-pub(crate) use columns::{model, model_pair, points};
+pub(crate) use columns::{model, model_pair, points, rounds};
 
 use crate::access::{Role, Visitor};
 use crate::audit::Detail;

@@ -26,9 +26,34 @@ const FILES: &[(&str, &str, &str)] = &[
         include_str!("../assets/events.js"),
     ),
     (
-        "charts.js",
+        "plot.js",
         "text/javascript; charset=utf-8",
-        include_str!("../assets/charts.js"),
+        include_str!("../assets/plot.js"),
+    ),
+    (
+        "experiment.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/experiment.js"),
+    ),
+    (
+        "parameters.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/parameters.js"),
+    ),
+    (
+        "map.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/map.js"),
+    ),
+    (
+        "parallel.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/parallel.js"),
+    ),
+    (
+        "series.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/series.js"),
     ),
     (
         "new.js",

@@ -5,14 +5,62 @@ use tuner::evaluation::{Block, Rules};
 use tuner::report::change;
 use tuner::spec::{ObjectiveScale, ObjectiveSpec};
 
+use crate::units::Unit;
+
 /// Confidence of the intervals in a table of results.
 const CONFIDENCE: f64 = 0.95;
 
-/// A time as people read it, in UTC.
+/// A time as people read it, with its zone.
 pub(crate) fn time(at_ms: i64) -> String {
     match jiff::Timestamp::from_millisecond(at_ms) {
-        Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        Ok(at) => at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
         Err(_) => String::new(),
+    }
+}
+
+/// A moment: absolute with its zone, and how long ago it was. A page without scripts has both, and a
+/// script keeps the second one true.
+#[derive(Clone, Debug)]
+pub(crate) struct When {
+    pub(crate) absolute: String,
+    pub(crate) ago: String,
+    pub(crate) iso: String,
+}
+
+impl When {
+    pub(crate) fn ms(at_ms: i64) -> Self {
+        let at = jiff::Timestamp::from_millisecond(at_ms).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        Self::of(at)
+    }
+
+    pub(crate) fn of(at: jiff::Timestamp) -> Self {
+        let passed = jiff::Timestamp::now().duration_since(at).as_secs_f64();
+        Self {
+            absolute: time(at.as_millisecond()),
+            ago: ago(passed),
+            iso: at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }
+    }
+}
+
+impl std::fmt::Display for When {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.absolute)
+    }
+}
+
+/// "3 min ago". Whole steps, so that a page that is read again is mostly the same.
+fn ago(passed_s: f64) -> String {
+    let (count, unit) = match passed_s.abs() {
+        s if s < 60.0 => return "just now".into(),
+        s if s < 3600.0 => (s / 60.0, "min"),
+        s if s < 48.0 * 3600.0 => (s / 3600.0, "h"),
+        s => (s / 86_400.0, "days"),
+    };
+    let count = count.floor();
+    match passed_s > 0.0 {
+        true => format!("{count:.0} {unit} ago"),
+        false => format!("in {count:.0} {unit}"),
     }
 }
 
@@ -27,21 +75,6 @@ pub(crate) fn duration(duration_s: f64) -> String {
     }
 }
 
-/// A measured quantity, to four digits.
-pub(crate) fn number(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return value.to_string();
-    }
-    let magnitude = value.abs().log10().floor();
-    if !(-4.0..6.0).contains(&magnitude) {
-        return format!("{value:.3e}");
-    }
-    let decimals = (0..8)
-        .find(|decimals| f64::from(*decimals) >= 3.0 - magnitude)
-        .unwrap_or(8);
-    format!("{value:.*}", usize::try_from(decimals).unwrap_or(0))
-}
-
 /// The objective over an evaluation's blocks, with its interval; empty where there is none, such as for `mean + k·std`.
 pub(crate) fn objective(objective: &ObjectiveSpec, blocks: &[Block]) -> String {
     if objective.std_weight > 0.0 {
@@ -54,17 +87,61 @@ pub(crate) fn objective(objective: &ObjectiveSpec, blocks: &[Block]) -> String {
         }
         ObjectiveScale::Absolute => {
             let values: Vec<f64> = pairs.iter().map(|pair| pair.experiment).collect();
-            let text = |it: Interval| {
-                format!(
-                    "{} [{}, {}]",
-                    number(it.estimate),
-                    number(it.low),
-                    number(it.high)
-                )
-            };
+            let unit = Unit::of(&objective.metric);
+            let text = |it: Interval| interval(&unit, &it);
             mean_interval(&values, CONFIDENCE).map_or_else(|_| String::new(), text)
         }
     }
+}
+
+/// An estimate with its interval, in its unit.
+pub(crate) fn interval(unit: &Unit, it: &Interval) -> String {
+    format!(
+        "{} [{}, {}]",
+        unit.text(it.estimate),
+        unit.text(it.low),
+        unit.text(it.high)
+    )
+}
+
+/// A metric over an evaluation's blocks: the mean on the control, the mean on the experiment, and the
+/// change with its interval, where there is one.
+pub(crate) struct Compared {
+    pub(crate) name: String,
+    pub(crate) metric: String,
+    pub(crate) control: String,
+    pub(crate) experiment: String,
+    pub(crate) change: String,
+}
+
+/// Every metric that both sides of some block have.
+pub(crate) fn compared(blocks: &[Block], first: &[String]) -> Vec<Compared> {
+    let mut names: Vec<String> = first.to_vec();
+    let all = blocks.iter().flat_map(|block| block.experiment.keys());
+    for name in all.chain(blocks.iter().flat_map(|block| block.control.keys())) {
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    let rows = names.into_iter().filter_map(|metric| {
+        let pairs = Rules::pairs(blocks, &metric);
+        if pairs.is_empty() {
+            return None;
+        }
+        let mean = |of: fn(&latency_stats::Pair) -> f64| {
+            pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
+        };
+        let unit = Unit::of(&metric);
+        Some(Compared {
+            name: unit.name(),
+            control: unit.text(mean(|pair| pair.control)),
+            experiment: unit.text(mean(|pair| pair.experiment)),
+            change: ratio_interval(&pairs, CONFIDENCE)
+                .map_or_else(|_| String::new(), |it| change(&it)),
+            metric,
+        })
+    });
+    rows.collect()
 }
 
 #[cfg(test)]
@@ -72,17 +149,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_four_digits() {
-        for (value, text) in [
-            (0.0, "0"),
-            (1.0, "1.000"),
-            (1234.4, "1234"),
-            (0.012_341, "0.01234"),
-            (98_765.4, "98765"),
-            (1.5e9, "1.500e9"),
-            (-2.5e-7, "-2.500e-7"),
-        ] {
-            assert_eq!(number(value), text);
-        }
+    fn a_moment_is_absolute_and_relative() {
+        let when = When::of(jiff::Timestamp::now() - jiff::SignedDuration::from_secs(185));
+        assert_eq!(when.ago, "3 min ago");
+        assert!(when.to_string().ends_with(" UTC"), "{when}");
+        assert_eq!(ago(20.0), "just now");
+        assert_eq!(ago(7300.0), "2 h ago");
+        assert_eq!(ago(-7300.0), "in 2 h");
+        assert_eq!(ago(3.5 * 86_400.0), "3 days ago");
     }
 }

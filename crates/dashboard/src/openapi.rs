@@ -186,6 +186,11 @@ const OPERATIONS: &[Operation] = &[
         )
     },
     get(
+        "/experiments/{id}/rounds",
+        "rounds",
+        "The rounds of a continuous experiment in columns, with the evidence of its drift tests",
+    ),
+    get(
         "/experiments/{id}/verification",
         "verification",
         "The arms of the verification and their runs",

@@ -1,7 +1,14 @@
 //! The pages: each is a template filled with what the store holds. What is live in them is read again by the browser when
 //! it is told of a change, so there is one way in which a page comes to show anything.
 
-use std::collections::BTreeMap;
+mod compare;
+mod evaluation;
+mod experiment;
+mod history;
+mod promotions;
+mod results;
+mod verdict;
+
 use std::sync::Arc;
 
 use askama::Template;
@@ -12,24 +19,26 @@ use axum::response::{Html, IntoResponse, Response};
 use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish};
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
-use serde::Deserialize;
 use tuner::ledger::PlannedArm;
 use tuner::report::{change, difference, score_text};
-use tuner::spec::{Mode, ObjectiveSpec};
+use tuner::spec::ObjectiveSpec;
 
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::audit::Entry;
-use crate::format;
+use crate::format::When;
 use crate::reply::{Refusal, blocking};
 use crate::server::App;
-use crate::web::{Params, local_path, pairs};
+use crate::units::Unit;
+use crate::web::{local_path, pairs};
+
+pub(crate) use compare::compare;
+pub(crate) use evaluation::evaluation;
+pub(crate) use experiment::experiment;
+pub(crate) use promotions::promotions;
 
 type Here = State<Arc<App>>;
 type Who = Extension<Visitor>;
-
-/// Results on a page: what a reader looks through at once.
-const ROWS: usize = 50;
 
 fn page(template: &impl Template) -> Response {
     match template.render() {
@@ -114,8 +123,10 @@ pub(crate) async fn login_form(request: Request) -> Response {
 struct Line {
     summary: Summary,
     best: String,
-    made: String,
+    made: When,
     evaluations: String,
+    /// Evaluations of the budget in per cent, while it runs.
+    percent: Option<usize>,
 }
 
 #[derive(Template)]
@@ -147,7 +158,9 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
             .map(|summary| {
                 Ok(Line {
                     best: best(coordinator, &summary)?,
-                    made: format::time(summary.created_ms),
+                    made: When::ms(summary.created_ms),
+                    percent: (summary.state == ExperimentState::Running && !summary.always_on)
+                        .then(|| (100 * summary.evaluations / summary.budget.max(1)).min(100)),
                     evaluations: summary.counted(),
                     summary,
                 })
@@ -161,90 +174,6 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
         }))
     });
     answer(made.await)
-}
-
-/// One evaluation in the table of results.
-struct ResultRow {
-    number: usize,
-    rank: usize,
-    outcome: String,
-    objective: String,
-    difference: String,
-    constraints: String,
-    duration: String,
-    reason: String,
-    is_running: bool,
-}
-
-/// What can be done to an experiment now.
-#[derive(Default)]
-struct Verbs {
-    pause: bool,
-    resume: bool,
-    stop: bool,
-    verify: bool,
-    promote: bool,
-    roll_back: bool,
-    delete: bool,
-}
-
-impl Verbs {
-    fn of(row: &ExperimentRow, role: Role, has_measured: bool) -> Self {
-        if role < Role::Write {
-            return Self::default();
-        }
-        let state = row.state;
-        let is_active = matches!(state, ExperimentState::Queued | ExperimentState::Running);
-        let is_promoted = row.promotion.is_some();
-        Self {
-            pause: is_active && row.wish != Some(Wish::Pause),
-            resume: !is_active || row.wish == Some(Wish::Pause),
-            stop: is_active || state == ExperimentState::Paused,
-            // A continuous one does so by itself.
-            verify: row.spec.mode != Mode::Continuous
-                && row.wish != Some(Wish::Verify)
-                && (has_measured || state == ExperimentState::Running),
-            promote: row.not_promotable().is_none() && !is_promoted,
-            roll_back: is_promoted,
-            delete: state != ExperimentState::Running && !is_promoted,
-        }
-    }
-}
-
-#[derive(Template)]
-#[template(path = "experiment.html")]
-struct ExperimentPage {
-    reader: Reader,
-    trouble: Option<String>,
-    summary: Summary,
-    status: String,
-    best: String,
-    objective: String,
-    rows: Vec<ResultRow>,
-    of_rows: usize,
-    first: usize,
-    last: usize,
-    previous: Option<usize>,
-    next: Option<usize>,
-    parameters: Vec<String>,
-    queue: Vec<String>,
-    settings: Vec<String>,
-    promoted: Vec<String>,
-    verbs: Verbs,
-    may_write: bool,
-    wall_time_min: String,
-    has_verification: bool,
-    /// How `mode = "continuous"` stands, and what happened, newest first.
-    always_on: Vec<String>,
-    entries: Vec<tuner::continuous::Entry>,
-    source: String,
-}
-
-/// What `experiments/{id}` may be asked.
-#[derive(Deserialize)]
-pub(crate) struct PageQuery {
-    #[serde(default)]
-    page: Option<usize>,
 }
 
 /// What an experiment is doing, in one sentence.
@@ -279,235 +208,15 @@ fn status(summary: &Summary, coordinator: &Coordinator) -> String {
     text
 }
 
-fn experiment_page(app: &App, id: i64, at: usize, visitor: &Visitor) -> Result<Response, Error> {
-    let coordinator = &app.coordinator;
-    let summary = api::summary(coordinator, id)?;
-    let row = coordinator.store().experiment(id)?;
-    let first = at.saturating_sub(1) * ROWS;
-    let (found, of_rows) = coordinator.store().ranked(id, first, ROWS)?;
-    let objective = row.spec.objective.clone().unwrap_or_else(|| ObjectiveSpec {
+/// The objective, also of a specification without one.
+fn objective(row: &ExperimentRow) -> ObjectiveSpec {
+    let none = || ObjectiveSpec {
         metric: String::new(),
         goal: tuner::spec::Goal::Minimise,
         std_weight: 0.0,
         scale: tuner::spec::ObjectiveScale::Ratio,
-    });
-    let mut rows = Vec::new();
-    for (index, shown) in (first..).zip(&found) {
-        let record = &shown.record;
-        let blocks = coordinator
-            .store()
-            .evaluation(id, record.number)?
-            .record
-            .blocks;
-        let measurement = record.measurement.as_ref();
-        let interval = format::objective(&objective, &blocks);
-        let excess = measurement.map(|measurement| {
-            let broken = measurement
-                .excess
-                .iter()
-                .filter(|(_, excess)| **excess > 0.0);
-            broken
-                .map(|(text, _)| text.clone())
-                .collect::<Vec<_>>()
-                .join(", ")
-        });
-        rows.push(ResultRow {
-            number: record.number,
-            rank: index + 1,
-            outcome: if shown.is_running {
-                "running".into()
-            } else {
-                record.outcome.to_string()
-            },
-            objective: match measurement {
-                Some(measurement) if interval.is_empty() => {
-                    score_text(measurement.score, &objective)
-                }
-                _ => interval,
-            },
-            difference: difference(&record.configuration, &row.report.control),
-            constraints: excess.unwrap_or_default(),
-            duration: if shown.is_running {
-                String::new()
-            } else {
-                format::duration(record.duration_s)
-            },
-            reason: record.reason.clone().unwrap_or_default(),
-            is_running: shown.is_running,
-        });
-    }
-    let last = (first + rows.len()).min(of_rows);
-    let queue = coordinator.store().queue(id)?;
-    Ok(page(&ExperimentPage {
-        reader: visitor.into(),
-        trouble: coordinator.trouble(),
-        status: status(&summary, coordinator),
-        best: best(coordinator, &summary)?,
-        objective: objective.name(),
-        of_rows,
-        first: (first + 1).min(of_rows),
-        last,
-        previous: (first > 0).then(|| at.saturating_sub(1)),
-        next: (last < of_rows).then_some(at + 1),
-        rows,
-        parameters: row.report.control.0.keys().cloned().collect(),
-        queue: queue
-            .iter()
-            .map(|it| difference(it, &row.report.control))
-            .collect(),
-        settings: row.report.settings.clone(),
-        promoted: row
-            .promotion
-            .iter()
-            .filter(|_| !coordinator.is_rollback_untold(id))
-            .flat_map(|it| it.changed.clone())
-            .collect(),
-        verbs: Verbs::of(&row, visitor.role, coordinator.store().has_measured(id)?),
-        may_write: visitor.role == Role::Write,
-        wall_time_min: row
-            .budget()
-            .wall_time_min
-            .map_or_else(String::new, |it| it.to_string()),
-        has_verification: row.plan.is_some() || !row.report.verification.is_empty(),
-        always_on: api::continuous(coordinator, id)?
-            .map(|view| view.lines)
-            .unwrap_or_default(),
-        entries: coordinator.store().entries(id, api::ENTRIES)?,
-        source: api::masks(visitor.role).text(&row.source),
-        summary,
-    }))
-}
-
-pub(crate) async fn experiment(
-    State(app): Here,
-    Extension(visitor): Who,
-    Path(id): Path<String>,
-    Params(query): Params<PageQuery>,
-) -> Response {
-    let made = async {
-        let id: i64 = api::number(&id, "experiment")?;
-        let at = query.page.unwrap_or(1).clamp(1, 1 << 20);
-        blocking(move || experiment_page(&app, id, at, &visitor)).await
     };
-    answer(made.await)
-}
-
-/// A block, with the metrics that both sides have.
-struct BlockRow {
-    number: usize,
-    order: String,
-    start: String,
-    cells: Vec<(String, String)>,
-}
-
-#[derive(Template)]
-#[template(path = "evaluation.html")]
-struct EvaluationPage {
-    reader: Reader,
-    trouble: Option<String>,
-    output: Option<String>,
-    summary: Summary,
-    number: usize,
-    outcome: String,
-    reason: String,
-    objective: String,
-    metric: String,
-    configuration: Vec<(String, String, String)>,
-    metrics: Vec<String>,
-    blocks: Vec<BlockRow>,
-    may_kill: bool,
-}
-
-fn evaluation_page(
-    app: &App,
-    id: i64,
-    number: usize,
-    visitor: &Visitor,
-) -> Result<Response, Error> {
-    let coordinator = &app.coordinator;
-    let row = coordinator.store().experiment(id)?;
-    let shown = coordinator.store().evaluation(id, number)?;
-    let record = shown.record;
-    let spec = row.spec.objective.clone();
-    // The objective, what is constrained, what is reported: nobody reads thirty columns.
-    let mut metrics: Vec<String> = spec
-        .iter()
-        .map(|objective| objective.metric.clone())
-        .collect();
-    let constrained = row
-        .spec
-        .constraints
-        .iter()
-        .filter_map(|text| text.split_whitespace().next());
-    let reported = row.spec.verification.report.iter().map(String::as_str);
-    for metric in constrained.chain(reported) {
-        if !metrics.iter().any(|known| known == metric) {
-            metrics.push(metric.to_owned());
-        }
-    }
-    let text = |side: &BTreeMap<String, f64>, metric: &str| {
-        tuner::metrics::lookup(side, metric).map_or_else(|| "–".into(), format::number)
-    };
-    let blocks = (1..).zip(&record.blocks).map(|(number, block)| BlockRow {
-        number,
-        order: match block.order {
-            tuner::evaluation::Order::ControlFirst => "control, experiment".into(),
-            tuner::evaluation::Order::ExperimentFirst => "experiment, control".into(),
-            tuner::evaluation::Order::Parallel => "both at once".into(),
-        },
-        start: format::duration(block.start_s),
-        cells: metrics
-            .iter()
-            .map(|metric| {
-                (
-                    text(&block.control, metric),
-                    text(&block.experiment, metric),
-                )
-            })
-            .collect(),
-    });
-    let values = record.configuration.0.iter().map(|(name, value)| {
-        let control = row.report.control.get(name);
-        (
-            name.clone(),
-            value.to_string(),
-            control.map_or_else(String::new, ToString::to_string),
-        )
-    });
-    Ok(page(&EvaluationPage {
-        reader: visitor.into(),
-        trouble: coordinator.trouble(),
-        output: record.output.clone(),
-        summary: api::summary(coordinator, id)?,
-        number,
-        outcome: if shown.is_running {
-            "running".into()
-        } else {
-            record.outcome.to_string()
-        },
-        reason: record.reason.clone().unwrap_or_default(),
-        objective: spec
-            .as_ref()
-            .map_or_else(String::new, |spec| format::objective(spec, &record.blocks)),
-        metric: spec.map_or_else(String::new, |spec| spec.metric),
-        configuration: values.collect(),
-        blocks: blocks.collect(),
-        metrics,
-        may_kill: shown.is_running && visitor.role == Role::Write,
-    }))
-}
-
-pub(crate) async fn evaluation(
-    State(app): Here,
-    Extension(visitor): Who,
-    Path((id, number)): Path<(String, String)>,
-) -> Response {
-    let made = async {
-        let id: i64 = api::number(&id, "experiment")?;
-        let number: usize = api::number(&number, "evaluation")?;
-        blocking(move || evaluation_page(&app, id, number, &visitor)).await
-    };
-    answer(made.await)
+    row.spec.objective.clone().unwrap_or_else(none)
 }
 
 /// An arm of a verification.
@@ -529,6 +238,8 @@ struct VerificationPage {
     status: String,
     number: i64,
     metric: String,
+    name: String,
+    unit: String,
     arms: Vec<ArmRow>,
 }
 
@@ -572,7 +283,10 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
             faults: judged.map_or_else(String::new, |judged| judged.faults.join("; ")),
         }
     });
+    let unit = Unit::of(&objective(&row).metric);
     Ok(page(&VerificationPage {
+        name: unit.name(),
+        unit: serde_json::to_string(&unit).unwrap_or_default(),
         reader: visitor.into(),
         trouble: coordinator.trouble(),
         status: status(&summary, coordinator),
@@ -653,7 +367,7 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
 /// An entry of the audit log, for people.
 struct AuditRow {
     entry: Entry,
-    at: String,
+    at: When,
 }
 
 impl AuditRow {
@@ -676,7 +390,7 @@ pub(crate) async fn audit(State(app): Here, Extension(visitor): Who) -> Response
             let last = app.audit.last(api::AUDIT_ENTRIES, None);
             let last = last.map_err(|error| Error::Unavailable(error.to_string()))?;
             let rows = last.into_iter().map(|entry| AuditRow {
-                at: format::time(entry.at.as_millisecond()),
+                at: When::of(entry.at),
                 entry,
             });
             Ok(page(&AuditPage {

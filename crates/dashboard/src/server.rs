@@ -168,6 +168,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/experiments/{id}/points", get(api::points))
         .route("/experiments/{id}/model", get(api::model))
         .route("/experiments/{id}/model/pair", get(api::model_pair))
+        .route("/experiments/{id}/rounds", get(api::rounds))
         .route("/experiments/{id}/verification", get(api::verification))
         .route("/experiments/{id}/evaluations", get(api::evaluations))
         .route(
@@ -201,6 +202,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/", get(pages::experiments))
         .route("/new", get(pages::new))
         .route("/host", get(pages::host))
+        .route("/compare", get(pages::compare))
+        .route("/promotions", get(pages::promotions))
         .route("/experiments/{id}", get(pages::experiment))
         .route(
             "/experiments/{id}/evaluations/{number}",

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use coordinator::Coordinator;
 use coordinator::store::{Location, Store};
-use dashboard::{Access, Bounds, Options, Proxy};
+use dashboard::{Access, Bounds, Notifications, Options, Proxy};
 use dispatch::{Office, ServerConfig};
 use sd_notify::NotifyState;
 use tuner::process::Interrupt;
@@ -65,6 +65,10 @@ struct Server {
     /// clients send.
     #[arg(long, value_name = "NAME", requires = "trusted_proxies")]
     user_header: Option<String>,
+    /// Tell people and programs elsewhere what became of experiments: a TOML file with webhooks and e-mail addresses, see
+    /// docs/notifications.md.
+    #[arg(long, value_name = "FILE", env = "SLACKLINE_NOTIFY")]
+    notify: Option<PathBuf>,
     /// A user of --user-header who may change things; all others only look. Repeatable.
     #[arg(long = "writer", value_name = "USER", requires = "user_header")]
     writers: Vec<String>,
@@ -106,6 +110,8 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
     };
     let config = arguments.workers.as_deref().map(ServerConfig::read);
     let config = config.transpose()?;
+    let notify = arguments.notify.as_deref().map(Notifications::read);
+    let notify = notify.transpose()?;
     let store = Store::open(&location)?;
     let mut coordinator = Coordinator::new(store, &state_dir);
     let office = match &config {
@@ -127,6 +133,7 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
         &state_dir,
         Arc::clone(&coordinator),
         interrupt,
+        notify,
     ));
     // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of the store goes here.
     drop(runtime);
@@ -225,6 +232,7 @@ async fn serve(
     state_dir: &Path,
     coordinator: Arc<Coordinator>,
     interrupt: Interrupt,
+    notify: Option<Notifications>,
 ) -> anyhow::Result<Done> {
     let listener = tokio::net::TcpListener::bind(arguments.listen)
         .await
@@ -239,6 +247,8 @@ async fn serve(
             .spawn(move || coordinator.run(&message))
             .context("the coordinator's thread cannot be started")?
     };
+    let telling = notify.map(|notify| tell(notify, &coordinator, address.to_string()));
+    let telling = telling.transpose()?;
     // The token itself goes to a terminal, never to a log.
     if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
         message(&format!("http://{address}/?token={}", access.write_token));
@@ -271,8 +281,23 @@ async fn serve(
         ended
     };
     let ((), ended) = tokio::join!(server, ending);
+    if let Some(telling) = telling {
+        let _ = tokio::task::spawn_blocking(move || telling.join()).await;
+    }
     ended?;
     Ok(interrupt.signal().map_or(Done::Positive, Done::Signal))
+}
+
+/// Tells receivers elsewhere, in a thread of its own.
+fn tell(
+    notify: Notifications,
+    coordinator: &Arc<Coordinator>,
+    address: String,
+) -> anyhow::Result<std::thread::JoinHandle<()>> {
+    let coordinator = Arc::clone(coordinator);
+    let thread = std::thread::Builder::new().name("notify".into());
+    let thread = thread.spawn(move || notify.run(&coordinator, &address, &message));
+    thread.context("the thread that sends notifications cannot be started")
 }
 
 /// Waits for a signal, or for the coordinator to give up; then until everything is restored.

@@ -31,6 +31,21 @@ pub struct Running {
     pub configuration: Configuration,
 }
 
+/// Evaluations in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Those that are measured now.
+    pub running: usize,
+    /// Those that ended.
+    pub ended: usize,
+    /// How long one took on average, once one has ended.
+    pub mean_s: Option<f64>,
+    /// When the first one began, in milliseconds since 1970.
+    pub first_ms: Option<i64>,
+    /// When the last one began.
+    pub last_ms: Option<i64>,
+}
+
 const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output, crash";
 
 /// As it is written in a column.
@@ -242,6 +257,36 @@ impl Store {
             (id, text(&row[1]), text(&row[2]), usize_of(&row[3]))
         });
         Ok(counted.collect())
+    }
+
+    /// How many evaluations of an experiment there are, and how long they take.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn tally(&self, id: i64) -> Result<Tally, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT outcome, COUNT(*), SUM(duration_s), MIN(started_ms), MAX(started_ms) FROM evaluations \
+                 WHERE experiment = $1 GROUP BY outcome",
+                &[id.into()],
+            )
+        })?;
+        let mut tally = Tally::default();
+        let mut duration_s = 0.0;
+        for row in &rows {
+            let count = usize_of(&row[1]);
+            if row[0].text() == Some("running") {
+                tally.running = count;
+            } else {
+                tally.ended += count;
+                duration_s += row[2].real().unwrap_or(0.0);
+            }
+            let first = [tally.first_ms, row[3].int()];
+            tally.first_ms = first.into_iter().flatten().min();
+            tally.last_ms = tally.last_ms.max(row[4].int());
+        }
+        tally.mean_s = (tally.ended > 0).then(|| duration_s / tally.ended as f64);
+        Ok(tally)
     }
 
     /// Whether some evaluation was measured to its end, or until it was stopped early.

@@ -202,6 +202,10 @@ impl ExperimentRow {
             Some("only a verified improvement can be promoted")
         } else if self.report.imported {
             Some("its improvement was shown elsewhere: verify it here first")
+        } else if !self.spec.changes_host() {
+            Some(
+                "the service is started for the experiment only, so there is nothing to promote to: put the settings into your own",
+            )
         } else {
             None
         }

@@ -25,7 +25,7 @@ pub use assignments::Assigned;
 pub use continuous::Standing;
 pub use database::Location;
 use database::{Cell, Database};
-pub use evaluations::{EvaluationRow, Running};
+pub use evaluations::{EvaluationRow, Running, Tally};
 pub use experiments::{ExperimentRow, NewExperiment, Once, Promotion, State, Summary, Wish};
 
 use crate::error::Error;

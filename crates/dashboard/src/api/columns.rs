@@ -14,6 +14,7 @@ use tuner::spec::{Goal, ObjectiveScale};
 use super::Here;
 use crate::explain::{Explanation, Pair};
 use crate::reply::{Reply, blocking};
+use crate::units::Unit;
 use crate::web::Params;
 
 /// The evaluations of an experiment in columns, for plots: ten thousand of them are half a megabyte.
@@ -31,6 +32,12 @@ pub(crate) struct Points {
     /// The standard error of the score.
     score_se: Vec<Option<f64>>,
     parameters: BTreeMap<String, Vec<Value>>,
+    /// The values of each parameter that has a list, in the specification's order.
+    values: BTreeMap<String, Vec<Value>>,
+    /// What the verification measured, winner first.
+    verified: Vec<Configuration>,
+    /// The objective's unit, for axes.
+    unit: Unit,
 }
 
 fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Error> {
@@ -46,7 +53,19 @@ fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Erro
             .collect()
     };
     let names = row.report.control.0.keys();
+    let lists = row.spec.parameters.iter().filter_map(|parameter| {
+        let values = parameter.values.as_ref()?.iter().map(|value| json!(value));
+        Some((parameter.name.clone(), values.collect()))
+    });
+    let candidates = row
+        .report
+        .verification
+        .iter()
+        .filter(|arm| arm.is_candidate);
     Ok(Points {
+        unit: Unit::of(&objective.metric),
+        values: lists.collect(),
+        verified: candidates.map(|arm| arm.configuration.clone()).collect(),
         objective: objective.name(),
         scale: objective.scale,
         goal: objective.goal,
@@ -106,4 +125,62 @@ pub(crate) async fn model_pair(
     blocking(move || app.models.pair(&app.coordinator, id, &query.x, &query.y))
         .await
         .map(Json)
+}
+
+/// The rounds of a continuous experiment in columns.
+#[derive(Serialize)]
+pub(crate) struct Rounds {
+    goal: Goal,
+    at_ms: Vec<i64>,
+    /// The logarithm of the ratio to the control; below 0 is better. None of a round that could not be measured.
+    gain: Vec<Option<f64>>,
+    gain_sd: Vec<Option<f64>>,
+    /// A promoted configuration was compared; else the control with itself.
+    of_promoted: Vec<bool>,
+    /// A constraint was broken.
+    is_broken: Vec<bool>,
+    /// The drift tests since they began.
+    tests: Vec<tuner::continuous::Evidence>,
+    /// What happened, oldest first.
+    entries: Vec<tuner::continuous::Entry>,
+}
+
+/// No more rounds than these are in one answer: the newest.
+const ROUNDS_MAX: usize = 5000;
+
+pub(crate) async fn rounds(State(app): Here, Path(id): Path<String>) -> Reply<Rounds> {
+    let id = super::id(&id)?;
+    blocking(move || {
+        let coordinator = &app.coordinator;
+        let (rounds, tests) = coordinator.rounds(id)?;
+        let rounds = &rounds[rounds.len().saturating_sub(ROUNDS_MAX)..];
+        let measured = |round: &tuner::continuous::Round| match &round.seen {
+            tuner::continuous::Seen::Measured(measured) => Some(measured.clone()),
+            _ => None,
+        };
+        let all: Vec<_> = rounds.iter().map(measured).collect();
+        let entries = coordinator.store().entries(id, ROUNDS_MAX)?;
+        let objective = coordinator.store().experiment(id)?.spec.objective;
+        Ok(Rounds {
+            goal: objective.map_or_else(Goal::default, |objective| objective.goal),
+            at_ms: rounds
+                .iter()
+                .map(|round| round.at.as_millisecond())
+                .collect(),
+            gain: all.iter().map(|it| it.as_ref().map(|it| it.gain)).collect(),
+            gain_sd: all
+                .iter()
+                .map(|it| it.as_ref().map(|it| it.gain_variance.max(0.0).sqrt()))
+                .collect(),
+            of_promoted: rounds.iter().map(|round| round.of_promoted).collect(),
+            is_broken: all
+                .iter()
+                .map(|it| it.as_ref().is_some_and(|it| !it.broken.is_empty()))
+                .collect(),
+            tests,
+            entries: entries.into_iter().rev().collect(),
+        })
+    })
+    .await
+    .map(Json)
 }

@@ -11,7 +11,7 @@ use crate::toy::{FIRST, Toy, skip};
 use crate::webdriver::Browser;
 
 /// Three parameters: the knob `x` with its best at 20, `pool` with its best at 12, and one that does nothing.
-fn toy() -> Toy {
+pub(crate) fn toy() -> Toy {
     let mut toy = Toy::new();
     let parameters = toy.spec["parameters"].as_array_mut().unwrap();
     parameters.push(json!({ "name": "pool", "type": "int", "low": 1, "high": 64, "default": 32, "scale": "log" }));
@@ -84,6 +84,7 @@ fn a_person_clicks_through_all_of_it() {
     // Watch, kill one, pause, resume.
     browser.wait("document.querySelector('#kill')");
     browser.click("#kill");
+    browser.click("#sure-yes");
     browser.wait("document.querySelector('tr.killed')");
     std::fs::remove_file(toy.path("slow")).unwrap();
     browser.click("#verb-pause");
@@ -118,9 +119,11 @@ fn a_person_clicks_through_all_of_it() {
     picture("serve-verification.png");
     browser.open(&server.page("/experiments/1"));
     browser.click("#verb-promote");
+    browser.click("#sure-yes");
     browser.wait("document.querySelector('.tag.promoted')");
     assert_ne!(knob(), FIRST);
     browser.click("#verb-rollback");
+    browser.click("#sure-yes");
     browser.wait("!document.querySelector('.tag.promoted')");
     assert_eq!(knob(), FIRST);
     browser.open(&server.page("/host"));

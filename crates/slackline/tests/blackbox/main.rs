@@ -12,6 +12,7 @@ mod agent;
 mod api;
 mod ask_tell;
 mod browser;
+mod browser_pages;
 mod cluster;
 mod command_line;
 mod continuous;

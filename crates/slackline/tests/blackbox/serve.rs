@@ -21,8 +21,17 @@ impl<'a> Server<'a> {
         Self::start_in(toy, &[])
     }
 
+    /// At an address that an earlier server had.
+    pub(crate) fn start_at(toy: &'a Toy, listen: &str) -> Self {
+        Self::start_with(toy, &[], listen)
+    }
+
     /// With further variables in its environment.
     fn start_in(toy: &'a Toy, environment: &[(&str, &str)]) -> Self {
+        Self::start_with(toy, environment, "127.0.0.1:0")
+    }
+
+    fn start_with(toy: &'a Toy, environment: &[(&str, &str)], listen: &str) -> Self {
         let said = toy.path("state/serve.json");
         let stderr = toy.path("serve.stderr");
         let messages = std::fs::File::options()
@@ -33,7 +42,7 @@ impl<'a> Server<'a> {
         let mut server = Self {
             toy,
             child: toy
-                .slackline(&["serve", "--listen", "127.0.0.1:0", "--rate", "10000"])
+                .slackline(&["serve", "--listen", listen, "--rate", "10000"])
                 .envs(environment.iter().copied())
                 .stdout(Stdio::null())
                 .stderr(messages)

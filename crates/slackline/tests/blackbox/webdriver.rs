@@ -75,6 +75,17 @@ impl Browser {
         Some(browser)
     }
 
+    /// Another width of the screen, and another colour scheme of the system.
+    pub(crate) fn look(&mut self, width: u32, is_dark: bool) {
+        self.width = width;
+        self.screen(width, 1000);
+        let scheme = if is_dark { "dark" } else { "light" };
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        let command =
+            json!({ "cmd": "Emulation.setEmulatedMedia", "params": { "features": features } });
+        self.ask("POST", "/goog/cdp/execute", &command).unwrap();
+    }
+
     /// A screen of that size.
     fn screen(&self, width: u32, height: u64) {
         let metrics =

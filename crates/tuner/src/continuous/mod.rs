@@ -42,7 +42,7 @@ pub use state::{
     State,
 };
 
-pub use view::{TestValue, View};
+pub use view::{Evidence, TestValue, View};
 
 use crate::ledger::Drift;
 use crate::live::Changed;

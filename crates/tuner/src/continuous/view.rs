@@ -1,10 +1,11 @@
 //! How a continuous experiment stands, in numbers and in words.
 
+use bayes_opt::Configuration;
 use jiff::Timestamp;
 use latency_stats::DriftTest;
 use serde::Serialize;
 
-use super::{Acting, Controller, State};
+use super::{Acting, Controller, Round, Rules, State};
 
 /// One drift test as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,6 +18,19 @@ pub struct TestValue {
     pub threshold: f64,
     /// Rounds since it began.
     pub rounds: usize,
+}
+
+/// A drift test, round by round since it began.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evidence {
+    /// A metric of the control, or `gain`.
+    pub series: String,
+    /// At which there is an alarm.
+    pub threshold: f64,
+    /// When each round ended, in milliseconds since 1970.
+    pub at_ms: Vec<i64>,
+    /// Evidence for a change after it.
+    pub evidence: Vec<f64>,
 }
 
 /// How a continuous experiment stands, for whoever shows it.
@@ -126,6 +140,36 @@ impl View {
 }
 
 impl Controller {
+    /// The evidence of every drift test after each round that the test counts, from what was kept.
+    #[must_use]
+    pub fn evidence(
+        rules: Rules,
+        control: Configuration,
+        state: State,
+        rounds: &[Round],
+    ) -> Vec<Evidence> {
+        let mut controller = Self::resume(rules, control, state, &[]);
+        let of = |(series, test): (&String, &DriftTest)| Evidence {
+            series: series.clone(),
+            threshold: test.threshold(),
+            at_ms: Vec::new(),
+            evidence: Vec::new(),
+        };
+        let mut all: Vec<Evidence> = controller.tests.iter().map(of).collect();
+        for round in rounds {
+            let lengths: Vec<usize> = controller.tests.values().map(DriftTest::len).collect();
+            controller.count(round);
+            let tests = controller.tests.values().zip(lengths);
+            for (one, (test, length)) in all.iter_mut().zip(tests) {
+                if test.len() != length {
+                    one.at_ms.push(round.at.as_millisecond());
+                    one.evidence.push(test.evidence());
+                }
+            }
+        }
+        all
+    }
+
     /// How it stands. `resting` is what its experiment is where that does not run: then nothing is watched.
     #[must_use]
     pub fn view(&self, now: Timestamp, resting: Option<&str>) -> View {

@@ -501,6 +501,23 @@ pub enum Goal {
 }
 
 impl Spec {
+    /// Whether a configuration changes something that outlives the experiment: a knob of the host, or a service that
+    /// Slackline does not start.
+    #[must_use]
+    pub fn changes_host(&self) -> bool {
+        let is_of_host = |parameter: &ParameterSpec| {
+            parameter.sysctl.is_some()
+                || parameter.block_queue.is_some()
+                || parameter.cgroup.is_some()
+                || parameter.file.is_some()
+        };
+        let starts = self
+            .target
+            .as_ref()
+            .is_some_and(|target| target.start.is_some());
+        !starts || self.parameters.iter().any(is_of_host)
+    }
+
     /// Which way is better, also where there is no objective.
     pub(crate) fn goal(&self) -> Goal {
         let objective = self.objective.as_ref();

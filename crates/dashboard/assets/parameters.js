@@ -1,0 +1,110 @@
+// The objective over each parameter, and how much each explains.
+import { axis, draw, ink, inside, mark, marksOf, nearest, pointed, range, rule, scaleOf } from "./plot.js";
+
+/** Four round numbers of equal ratios between the ends of a logarithmic axis. */
+function ratios([low, high]) {
+  const round = [0, 1, 2, 3].map((third) => Number((low * (high / low) ** (third / 3)).toPrecision(2)));
+  return [...new Set(round)].filter((number) => number >= low && number <= high);
+}
+
+function acrossAxis(scale, span, name) {
+  if (scale.words) return axis(name, { values: (_, ticks) => ticks.map((tick) => scale.words[tick] ?? ""), splits: () => scale.words.map((_, index) => index) });
+  if (!scale.isLog) return axis(name);
+  return axis(name, { values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { maximumSignificantDigits: 2 })), splits: () => ratios(span), filter: (_, ticks) => ticks });
+}
+
+function scatter(element, id, points, unit, name, curve) {
+  const scale = scaleOf(points, name, curve);
+  const x = points.parameters[name].map(scale.at);
+  const scores = points.score.map(unit.of);
+  const curved = curve ? curve.value.map(scale.at) : [];
+  const order = curved.map((_, index) => index).sort((a, b) => curved[a] - curved[b]);
+  const band = (factor) => order.map((index) => unit.of(curve.mean[index] + factor * curve.sd[index]));
+  const [mean, low, high] = curve ? [band(0), band(-2 * unit.sign), band(2 * unit.sign)] : [[], [], []];
+  const visible = range(scores, [...mean, unit.control]);
+  const marks = marksOf(points, x, unit, visible);
+  const places = [...x, ...curved, ...(scale.words ? scale.words.map((_, index) => index) : [])].filter(Number.isFinite);
+  const span = places.length ? [Math.min(...places), Math.max(...places)] : [0, 1];
+  const pad = scale.isLog ? 0 : 0.04 * (span[1] - span[0] || 1);
+  const plot = draw(element, {
+    height: 240,
+    legend: { show: false },
+    cursor: { show: false },
+    scales: {
+      x: { time: false, distr: scale.isLog ? 3 : 1, range: () => [span[0] - pad, span[1] + pad] },
+      y: { range: () => visible },
+    },
+    axes: [acrossAxis(scale, span, ""), axis(unit.short)],
+    series: [
+      {},
+      { stroke: ink("--accent"), width: 2, points: { show: false } },
+      { stroke: "transparent", points: { show: false } },
+      { stroke: "transparent", points: { show: false } },
+    ],
+    bands: [{ series: [3, 2], fill: ink("--band") }],
+    hooks: {
+      draw: [(plot) => inside(plot, (context) => {
+        rule(plot, scale.at(points.control[name]), true);
+        if (unit.control !== null) rule(plot, unit.control, false);
+        context.globalAlpha = marks.length > 2000 ? 0.25 : 0.85;
+        for (const it of marks) mark(context, { ...it, x: plot.valToPos(it.x, "x", true), y: plot.valToPos(it.y, "y", true) });
+      })],
+    },
+  }, curve ? [order.map((index) => curved[index]), mean, low, high] : [span, [null, null], [null, null], [null, null]]);
+  pointed(element, (left, top) => {
+    const it = nearest(plot, marks, left, top);
+    const value = it && (scale.words ? scale.words[it.x] : it.x);
+    return it && { text: `${it.text}, ${name} = ${value}`, href: `/experiments/${id}/evaluations/${it.number}` };
+  });
+}
+
+export function scatters(id, points, unit, model) {
+  const grid = document.getElementById("scatters");
+  const order = model ? model.importance.map((share) => share.parameter) : [];
+  const names = Object.keys(points.parameters).sort((a, b) => (order.indexOf(a) + 1 || 99) - (order.indexOf(b) + 1 || 99));
+  for (const name of names) {
+    let figure = document.getElementById(`scatter-${name}`);
+    if (!figure) {
+      figure = document.createElement("figure");
+      figure.id = `scatter-${name}`;
+      const heading = document.createElement("h3");
+      heading.textContent = name;
+      const plot = document.createElement("div");
+      plot.className = "plot";
+      plot.setAttribute("role", "img");
+      plot.setAttribute("aria-label", `The objective over ${name}; the numbers are in the CSV`);
+      figure.append(heading, plot);
+    }
+    // The most important ones first, as soon as that is known.
+    grid.append(figure);
+    scatter(figure.querySelector(".plot"), id, points, unit, name, model?.dependence.find((curve) => curve.parameter === name));
+  }
+}
+
+export function importance(model) {
+  const note = document.getElementById("model-note");
+  const body = document.querySelector("#importance tbody");
+  body.textContent = "";
+  document.getElementById("importance").hidden = !model.importance.length;
+  if (!model.importance.length) {
+    note.textContent = "Nothing has been measured yet, so there is no model.";
+    return;
+  }
+  const some = model.used < model.of ? ` They are ${model.used} of ${model.of}, chosen evenly over their scores.` : "";
+  note.textContent = `The model knows ${model.used} evaluations.${some}`;
+  const percent = (share) => `${(100 * share).toFixed(0)} %`;
+  for (const share of model.importance) {
+    const row = body.insertRow();
+    const head = document.createElement("th");
+    head.scope = "row";
+    head.textContent = share.parameter;
+    row.append(head);
+    row.insertCell().textContent = percent(share.share);
+    row.insertCell().textContent = `${percent(share.low)} to ${percent(share.high)}`;
+    const bar = document.createElement("progress");
+    bar.max = 1;
+    bar.value = share.share;
+    bar.setAttribute("aria-hidden", "true");
+    row.insertCell().append(bar);
+  }
+}

@@ -1,0 +1,296 @@
+// What every chart has: colours, units, axes, values at the cursor, and a click through to what is drawn.
+
+export const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const dark = matchMedia("(prefers-color-scheme: dark)");
+
+export async function read(url) {
+  const response = await fetch(url);
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.detail);
+  return answer;
+}
+
+export const colours = {
+  completed: "--good", violated: "--warn", aborted: "--quiet", crashed: "--bad", killed: "--warn", failed: "--bad",
+};
+/** Lines that are told apart by colour and by dashes. */
+export const lines = [["--accent", []], ["--warn", [8, 4]], ["--good", [2, 3]], ["--bad", [10, 3, 2, 3]], ["--quiet", [5, 5]]];
+
+/** A number to four significant digits. */
+export const digits = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e6 || Math.abs(value) < 1e-4
+  ? value.toExponential(3) : String(Number(value.toPrecision(4))));
+
+const prefixes = {
+  time: [[3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]],
+  bytes: [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [1024, "KiB"], [1, "B"]],
+  count: [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]],
+};
+
+/** The unit in which values up to `most` are read: their divisor, and its name. The server gives kind and scale of a metric. */
+export function inUnit(unit, most) {
+  const per = unit.per === "/s" ? "/s" : "";
+  const all = prefixes[unit.kind];
+  const isSmallCount = unit.kind === "count" && Math.abs(most) < 1e4;
+  const [one, name] = isSmallCount ? [1, ""] : all.find(([one]) => Math.abs(most) * unit.scale >= one * 0.99995) || all[all.length - 1];
+  const label = `${unit.label}${unit.per === "/request" ? " per request" : ""}`;
+  const suffix = `${name}${per}`;
+  return { of: (value) => (value === null ? null : (value * unit.scale) / one), suffix, label: suffix ? `${label}, ${suffix}` : label };
+}
+
+/** How the scores of an experiment are read: a change in per cent, or the value in its unit. */
+export function scoreReader(points) {
+  const sign = points.goal === "maximise" ? -1 : 1;
+  if (points.scale === "ratio") {
+    const of = (score) => (score === null ? null : (Math.exp(sign * score) - 1) * 100);
+    return { of, label: `${points.unit.label}, % against control`, short: "% against control", name: points.unit.label, text: (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${digits(Math.abs(value))} %`, control: 0, sign };
+  }
+  const scores = points.score.filter((score) => score !== null).map(Math.abs);
+  const unit = inUnit(points.unit, Math.max(0, ...scores));
+  return { of: (score) => (score === null ? null : unit.of(sign * score)), label: unit.label, short: unit.label, name: points.unit.label, text: (value) => `${digits(value)} ${unit.suffix}`, control: null, sign };
+}
+
+/** Outcomes of a configuration without a score: they are drawn at the bad edge of a plot. */
+export const unscored = new Set(["crashed", "violated", "aborted"]);
+
+/** The range of the values that are to be told apart: an outlier does not flatten the rest. What must be seen is in `also`. */
+export function range(values, also = []) {
+  const known = values.filter((value) => value !== null && Number.isFinite(value)).sort((a, b) => a - b);
+  const must = also.filter((value) => value !== null && Number.isFinite(value));
+  if (!known.length) return must.length ? [Math.min(...must) - 1, Math.max(...must) + 1] : [0, 1];
+  const at = (share) => known[Math.round(share * (known.length - 1))];
+  const fence = 3 * (at(0.75) - at(0.25));
+  // With few points nobody can say which one is an outlier.
+  const isKept = (value) => known.length < 8 || fence === 0 || (value >= at(0.25) - fence && value <= at(0.75) + fence);
+  const kept = [...known.filter(isKept), ...must];
+  let [low, high] = [Math.min(...kept), Math.max(...kept)];
+  if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.1, high + Math.abs(high || 1) * 0.1];
+  const margin = 0.08 * (high - low);
+  return [low - margin, high + margin];
+}
+
+/** Labels with as many digits as tell ticks that are `step` apart from each other. */
+const labels = (_, ticks, __, ___, step) => {
+  const places = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(step))));
+  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { maximumFractionDigits: places })));
+};
+
+export const axis = (label, more) => ({
+  label, stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { stroke: ink("--line") },
+  // Across there are ticks and one line, upwards as many digits as the longest number has.
+  values: labels, labelSize: 22, size: (_, values, index) => (index === 0 ? 34 : 26 + 7 * Math.max(2, ...(values || []).map((value) => String(value).length))),
+  ...more,
+});
+
+/** An axis of what is counted. */
+export const counts = (label) => axis(label, { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] });
+
+const plots = new Map();
+
+/** Draws into an element, in place of what was there. */
+export function draw(element, options, data) {
+  plots.get(element)?.destroy();
+  const width = Math.max(240, element.clientWidth);
+  const plot = new uPlot({ width, height: 260, ...options }, data, element);
+  plots.set(element, plot);
+  return plot;
+}
+
+let resized;
+addEventListener("resize", () => {
+  for (const [element, plot] of plots) {
+    if (element.isConnected) plot.setSize({ width: Math.max(240, element.clientWidth), height: plot.height });
+    else { plot.destroy(); plots.delete(element); }
+  }
+  clearTimeout(resized);
+  resized = setTimeout(() => document.dispatchEvent(new Event("redraw")), 150);
+});
+
+/** A dashed line at a value: across, or upwards where `isUp`. */
+export function rule(plot, value, isUp, colour = ink("--quiet"), dash = [6, 4]) {
+  const { ctx, bbox } = plot;
+  const at = plot.valToPos(value, isUp ? "x" : "y", true);
+  ctx.save();
+  ctx.setLineDash(dash);
+  ctx.strokeStyle = colour;
+  ctx.lineWidth = 1.5;
+  ctx.beginPath();
+  if (isUp) { ctx.moveTo(at, bbox.top); ctx.lineTo(at, bbox.top + bbox.height); }
+  else { ctx.moveTo(bbox.left, at); ctx.lineTo(bbox.left + bbox.width, at); }
+  ctx.stroke();
+  ctx.restore();
+}
+
+/** What stands within the plot's frame is drawn by `work`, and nothing beyond it. */
+export function inside(plot, work) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left - 4, bbox.top - 4, bbox.width + 8, bbox.height + 8);
+  ctx.clip();
+  work(ctx, bbox);
+  ctx.restore();
+}
+
+/** A dot for what has a score, a cross for what has none, a triangle for what lies beyond the edge; a ring around what is verified. */
+export function mark(context, { x, y, colour, size, kind, isVerified }) {
+  context.fillStyle = context.strokeStyle = colour;
+  context.setLineDash([]);
+  context.lineWidth = 2;
+  context.beginPath();
+  if (kind === "cross") {
+    context.moveTo(x - size, y - size);
+    context.lineTo(x + size, y + size);
+    context.moveTo(x + size, y - size);
+    context.lineTo(x - size, y + size);
+    context.stroke();
+  } else if (kind === "above" || kind === "below") {
+    const way = kind === "above" ? -1 : 1;
+    context.moveTo(x, y + way * size * 1.6);
+    context.lineTo(x - size * 1.3, y - way * size);
+    context.lineTo(x + size * 1.3, y - way * size);
+    context.fill();
+  } else {
+    context.arc(x, y, size, 0, 7);
+    context.fill();
+  }
+  if (isVerified) {
+    context.strokeStyle = ink("--ink");
+    context.beginPath();
+    context.arc(x, y, size + 4, 0, 7);
+    context.stroke();
+  }
+}
+
+/** The evaluations as marks: where each is drawn, and what is said of it. `x` and `y` are values, `[low, high]` the range upwards. */
+export function marksOf(points, x, unit, [low, high]) {
+  const isMore = points.goal === "maximise";
+  const edge = isMore ? low : high;
+  const isVerified = verified(points);
+  const size = points.number.length > 2000 ? 1.5 : 3.5;
+  const marks = [];
+  points.number.forEach((number, index) => {
+    const outcome = points.outcome[index];
+    const score = unit.of(points.score[index]);
+    if (x[index] === null || !Number.isFinite(x[index]) || (score === null && !unscored.has(outcome))) return;
+    const kind = score === null ? "cross" : score > high ? "above" : score < low ? "below" : "dot";
+    marks.push({
+      number, x: x[index], y: score === null ? edge : Math.min(high, Math.max(low, score)), kind, size,
+      colour: ink(colours[outcome] || "--quiet"), isVerified: isVerified(index),
+      text: `Evaluation ${number}, ${outcome}${score === null ? "" : `: ${unit.text(score)}`}${isVerified(index) ? ", verified" : ""}`,
+    });
+  });
+  return marks;
+}
+
+/** Whether an evaluation's configuration is one that was verified. */
+export function verified(points) {
+  const names = Object.keys(points.parameters);
+  const known = new Set((points.verified || []).map((it) => JSON.stringify(names.map((name) => it[name]))));
+  return (index) => known.size > 0 && known.has(JSON.stringify(names.map((name) => points.parameters[name][index])));
+}
+
+/** A legend of the outcomes that there are, and of the lines. */
+export function legend(element, points, extra = []) {
+  let list = element.parentElement.querySelector("ul.legend");
+  if (!list) {
+    list = document.createElement("ul");
+    list.className = "legend";
+    element.after(list);
+  }
+  list.textContent = "";
+  const add = (text, colour, shape) => {
+    const item = document.createElement("li");
+    const key = document.createElement("i");
+    key.className = shape;
+    key.style.color = ink(colour);
+    item.append(key, text);
+    list.append(item);
+  };
+  for (const outcome of new Set(points.outcome)) {
+    const isScored = points.outcome.some((it, index) => it === outcome && points.score[index] !== null);
+    if (isScored) add(outcome, colours[outcome] || "--quiet", "dot");
+    else if (unscored.has(outcome)) add(`${outcome}: no value, drawn at the edge`, colours[outcome], "cross");
+  }
+  for (const [text, colour, shape] of extra) add(text, colour, shape);
+}
+
+/** Values at the cursor over an element, and a click through. `find(left, top)` gives what lies there: a text, and an address. */
+export function pointed(element, find) {
+  if (element.pointed) { element.pointed.find = find; return; }
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  element.append(tip);
+  element.pointed = { find };
+  const at = (event) => {
+    const frame = element.getBoundingClientRect();
+    return [event.clientX - frame.left, event.clientY - frame.top, frame.width];
+  };
+  element.addEventListener("pointermove", (event) => {
+    const [left, top, width] = at(event);
+    const found = element.pointed.find(left, top);
+    tip.hidden = !found;
+    element.style.cursor = found?.href ? "pointer" : "";
+    if (!found) return;
+    if (!tip.isConnected) element.append(tip);
+    tip.textContent = found.text;
+    tip.style.top = `${Math.max(0, top - 34)}px`;
+    tip.style.left = left > width / 2 ? "" : `${left + 12}px`;
+    tip.style.right = left > width / 2 ? `${width - left + 12}px` : "";
+  });
+  element.addEventListener("pointerleave", () => { tip.hidden = true; });
+  element.addEventListener("click", (event) => {
+    const found = element.pointed.find(...at(event));
+    if (found?.href) location.href = found.href;
+  });
+}
+
+/** The nearest of some marks of a plot, within reach of a finger. */
+export function nearest(plot, marks, left, top, reach = 14) {
+  const over = plot.over.getBoundingClientRect();
+  const root = plot.root.parentElement.getBoundingClientRect();
+  const [x, y] = [left - (over.left - root.left), top - (over.top - root.top)];
+  let best = null;
+  for (const it of marks) {
+    const distance = Math.hypot(plot.valToPos(it.x, "x") - x, plot.valToPos(it.y, "y") - y);
+    if (distance <= reach && (!best || distance < best.distance)) best = { distance, it };
+  }
+  return best?.it;
+}
+
+/** Numbers for the values of a parameter: themselves, or their places in the list of the specification. */
+export function scaleOf(points, name, curve) {
+  const values = [...points.parameters[name], ...(curve ? curve.value : []), points.control[name]];
+  const numbers = values.filter((value) => typeof value === "number");
+  const list = points.values[name];
+  if (!list && numbers.length && numbers.length === values.length) {
+    const low = Math.min(...numbers);
+    // Equal ratios matter equally where a range spans more than a factor of 30.
+    return { at: (value) => value, isLog: low > 0 && Math.max(...numbers) / low >= 30, words: null };
+  }
+  const words = [...new Set([...(list || []), ...values].map(String))];
+  if (!list) words.sort((a, b) => Number(a) - Number(b) || a.localeCompare(b));
+  return { at: (value) => words.indexOf(String(value)), isLog: false, words };
+}
+
+/** A canvas as sharp as the screen, as wide as its place; returns its context, in pixels of the page. */
+export function canvas(element, height) {
+  const width = Math.max(240, element.parentElement.clientWidth);
+  const ratio = window.devicePixelRatio || 1;
+  element.width = Math.round(width * ratio);
+  element.height = Math.round(height * ratio);
+  element.style.height = `${height}px`;
+  const context = element.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "13px system-ui, sans-serif";
+  return { context, width, height };
+}
+
+/** A text that is cut where it would be wider than there is room. */
+export function fitted(context, text, room) {
+  let cut = String(text);
+  if (context.measureText(cut).width <= room) return cut;
+  while (cut.length > 1 && context.measureText(`${cut}…`).width > room) cut = cut.slice(0, -1);
+  return `${cut}…`;
+}

@@ -1,0 +1,155 @@
+// Series: blocks of an evaluation, integrals of a verification, rounds of a continuous experiment, several experiments.
+import { axis, counts, digits, draw, ink, inUnit, inside, lines, mark, pointed, range, read, rule, scoreReader } from "./plot.js";
+
+const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length][0]), dash: lines[place % lines.length][1], width: 2, points: { show: false }, ...more });
+/** The values at the cursor, below the plot. */
+const read4 = (suffix = "") => (_, value) => (value === null || value === undefined ? "–" : `${digits(value)}${suffix}`);
+
+/** A metric of one side: measured, or counted per request or second. */
+function lookup(side, metric) {
+  if (metric in side) return side[metric];
+  const per = metric.match(/^(.*)_per_(request|s)$/);
+  if (!per) return null;
+  const counted = lookup(side, per[1]);
+  return counted === null ? null : counted / side[per[2] === "s" ? "duration_s" : "requests"];
+}
+
+export async function blocks(element) {
+  const { experiment: id, number, metric } = element.dataset;
+  const evaluation = await read(`/api/v1/experiments/${id}/evaluations/${number}`);
+  if (!evaluation.blocks.length) return;
+  const value = (side) => evaluation.blocks.map((block) => lookup(block[side], metric));
+  const all = [...value("control"), ...value("experiment")].filter((it) => it !== null);
+  const unit = inUnit(JSON.parse(element.dataset.unit), Math.max(...all.map(Math.abs)));
+  const look = (label, place) => line(label, place, { points: { show: true, size: 7 }, value: read4(` ${unit.suffix}`) });
+  draw(element, {
+    scales: { x: { time: false } },
+    axes: [counts("Block"), axis(unit.label)],
+    series: [{ label: "Block" }, look("control", 4), look("experiment", 0)],
+  }, [evaluation.blocks.map((_, index) => index + 1), value("control").map(unit.of), value("experiment").map(unit.of)]);
+}
+
+export async function integrals(element) {
+  const { experiment: id, metric } = element.dataset;
+  const verification = await read(`/api/v1/experiments/${id}/verification`);
+  const all = [];
+  (verification.plan || []).forEach((arm, place) => {
+    const measured = verification.runs.filter((run) => run.arm === place).sort((a, b) => a.run - b.run).flatMap((run) => run.blocks);
+    for (const [side, name] of [["experiment", arm.name], ["control", `control beside ${arm.name}`]]) {
+      let sum = 0;
+      const values = measured.map((block) => (sum += lookup(block[side], metric) ?? 0));
+      // The sides of one arm share a colour, and the control is dotted.
+      all.push({ values, name, place, dash: side === "control" ? [3, 4] : [] });
+    }
+  });
+  const unit = inUnit(JSON.parse(element.dataset.unit), Math.max(0, ...all.flatMap((it) => it.values.slice(-1)).map(Math.abs)));
+  const longest = Math.max(0, ...all.map((it) => it.values.length));
+  if (!longest) { element.textContent = "No run has ended yet."; return; }
+  if (element.textContent && !element.firstElementChild) element.textContent = "";
+  const x = Array.from({ length: longest }, (_, index) => index + 1);
+  draw(element, {
+    scales: { x: { time: false } },
+    axes: [counts("Block"), axis(`Sum of ${unit.label}`)],
+    series: [{ label: "Block" }, ...all.map((it) => line(it.name, it.place, { dash: it.dash, width: it.dash.length ? 1.5 : 2.5, value: read4(` ${unit.suffix}`) }))],
+  }, [x, ...all.map((it) => x.map((_, index) => unit.of(it.values[index] ?? null)))]);
+}
+
+const percent = (log) => (log === null ? null : 100 * Math.expm1(log));
+
+export async function gain(element) {
+  const id = element.dataset.experiment || element.closest("[data-experiment]").dataset.experiment;
+  const rounds = await read(`/api/v1/experiments/${id}/rounds`);
+  const sign = rounds.goal === "maximise" ? -1 : 1;
+  const at = rounds.at_ms.map((ms) => ms / 1000);
+  const end = (factor) => rounds.gain.map((value, index) => (value === null ? null : percent(sign * (value + factor * 1.96 * (rounds.gain_sd[index] || 0)))));
+  // A round before a promotion compares the control with itself: it shows the noise.
+  const [mean, low, high] = [end(0), end(-sign), end(sign)];
+  if (!at.length) { element.textContent = "No round has ended yet."; return; }
+  if (!element.firstElementChild) element.textContent = "";
+  const visible = range([...mean, ...low, ...high], [0]);
+  const changes = rounds.entries.filter((entry) => entry.kind === "promoted" || entry.kind === "rollback")
+    .map((entry) => ({ at: Date.parse(entry.at) / 1000, isRollback: entry.kind === "rollback", text: `${entry.kind}: ${entry.text}` }));
+  const ends = [at[0], at[at.length - 1], ...changes.map((it) => it.at)];
+  const span = [Math.min(...ends), Math.max(...ends)];
+  const pad = 0.02 * (span[1] - span[0] || 60);
+  const plot = draw(element, {
+    legend: { live: true },
+    scales: { x: { time: true, range: () => [span[0] - pad, span[1] + pad] }, y: { range: () => visible } },
+    axes: [axis("Time of your browser", { values: null }), axis("% against control")],
+    series: [
+      { label: "Round", value: (_, value) => (value === null ? "–" : new Date(value * 1000).toLocaleString()) },
+      { label: "change", stroke: ink("--accent"), width: 2, points: { show: at.length < 200, size: 5 }, value: read4(" %") },
+      { label: "95 % from", stroke: "transparent", points: { show: false }, value: read4(" %") },
+      { label: "to", stroke: "transparent", points: { show: false }, value: read4(" %") },
+    ],
+    bands: [{ series: [3, 2], fill: ink("--band") }],
+    hooks: {
+      draw: [(plot) => inside(plot, (context) => {
+        rule(plot, 0, false);
+        for (const it of changes) rule(plot, it.at, true, ink(it.isRollback ? "--bad" : "--good"), []);
+        rounds.is_broken.forEach((is, index) => {
+          if (is) mark(context, { x: plot.valToPos(at[index], "x", true), y: plot.valToPos(mean[index], "y", true), colour: ink("--bad"), size: 5, kind: "cross" });
+        });
+      })],
+    },
+  }, [at, mean, low, high]);
+  pointed(element, (left) => {
+    const frame = plot.over.getBoundingClientRect();
+    const x = left - (frame.left - element.getBoundingClientRect().left);
+    const near = changes.find((it) => Math.abs(plot.valToPos(it.at, "x") - x) < 6);
+    return near && { text: near.text };
+  });
+}
+
+export async function evidence(element) {
+  const id = element.closest("[data-experiment]").dataset.experiment;
+  const { tests } = await read(`/api/v1/experiments/${id}/rounds`);
+  const at = [...new Set(tests.flatMap((test) => test.at_ms))].sort((a, b) => a - b);
+  if (!at.length) { element.textContent = "No round has been counted yet."; return; }
+  if (!element.firstElementChild) element.textContent = "";
+  // Evidence grows by factors, and each test has its own alarm line: shares of the line on a scale of factors.
+  const share = (test) => {
+    const places = new Map(test.at_ms.map((ms, index) => [ms, Math.max(1e-6, test.evidence[index] / test.threshold)]));
+    return at.map((ms) => places.get(ms) ?? null);
+  };
+  const all = tests.map(share);
+  const known = all.flat().filter((value) => value !== null);
+  const [low, high] = [Math.max(1e-6, Math.min(0.1, ...known)), Math.max(2, ...known)];
+  draw(element, {
+    legend: { live: true },
+    scales: { x: { time: true }, y: { distr: 3, range: () => [low / 1.5, high * 1.5] } },
+    axes: [axis("Time of your browser", { values: null }), axis("Share of the alarm line", { values: (_, ticks) => ticks.map((tick) => (tick === null || !/^[0.]*1/.test(String(tick)) ? "" : digits(tick))) })],
+    series: [
+      { label: "Round", value: (_, value) => (value === null ? "–" : new Date(value * 1000).toLocaleString()) },
+      ...tests.map((test, place) => line(test.series, place, { spanGaps: true, value: read4(), points: { show: at.length < 60, size: 5 } })),
+    ],
+    hooks: { draw: [(plot) => inside(plot, () => rule(plot, 1, false, ink("--bad")))] },
+  }, [at.map((ms) => ms / 1000), ...all]);
+}
+
+export async function compared(element) {
+  const ids = element.dataset.ids.split(",");
+  const all = [];
+  for (const id of ids) {
+    const [points, shown] = [await read(`/api/v1/experiments/${id}/points`), await read(`/api/v1/experiments/${id}`)];
+    const unit = scoreReader(points);
+    let best = null;
+    const values = new Map();
+    points.number.forEach((number, index) => {
+      const score = points.score[index];
+      if (points.outcome[index] === "completed" && score !== null && (best === null || score < best)) best = score;
+      values.set(number, unit.of(best));
+    });
+    all.push({ name: `${id}: ${shown.name}`, unit, values });
+  }
+  const x = [...new Set(all.flatMap((it) => [...it.values.keys()]))].sort((a, b) => a - b);
+  const hasRatio = all.some((it) => it.unit.control !== null);
+  const label = all.every((it) => it.unit.label === all[0].unit.label) ? all[0].unit.label : "% against the own control";
+  draw(element, {
+    height: 320,
+    scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0] : []) } },
+    axes: [counts("Evaluation"), axis(label)],
+    series: [{ label: "Evaluation" }, ...all.map((it, place) => line(it.name, place, { paths: uPlot.paths.stepped({ align: 1 }), value: (_, value) => (value === null ? "–" : it.unit.text(value)) }))],
+    hooks: { draw: [(plot) => inside(plot, () => { if (hasRatio) rule(plot, 0, false); })] },
+  }, [x, ...all.map((it) => x.map((number) => it.values.get(number) ?? null))]);
+}

@@ -1,0 +1,290 @@
+//! What there is to tell: the difference between two looks at the store.
+
+use std::collections::BTreeMap;
+
+use coordinator::store::State;
+use coordinator::{Coordinator, Error};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tuner::report::Finding;
+
+/// Kinds of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// An experiment is done, stopped or failed.
+    Ended,
+    /// A verification has shown an improvement.
+    Shown,
+    /// A configuration is in force.
+    Promoted,
+    /// The control's configuration is in force again.
+    RolledBack,
+    /// A drift test has raised an alarm.
+    Drifted,
+    /// The server, or an experiment, waits for somebody.
+    NeedsAttention,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Shown => "shown",
+            Self::Promoted => "promoted",
+            Self::RolledBack => "rolled-back",
+            Self::Drifted => "drifted",
+            Self::NeedsAttention => "needs-attention",
+        }
+    }
+}
+
+/// Something to tell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Event {
+    /// It grows; a receiver that has seen it can leave it out.
+    pub(crate) number: u64,
+    pub(crate) event: Kind,
+    pub(crate) at: Timestamp,
+    /// None of what concerns the whole server.
+    pub(crate) experiment: Option<i64>,
+    pub(crate) name: String,
+    pub(crate) text: String,
+    pub(crate) url: String,
+}
+
+impl Event {
+    pub(crate) fn new(
+        event: Kind,
+        at: Timestamp,
+        experiment: Option<i64>,
+        name: &str,
+        text: &str,
+    ) -> Self {
+        Self {
+            number: 0,
+            event,
+            at,
+            experiment,
+            name: name.to_owned(),
+            text: http_client::redact(text),
+            url: String::new(),
+        }
+    }
+}
+
+/// An experiment, as far as events tell of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Standing {
+    name: String,
+    state: State,
+    is_shown: bool,
+    /// Which verification its finding is of.
+    verification: i64,
+    is_promoted: bool,
+    alarms: usize,
+    promotions: usize,
+    rollbacks: usize,
+    /// Why it waits for somebody.
+    needs: Option<String>,
+    sentence: String,
+    message: Option<String>,
+}
+
+/// The store at one look.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    experiments: BTreeMap<i64, Standing>,
+    trouble: Option<String>,
+}
+
+impl Seen {
+    pub(crate) fn of(coordinator: &Coordinator) -> Result<Self, Error> {
+        let store = coordinator.store();
+        let always_on = store.all_continuous()?;
+        let mut experiments = BTreeMap::new();
+        for summary in store.experiments()? {
+            let id = summary.id;
+            let continuous = always_on.iter().find(|it| it.id == id).map(|it| &it.state);
+            // The row is read only where it can tell something: most experiments are at rest.
+            let row = match summary.sentence.is_empty() {
+                true => None,
+                false => Some(store.experiment(id)?),
+            };
+            let needs = continuous.and_then(|state| {
+                let left = (!state.left.is_empty()).then(|| {
+                    format!(
+                        "a rollback had to leave something as it was: {}",
+                        state.left.join(", ")
+                    )
+                });
+                let strayed = state.strayed.as_ref();
+                left.or_else(|| strayed.map(|what| format!("somebody else has changed it: {what}")))
+            });
+            experiments.insert(
+                id,
+                Standing {
+                    name: summary.name,
+                    state: summary.state,
+                    is_shown: row
+                        .as_ref()
+                        .is_some_and(|row| row.report.finding == Finding::Improvement),
+                    verification: row.as_ref().map_or(0, |row| row.verification),
+                    is_promoted: summary.promoted && !coordinator.is_rollback_untold(id),
+                    alarms: continuous.map_or(0, |state| state.alarms),
+                    promotions: continuous.map_or(0, |state| state.promotions),
+                    rollbacks: continuous.map_or(0, |state| state.rollbacks),
+                    needs,
+                    sentence: summary.sentence,
+                    message: summary.message,
+                },
+            );
+        }
+        Ok(Self {
+            experiments,
+            trouble: coordinator.trouble(),
+        })
+    }
+
+    /// What happened since an earlier look.
+    pub(crate) fn since(&self, before: &Self) -> Vec<Event> {
+        let now = Timestamp::now();
+        let mut events = Vec::new();
+        if let Some(trouble) = &self.trouble
+            && before.trouble.is_none()
+        {
+            events.push(Event::new(
+                Kind::NeedsAttention,
+                now,
+                None,
+                "slackline serve",
+                trouble,
+            ));
+        }
+        for (id, it) in &self.experiments {
+            let was = before.experiments.get(id);
+            let mut tell = |kind: Kind, text: &str| {
+                events.push(Event::new(kind, now, Some(*id), &it.name, text));
+            };
+            let is_over =
+                |state: State| matches!(state, State::Done | State::Stopped | State::Failed);
+            let message = it.message.as_deref().unwrap_or_default();
+            let says = if it.sentence.is_empty() {
+                message
+            } else {
+                &it.sentence
+            };
+            // An imported or deleted one tells nothing.
+            let Some(was) = was else { continue };
+            let is_shown_anew =
+                it.is_shown && (!was.is_shown || was.verification != it.verification);
+            if is_shown_anew && it.state != State::Running {
+                tell(Kind::Shown, &it.sentence);
+            }
+            if is_over(it.state) && !is_over(was.state) {
+                tell(
+                    Kind::Ended,
+                    &format!("The experiment is {}. {says}", it.state),
+                );
+            }
+            if it.state == State::Failed && was.state != State::Failed {
+                tell(
+                    Kind::NeedsAttention,
+                    &format!("The experiment has failed: {message}"),
+                );
+            }
+            let is_promoted =
+                it.promotions > was.promotions || (it.is_promoted && !was.is_promoted);
+            if is_promoted {
+                tell(Kind::Promoted, "The winner is in force on the host.");
+            }
+            let is_rolled_back =
+                it.rollbacks > was.rollbacks || (was.is_promoted && !it.is_promoted);
+            if is_rolled_back {
+                tell(
+                    Kind::RolledBack,
+                    "The control's configuration is in force again.",
+                );
+            }
+            if it.alarms > was.alarms {
+                tell(
+                    Kind::Drifted,
+                    "A drift test has raised an alarm: a new search begins.",
+                );
+            }
+            if let Some(needs) = &it.needs
+                && was.needs != it.needs
+            {
+                tell(Kind::NeedsAttention, needs);
+            }
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing() -> Standing {
+        Standing {
+            name: "web".into(),
+            state: State::Running,
+            is_shown: false,
+            verification: 1,
+            is_promoted: false,
+            alarms: 0,
+            promotions: 0,
+            rollbacks: 0,
+            needs: None,
+            sentence: String::new(),
+            message: None,
+        }
+    }
+
+    fn told(change: impl Fn(&mut Standing), from: impl Fn(&mut Standing)) -> Vec<Kind> {
+        let seen = |change: &dyn Fn(&mut Standing)| {
+            let mut it = standing();
+            change(&mut it);
+            Seen {
+                experiments: [(1, it)].into(),
+                trouble: None,
+            }
+        };
+        let events = seen(&change).since(&seen(&from));
+        events.into_iter().map(|event| event.event).collect()
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let nothing = |_: &mut Standing| ();
+        let done = |it: &mut Standing| (it.state, it.is_shown) = (State::Done, true);
+        assert_eq!(told(done, nothing), [Kind::Shown, Kind::Ended]);
+        assert_eq!(told(done, done), []);
+        let again =
+            |it: &mut Standing| (it.state, it.is_shown, it.verification) = (State::Done, true, 2);
+        assert_eq!(told(again, done), [Kind::Shown], "another verification");
+        let failed = |it: &mut Standing| it.state = State::Failed;
+        assert_eq!(told(failed, nothing), [Kind::Ended, Kind::NeedsAttention]);
+        let promoted = |it: &mut Standing| (it.is_promoted, it.promotions) = (true, 1);
+        assert_eq!(told(promoted, nothing), [Kind::Promoted]);
+        let by_hand = |it: &mut Standing| it.is_promoted = true;
+        assert_eq!(told(nothing, by_hand), [Kind::RolledBack]);
+        assert_eq!(told(|it| it.alarms = 1, nothing), [Kind::Drifted]);
+        let needs = |it: &mut Standing| it.needs = Some("x".into());
+        assert_eq!(told(needs, nothing), [Kind::NeedsAttention]);
+        assert_eq!(told(needs, needs), []);
+    }
+
+    #[test]
+    fn trouble_is_told_and_a_password_is_not() {
+        let seen = Seen {
+            trouble: Some("http://me:s3cr3t@h is down".into()),
+            ..Seen::default()
+        };
+        let events = seen.since(&Seen::default());
+        assert_eq!(events.len(), 1);
+        assert!(!events[0].text.contains("s3cr3t"), "{}", events[0].text);
+        assert!(seen.since(&seen).is_empty());
+    }
+}

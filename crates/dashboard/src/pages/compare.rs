@@ -1,0 +1,134 @@
+//! Two to five experiments side by side.
+
+use std::collections::BTreeSet;
+
+use askama::Template;
+use axum::Extension;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use coordinator::Error;
+use coordinator::store::Summary;
+
+use super::verdict::Verdict;
+use super::{Here, Reader, Who, answer, best, objective, page};
+use crate::access::Visitor;
+use crate::api;
+use crate::format::When;
+use crate::reply::{Refusal, blocking};
+use crate::server::App;
+use crate::units::Unit;
+use crate::web::pairs;
+
+/// More lines than these nobody tells apart.
+const EXPERIMENTS_MAX: usize = 5;
+
+/// An experiment as a column.
+struct Side {
+    summary: Summary,
+    made: When,
+    objective: String,
+    best: String,
+    verdict: Option<Verdict>,
+}
+
+/// A parameter: its name, and the best configuration's value in each experiment.
+struct Parameter {
+    name: String,
+    values: Vec<String>,
+    differs: bool,
+}
+
+#[derive(Template)]
+#[template(path = "compare.html")]
+struct ComparePage {
+    reader: Reader,
+    sides: Vec<Side>,
+    all: Vec<(Summary, bool)>,
+    parameters: Vec<Parameter>,
+    /// Their objectives are not the same, so their numbers cannot be compared.
+    differ: bool,
+    ids: String,
+}
+
+fn asked(query: &str) -> Result<Vec<i64>, Refusal> {
+    let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, format!("the query: {why}"));
+    let mut ids = Vec::new();
+    for (name, value) in pairs(query) {
+        if name != "id" {
+            return Err(wrong(format!(
+                "there is no parameter {name:?}; there is id"
+            )));
+        }
+        let id: i64 = value
+            .parse()
+            .map_err(|_| wrong(format!("id={value}: give a number")))?;
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    if ids.len() > EXPERIMENTS_MAX {
+        return Err(wrong(format!("give at most {EXPERIMENTS_MAX} experiments")));
+    }
+    Ok(ids)
+}
+
+fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, Error> {
+    let coordinator = &app.coordinator;
+    let mut sides = Vec::new();
+    let mut found = Vec::new();
+    for id in ids {
+        let row = coordinator.store().experiment(*id)?;
+        let summary = api::summary(coordinator, *id)?;
+        let goal = objective(&row);
+        sides.push(Side {
+            made: When::ms(summary.created_ms),
+            objective: Unit::of(&goal.metric).name(),
+            best: best(coordinator, &summary)?,
+            verdict: Verdict::of(&row),
+            summary,
+        });
+        let winner = row.report.winner().map(|arm| arm.configuration.clone());
+        let (ranked, _) = coordinator.store().ranked(*id, 0, 1)?;
+        let best = ranked.into_iter().find(|row| !row.is_running);
+        let configuration = winner.or_else(|| best.map(|row| row.record.configuration));
+        found.push((goal.name(), configuration.unwrap_or_default()));
+    }
+    let names: BTreeSet<&String> = found.iter().flat_map(|(_, it)| it.0.keys()).collect();
+    let parameters = names.into_iter().map(|name| {
+        let value = |(_, it): &(String, bayes_opt::Configuration)| {
+            it.get(name).map_or_else(|| "–".into(), ToString::to_string)
+        };
+        let values: Vec<String> = found.iter().map(value).collect();
+        Parameter {
+            name: name.clone(),
+            differs: values.windows(2).any(|two| two[0] != two[1]),
+            values,
+        }
+    });
+    let all = coordinator.store().experiments()?.into_iter();
+    let ids_text: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    Ok(page(&ComparePage {
+        reader: visitor.into(),
+        parameters: parameters.collect(),
+        differ: found.windows(2).any(|two| two[0].0 != two[1].0),
+        all: all
+            .map(|it| (ids.contains(&it.id), it))
+            .map(|(is, it)| (it, is))
+            .collect(),
+        sides,
+        ids: ids_text.join(","),
+    }))
+}
+
+pub(crate) async fn compare(
+    State(app): Here,
+    Extension(visitor): Who,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let made = async {
+        let ids = asked(&query.unwrap_or_default())?;
+        blocking(move || compare_page(&app, &ids, &visitor)).await
+    };
+    answer(made.await)
+}

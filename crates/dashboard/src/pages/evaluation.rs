@@ -1,0 +1,160 @@
+//! The page of one evaluation: what was measured, when, and what the service printed.
+
+use askama::Template;
+use axum::Extension;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use coordinator::Error;
+use coordinator::store::Summary;
+use tuner::evaluation::{Block, Order};
+use tuner::metrics::lookup;
+
+use super::{Here, Reader, Who, answer, page};
+use crate::access::{Role, Visitor};
+use crate::api;
+use crate::format::{self, Compared, When};
+use crate::reply::blocking;
+use crate::server::App;
+use crate::units::Unit;
+
+/// A block, with the objective and the constrained metrics of both sides.
+struct BlockRow {
+    number: usize,
+    order: &'static str,
+    start: String,
+    cells: Vec<(String, String)>,
+}
+
+/// A parameter's value here and on the control.
+struct Setting {
+    name: String,
+    value: String,
+    control: String,
+}
+
+#[derive(Template)]
+#[template(path = "evaluation.html")]
+struct EvaluationPage {
+    reader: Reader,
+    trouble: Option<String>,
+    output: Option<String>,
+    summary: Summary,
+    number: usize,
+    previous: Option<usize>,
+    next: Option<usize>,
+    outcome: String,
+    reason: String,
+    objective: String,
+    metric: String,
+    unit: String,
+    name: String,
+    began: When,
+    took: String,
+    host: Option<String>,
+    configuration: Vec<Setting>,
+    compared: Vec<Compared>,
+    metrics: Vec<String>,
+    blocks: Vec<BlockRow>,
+    is_running: bool,
+    may_write: bool,
+    /// The body of a request that measures this configuration once more.
+    again: String,
+}
+
+fn block_rows(blocks: &[Block], metrics: &[String]) -> Vec<BlockRow> {
+    let cell = |block: &Block, metric: &String| {
+        let unit = Unit::of(metric);
+        let text = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| unit.text(value));
+        (
+            text(lookup(&block.control, metric)),
+            text(lookup(&block.experiment, metric)),
+        )
+    };
+    let rows = (1..).zip(blocks).map(|(number, block)| BlockRow {
+        number,
+        order: match block.order {
+            Order::ControlFirst => "control, experiment",
+            Order::ExperimentFirst => "experiment, control",
+            Order::Parallel => "both at once",
+        },
+        start: format::duration(block.start_s),
+        cells: metrics.iter().map(|metric| cell(block, metric)).collect(),
+    });
+    rows.collect()
+}
+
+fn evaluation_page(
+    app: &App,
+    id: i64,
+    number: usize,
+    visitor: &Visitor,
+) -> Result<Response, Error> {
+    let coordinator = &app.coordinator;
+    let store = coordinator.store();
+    let row = store.experiment(id)?;
+    let shown = store.evaluation(id, number)?;
+    let record = shown.record;
+    let metrics = super::results::metrics(&row);
+    let objective = row.spec.objective.as_ref();
+    let control = &row.report.control;
+    let settings = record.configuration.0.iter().map(|(name, value)| Setting {
+        name: name.clone(),
+        value: value.to_string(),
+        control: control
+            .get(name)
+            .map_or_else(String::new, ToString::to_string),
+    });
+    let metric = objective.map_or_else(String::new, |objective| objective.metric.clone());
+    let unit = Unit::of(&metric);
+    let is_there = |number: usize| store.evaluation(id, number).is_ok();
+    let again = serde_json::json!({ "configuration": record.configuration });
+    Ok(page(&EvaluationPage {
+        reader: visitor.into(),
+        trouble: coordinator.trouble(),
+        output: record.output.clone(),
+        summary: api::summary(coordinator, id)?,
+        number,
+        previous: number
+            .checked_sub(1)
+            .filter(|before| *before > 0 && is_there(*before)),
+        next: Some(number + 1).filter(|after| is_there(*after)),
+        outcome: match shown.is_running {
+            true => "running".into(),
+            false => record.outcome.to_string(),
+        },
+        reason: record.reason.clone().unwrap_or_default(),
+        objective: objective.map_or_else(String::new, |it| format::objective(it, &record.blocks)),
+        unit: serde_json::to_string(&unit).unwrap_or_default(),
+        name: unit.name(),
+        metric,
+        began: When::ms(shown.started_ms),
+        took: match shown.is_running {
+            true => String::new(),
+            false => format::duration(record.duration_s),
+        },
+        host: record.host.clone(),
+        configuration: settings.collect(),
+        compared: format::compared(&record.blocks, &metrics),
+        blocks: block_rows(&record.blocks, &metrics),
+        metrics: metrics
+            .iter()
+            .map(|metric| Unit::of(metric).name())
+            .collect(),
+        is_running: shown.is_running,
+        may_write: visitor.role == Role::Write,
+        again: again.to_string(),
+    }))
+}
+
+pub(crate) async fn evaluation(
+    State(app): Here,
+    Extension(visitor): Who,
+    Path((id, number)): Path<(String, String)>,
+) -> Response {
+    let made = async {
+        let id: i64 = api::number(&id, "experiment")?;
+        let number: usize = api::number(&number, "evaluation")?;
+        blocking(move || evaluation_page(&app, id, number, &visitor)).await
+    };
+    answer(made.await)
+}

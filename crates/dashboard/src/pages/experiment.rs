@@ -1,0 +1,224 @@
+//! The page of one experiment: what it found, what can be done, and every evaluation.
+
+use askama::Template;
+use axum::Extension;
+use axum::extract::{Path, RawQuery, State};
+use axum::response::Response;
+use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish};
+use coordinator::{Coordinator, Error};
+use tuner::report::difference;
+use tuner::spec::Mode;
+
+use super::results::{Look, Results, results};
+use super::verdict::Verdict;
+use super::{Here, Reader, Who, answer, best, objective, page, status};
+use crate::access::{Role, Visitor};
+use crate::api;
+use crate::format::When;
+use crate::reply::blocking;
+use crate::server::App;
+use crate::units::Unit;
+
+/// What can be done to an experiment now.
+#[derive(Default)]
+struct Verbs {
+    pause: bool,
+    resume: bool,
+    stop: bool,
+    verify: bool,
+    promote: bool,
+    roll_back: bool,
+    delete: bool,
+    fork: bool,
+}
+
+impl Verbs {
+    fn of(row: &ExperimentRow, role: Role, has_measured: bool) -> Self {
+        if role < Role::Write {
+            return Self::default();
+        }
+        let state = row.state;
+        let is_active = matches!(state, ExperimentState::Queued | ExperimentState::Running);
+        let is_promoted = row.promotion.is_some();
+        // What runs by itself cannot be measured while another configuration is in force on it.
+        let may_measure = !is_promoted || row.spec.mode == Mode::Continuous;
+        Self {
+            pause: is_active && row.wish != Some(Wish::Pause),
+            resume: (!is_active && may_measure) || row.wish == Some(Wish::Pause),
+            stop: is_active || state == ExperimentState::Paused,
+            // A continuous one does so by itself.
+            verify: row.spec.mode != Mode::Continuous
+                && may_measure
+                && row.wish != Some(Wish::Verify)
+                && (has_measured || state == ExperimentState::Running),
+            promote: row.not_promotable().is_none() && !is_promoted,
+            roll_back: is_promoted,
+            delete: state != ExperimentState::Running && !is_promoted,
+            fork: true,
+        }
+    }
+}
+
+/// How far something has come.
+struct Progress {
+    label: String,
+    done: usize,
+    of: usize,
+    /// How long it will still take.
+    left: String,
+}
+
+/// Seconds as people say how long they wait.
+fn about(left_s: f64) -> String {
+    match left_s {
+        s if s < 90.0 => format!("about {:.0} s left", s.max(1.0)),
+        s if s < 5400.0 => format!("about {:.0} min left", s / 60.0),
+        s if s < 48.0 * 3600.0 => format!("about {:.1} h left", s / 3600.0),
+        s => format!("about {:.1} days left", s / 86_400.0),
+    }
+}
+
+fn progress(
+    coordinator: &Coordinator,
+    row: &ExperimentRow,
+    summary: &Summary,
+) -> Result<Option<Progress>, Error> {
+    if row.state != ExperimentState::Running || summary.always_on {
+        return Ok(None);
+    }
+    let tally = coordinator.store().tally(row.id)?;
+    let present = coordinator.progress().filter(|it| it.experiment == row.id);
+    let is_verifying = present.is_some_and(|it| it.verifying.is_some());
+    if let (true, Some(plan)) = (is_verifying, &row.plan) {
+        let runs = coordinator.store().runs(row.id)?;
+        let done = runs.len();
+        // The capacity is measured of what was found to be better alone.
+        let arms = plan.iter().enumerate().filter(|(index, arm)| {
+            arm.capacity_of.is_none() || runs.iter().any(|run| run.arm == *index)
+        });
+        let arms = arms.count().max(1);
+        let of = arms * row.spec.verification.stage_end((done / arms).max(1));
+        let of = of.max(done);
+        return Ok(Some(Progress {
+            label: format!("Verification: {done} of {of} runs"),
+            left: tally
+                .mean_s
+                .map_or_else(String::new, |mean| about(mean * (of - done) as f64)),
+            done,
+            of,
+        }));
+    }
+    let left = summary.budget.saturating_sub(summary.evaluations);
+    let by_count = tally.mean_s.map(|mean| mean * left as f64);
+    let minutes = row.budget().wall_time_min;
+    let by_time = minutes.zip(tally.first_ms).map(|(minutes, first_ms)| {
+        let passed = jiff::Timestamp::now().as_millisecond() - first_ms;
+        (minutes * 60.0 - passed as f64 / 1000.0).max(0.0)
+    });
+    let left_s = match (by_count, by_time) {
+        (Some(count), Some(time)) => Some(count.min(time)),
+        (count, time) => count.or(time),
+    };
+    Ok(Some(Progress {
+        label: format!("Search: {}", summary.counted()),
+        done: summary.evaluations.min(summary.budget),
+        of: summary.budget,
+        left: left_s.map_or_else(String::new, |left_s| {
+            format!("{}, verification not counted", about(left_s))
+        }),
+    }))
+}
+
+#[derive(Template)]
+#[template(path = "experiment.html")]
+struct ExperimentPage {
+    reader: Reader,
+    trouble: Option<String>,
+    summary: Summary,
+    made: When,
+    status: String,
+    progress: Option<Progress>,
+    verdict: Option<Verdict>,
+    best: String,
+    objective: String,
+    results: Results,
+    parameters: Vec<String>,
+    queue: Vec<String>,
+    promoted: Vec<String>,
+    promoted_at: Option<When>,
+    verbs: Verbs,
+    wall_time_min: String,
+    has_verification: bool,
+    /// How `mode = "continuous"` stands, in words.
+    always_on: Vec<String>,
+    history: Vec<super::history::Event>,
+    source: String,
+}
+
+fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
+    let coordinator = &app.coordinator;
+    let store = coordinator.store();
+    let summary = api::summary(coordinator, id)?;
+    let row = store.experiment(id)?;
+    let queue = store.queue(id)?;
+    let in_force = row
+        .promotion
+        .iter()
+        .filter(|_| !coordinator.is_rollback_untold(id));
+    Ok(page(&ExperimentPage {
+        reader: visitor.into(),
+        trouble: coordinator.trouble(),
+        made: When::ms(summary.created_ms),
+        status: status(&summary, coordinator),
+        progress: progress(coordinator, &row, &summary)?,
+        verdict: Verdict::of(&row),
+        best: best(coordinator, &summary)?,
+        objective: Unit::of(&objective(&row).metric).name(),
+        results: results(store, &row, look)?,
+        parameters: row.report.control.0.keys().cloned().collect(),
+        queue: queue
+            .iter()
+            .map(|it| difference(it, &row.report.control))
+            .collect(),
+        promoted: in_force.clone().flat_map(|it| it.changed.clone()).collect(),
+        promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
+        verbs: Verbs::of(&row, visitor.role, store.has_measured(id)?),
+        wall_time_min: row
+            .budget()
+            .wall_time_min
+            .map_or_else(String::new, |it| it.to_string()),
+        has_verification: row.plan.is_some() || !row.report.verification.is_empty(),
+        always_on: api::continuous(coordinator, id)?
+            .map(|view| view.lines)
+            .unwrap_or_default(),
+        history: super::history::of(app, &row, visitor)?,
+        source: api::masks(visitor.role).text(&row.source),
+        summary,
+    }))
+}
+
+pub(crate) async fn experiment(
+    State(app): Here,
+    Extension(visitor): Who,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let made = async {
+        let id: i64 = api::number(&id, "experiment")?;
+        let look = Look::parse(&query.unwrap_or_default())?;
+        blocking(move || experiment_page(&app, id, &look, &visitor)).await
+    };
+    answer(made.await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_said_in_people_s_units() {
+        assert_eq!(about(0.2), "about 1 s left");
+        assert_eq!(about(600.0), "about 10 min left");
+        assert_eq!(about(2.5 * 3600.0), "about 2.5 h left");
+    }
+}

@@ -1,0 +1,154 @@
+//! What is in force on this host: since when, by whom, and what it gains.
+
+use askama::Template;
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+use coordinator::Error;
+use coordinator::store::Summary;
+use tuner::report::percent;
+use tuner::spec::Mode;
+
+use super::verdict::Verdict;
+use super::{Here, Reader, Who, answer, page};
+use crate::access::{Role, Visitor};
+use crate::format::When;
+use crate::reply::blocking;
+use crate::server::App;
+
+/// A promotion in force.
+struct InForce {
+    summary: Summary,
+    since: When,
+    by: String,
+    changed: Vec<String>,
+    verdict: Option<Verdict>,
+    /// The gain when it was verified, of a continuous experiment.
+    gain: String,
+    is_complete: bool,
+    is_always_on: bool,
+}
+
+/// Something that was put in force or taken back.
+struct Past {
+    when: When,
+    what: &'static str,
+    experiment: i64,
+    name: String,
+    by: String,
+    class: &'static str,
+    at_ms: i64,
+}
+
+#[derive(Template)]
+#[template(path = "promotions.html")]
+struct PromotionsPage {
+    reader: Reader,
+    trouble: Option<String>,
+    in_force: Vec<InForce>,
+    past: Vec<Past>,
+    may_write: bool,
+}
+
+/// As many past changes are shown, of as many entries of the audit log.
+const PAST_MAX: usize = 50;
+const ENTRIES_MAX: usize = 5000;
+
+fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
+    let coordinator = &app.coordinator;
+    let store = coordinator.store();
+    let may_write = visitor.role == Role::Write;
+    let audit = app.audit.last(ENTRIES_MAX, None);
+    let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
+    let changes: Vec<_> = audit
+        .into_iter()
+        .filter(|entry| entry.refusal.is_none())
+        .filter(|entry| entry.action == "promote" || entry.action == "rollback")
+        .collect();
+    let summaries = store.experiments()?;
+    let mut in_force = Vec::new();
+    let mut past = Vec::new();
+    for summary in &summaries {
+        let id = summary.id;
+        if summary.always_on {
+            for entry in store.entries(id, PAST_MAX)? {
+                let (what, class) = match entry.kind.as_str() {
+                    "promoted" => ("promoted", "good"),
+                    "rollback" => ("rolled back", "bad"),
+                    _ => continue,
+                };
+                past.push(Past {
+                    when: When::of(entry.at),
+                    what,
+                    experiment: id,
+                    name: summary.name.clone(),
+                    by: "the experiment itself".into(),
+                    class,
+                    at_ms: entry.at.as_millisecond(),
+                });
+            }
+        }
+        if !summary.promoted || coordinator.is_rollback_untold(id) {
+            continue;
+        }
+        let row = store.experiment(id)?;
+        let Some(promotion) = &row.promotion else {
+            continue;
+        };
+        let is_always_on = row.spec.mode == Mode::Continuous;
+        let mut by_hand = changes
+            .iter()
+            .filter(|it| it.experiment == Some(id) && it.action == "promote");
+        let who = by_hand.next().and_then(|entry| entry.who.clone());
+        let state = store.continuous(id)?;
+        let promoted = state.and_then(|state| state.promoted);
+        in_force.push(InForce {
+            since: When::of(promotion.at),
+            by: match (is_always_on, who) {
+                (true, _) => "the experiment itself".into(),
+                (false, Some(who)) if may_write => who,
+                (false, _) => "a user".into(),
+            },
+            changed: promotion.changed.clone(),
+            verdict: Verdict::of(&row),
+            gain: promoted.map_or_else(String::new, |it| format!("{} %", percent(it.gain.exp()))),
+            is_complete: promotion.is_complete,
+            is_always_on,
+            summary: summary.clone(),
+        });
+    }
+    for entry in changes {
+        let Some(id) = entry.experiment else { continue };
+        let name = summaries.iter().find(|it| it.id == id);
+        let is_promotion = entry.action == "promote";
+        past.push(Past {
+            when: When::of(entry.at),
+            what: if is_promotion {
+                "promoted"
+            } else {
+                "rolled back"
+            },
+            experiment: id,
+            name: name.map_or_else(|| format!("experiment {id}, deleted"), |it| it.name.clone()),
+            by: entry
+                .who
+                .filter(|_| may_write)
+                .unwrap_or_else(|| "a user".into()),
+            class: if is_promotion { "good" } else { "bad" },
+            at_ms: entry.at.as_millisecond(),
+        });
+    }
+    past.sort_by_key(|it| std::cmp::Reverse(it.at_ms));
+    past.truncate(PAST_MAX);
+    Ok(page(&PromotionsPage {
+        reader: visitor.into(),
+        trouble: coordinator.trouble(),
+        in_force,
+        past,
+        may_write,
+    }))
+}
+
+pub(crate) async fn promotions(State(app): Here, Extension(visitor): Who) -> Response {
+    answer(blocking(move || promotions_page(&app, &visitor)).await)
+}

@@ -1,0 +1,128 @@
+//! What an experiment has shown, as the card on top of its page has it.
+
+use coordinator::store::ExperimentRow;
+use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
+use tuner::report::{Finding, change};
+
+use crate::format::interval;
+use crate::units::{Unit, digits};
+
+/// A row of the card: what, how it turned out, and the class that colours the word.
+pub(super) struct Line {
+    pub(super) what: String,
+    pub(super) word: &'static str,
+    pub(super) class: &'static str,
+}
+
+pub(super) struct Verdict {
+    /// `good`, `open` or `bad`.
+    pub(super) class: &'static str,
+    pub(super) title: &'static str,
+    pub(super) sentence: String,
+    /// The objective's name, its change, and both means.
+    pub(super) objective: String,
+    pub(super) change: String,
+    pub(super) means: Option<(String, String)>,
+    /// Constraints and guards.
+    pub(super) lines: Vec<Line>,
+    pub(super) settings: Vec<String>,
+    /// The control's values of what the winner changes, to undo it by hand.
+    pub(super) control: Vec<String>,
+    /// Why the server cannot promote it.
+    pub(super) not_promotable: Option<&'static str>,
+    pub(super) is_better: bool,
+}
+
+impl Verdict {
+    /// `None` where nothing was verified or concluded.
+    pub(super) fn of(row: &ExperimentRow) -> Option<Self> {
+        let report = &row.report;
+        let (class, title) = match report.finding {
+            Finding::Improvement => ("good", "Shown to be better"),
+            Finding::Paid => ("open", "Better, but paid for"),
+            Finding::Undecided => ("open", "Better, but not everything is decided"),
+            Finding::NoDifference => ("open", "No difference shown"),
+            Finding::Worse => ("bad", "Worse than the control"),
+            Finding::ConstraintViolated => ("bad", "Better, but a limit is broken"),
+            Finding::Unfinished => return None,
+        };
+        let objective = super::objective(row);
+        let winner = report.winner();
+        let unit = Unit::of(&objective.metric);
+        let ratio = winner.and_then(|winner| {
+            let named = winner.ratios.get(&objective.name());
+            named.or_else(|| winner.ratios.get(&objective.metric))
+        });
+        let means = winner.and_then(|winner| winner.means.get(&objective.metric));
+        let mut lines = Vec::new();
+        for constraint in winner.iter().flat_map(|winner| &winner.constraints) {
+            let (word, class) = match constraint.verdict {
+                ConstraintVerdict::Held => ("held", "good"),
+                ConstraintVerdict::Broken => ("broken", "bad"),
+                ConstraintVerdict::NotDecidable => ("not decided", "open"),
+            };
+            let metric = constraint
+                .constraint
+                .split_whitespace()
+                .next()
+                .unwrap_or_default();
+            let measured = constraint
+                .observed
+                .as_ref()
+                .map(|it| match constraint.is_ratio {
+                    true => change(it),
+                    false => interval(&Unit::of(metric), it),
+                });
+            let what = match measured {
+                Some(measured) => format!("{}: {measured}", constraint.constraint),
+                None => constraint.constraint.clone(),
+            };
+            lines.push(Line { what, word, class });
+        }
+        for guard in winner.iter().flat_map(|winner| &winner.guards) {
+            let (word, class) = match guard.verdict {
+                GuardVerdict::Worse if guard.is_allowed => ("worse, as allowed", "open"),
+                GuardVerdict::Worse => ("paid", "bad"),
+                GuardVerdict::NotWorse => ("not worse", "good"),
+                GuardVerdict::NotMeasured => ("not measured", "open"),
+                GuardVerdict::Specified => continue,
+            };
+            let name = guard
+                .metric
+                .as_deref()
+                .map(|metric| Unit::of(metric).name());
+            let name = name.unwrap_or_else(|| guard.guard.name().to_owned());
+            let what = match (&guard.change, guard.guard) {
+                (None, _) => name,
+                // Of errors it is the difference, as there may be none on the control.
+                (Some(it), Guard::Errors) => format!(
+                    "{name}: {} more [{}, {}]",
+                    digits(it.estimate),
+                    digits(it.low),
+                    digits(it.high)
+                ),
+                (Some(it), _) => format!("{name}: {}", change(it)),
+            };
+            lines.push(Line { what, word, class });
+        }
+        let changed = winner.iter().flat_map(|winner| &winner.configuration.0);
+        let control = &report.control;
+        let control = changed.filter_map(|(name, value)| {
+            let own = control.get(name)?;
+            (own != value).then(|| format!("{name} = {own}"))
+        });
+        Some(Self {
+            class,
+            title,
+            sentence: report.sentence.clone(),
+            objective: unit.name(),
+            change: ratio.map_or_else(String::new, change),
+            means: means.map(|(control, arm)| (unit.text(*control), unit.text(*arm))),
+            lines,
+            settings: report.settings.clone(),
+            control: control.collect(),
+            not_promotable: row.not_promotable(),
+            is_better: report.finding.is_better() && winner.is_some(),
+        })
+    }
+}
