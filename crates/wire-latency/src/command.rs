@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::Error;
 use crate::distribution::Distribution;
+use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
 use crate::source::{LatencySource, Surroundings};
 
@@ -24,6 +25,7 @@ const OUTPUT_MAX: usize = 4096;
 pub(crate) struct Command {
     argv: Vec<String>,
     quantile: f64,
+    pace: Pace,
     /// It has run before: what it prints is of the time since.
     has_run: bool,
 }
@@ -36,6 +38,7 @@ impl Command {
         Ok(Self {
             argv: argv.to_vec(),
             quantile: surroundings.percentile / 100.0,
+            pace: Pace::new(LOOK_EVERY),
             has_run: false,
         })
     }
@@ -108,9 +111,7 @@ impl LatencySource for Command {
     }
 
     fn poll(&mut self, until: Instant) -> Result<Slice, NoData> {
-        if self.has_run {
-            std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        }
+        self.pace.wait(until);
         let failed = |why: String| NoData::Failed {
             why: format!("the command: {why}"),
         };
@@ -145,7 +146,9 @@ mod tests {
 
     fn source(script: &str) -> Command {
         let argv = ["sh", "-c", script].map(str::to_owned);
-        Command::new(&argv, &Surroundings::default()).unwrap()
+        let mut source = Command::new(&argv, &Surroundings::default()).unwrap();
+        source.pace = Pace::new(Duration::ZERO);
+        source
     }
 
     #[test]

@@ -48,6 +48,8 @@ struct Request {
     /// Its later parts may be further requests.
     is_merged: bool,
     is_excluded: bool,
+    /// Requests before it may not have been seen: the next answer may be theirs.
+    is_unsure: bool,
 }
 
 /// What a segment brings of one direction.
@@ -210,9 +212,13 @@ impl Connection {
 
     fn take_client(&mut self, time_ns: u64, segment: &Segment<'_>, tally: &mut Tally) {
         let end = segment.sequence.wrapping_add(segment.length);
+        let mut is_after_gap = false;
         match self.client.advance(segment.sequence, segment.length) {
             News::Next => {}
-            News::AfterGap => self.dialect.lose_client(),
+            News::AfterGap => {
+                self.dialect.lose_client();
+                is_after_gap = true;
+            }
             News::Repeated => {
                 tally.counts.repeated += 1;
                 return;
@@ -241,6 +247,12 @@ impl Connection {
                 Mark::Excluded(number) => self.begin(number, end, time_ns, true, tally),
                 Mark::More(number) => self.extend(number, end, time_ns),
                 Mark::Cancel(number) => self.cancel(number, tally),
+            }
+        }
+        if is_after_gap && !self.dialect.has_numbers() {
+            let is_begun_here = |request: &&mut Request| request.end == end;
+            for request in self.waiting.iter_mut().filter(is_begun_here) {
+                request.is_unsure |= request.first_ns == time_ns;
             }
         }
         self.client_pushed = segment.has(PSH);
@@ -274,6 +286,7 @@ impl Connection {
             hidden_ns: None,
             is_merged: false,
             is_excluded,
+            is_unsure: false,
         });
     }
 
@@ -362,7 +375,9 @@ impl Connection {
                 Mark::Cancel(number) => self.cancel(number, tally),
             }
         }
-        if marks.is_hidden {
+        // Behind a gap: what was not seen may have been the answers of all that have arrived. A
+        // request that went on waiting would get the answer of the next one.
+        if marks.is_hidden || is_after_gap {
             self.hide(time_ns, has_numbers, has_arrived, tally);
         }
     }
@@ -398,7 +413,11 @@ impl Connection {
         self.mistrust = self.mistrust.saturating_sub(1);
         if request.is_excluded {
             tally.counts.excluded += 1;
-        } else if is_after_gap || is_mistrusted || self.dialect.answer_is_unsure() {
+        } else if is_after_gap
+            || is_mistrusted
+            || request.is_unsure
+            || self.dialect.answer_is_unsure()
+        {
             tally.counts.ambiguous += 1;
         } else if request.is_merged {
             tally.counts.bounded += 1;

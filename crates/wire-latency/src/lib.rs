@@ -25,8 +25,10 @@ mod connection;
 mod distribution;
 mod exposition;
 mod filter;
+mod meter;
 mod monitor;
 mod namespace;
+mod pace;
 mod prometheus;
 mod protocol;
 mod push;
@@ -41,6 +43,7 @@ mod window;
 mod wire;
 
 pub use distribution::{Buckets, Distribution, Fine};
+pub use meter::Meter;
 pub use monitor::Monitor;
 pub use protocol::Protocol;
 pub use reading::{Counts, Look, NoData, Percentile, Reading, Slice};
@@ -104,6 +107,17 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// Whether packets can be read here.
+///
+/// # Errors
+/// A privilege or a kernel feature is missing.
+pub fn probe() -> Result<(), Error> {
+    // A filter that admits nothing.
+    ring::Ring::open(&filter::nothing())
+        .map(drop)
+        .map_err(Error::Packets)
 }
 
 /// Opens a source.

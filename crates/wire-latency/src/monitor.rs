@@ -92,6 +92,14 @@ impl Monitor {
         lock(&self.window).look_over(Instant::now(), length)
     }
 
+    /// Everything since the last restart, however long ago.
+    ///
+    /// # Errors
+    /// The reason for no data.
+    pub fn look_since_restart(&self) -> Look {
+        lock(&self.window).look_since_restart(Instant::now())
+    }
+
     /// Begins a new window: what was seen before now no longer counts.
     pub fn restart(&self) {
         lock(&self.window).restart(Instant::now());

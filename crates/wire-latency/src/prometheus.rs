@@ -7,8 +7,9 @@ use http_client::{Answer, Client, Data, Url};
 
 use crate::Error;
 use crate::distribution::{Buckets, Distribution};
+use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
-use crate::scrape::{LOOK_EVERY, Pace, bound_of};
+use crate::scrape::bound_of;
 use crate::source::{LatencySource, PrometheusSpec, Surroundings};
 
 /// A server that takes longer is given up.

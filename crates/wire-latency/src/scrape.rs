@@ -8,13 +8,12 @@ use http_client::{Client, Url};
 use crate::Error;
 use crate::distribution::{Buckets, Distribution};
 use crate::exposition::samples;
+use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
 use crate::source::{LatencySource, ScrapeSpec};
 
 /// A page that takes longer is given up.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// A page is read no more often: rendering it costs the service CPU time.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest page that is read.
 const PAGE_BYTES_MAX: u64 = 16 << 20;
 
@@ -45,29 +44,6 @@ impl Look {
     fn since(&self, earlier: &Self) -> Option<Buckets> {
         let is_same = self.process_start_s == earlier.process_start_s;
         self.buckets.since(&earlier.buckets).filter(|_| is_same)
-    }
-}
-
-/// Keeps looks apart from each other.
-#[derive(Debug)]
-pub(crate) struct Pace {
-    every: Duration,
-    last: Option<Instant>,
-}
-
-impl Pace {
-    pub(crate) fn new(every: Duration) -> Self {
-        Self { every, last: None }
-    }
-
-    /// Waits until the next look is due: at `until`, or later where the last look was too short a
-    /// time ago. The first look is due at once.
-    pub(crate) fn wait(&mut self, until: Instant) {
-        if let Some(last) = self.last {
-            let due = until.max(last + self.every);
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        }
-        self.last = Some(Instant::now());
     }
 }
 
@@ -242,20 +218,6 @@ http_seconds_sum 3
         let slice = scrape.poll(Instant::now()).unwrap();
         assert_eq!(slice.distribution.requests(), 20);
         assert_eq!(scrape.poll(Instant::now()).unwrap_err(), NoData::Reset);
-    }
-
-    #[test]
-    fn looks_keep_their_distance() {
-        let mut pace = Pace::new(Duration::from_millis(30));
-        let began = Instant::now();
-        pace.wait(began + Duration::from_secs(60));
-        assert!(
-            began.elapsed() < Duration::from_secs(30),
-            "the first is due at once"
-        );
-        pace.wait(began);
-        pace.wait(began);
-        assert!(began.elapsed() >= Duration::from_millis(60));
     }
 
     #[test]

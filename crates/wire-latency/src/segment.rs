@@ -204,7 +204,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    fn ipv6(extensions: &[u8], first: u8, tcp: &[u8]) -> Vec<u8> {
+    pub(crate) fn ipv6(extensions: &[u8], first: u8, tcp: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x60, 0, 0, 0];
         bytes.extend(
             u16::try_from(extensions.len() + tcp.len())

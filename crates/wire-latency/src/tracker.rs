@@ -80,8 +80,13 @@ impl Tracker {
         let is_full = self.connections.len() >= CONNECTIONS_MAX;
         let connection = match self.connections.get_mut(&key) {
             Some(connection) => connection,
-            // Nothing to follow: the end of a connection that was not seen.
-            None if segment.has(RST) || (segment.length == 0 && !segment.has(SYN)) => return,
+            // Nothing to follow: a connection begins with SYN, or else with a request. The end of
+            // one may be seen twice.
+            None if !segment.has(SYN)
+                && (!is_client || segment.length == 0 || segment.has(RST)) =>
+            {
+                return;
+            }
             None if is_full => {
                 self.tally.counts.crowded_out += 1;
                 return;
@@ -169,5 +174,7 @@ impl Tracker {
     }
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

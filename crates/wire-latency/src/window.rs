@@ -40,6 +40,8 @@ impl Default for WindowRules {
 pub struct Window {
     rules: WindowRules,
     slices: VecDeque<Dated>,
+    /// Everything since the last restart.
+    total: Joined,
     /// What the last poll failed with.
     failure: Option<NoData>,
     /// Slices that began earlier do not count.
@@ -53,6 +55,62 @@ struct Dated {
     slice: Slice,
 }
 
+impl Dated {
+    fn length(&self) -> Duration {
+        self.end.saturating_duration_since(self.begin)
+    }
+}
+
+/// Slices one after the other, as one.
+#[derive(Debug, Default)]
+struct Joined {
+    length_s: f64,
+    /// Time that was looked at: a slice counts for the share that it sampled.
+    looked_at_s: f64,
+    own_cpu_s: f64,
+    own_window: Option<Duration>,
+    counts: Counts,
+    waiting: u64,
+    oldest_waiting_s: f64,
+    distribution: Distribution,
+}
+
+impl Joined {
+    fn add(&mut self, length: Duration, later: &Slice) {
+        let length_s = length.as_secs_f64();
+        self.length_s += length_s;
+        self.looked_at_s += length_s * later.sampled_share;
+        self.own_cpu_s += later.own_cpu_s;
+        self.own_window = later.own_window;
+        self.counts.add(&later.counts);
+        if later.own_window.is_some() {
+            self.distribution = later.distribution.clone();
+        } else {
+            self.distribution.merge(&later.distribution);
+        }
+        (self.waiting, self.oldest_waiting_s) = (later.waiting, later.oldest_waiting_s);
+    }
+
+    fn reading(&self, age: Duration) -> Reading {
+        let share = |part: f64, otherwise| match self.length_s > 0.0 {
+            true => part / self.length_s,
+            false => otherwise,
+        };
+        let own_window_s = self.own_window.map(|window| window.as_secs_f64());
+        Reading {
+            window_s: own_window_s.unwrap_or(self.length_s),
+            age_s: age.as_secs_f64(),
+            requests: self.distribution.requests(),
+            sampled_share: share(self.looked_at_s, 1.0),
+            counts: self.counts,
+            waiting: self.waiting,
+            oldest_waiting_s: self.oldest_waiting_s,
+            own_cpu_cores: share(self.own_cpu_s, 0.0),
+            distribution: self.distribution.clone(),
+        }
+    }
+}
+
 impl Window {
     /// An empty one.
     #[must_use]
@@ -60,6 +118,7 @@ impl Window {
         Self {
             rules,
             slices: VecDeque::new(),
+            total: Joined::default(),
             failure: None,
             since: None,
         }
@@ -68,6 +127,7 @@ impl Window {
     /// Forgets what began before `now`.
     pub fn restart(&mut self, now: Instant) {
         self.slices.clear();
+        self.total = Joined::default();
         self.failure = None;
         self.since = Some(now);
     }
@@ -80,13 +140,16 @@ impl Window {
         match polled {
             Ok(slice) => {
                 self.failure = None;
-                self.slices.push_back(Dated { begin, end, slice });
+                let dated = Dated { begin, end, slice };
+                self.total.add(dated.length(), &dated.slice);
+                self.slices.push_back(dated);
             }
             Err(NoData::Starting) => {}
             Err(failure) => {
                 // The service is another one since: what the former took says nothing of it.
                 if failure == NoData::Reset {
                     self.slices.clear();
+                    self.total = Joined::default();
                 }
                 self.failure = Some(failure);
             }
@@ -114,6 +177,17 @@ impl Window {
     /// # Errors
     /// The reason for no data.
     pub fn look_over(&self, now: Instant, length: Duration) -> Look {
+        let age = self.age(now)?;
+        let within = |dated: &&Dated| now.saturating_duration_since(dated.end) < length;
+        let mut joined = Joined::default();
+        for dated in self.slices.iter().filter(within) {
+            joined.add(dated.length(), &dated.slice);
+        }
+        self.judge(joined.reading(age))
+    }
+
+    /// Age of the newest data, where it is not too old.
+    fn age(&self, now: Instant) -> Result<Duration, NoData> {
         let Some(newest) = self.slices.back() else {
             return Err(self.failure.clone().unwrap_or(NoData::Starting));
         };
@@ -128,47 +202,16 @@ impl Window {
         if let Some(failure @ (NoData::NobodyListens { .. } | NoData::Reset)) = &self.failure {
             return Err(failure.clone());
         }
-        let within = |dated: &&Dated| now.saturating_duration_since(dated.end) < length;
-        self.judge(self.join(self.slices.iter().filter(within), age))
+        Ok(age)
     }
 
-    fn join<'a>(&self, slices: impl Iterator<Item = &'a Dated>, age: Duration) -> Reading {
-        let mut joined = Reading {
-            window_s: 0.0,
-            age_s: age.as_secs_f64(),
-            requests: 0,
-            sampled_share: 1.0,
-            counts: Counts::default(),
-            waiting: 0,
-            oldest_waiting_s: 0.0,
-            own_cpu_cores: 0.0,
-            distribution: Distribution::Empty,
-        };
-        let (mut looked_at_s, mut own_cpu_s, mut own_window) = (0.0, 0.0, None);
-        for Dated { begin, end, slice } in slices {
-            let length_s = end.saturating_duration_since(*begin).as_secs_f64();
-            joined.window_s += length_s;
-            looked_at_s += length_s * slice.sampled_share;
-            own_cpu_s += slice.own_cpu_s;
-            joined.counts.add(&slice.counts);
-            own_window = slice.own_window;
-            if own_window.is_some() {
-                joined.distribution = slice.distribution.clone();
-            } else {
-                joined.distribution.merge(&slice.distribution);
-            }
-            joined.waiting = slice.waiting;
-            joined.oldest_waiting_s = slice.oldest_waiting_s;
-        }
-        if joined.window_s > 0.0 {
-            joined.sampled_share = looked_at_s / joined.window_s;
-            joined.own_cpu_cores = own_cpu_s / joined.window_s;
-        }
-        if let Some(own_window) = own_window {
-            joined.window_s = own_window.as_secs_f64();
-        }
-        joined.requests = joined.distribution.requests();
-        joined
+    /// As [`Window::look`], of everything since the last restart, however long ago.
+    ///
+    /// # Errors
+    /// The reason for no data.
+    pub fn look_since_restart(&self, now: Instant) -> Look {
+        let age = self.age(now)?;
+        self.judge(self.total.reading(age))
     }
 
     fn judge(&self, reading: Reading) -> Look {
@@ -249,6 +292,9 @@ mod tests {
             median.low_us < 25.1 && median.high_us.unwrap() > 25.9,
             "{median:?}"
         );
+        let whole = window.look_since_restart(start + Duration::from_secs(30));
+        let whole = whole.unwrap();
+        assert_eq!((whole.requests, whole.window_s), (1500, 30.0));
         let short = window
             .look_over(start + Duration::from_secs(30), Duration::from_secs(3))
             .unwrap();
@@ -358,6 +404,7 @@ mod tests {
         assert_eq!(window.look(at(4000)).unwrap_err(), NoData::Starting);
         window.push(at(4000), at(5000), Ok(slice(150, 1)));
         assert_eq!(window.look(at(5000)).unwrap().requests, 150);
+        assert_eq!(window.look_since_restart(at(5000)).unwrap().requests, 150);
     }
 
     #[test]

@@ -35,6 +35,13 @@ pub(super) fn status(bytes: &[u8]) -> Option<u16> {
     std::str::from_utf8(code).ok()?.parse().ok()
 }
 
+/// Whether an answer begins behind the first byte.
+pub(super) fn has_further_answer(bytes: &[u8]) -> bool {
+    const VERSION: &[u8] = b"HTTP/1.";
+    let mut places = bytes.windows(VERSION.len()).skip(1);
+    places.any(|place| place == VERSION)
+}
+
 /// A frame of HTTP/2, or the client's preface.
 pub(super) fn frame(bytes: &[u8], is_client: bool) -> Message {
     if is_client && is_preface(bytes) {

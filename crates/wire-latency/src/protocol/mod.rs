@@ -38,7 +38,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    pub(crate) fn is_auto(&self) -> bool {
+    /// Whether each connection's first bytes decide.
+    #[must_use]
+    pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 }
@@ -286,6 +288,7 @@ impl Dialect {
             true => Marks::one(Mark::Start(0)),
             false => Marks::one(Mark::More(0)),
         };
+        let is_cut = bytes.seen.len() < bytes.length as usize;
         match self.kind {
             Kind::Opaque => Marks::NONE,
             Kind::Unknown | Kind::Turns | Kind::Postgres => by_turn,
@@ -296,10 +299,14 @@ impl Dialect {
                 }
                 Some(100..=199) => Marks::NONE,
                 Some(_) => Marks {
-                    is_hidden: bytes.seen.len() < bytes.length as usize,
+                    is_hidden: is_cut || http::has_further_answer(bytes.seen),
                     ..Marks::one(Mark::Start(0))
                 },
-                None => Marks::one(Mark::More(0)),
+                // The next answer may begin in the middle of the segment.
+                None => Marks {
+                    is_hidden: is_cut || http::has_further_answer(bytes.seen),
+                    ..Marks::one(Mark::More(0))
+                },
             },
             Kind::Http2 => self.server.walk(bytes, |rest| http::frame(rest, false)),
             Kind::Tls => {
