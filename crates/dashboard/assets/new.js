@@ -42,10 +42,11 @@ async function check() {
   const answer = await change("POST", "/api/v1/specs/check", given());
   if (!answer || mine !== asked) return;
   if (answer.ok) {
-    const size = answer.configurations === null ? "a continuum of" : answer.configurations;
+    // The check of the text alone does not know how many there are.
+    const size = answer.configurations === undefined ? "" : `, ${answer.configurations ?? "a continuum of"} configurations`;
     const parameters = answer.parameters === 1 ? "1 parameter" : `${answer.parameters} parameters`;
     const verdict = answer.remarks.length ? `To know: ${answer.remarks.join("; ")}.` : "Nothing is wrong with it.";
-    say(`${answer.name}: ${parameters}, ${size} configurations. ${verdict}`, "right", 0);
+    say(`${answer.name}: ${parameters}${size}. ${verdict}`, "right", 0);
   } else {
     const where = [answer.line && `Line ${answer.line}`, answer.key].filter(Boolean).join(", ");
     say(`${where}${where ? ": " : ""}${answer.error}`, "wrong", answer.line);

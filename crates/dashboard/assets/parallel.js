@@ -33,7 +33,7 @@ export function parallel(id, points, unit) {
   const { axes } = axesOf(points, unit, rows);
   const brushes = element.brushes ??= new Map();
   const place = new Map(rows.map((index, at) => [index, at]));
-  const isBest = (index) => place.get(index) >= rows.length * 0.9;
+  const isBest = (index) => place.get(index) >= Math.floor(rows.length * 0.9);
   const isChosen = (index) => axes.every((axis) => {
     const brush = brushes.get(axis.name);
     return !brush || (axis.at[index] >= brush[0] - 1e-9 && axis.at[index] <= brush[1] + 1e-9);

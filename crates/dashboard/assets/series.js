@@ -118,7 +118,11 @@ export async function evidence(element) {
   draw(element, {
     legend: { live: true },
     scales: { x: { time: true }, y: { distr: 3, range: () => [low / 1.5, high * 1.5] } },
-    axes: [axis("Time of your browser", { values: null }), axis("Share of the alarm line", { values: (_, ticks) => ticks.map((tick) => (tick === null || !/^[0.]*1/.test(String(tick)) ? "" : digits(tick))) })],
+    axes: [axis("Time of your browser", { values: null }), axis("Share of the alarm line", {
+      splits: () => [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100].filter((tick) => tick >= low / 1.5 && tick <= high * 1.5),
+      values: (_, ticks) => ticks.map((tick) => (tick < 1e-3 ? `10⁻${"⁰¹²³⁴⁵⁶"[Math.round(-Math.log10(tick))]}` : String(tick))),
+      filter: (_, ticks) => ticks,
+    })],
     series: [
       { label: "Round", value: (_, value) => (value === null ? "–" : new Date(value * 1000).toLocaleString()) },
       ...tests.map((test, place) => line(test.series, place, { spanGaps: true, value: read4(), points: { show: at.length < 60, size: 5 } })),

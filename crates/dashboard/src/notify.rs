@@ -107,6 +107,10 @@ impl Notifications {
             false => self.base_url.clone(),
         };
         let mut kept = Kept::read(&path, report);
+        // Whoever starts the server again has perhaps mended what failed.
+        for delivery in &mut kept.waiting {
+            delivery.due = delivery.due.min(Timestamp::now());
+        }
         let mut revision = None;
         while !coordinator.is_ending() {
             let now = coordinator.store().revision();

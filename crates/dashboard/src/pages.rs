@@ -127,6 +127,16 @@ struct Line {
     evaluations: String,
     /// Evaluations of the budget in per cent, while it runs.
     percent: Option<usize>,
+    /// The first sentence of what was shown: the page of the experiment has all of them.
+    shown: String,
+}
+
+/// The text up to the first full stop that ends a sentence.
+fn first_sentence(text: &str) -> &str {
+    match text.find(". ") {
+        Some(at) => &text[..=at],
+        None => text,
+    }
 }
 
 #[derive(Template)]
@@ -162,6 +172,7 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
                     percent: (summary.state == ExperimentState::Running && !summary.always_on)
                         .then(|| (100 * summary.evaluations / summary.budget.max(1)).min(100)),
                     evaluations: summary.counted(),
+                    shown: first_sentence(&summary.sentence).to_owned(),
                     summary,
                 })
             });
@@ -417,4 +428,17 @@ pub(crate) async fn new(State(app): Here, Extension(visitor): Who) -> Response {
         dir: app.coordinator.state_dir().display().to_string(),
         may_write: visitor.role == Role::Write,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_sentence;
+
+    #[test]
+    fn a_number_ends_no_sentence() {
+        let text = "Shown: −8.1 % [−9.0, −7.2] of a. Every constraint held.";
+        assert_eq!(first_sentence(text), "Shown: −8.1 % [−9.0, −7.2] of a.");
+        assert_eq!(first_sentence("Paused."), "Paused.");
+        assert_eq!(first_sentence(""), "");
+    }
 }

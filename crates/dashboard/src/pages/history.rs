@@ -3,6 +3,7 @@
 use coordinator::Error;
 use coordinator::store::ExperimentRow;
 use jiff::Timestamp;
+use tuner::spec::Mode;
 
 use crate::access::{Role, Visitor};
 use crate::api;
@@ -70,7 +71,9 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
             events.push(Event::new(ms(at_ms), what, String::new(), ""));
         }
     }
-    if let Some(promotion) = &row.promotion {
+    // A continuous experiment has an entry for each.
+    let once = row.promotion.iter().filter(|_| row.spec.mode == Mode::Once);
+    for promotion in once {
         events.push(Event::new(
             promotion.at,
             "in force since then",

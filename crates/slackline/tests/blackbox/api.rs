@@ -390,3 +390,70 @@ fn what_cannot_be_asked_is_refused_in_words() {
         assert!(error.contains(words), "{method} {path}: {error}");
     }
 }
+
+#[test]
+fn a_reader_s_check_shows_nothing_of_the_host() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    std::fs::write(toy.path("secret"), "s3cr3t {hidden}\n").unwrap();
+    let mut knob = toy.spec.clone();
+    knob["parameters"][0]["file"] = json!(toy.path("secret"));
+    let mut template = toy.spec.clone();
+    let file = json!({ "template": toy.path("secret"), "path": toy.path("other") });
+    template["target"]["files"] = json!([file]);
+    let check = |role: &str, spec: &Value| {
+        let token = format!("Bearer {}", server.token(role));
+        let body = json!({ "spec": spec.to_string(), "format": "json" }).to_string();
+        let headers = [("authorization", token.as_str())];
+        let mut answer = answer("POST", &server.url("/specs/check"), &headers, &body);
+        assert_eq!(answer.status().as_u16(), 200);
+        answer.body_mut().read_to_string().unwrap()
+    };
+    for (spec, shown) in [(&knob, "s3cr3t"), (&template, "hidden")] {
+        let said = check("write_token", spec);
+        assert!(
+            said.contains(shown),
+            "whoever may run commands sees why: {said}"
+        );
+        let said = check("read_token", spec);
+        assert!(
+            !said.contains(shown) && said.contains("\"ok\":true"),
+            "{said}"
+        );
+        assert!(!said.contains("control"), "{said}");
+    }
+    // What the text alone tells is told.
+    let mut wrong = toy.spec.clone();
+    wrong["evaluation"]["block_s"] = json!(-1);
+    let said = check("read_token", &wrong);
+    assert!(
+        said.contains("evaluation.block_s") && said.contains("\"ok\":false"),
+        "{said}"
+    );
+}
+
+#[test]
+fn half_sent_requests_do_not_hold_up_the_end() {
+    use std::io::Write as _;
+    let toy = toy();
+    let server = Server::start(&toy);
+    let address = server.page("");
+    let address = address.trim_start_matches("http://").trim_end_matches('/');
+    let token = server.token("write_token");
+    let head = format!("Host: {address}\r\nAuthorization: Bearer {token}\r\n");
+    let body = format!("POST /api/v1/experiments HTTP/1.1\r\n{head}Content-Length: 99\r\n\r\n{{");
+    let stream = format!("GET /api/v1/events HTTP/1.1\r\n{head}\r\n");
+    let half = "GET / HTTP/1.1\r\nHost: h\r\nX-Half:".to_owned();
+    let texts = std::iter::repeat_n(half, 40).chain([body, stream]);
+    let sent = texts.map(|text| {
+        let mut connection = std::net::TcpStream::connect(address).unwrap();
+        connection.write_all(text.as_bytes()).unwrap();
+        connection
+    });
+    let open: Vec<_> = sent.collect();
+    let begun = std::time::Instant::now();
+    assert_eq!(server.end(), 128 + 15);
+    let took = begun.elapsed();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+    drop(open);
+}

@@ -21,6 +21,7 @@ mod fleet;
 mod guest;
 mod kill;
 mod load;
+mod notify;
 mod quota;
 mod relayout;
 mod rollback;

@@ -27,7 +27,7 @@ impl<'a> Server<'a> {
     }
 
     /// With further variables in its environment.
-    fn start_in(toy: &'a Toy, environment: &[(&str, &str)]) -> Self {
+    pub(crate) fn start_in(toy: &'a Toy, environment: &[(&str, &str)]) -> Self {
         Self::start_with(toy, environment, "127.0.0.1:0")
     }
 

@@ -252,6 +252,12 @@ fn check_words(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     Ok(())
 }
 
+/// What can be told from the text alone.
+pub(super) fn check_alone(spec: &Spec, source: &Source) -> Result<(), SpecError> {
+    check_words(spec, source)?;
+    check_numbers(spec, source)
+}
+
 /// A command begins with its program.
 fn check_command(
     key: &str,

@@ -720,6 +720,18 @@ pub fn check_beside(
     )
 }
 
+/// Checks the text of a specification alone: form, names and numbers. Neither the host nor any file is looked at, so what it
+/// says shows nothing of them.
+///
+/// # Errors
+/// As [`check()`].
+pub fn check_text(text: String, path: &Path) -> Result<Spec, SpecError> {
+    let source = locate::Source::new(path, text);
+    let spec: Spec = source.parse()?;
+    check::check_alone(&spec, &source)?;
+    Ok(spec)
+}
+
 /// As [`check()`], of an experiment that has begun: a template that is gone, or names what there is not, is missed where a file
 /// is to be made from it, and keeps nothing from its rollback.
 ///
