@@ -189,7 +189,7 @@ fn message(to: &[String], from: Option<&str>, event: &Event) -> String {
         None => format!("Slackline: {}", event.event.name()),
     };
     let date = event.at.strftime("%a, %d %b %Y %H:%M:%S +0000");
-    let line = |text: &str| text.replace(|it: char| it.is_control(), " ");
+    let line = |text: &str| wrapped(&text.replace(|it: char| it.is_control(), " "));
     format!(
         "{from}To: {}\r\nSubject: {subject}\r\nDate: {date}\r\nMIME-Version: 1.0\r\n\
          Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\nAuto-Submitted: auto-generated\r\n\r\n\
@@ -199,6 +199,24 @@ fn message(to: &[String], from: Option<&str>, event: &Event) -> String {
         line(&event.text),
         event.url
     )
+}
+
+/// The words of a text in lines of at most 78 characters, where no word is longer (RFC 5322, section 2.1.1).
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut length = 0;
+    for word in text.split(' ') {
+        let more = word.chars().count() + 1;
+        if length > 0 && length + more > 78 {
+            lines.push_str("\r\n");
+            length = 0;
+        } else if length > 0 {
+            lines.push(' ');
+        }
+        lines.push_str(word);
+        length += more;
+    }
+    lines
 }
 
 fn mail(
@@ -280,5 +298,8 @@ mod tests {
             !body.contains("\r\n.\r\n"),
             "no line of a single dot: {body}"
         );
+        let long = wrapped(&"word ".repeat(100));
+        assert!(long.lines().all(|line| line.len() <= 78), "{long}");
+        assert_eq!(long.split_whitespace().count(), 100);
     }
 }
