@@ -399,7 +399,7 @@ fn a_reader_s_check_shows_nothing_of_the_host() {
     let mut knob = toy.spec.clone();
     knob["parameters"][0]["file"] = json!(toy.path("secret"));
     let mut template = toy.spec.clone();
-    let file = json!({ "template": toy.path("secret"), "path": toy.path("other") });
+    let file = json!({ "template": toy.path("secret"), "path": "{dir}/other" });
     template["target"]["files"] = json!([file]);
     let check = |role: &str, spec: &Value| {
         let token = format!("Bearer {}", server.token(role));
