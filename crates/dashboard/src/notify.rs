@@ -177,12 +177,17 @@ impl Notifications {
     fn deliver(&self, kept: &mut Kept, now: Timestamp, report: &dyn Fn(&str)) -> bool {
         let mut changed = false;
         let mut left = Vec::new();
+        // Who failed a moment ago is not waited for again at once: the others are not to be held up.
+        let mut away: BTreeMap<String, Timestamp> = BTreeMap::new();
         for mut delivery in std::mem::take(&mut kept.waiting) {
             // Who is not in the file any more is not told any more.
             let Some(receiver) = self.receivers.get(&delivery.receiver) else {
                 changed = true;
                 continue;
             };
+            if let Some(due) = away.get(&delivery.receiver) {
+                delivery.due = delivery.due.max(*due);
+            }
             if delivery.due > now {
                 left.push(delivery);
                 continue;
@@ -200,6 +205,7 @@ impl Notifications {
                     let pause_s = doubled.min(AGAIN_MAX_S);
                     delivery.failures += 1;
                     delivery.due = now + SignedDuration::from_secs(pause_s);
+                    away.insert(delivery.receiver.clone(), delivery.due);
                     report(&format!("{what} failed, again in {pause_s} s: {why}"));
                     left.push(delivery);
                 }
@@ -313,6 +319,26 @@ mod tests {
         assert_eq!(kept.waiting[0].due, after(83_600), "an hour at the most");
         assert!(notifications.deliver(&mut kept, after(90_000), &|_| ()));
         assert!(kept.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_receiver_that_is_away_is_asked_once_at_a_time() {
+        let notifications = of("[[email]]\nto = [\"a@b\"]\ncommand = [\"false\"]").unwrap();
+        let at = Timestamp::UNIX_EPOCH;
+        let delivery = Delivery {
+            receiver: "email[0]".into(),
+            event: Event::new(Kind::Ended, at, Some(1), "x", "done"),
+            failures: 0,
+            due: at,
+        };
+        let mut kept = Kept {
+            waiting: vec![delivery.clone(), delivery],
+            ..Kept::default()
+        };
+        notifications.deliver(&mut kept, at, &|_| ());
+        let failures: Vec<u32> = kept.waiting.iter().map(|it| it.failures).collect();
+        assert_eq!(failures, [1, 0]);
+        assert_eq!(kept.waiting[1].due, kept.waiting[0].due);
     }
 
     #[test]
