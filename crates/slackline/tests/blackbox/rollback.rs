@@ -232,7 +232,8 @@ fn the_output_of_a_service_that_does_not_come_up_is_kept_whole() {
     toy.spec["target"]["start"] = json!(["sh", "-c", script]);
     let server = Server::start(&toy);
     let id = server.create();
-    server.wait_for(id, &["failed"]);
+    // Whether three in a row die on the control's side, which ends the experiment, is chance.
+    server.wait_for(id, &["failed", "done"]);
     let evaluation = server.get(&format!("/experiments/{id}/evaluations/1"));
     let output = evaluation["output"].as_str().unwrap();
     assert_eq!(output.lines().count(), 200, "{output}");
