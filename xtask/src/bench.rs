@@ -3,7 +3,8 @@
 //! servers as they are, re-laid out, and laid out by others. `cargo xtask bench throttle`: what the model of throttling
 //! predicts against what is seen. `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
 //! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated. `cargo xtask bench
-//! wire-latency`: latencies read off the wire against the truth.
+//! wire-latency`: latencies read off the wire against the truth. `cargo xtask bench isolate`: services beside batch work
+//! under each policy.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -57,6 +58,11 @@ usage: cargo xtask bench wire-latency
 
   as root, about 5 minutes; writes docs/results/wire-latency.md
 
+usage: cargo xtask bench isolate [--quick] [--services memcached,nginx] [--antagonists cpu,memory,disk] [--policies A,B]
+                                 [--repeats N] [--seconds S] [--kills N]
+
+  as root, with nothing else on the machine, about 75 minutes, with --quick 4; writes docs/results/isolate.{json,md}
+
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions
 usage: cargo xtask bench fleet
@@ -93,6 +99,10 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["wire-latency"] => {
             install::install(install::BENCH_WIRE)?;
             example(root, "wire-latency", "bench")
+        }
+        ["isolate", options @ ..] => {
+            install::install(install::ISOLATE)?;
+            script(root, "isolate/run.py", "", options)
         }
         _ => bail!("no such bench: {}\n\n{USAGE}", arguments.join(" ")),
     }

@@ -193,6 +193,16 @@ const PYTHON_TEST: Need = Need {
     package: "libpython3.11-testsuite",
     purpose: "CPython's own test suite",
 };
+const STRESS_NG: Need = Need {
+    present: Present::Program("stress-ng"),
+    package: "stress-ng",
+    purpose: "batch work beside a service",
+};
+const ZSTD: Need = Need {
+    present: Present::Program("zstd"),
+    package: "zstd",
+    purpose: "batch work beside a service",
+};
 const CURL: Need = Need {
     present: Present::Program("curl"),
     package: "curl",
@@ -271,6 +281,8 @@ pub(crate) const BENCH_WIRE: &[Need] = &[
     SYSBENCH,
     POSTGRES,
 ];
+/// What `cargo xtask bench isolate` and the isolate examples need.
+pub(crate) const ISOLATE: &[Need] = &[MEMCACHED, NGINX, STRESS_NG, ZSTD, JDK, CURL, PYTHON];
 /// What `cargo xtask fuzz api` needs.
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.

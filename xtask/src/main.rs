@@ -50,7 +50,7 @@ usage: cargo xtask VERB
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
-  install [SET]     only install: test (the default), demo, examples, relayout or dataplane
+  install [SET]     only install: test (the default), demo, examples, relayout, isolate or dataplane
 ";
 
 fn main() -> ExitCode {
@@ -92,10 +92,11 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
                 "demo" => install::DEMO,
                 "examples" => install::EXAMPLES,
                 "relayout" => install::RELAYOUT,
+                "isolate" => install::ISOLATE,
                 "dataplane" => install::BENCH_DATAPLANE,
                 _ => {
                     bail!(
-                        "no set {set:?} to install; there are test, demo, examples, relayout and dataplane"
+                        "no set {set:?} to install; there are test, demo, examples, relayout, isolate and dataplane"
                     )
                 }
             };

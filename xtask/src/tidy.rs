@@ -82,6 +82,11 @@ const EDGES: &[Edges] = &[
         reason: "the experiment asks the optimiser, writes knobs through the journal, compares blocks, asks Prometheus and services over HTTP",
     },
     Edges {
+        from: "isolate-run",
+        to: &["host", "isolation", "tuner", "wire-latency"],
+        reason: "the controllers' way to a host: sources, actuators, journal; tuner reads files with their lines",
+    },
+    Edges {
         from: "coordinator",
         to: &["bayes-opt", "host", "http-client", "tuner"],
         reason: "databases, and the thread that runs what they hold: `tune` needs neither",
@@ -135,6 +140,8 @@ const EDGES: &[Edges] = &[
             "dispatch",
             "host",
             "http-client",
+            "isolate-run",
+            "isolation",
             "latency-stats",
             "load",
             "perf-events",
@@ -167,6 +174,7 @@ const WITHOUT_UNSAFE: &[&str] = &[
     "throttle",
     "isolation",
     "qos",
+    "isolate-run",
     "tuner",
     "coordinator",
     "dashboard",

@@ -51,7 +51,7 @@ type Found = Result<String, String>;
 /// Probes everything.
 #[must_use]
 pub fn probe(roots: &Roots) -> Vec<Probe> {
-    let probes: [(&str, &str, Found); 15] = [
+    let probes: [(&str, &str, Found); 17] = [
         ("privilege", "writing any knob", privilege(roots)),
         (
             "cgroup cpu controller",
@@ -60,8 +60,18 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         ),
         (
             "cgroup cpuset controller",
-            "isolate, which is to come: cores",
+            "isolate: cores",
             controller(roots, "cpuset"),
+        ),
+        (
+            "cpu.idle",
+            "isolate: best-effort work runs when nobody else wants the CPU",
+            group_file(roots, "cpu", "cpu.idle", "it needs Linux 5.15"),
+        ),
+        (
+            "cgroup freezer",
+            "isolate: best-effort work stands still; without it a quota is used",
+            freezer(roots),
         ),
         (
             "cgroup memory controller",
@@ -85,12 +95,12 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         ),
         (
             "resctrl",
-            "isolate, which is to come: LLC ways and memory bandwidth",
+            "isolate: LLC ways and memory bandwidth",
             resctrl(roots),
         ),
         (
             "powercap",
-            "isolate, which is to come: power caps",
+            "isolate: power caps",
             directory(
                 &roots.sys("class/powercap"),
                 "the CPU, or the hypervisor, offers no RAPL zones",
@@ -98,7 +108,7 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
         ),
         (
             "cpufreq",
-            "isolate, which is to come: frequency caps",
+            "isolate: frequency caps",
             directory(
                 &roots.sys("devices/system/cpu/cpu0/cpufreq"),
                 "the CPU, or the hypervisor, offers no frequency control",
@@ -232,6 +242,37 @@ fn controller(roots: &Roots, name: &str) -> Found {
         },
         directory.display()
     ))
+}
+
+/// A file of a controller that the root group does not have: looked for in the first group below it that has it.
+fn group_file(roots: &Roots, controller: &str, file: &str, needs: &str) -> Found {
+    let hierarchies = Hierarchies::of(roots);
+    let (_, directory) = hierarchies
+        .require(controller)
+        .map_err(|error| error.to_string())?;
+    has_group_with(directory, file, needs)
+}
+
+fn has_group_with(directory: &Path, file: &str, needs: &str) -> Found {
+    let mut groups = fs::read_dir(directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?
+        .filter_map(Result::ok);
+    match groups.any(|entry| entry.path().join(file).is_file()) {
+        true => Ok(format!("in the groups of {}", directory.display())),
+        false => Err(format!(
+            "no group in {} has {file}: {needs}",
+            directory.display()
+        )),
+    }
+}
+
+fn freezer(roots: &Roots) -> Found {
+    let hierarchies = Hierarchies::of(roots);
+    match (hierarchies.v1("freezer"), hierarchies.v2()) {
+        (Some(_), _) => controller(roots, "freezer"),
+        (None, Some(directory)) => has_group_with(directory, "cgroup.freeze", "it needs Linux 5.2"),
+        (None, None) => Err("no cgroup hierarchy has a freezer".to_owned()),
+    }
 }
 
 fn block_queues(roots: &Roots) -> Found {
@@ -446,6 +487,8 @@ mod tests {
         let (_dir, roots) = fake(&[
             ("proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n"),
             ("sys/fs/cgroup/cgroup.controllers", "cpu cpuset memory\n"),
+            ("sys/fs/cgroup/batch/cpu.idle", "0\n"),
+            ("sys/fs/cgroup/batch/cgroup.freeze", "0\n"),
             ("proc/sys/vm/swappiness", "60\n"),
             ("sys/block/vda/queue/scheduler", "none\n"),
             ("sys/block/loop0/queue/scheduler", "none\n"),

@@ -280,7 +280,7 @@ impl Slackline {
             .services
             .iter()
             .map(|service| service.window_s)
-            .fold(1.0, f64::max);
+            .fold(GROW_AFTER_S, f64::max);
         // What is remembered of this load comes first.
         let bound = self.harm.bound(&self.mix, self.step.unwrap_or(0), now_s);
         if let Some(bound) = bound.filter(|bound| self.budget >= *bound) {
@@ -509,6 +509,15 @@ mod tests {
         assert_eq!(lines, ["group batch: no quota (alarm_over)"]);
         assert!((slackline.budget - before).abs() < 1e-9);
         assert!(slackline.alarm.threshold.unwrap() > ALARM_LEAST);
+    }
+
+    #[test]
+    fn a_window_shorter_than_the_evidence_of_a_growth_does_not_stop_it() {
+        let mut slackline = Slackline::default();
+        let mut short = seen(0, 0.0);
+        short.services[0].window_s = 1.0;
+        run(&mut slackline, &short, 0, 30);
+        assert!(slackline.budget >= 4.0, "{}", slackline.budget);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod apply;
 mod ask_tell;
 mod compare;
 mod experiments;
+mod isolate;
 mod load;
 mod page;
 mod progress;
@@ -67,6 +68,9 @@ enum Command {
     /// Lay out the code of a running program again, without source, restart or downtime.
     #[command(subcommand)]
     Relayout(relayout::Command),
+    /// Share a machine: a service's latency slack becomes batch work, fewer reserved cores, less power.
+    #[command(subcommand)]
+    Isolate(isolate::Command),
     /// Load an HTTP service at a rate, whether or not it keeps up, and print JSON; latency counts from the scheduled arrival.
     Load(load::Arguments),
     /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
@@ -170,6 +174,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = block {
         return serve_block::exit_code(error);
     }
+    if isolate::is_missing_privilege(error) {
+        return 3;
+    }
     match (host.or(tuner), perf, relayout) {
         (Some(error), ..) if error.is_missing_privilege() => 3,
         (_, _, Some(error)) if error.is_missing_privilege() => 3,
@@ -204,6 +211,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Throttle(command) => throttle::run(&command, &arguments.state_dir),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Relayout(command) => relayout::run(&command, &arguments.state_dir),
+        Command::Isolate(command) => isolate::run(&command, &arguments.state_dir),
         Command::Load(arguments) => load::run(&arguments),
         Command::Serve(serve) => serve::run(&serve, &arguments.state_dir),
         Command::ServeCache(arguments) => serve_cache::run(&arguments),

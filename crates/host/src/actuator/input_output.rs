@@ -181,7 +181,12 @@ impl Actuator for IoWeight {
                 format!("a weight here is between 1 and {most}"),
             ));
         }
-        Ok(vec![(knob, format!("default {weight}"))])
+        // v1 takes a number alone (block/bfq-cgroup.c, `bfq_io_set_weight_legacy`).
+        let value = match version(roots)? {
+            CgroupVersion::V1 => weight.to_string(),
+            CgroupVersion::V2 => format!("default {weight}"),
+        };
+        Ok(vec![(knob, value)])
     }
 
     fn verify(&self, roots: &Roots, wanted: &Wanted) -> Result<bool, HostError> {

@@ -5,7 +5,7 @@
 
 mod metrics;
 pub(crate) mod names;
-mod server;
+pub(crate) mod server;
 mod services;
 
 use std::net::{SocketAddr, TcpListener};

@@ -19,7 +19,7 @@ const WRITE_MAX: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 8;
 
 /// Answers whoever waits; `page` gives the metrics.
-pub(super) fn answer_all(listener: &TcpListener, mut page: impl FnMut() -> String) {
+pub(crate) fn answer_all(listener: &TcpListener, mut page: impl FnMut() -> String) {
     let end = Instant::now() + READ_MAX;
     for _ in 0..AT_ONCE {
         match listener.accept() {

@@ -19,6 +19,7 @@ mod continuous;
 mod faults;
 mod fleet;
 mod guest;
+mod isolate;
 mod kill;
 mod load;
 mod notify;

@@ -1,0 +1,221 @@
+//! Best-effort work that Slackline starts or adopts: a group of its own, a command that is started again when it ends, and a
+//! count of what it got done.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use host::{Hierarchies, Journal, Roots};
+
+use crate::config::BestEffort;
+use crate::error::IsolateError;
+use crate::subject::{Place, group_of_work, own_group};
+
+/// Controllers that a group of Slackline's own gets, where the host has them.
+const CONTROLLERS: [&str; 7] = [
+    "cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "freezer",
+];
+/// A command that ends at once is not started in a tight loop.
+const RESTART_FIRST: Duration = Duration::from_secs(1);
+const RESTART_MOST: Duration = Duration::from_secs(60);
+/// A progress command is asked this often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+
+/// One best-effort group.
+pub(crate) struct Work {
+    /// What the configuration says.
+    pub(crate) config: BestEffort,
+    /// Where it runs; `None` while it does not.
+    pub(crate) place: Option<Place>,
+    child: Option<Child>,
+    started: Option<Instant>,
+    wait: Duration,
+    /// Starts of the command.
+    pub(crate) starts: u64,
+    asked: Option<Instant>,
+    asking: Option<std::sync::mpsc::Receiver<Option<f64>>>,
+    /// Units of work so far, where it says.
+    pub(crate) progress: Option<f64>,
+}
+
+impl Work {
+    pub(crate) fn new(config: BestEffort) -> Self {
+        Self {
+            config,
+            place: None,
+            child: None,
+            started: None,
+            wait: RESTART_FIRST,
+            starts: 0,
+            asked: None,
+            asking: None,
+            progress: None,
+        }
+    }
+
+    /// Finds the group, or makes it and starts or adopts what belongs there. A group that is not there is no error: it may come.
+    ///
+    /// # Errors
+    ///
+    /// A group cannot be made or entered.
+    pub(crate) fn find(
+        &mut self,
+        roots: &Roots,
+        journal: Option<&mut Journal>,
+    ) -> Result<(), IsolateError> {
+        if self.config.command.is_none() && self.config.pid.is_none() {
+            self.place = match group_of_work(roots, &self.config) {
+                Ok(group) => Some(Place { group, pid: None }),
+                Err(IsolateError::NotThere { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            return Ok(());
+        }
+        let Some(journal) = journal else {
+            return Ok(());
+        };
+        let group = own_group(&self.config);
+        if let Some(pid) = self.config.pid {
+            if self.place.is_none() {
+                make_group(journal, roots, &group)?;
+                for (pid, _) in host::family(roots, pid) {
+                    journal.attach(roots, &group, pid)?;
+                }
+            }
+            let is_there = host::start_time(roots, pid).is_ok();
+            self.place = is_there.then_some(Place {
+                group: Some(group),
+                pid: Some(pid),
+            });
+            return Ok(());
+        }
+        self.tend_command(roots, journal, &group)
+    }
+
+    fn tend_command(
+        &mut self,
+        roots: &Roots,
+        journal: &mut Journal,
+        group: &str,
+    ) -> Result<(), IsolateError> {
+        if let Some(child) = &mut self.child {
+            match child.try_wait() {
+                Ok(None) => return Ok(()),
+                _ => {
+                    journal.forget_process(child.id())?;
+                    self.child = None;
+                    let lived = self.started.map_or(Duration::ZERO, |at| at.elapsed());
+                    self.wait = if lived > RESTART_MOST {
+                        RESTART_FIRST
+                    } else {
+                        (2 * self.wait).min(RESTART_MOST)
+                    };
+                }
+            }
+        }
+        if self.started.is_some_and(|at| at.elapsed() < self.wait) {
+            return Ok(());
+        }
+        make_group(journal, roots, group)?;
+        let procs = host::cgroup::procs_files(roots, group)?;
+        let mut words = host::cgroup::enter_command(&procs);
+        words.extend(self.config.command.iter().flatten().map(Into::into));
+        let mut command = Command::new(&words[0]);
+        command
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0);
+        let child = command.spawn().map_err(|error| IsolateError::NotThere {
+            subject: format!("best-effort group {}", self.config.name),
+            why: format!("its command cannot be started: {error}"),
+        })?;
+        let started = host::start_time(roots, child.id()).unwrap_or(0);
+        journal.process(child.id(), started)?;
+        self.child = Some(child);
+        self.started = Some(Instant::now());
+        self.starts += 1;
+        self.place = Some(Place {
+            group: Some(group.to_owned()),
+            pid: None,
+        });
+        Ok(())
+    }
+
+    /// Whether it has processes.
+    pub(crate) fn is_running(&self, roots: &Roots) -> bool {
+        let Some(place) = &self.place else {
+            return false;
+        };
+        !place.pids(roots).is_empty()
+    }
+
+    /// Asks how much was done, now and then, and never waits for the answer.
+    pub(crate) fn ask_progress(&mut self) {
+        let Some(progress) = &self.config.progress else {
+            return;
+        };
+        if let Some(asking) = &self.asking {
+            match asking.try_recv() {
+                Ok(answer) => {
+                    self.progress = answer.or(self.progress);
+                    self.asking = None;
+                }
+                Err(std::sync::mpsc::TryRecvError::Disconnected) => self.asking = None,
+                Err(std::sync::mpsc::TryRecvError::Empty) => {}
+            }
+            return;
+        }
+        if self.asked.is_some_and(|at| at.elapsed() < PROGRESS_EVERY) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let command = progress.command.clone();
+        std::thread::spawn(move || {
+            let output = Command::new("/bin/sh")
+                .args(["-c", &command])
+                .stdin(Stdio::null())
+                .output();
+            let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+            let _ = sender.send(text.ok().and_then(|text| last_number(&text)));
+        });
+        self.asking = Some(receiver);
+    }
+
+    /// Reaps the command after the journal has ended it.
+    pub(crate) fn reap(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.wait();
+        }
+    }
+}
+
+fn make_group(journal: &mut Journal, roots: &Roots, group: &str) -> Result<(), IsolateError> {
+    let hierarchies = Hierarchies::of(roots);
+    let present: Vec<&str> = CONTROLLERS
+        .into_iter()
+        .filter(|name| hierarchies.controller(name).is_some())
+        .collect();
+    Ok(journal.make_cgroup_with(roots, group, &present)?)
+}
+
+/// The last number in a text.
+fn last_number(text: &str) -> Option<f64> {
+    text.split_whitespace()
+        .rev()
+        .find_map(|word| word.parse().ok())
+        .filter(|number: &f64| number.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_number_counts() {
+        assert_eq!(last_number("frames 12 of 40\n"), Some(40.0));
+        assert_eq!(last_number("no number"), None);
+        assert_eq!(last_number("1 inf nan"), None);
+    }
+}

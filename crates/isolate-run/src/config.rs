@@ -1,0 +1,487 @@
+//! The configuration: services with their objectives and latency sources, best-effort groups, and the policy.
+//!
+//! ```toml
+//! [service]
+//! unit = "memcached.service"
+//! objective = { p99_ms = 5 }
+//! latency = { wire = { port = 11211 } }
+//!
+//! [[best_effort]]
+//! unit = "batch.slice"
+//!
+//! [policy]
+//! name = "slackline"
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use isolation::{FixedSettings, Policy, PolicySettings};
+use schemars::JsonSchema;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use tuner::SpecError;
+use tuner::spec::Source;
+use wire_latency::SourceSpec;
+
+/// A percentile's objective is judged over so many seconds by default (Heracles polls every 15 s).
+const WINDOW_S: f64 = 15.0;
+/// Groups that one host can have: beyond it a step takes longer than its period.
+const GROUPS_MAX: usize = 1000;
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// The latency-critical service, or a list of them.
+    service: OneOrMore,
+    /// The best-effort groups. Without any, `slackline` and `autothrottle` give back the service's own cores.
+    #[serde(default)]
+    best_effort: Vec<BestEffort>,
+    /// How they are shared.
+    #[serde(default)]
+    policy: PolicyConfig,
+}
+
+/// One service or several.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(Box<Service>),
+    More(Vec<Service>),
+}
+
+impl<'de> Deserialize<'de> for OneOrMore {
+    /// By hand, as an untagged enum would not say which key is wrong.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = OneOrMore;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a service, or a list of services")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OneOrMore, A::Error> {
+                let service = Service::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(OneOrMore::One(Box::new(service)))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<OneOrMore, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(OneOrMore::More)
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}
+
+/// A latency-critical service. Exactly one of `unit`, `cgroup`, `container` and `pid` says which.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    /// Its name in reports. By default what it was found by.
+    #[serde(default)]
+    pub name: String,
+    /// A systemd unit.
+    pub unit: Option<String>,
+    /// The path of a control group.
+    pub cgroup: Option<String>,
+    /// A container's id, or its first twelve digits.
+    pub container: Option<String>,
+    /// A process.
+    pub pid: Option<u32>,
+    /// The tail that has to be kept: `{ p99_ms = 5 }`, any percentile; `window_s` is the window it is judged over, 15 by default.
+    pub objective: BTreeMap<String, f64>,
+    /// Where the latency of the requests is read.
+    pub latency: Option<SourceSpec>,
+    /// Requests per second at the peak load. Heracles switches by the load's share of it.
+    pub peak_requests_per_s: Option<f64>,
+}
+
+/// Best-effort work. Exactly one of `unit`, `cgroup`, `container`, `pid` and `command` says which.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BestEffort {
+    /// Its name in reports. By default what it was found by.
+    #[serde(default)]
+    pub name: String,
+    /// A systemd unit.
+    pub unit: Option<String>,
+    /// The path of a control group.
+    pub cgroup: Option<String>,
+    /// A container's id, or its first twelve digits.
+    pub container: Option<String>,
+    /// A process, which is moved into a group of its own with its children, and back at the end.
+    pub pid: Option<u32>,
+    /// A command and its arguments. It is started in a group of its own, and started again when it ends.
+    pub command: Option<Vec<String>>,
+    /// How much work was done, for the report. By default CPU seconds.
+    pub progress: Option<Progress>,
+}
+
+/// How much work best-effort work has done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// A shell command. The last number that it prints counts units of work since the start.
+    pub command: String,
+}
+
+/// The policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicyConfig {
+    /// Which controller.
+    pub name: Policy,
+    /// Decides and writes down, and acts on nothing.
+    pub observe: bool,
+    /// What the policy `static` writes.
+    #[serde(rename = "static")]
+    pub fixed: FixedSettings,
+    /// Share of the CPU, in percent, that `cpu-suppress` lets be used.
+    pub suppress_percent: f64,
+    /// Time between two steps, in milliseconds. Longer where the loop's own CPU time exceeds half a percent of a core.
+    pub step_ms: f64,
+    /// The network device whose egress is shared, and its rate.
+    pub link_mbit_per_s: Option<f64>,
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self {
+            name: Policy::Slackline,
+            observe: false,
+            fixed: FixedSettings::default(),
+            suppress_percent: 65.0,
+            step_ms: 250.0,
+            link_mbit_per_s: None,
+        }
+    }
+}
+
+/// An objective, understood.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Objective {
+    /// 0 to 100.
+    pub percentile: f64,
+    /// The latency that the percentile has to stay below.
+    pub latency_ms: f64,
+    /// The window that it is judged over.
+    pub window_s: f64,
+}
+
+/// A configuration, understood and checked against itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The services with their objectives and sources.
+    pub services: Vec<(Service, Objective, SourceSpec)>,
+    /// The best-effort groups.
+    pub best_effort: Vec<BestEffort>,
+    /// The policy.
+    pub policy: PolicyConfig,
+}
+
+impl Config {
+    /// Reads a file: JSON where its name ends so, else TOML.
+    ///
+    /// # Errors
+    /// Each names file, line and key.
+    pub fn read(path: &Path) -> Result<Self, SpecError> {
+        let source = Source::read(path)?;
+        let file: File = source.parse()?;
+        Self::understand(&source, file)
+    }
+
+    fn understand(source: &Source, file: File) -> Result<Self, SpecError> {
+        let (list, is_list) = match file.service {
+            OneOrMore::One(service) => (vec![*service], false),
+            OneOrMore::More(list) => (list, true),
+        };
+        if list.is_empty() {
+            return Err(source.error("service", "name at least one service"));
+        }
+        if file.best_effort.len() > GROUPS_MAX {
+            let why = format!("at most {GROUPS_MAX} groups; join them under one parent group");
+            return Err(source.error("best_effort", why));
+        }
+        let mut services = Vec::new();
+        for (index, mut service) in list.into_iter().enumerate() {
+            let at = match is_list {
+                true => format!("service[{index}]"),
+                false => "service".to_owned(),
+            };
+            let pid = service.pid.map(|pid| format!("pid {pid}"));
+            let by = [
+                service.unit.clone(),
+                service.cgroup.clone(),
+                service.container.clone(),
+                pid,
+            ];
+            let found_by = one_of(source, &at, &by, "unit, cgroup, container and pid")?;
+            if service.name.is_empty() {
+                service.name = found_by;
+            }
+            let objective = objective(source, &format!("{at}.objective"), &service.objective)?;
+            let Some(latency) = service.latency.clone() else {
+                let why = "an objective needs a source: latency = { wire = { port = … } }, or command, push, scrape, prometheus";
+                return Err(source.error(&format!("{at}.latency"), why));
+            };
+            if service
+                .peak_requests_per_s
+                .is_some_and(|peak| !(peak > 0.0 && peak.is_finite()))
+            {
+                return Err(source.error(&format!("{at}.peak_requests_per_s"), "must be above 0"));
+            }
+            services.push((service, objective, latency));
+        }
+        let mut best_effort = Vec::new();
+        for (index, mut group) in file.best_effort.into_iter().enumerate() {
+            let at = format!("best_effort[{index}]");
+            let pid = group.pid.map(|pid| format!("pid {pid}"));
+            let command = group
+                .command
+                .as_ref()
+                .map(|words| words.first().cloned().unwrap_or_default());
+            let by = [
+                group.unit.clone(),
+                group.cgroup.clone(),
+                group.container.clone(),
+                pid,
+                command,
+            ];
+            let found_by = one_of(source, &at, &by, "unit, cgroup, container, pid and command")?;
+            if found_by.is_empty() {
+                return Err(source.error(&format!("{at}.command"), "must have a program"));
+            }
+            if group.name.is_empty() {
+                let base = found_by.rsplit('/').next().unwrap_or(&found_by).to_owned();
+                group.name = base;
+            }
+            best_effort.push(group);
+        }
+        let names: Vec<&String> = services
+            .iter()
+            .map(|(service, ..)| &service.name)
+            .chain(best_effort.iter().map(|group| &group.name))
+            .collect();
+        for (index, name) in names.iter().enumerate() {
+            if names[..index].contains(name) {
+                let why = format!("two are called {name:?}: give one a name of its own");
+                return Err(source.error("best_effort", why));
+            }
+        }
+        let policy = file.policy;
+        if !(50.0..=10_000.0).contains(&policy.step_ms) {
+            return Err(source.error("policy.step_ms", "must be between 50 and 10000"));
+        }
+        if !(1.0..=100.0).contains(&policy.suppress_percent) {
+            return Err(source.error("policy.suppress_percent", "must be between 1 and 100"));
+        }
+        if policy.name == Policy::Static && policy.fixed == FixedSettings::default() {
+            let why = "the policy static needs settings: static = { cpu_idle = true }";
+            return Err(source.error("policy.static", why));
+        }
+        for (key, cores) in [
+            ("quota_cores", policy.fixed.quota_cores),
+            ("service_quota_cores", policy.fixed.service_quota_cores),
+        ] {
+            if !cores.is_none_or(|cores| cores >= 0.01) {
+                let why = "the kernel's least quota is 1 ms in 100 ms: 0.01 cores";
+                return Err(source.error(&format!("policy.static.{key}"), why));
+            }
+        }
+        Ok(Self {
+            services,
+            best_effort,
+            policy,
+        })
+    }
+
+    /// The controller's settings.
+    #[must_use]
+    pub fn policy_settings(&self) -> PolicySettings {
+        PolicySettings {
+            policy: self.policy.name,
+            fixed: self.policy.fixed.clone(),
+            suppress_share: self.policy.suppress_percent / 100.0,
+        }
+    }
+}
+
+fn one_of(
+    source: &Source,
+    at: &str,
+    by: &[Option<String>],
+    keys: &str,
+) -> Result<String, SpecError> {
+    let mut given = by.iter().flatten();
+    match (given.next(), given.next()) {
+        (Some(found_by), None) => Ok(found_by.clone()),
+        _ => Err(source.error(at, format!("give exactly one of {keys}"))),
+    }
+}
+
+fn objective(
+    source: &Source,
+    at: &str,
+    map: &BTreeMap<String, f64>,
+) -> Result<Objective, SpecError> {
+    let window_s = map.get("window_s").copied().unwrap_or(WINDOW_S);
+    if !(1.0..=600.0).contains(&window_s) {
+        return Err(source.error(&format!("{at}.window_s"), "must be between 1 and 600"));
+    }
+    let mut found = None;
+    for (key, latency_ms) in map.iter().filter(|(key, _)| *key != "window_s") {
+        let percentile = key
+            .strip_prefix('p')
+            .and_then(|rest| rest.strip_suffix("_ms"))
+            .and_then(|number| number.parse::<f64>().ok())
+            .filter(|percentile| (50.0..100.0).contains(percentile));
+        let Some(percentile) = percentile else {
+            let why = "must be a percentile from 50 to below 100, such as p99_ms or \"p99.9_ms\", or window_s";
+            return Err(source.error(&format!("{at}.{key}"), why));
+        };
+        if !(*latency_ms > 0.0 && latency_ms.is_finite()) {
+            return Err(source.error(&format!("{at}.{key}"), "must be above 0"));
+        }
+        if found.is_some() {
+            return Err(source.error(at, "give one percentile: the tail that counts"));
+        }
+        found = Some(Objective {
+            percentile,
+            latency_ms: *latency_ms,
+            window_s,
+        });
+    }
+    found.ok_or_else(|| source.error(at, "needs a percentile: { p99_ms = 5 }"))
+}
+
+/// The JSON Schema of a configuration.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(File).to_value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Config, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("i.toml");
+        std::fs::write(&path, text).unwrap();
+        Config::read(&path).map_err(|error| {
+            let text = error.to_string();
+            text.replace(&format!("{}/", dir.path().display()), "")
+        })
+    }
+
+    const GOOD: &str = "[service]\nunit = \"memcached.service\"\nobjective = { p99_ms = 5 }\n\
+        latency = { wire = { port = 11211 } }\n[[best_effort]]\nunit = \"batch.slice\"\n";
+
+    #[test]
+    fn a_configuration_is_understood() {
+        let config = read(GOOD).unwrap();
+        let (service, objective, _) = &config.services[0];
+        assert_eq!(service.name, "memcached.service");
+        assert_eq!(
+            (
+                objective.percentile,
+                objective.latency_ms,
+                objective.window_s
+            ),
+            (99.0, 5.0, 15.0)
+        );
+        assert_eq!(config.best_effort[0].name, "batch.slice");
+        assert_eq!(config.policy.name, Policy::Slackline);
+        let two = "[[service]]\nname = \"a\"\npid = 1\nobjective = { \"p99.9_ms\" = 2, window_s = 5 }\n\
+            latency = { command = [\"x\"] }\n[[service]]\npid = 2\nobjective = { p95_ms = 1 }\nlatency = { command = [\"x\"] }\n";
+        let config = read(two).unwrap();
+        assert_eq!(config.services.len(), 2);
+        assert!((config.services[0].1.percentile - 99.9).abs() < 1e-9);
+    }
+
+    #[test]
+    fn errors_name_file_line_and_key() {
+        let service = "[service]\npid = 1\nlatency = { command = [\"x\"] }\n";
+        let of = |rest: &str| format!("{service}objective = {{ p99_ms = 5 }}\n{rest}");
+        for (text, said) in [
+            ("".to_owned(), "i.toml: the file is empty"),
+            (
+                "[service]\npid = 1\nobjective = { p99_ms = 5 }\n".to_owned(),
+                "i.toml:1: service.latency: an objective needs a source",
+            ),
+            (
+                format!("{service}objective = {{ p99 = 5 }}\n"),
+                "i.toml:4: service.objective.p99: must be a percentile",
+            ),
+            (
+                format!("{service}objective = {{ p99_ms = 0 }}\n"),
+                "i.toml:4: service.objective.p99_ms: must be above 0",
+            ),
+            (
+                format!("{service}objective = {{ window_s = 5 }}\n"),
+                "i.toml:4: service.objective: needs a percentile",
+            ),
+            (
+                format!("{service}objective = {{ p99_ms = 5, p95_ms = 2 }}\n"),
+                "i.toml:4: service.objective: give one percentile",
+            ),
+            (
+                format!("{service}unit = \"x\"\nobjective = {{ p99_ms = 5 }}\n"),
+                "i.toml:1: service: give exactly one of",
+            ),
+            (
+                of("[[best_effort]]\n"),
+                "i.toml:5: best_effort[0]: give exactly one of",
+            ),
+            (
+                of("[[best_effort]]\ncommand = []\n"),
+                "i.toml:6: best_effort[0].command: must have a program",
+            ),
+            (
+                of("[policy]\nstep_ms = 1\n"),
+                "i.toml:6: policy.step_ms: must be between",
+            ),
+            (
+                of("[policy]\nname = \"static\"\n"),
+                "i.toml:5: policy.static: the policy static needs settings",
+            ),
+            (
+                of("[policy]\nname = \"static\"\nstatic = { quota_cores = 0.001 }\n"),
+                "i.toml:7: policy.static.quota_cores: the kernel's least",
+            ),
+            (
+                of("[[best_effort]]\ncgroup = \"a\"\n[[best_effort]]\ncgroup = \"b/a\"\n"),
+                "i.toml:5: best_effort: two are called \"a\"",
+            ),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert!(error.starts_with(said), "{error}\n{said}");
+        }
+        assert!(
+            read(&of("[policy]\nname = \"magic\"\n"))
+                .unwrap_err()
+                .contains("unknown variant")
+        );
+    }
+
+    #[test]
+    fn the_schema_names_every_key() {
+        let text = schema().to_string();
+        for key in [
+            "objective",
+            "latency",
+            "best_effort",
+            "progress",
+            "observe",
+            "peak_requests_per_s",
+        ] {
+            assert!(text.contains(key), "{key}");
+        }
+    }
+}

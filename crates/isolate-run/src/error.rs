@@ -1,0 +1,77 @@
+//! What can go wrong.
+
+use std::path::PathBuf;
+
+use tuner::SpecError;
+
+/// Why isolation cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IsolateError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] SpecError),
+    /// The host refuses.
+    #[error(transparent)]
+    Host(#[from] host::HostError),
+    /// A latency source cannot be opened.
+    #[error("service {service}: {source}")]
+    Source {
+        /// The service.
+        service: String,
+        /// Why.
+        #[source]
+        source: wire_latency::Error,
+    },
+    /// A service or a group is not there.
+    #[error("{subject} is not there: {why}")]
+    NotThere {
+        /// `service web`, `best-effort group batch`.
+        subject: String,
+        /// What to do.
+        why: String,
+    },
+    /// The watchdog cannot be started.
+    #[error(
+        "the watchdog cannot be started: {0}; without it a killed controller would leave groups squeezed"
+    )]
+    Watchdog(String),
+    /// A file of the run cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file of the run is damaged.
+    #[error("{}:{line}: {why}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl IsolateError {
+    /// Whether a privilege or a kernel feature is missing (exit code 3).
+    #[must_use]
+    pub fn is_missing_privilege(&self) -> bool {
+        match self {
+            Self::Host(error) => error.is_missing_privilege(),
+            Self::Source { source, .. } => source.is_missing_privilege(),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn file(path: &std::path::Path, source: std::io::Error) -> Self {
+        Self::File {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Isolation on a live host. [`Config`] says which services and best-effort groups there are, [`run`] steers them with a
+//! controller of `isolation`, and [`check`] and [`selftest`] say beforehand what this host can do.
+//!
+//! In each step the loop reads latency and counters ([`Observation`](isolation::Observation)), asks the controller, and
+//! carries its decisions out through `host`'s actuators and the undo journal. A watchdog in a session of its own restores
+//! everything when the loop dies.
+//!
+//! Architecture invariant: nothing here decides how much anybody gets, and nothing here prints. The binary shows what
+//! [`Watcher`] is told.
+
+#![forbid(unsafe_code)]
+
+mod best_effort;
+mod check;
+mod config;
+mod counters;
+mod error;
+mod latency;
+mod record;
+mod run;
+mod selftest;
+mod status;
+mod steer;
+mod subject;
+mod watchdog;
+
+pub use check::{Check, CheckRow, check};
+pub use config::{BestEffort, Config, Objective, PolicyConfig, Service, schema};
+pub use error::IsolateError;
+pub use record::{Entry, Recorded, read as read_record};
+pub use run::{Finish, Options, Watcher, run};
+pub use selftest::{SelftestRow, selftest};
+pub use status::{GroupStatus, ServiceStatus, Status, read as read_status};
+pub use steer::Outcome;
+pub use watchdog::watchdog;

@@ -1,0 +1,391 @@
+//! Decisions carried out: each setting through its actuator and the journal. What cannot be set, what is refused, and what
+//! somebody else writes is remembered and said once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use host::{
+    Actuator as _, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Freezer, Frequency, HostError,
+    Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
+};
+use isolation::{Decision, Setting, Subject};
+use serde::{Deserialize, Serialize};
+
+use crate::subject::Place;
+
+/// What became of a decision.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "outcome", content = "why")]
+pub enum Outcome {
+    /// It is in force.
+    Applied,
+    /// It was only written down: `observe = true`.
+    Observed,
+    /// The host has no such actuator.
+    Lacking(String),
+    /// The kernel refused.
+    Refused(String),
+    /// Somebody else writes this setting: it is left to them until the configuration is read again.
+    Yielded(String),
+    /// The group or service has vanished.
+    Vanished,
+}
+
+/// Carries decisions out.
+pub(crate) struct Steer {
+    roots: Roots,
+    /// Settings of others, by subject and actuator.
+    yielded: BTreeMap<(Subject, &'static str), String>,
+    /// Groups that are off by quota because they have no freezer, with the quota that is wanted when they are on.
+    squeezed: BTreeMap<String, Option<f64>>,
+    quotas: BTreeMap<String, Option<f64>>,
+}
+
+impl Steer {
+    pub(crate) fn new(roots: Roots) -> Self {
+        Self {
+            roots,
+            yielded: BTreeMap::new(),
+            squeezed: BTreeMap::new(),
+            quotas: BTreeMap::new(),
+        }
+    }
+
+    /// Settings that are left to others.
+    pub(crate) fn yielded(&self) -> impl Iterator<Item = String> {
+        self.yielded.values().cloned()
+    }
+
+    /// Those that were left to others are tried again.
+    pub(crate) fn forget_yielded(&mut self) {
+        self.yielded.clear();
+    }
+
+    /// A group that vanished is a new one when it comes back.
+    pub(crate) fn forget(&mut self, group: &str) {
+        self.squeezed.remove(group);
+        self.quotas.remove(group);
+        self.yielded
+            .retain(|(subject, _), _| *subject != Subject::Group(group.to_owned()));
+    }
+
+    /// Carries one decision out. `place` is where its subject runs; `services` are the places of all services.
+    pub(crate) fn carry_out(
+        &mut self,
+        journal: &mut Journal,
+        decision: &Decision,
+        place: Option<&Place>,
+        services: &[Place],
+    ) -> Outcome {
+        let key = (decision.subject.clone(), decision.setting.actuator());
+        if let Some(why) = self.yielded.get(&key) {
+            return Outcome::Yielded(why.clone());
+        }
+        match self.set(journal, decision, place, services) {
+            Ok(()) => Outcome::Applied,
+            Err(Trouble::Lacking(why)) => Outcome::Lacking(why),
+            Err(Trouble::Host(error @ HostError::Disturbed { .. })) => {
+                let why = error.to_string();
+                self.yielded.insert(key, why.clone());
+                Outcome::Yielded(why)
+            }
+            Err(Trouble::Host(HostError::Absent { .. })) => Outcome::Vanished,
+            Err(Trouble::Host(error)) if matches!(error.errno(), Some(ENOENT | ENODEV)) => {
+                Outcome::Vanished
+            }
+            Err(Trouble::Host(error)) => Outcome::Refused(error.to_string()),
+        }
+    }
+
+    fn set(
+        &mut self,
+        journal: &mut Journal,
+        decision: &Decision,
+        place: Option<&Place>,
+        services: &[Place],
+    ) -> Result<(), Trouble> {
+        if let Setting::Power(share) = decision.setting {
+            return self.power(journal, share);
+        }
+        let group = place
+            .and_then(|place| place.group.clone())
+            .ok_or_else(|| Trouble::Lacking("it has no control group of its own".to_owned()))?;
+        let roots = self.roots.clone();
+        let name = match &decision.subject {
+            Subject::Group(name) | Subject::Service(name) => name.clone(),
+            Subject::Machine => String::new(),
+        };
+        match decision.setting {
+            Setting::Off(off) => self.switch(journal, &name, &group, off)?,
+            Setting::CpuIdle(on) => {
+                let idle = CpuIdle { group };
+                idle.probe(&roots).map_err(Trouble::Lacking)?;
+                // A write that changes nothing is no act.
+                if !idle.verify(&roots, &Wanted::On(on))? {
+                    idle.apply(journal, &roots, &Wanted::On(on))?;
+                }
+            }
+            Setting::Weight(weight) => {
+                CpuWeight { group }.apply(journal, &roots, &Wanted::Weight(weight))?
+            }
+            Setting::QuotaCores(cores) => {
+                self.quotas.insert(name.clone(), cores);
+                if let Some(wanted) = self.squeezed.get_mut(&name) {
+                    *wanted = cores;
+                } else {
+                    self.quota(journal, &group, cores)?;
+                }
+            }
+            Setting::Cores(cores) => self.cores(journal, &group, cores, services)?,
+            Setting::LlcWays(ways) => {
+                let resctrl = self.resctrl(journal, &name, place)?;
+                let ways = u32::try_from(ways).unwrap_or(u32::MAX);
+                resctrl.apply(journal, &roots, &Wanted::Ways(ways))?;
+            }
+            Setting::MemoryBandwidthPercent(percent) => {
+                let resctrl = self.resctrl(journal, &name, place)?;
+                #[expect(clippy::cast_precision_loss, reason = "a percentage")]
+                let share = percent as f64 / 100.0;
+                resctrl.apply(journal, &roots, &Wanted::Share(share))?;
+            }
+            Setting::Frequency(share) => {
+                let cpuset = Cpuset { group };
+                let cpus = host::parse_cpu_list(&cpuset.read(&roots)?)?;
+                let frequency = Frequency { cpus };
+                frequency.probe(&roots).map_err(Trouble::Lacking)?;
+                frequency.apply(journal, &roots, &Wanted::Share(share))?;
+            }
+            Setting::EgressMbit(_) => {
+                return Err(Trouble::Lacking(
+                    "egress is not shaped by this version".to_owned(),
+                ));
+            }
+            Setting::Power(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Freezes a group, or leaves it the kernel's least quota where it has no freezer.
+    fn switch(
+        &mut self,
+        journal: &mut Journal,
+        name: &str,
+        group: &str,
+        off: bool,
+    ) -> Result<(), Trouble> {
+        let freezer = Freezer {
+            group: group.to_owned(),
+        };
+        if freezer.probe(&self.roots).is_ok() {
+            let wanted = Wanted::On(off);
+            // A group that runs and was never frozen is left alone.
+            if !freezer.verify(&self.roots, &wanted)? {
+                freezer.apply(journal, &self.roots, &wanted)?;
+            }
+            return Ok(());
+        }
+        if off {
+            self.squeezed
+                .entry(name.to_owned())
+                .or_insert(self.quotas.get(name).copied().flatten());
+            self.quota(journal, group, Some(0.0))
+        } else if let Some(quota) = self.squeezed.remove(name) {
+            self.quota(journal, group, quota)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn quota(&self, journal: &mut Journal, group: &str, cores: Option<f64>) -> Result<(), Trouble> {
+        let quota = CpuQuotaLimit {
+            group: group.to_owned(),
+        };
+        let wanted = Wanted::Quota(quota.of_cores(&self.roots, cores)?);
+        if !quota.verify(&self.roots, &wanted)? {
+            quota.apply(journal, &self.roots, &wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Best-effort work gets the CPUs with the highest numbers, the services the others.
+    fn cores(
+        &self,
+        journal: &mut Journal,
+        group: &str,
+        cores: u64,
+        services: &[Place],
+    ) -> Result<(), Trouble> {
+        let cpuset = Cpuset {
+            group: group.to_owned(),
+        };
+        cpuset.probe(&self.roots).map_err(Trouble::Lacking)?;
+        let all: Vec<usize> = online_cpus(&self.roots)?;
+        let most = all.len().saturating_sub(1).max(1);
+        let count = usize::try_from(cores).unwrap_or(most).clamp(1, most);
+        let (theirs, own) = all.split_at(all.len() - count);
+        let own: BTreeSet<usize> = own.iter().copied().collect();
+        let theirs: BTreeSet<usize> = theirs.iter().copied().collect();
+        // First who gets smaller, so that the two never share a core.
+        let mut writes = vec![(cpuset, own)];
+        for place in services.iter().filter_map(|place| place.group.clone()) {
+            let cpuset = Cpuset { group: place };
+            if !theirs.is_empty() && cpuset.probe(&self.roots).is_ok() {
+                writes.push((cpuset, theirs.clone()));
+            }
+        }
+        let grows = |(cpuset, cpus): &(Cpuset, BTreeSet<usize>)| {
+            let now = cpuset.read(&self.roots).ok();
+            let now = now
+                .and_then(|text| host::parse_cpu_list(&text).ok())
+                .unwrap_or_default();
+            !now.is_empty() && cpus.iter().any(|cpu| !now.contains(cpu))
+        };
+        writes.sort_by_key(grows);
+        for (cpuset, cpus) in writes {
+            cpuset.apply(journal, &self.roots, &Wanted::Cpus(cpus))?;
+        }
+        Ok(())
+    }
+
+    fn resctrl(
+        &self,
+        journal: &mut Journal,
+        name: &str,
+        place: Option<&Place>,
+    ) -> Result<Resctrl, Trouble> {
+        let resctrl = Resctrl {
+            name: format!("slackline-{name}"),
+        };
+        resctrl.probe(&self.roots).map_err(Trouble::Lacking)?;
+        let pids = place
+            .map(|place| place.pids(&self.roots))
+            .unwrap_or_default();
+        let threads = pids
+            .iter()
+            .flat_map(|pid| host::thread_ids(&self.roots, *pid).unwrap_or_default());
+        resctrl.make(journal, &self.roots, &threads.collect::<Vec<_>>())?;
+        Ok(resctrl)
+    }
+
+    fn power(&self, journal: &mut Journal, share: f64) -> Result<(), Trouble> {
+        let zones = PowerCap::zones(&self.roots);
+        if zones.is_empty() {
+            return Err(Trouble::Lacking(
+                "no RAPL zone: the CPU, or the hypervisor, offers none".to_owned(),
+            ));
+        }
+        for zone in zones {
+            let cap = PowerCap { zone };
+            cap.probe(&self.roots).map_err(Trouble::Lacking)?;
+            cap.apply(journal, &self.roots, &Wanted::Share(share))?;
+        }
+        Ok(())
+    }
+}
+
+/// errno(3).
+const ENOENT: i32 = 2;
+const ENODEV: i32 = 19;
+
+enum Trouble {
+    Lacking(String),
+    Host(HostError),
+}
+
+impl From<HostError> for Trouble {
+    fn from(error: HostError) -> Self {
+        Self::Host(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use isolation::Reason;
+
+    use super::*;
+
+    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Steer, Journal) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let file = dir.path().join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let steer = Steer::new(Roots::at(dir.path()));
+        let journal = Journal::open(&dir.path().join("state")).unwrap();
+        (dir, steer, journal)
+    }
+
+    const CPU: &[(&str, &str)] = &[
+        ("sys/fs/cgroup/cpu/batch/cpu.idle", "0\n"),
+        ("sys/fs/cgroup/cpu/batch/cpu.shares", "1024\n"),
+        ("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us", "-1\n"),
+        ("sys/fs/cgroup/cpu/batch/cpu.cfs_period_us", "100000\n"),
+    ];
+
+    fn carry(steer: &mut Steer, journal: &mut Journal, setting: Setting) -> Outcome {
+        let place = Place {
+            group: Some("batch".to_owned()),
+            pid: None,
+        };
+        let decision = Decision::group("batch", setting, Reason::Slack);
+        steer.carry_out(journal, &decision, Some(&place), &[])
+    }
+
+    #[test]
+    fn without_a_freezer_off_is_the_least_quota_and_on_the_last_one() {
+        let (dir, mut steer, mut journal) = host(CPU);
+        let quota = || {
+            fs::read_to_string(dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us")).unwrap()
+        };
+        let all = [
+            (Setting::QuotaCores(Some(0.5)), "50000"),
+            (Setting::Off(true), "1000"),
+            (Setting::QuotaCores(Some(0.7)), "1000"),
+            (Setting::Off(false), "70000"),
+            (Setting::QuotaCores(None), "-1"),
+        ];
+        for (setting, wanted) in all {
+            assert_eq!(carry(&mut steer, &mut journal, setting), Outcome::Applied);
+            assert_eq!(quota().trim(), wanted, "{setting:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_host_lacks_and_who_else_writes_is_said() {
+        let (dir, mut steer, mut journal) = host(CPU);
+        for setting in [
+            Setting::LlcWays(2),
+            Setting::Cores(1),
+            Setting::EgressMbit(1.0),
+            Setting::Power(0.5),
+        ] {
+            let outcome = carry(&mut steer, &mut journal, setting);
+            assert!(
+                matches!(outcome, Outcome::Lacking(_) | Outcome::Refused(_)),
+                "{setting:?} {outcome:?}"
+            );
+        }
+        carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.5)));
+        let file = dir.path().join("sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us");
+        fs::write(&file, "33000\n").unwrap();
+        let outcome = carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6)));
+        assert!(matches!(outcome, Outcome::Yielded(_)), "{outcome:?}");
+        // Left to them from now on, whatever they do.
+        fs::write(&file, "50000\n").unwrap();
+        carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6)));
+        assert_eq!(fs::read_to_string(&file).unwrap().trim(), "50000");
+        assert_eq!(steer.yielded().count(), 1);
+        steer.forget_yielded();
+        assert_eq!(
+            carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6))),
+            Outcome::Applied
+        );
+        fs::remove_dir_all(dir.path().join("sys/fs/cgroup/cpu/batch")).unwrap();
+        assert_eq!(
+            carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.1))),
+            Outcome::Vanished
+        );
+    }
+}

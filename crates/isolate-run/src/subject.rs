@@ -1,0 +1,202 @@
+//! Services and best-effort groups on this host: from what the configuration says to a control group and processes.
+
+use host::{
+    Hierarchies, HostError, Roots, group_of, group_of_path, processes_below, service_groups,
+};
+
+use crate::config::{BestEffort, Service};
+use crate::error::IsolateError;
+
+/// A shorter piece of a container's id could name two.
+const CONTAINER_ID_LEAST: usize = 12;
+
+/// Where something runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its control group; `None` for a process in the root group, which is not its own.
+    pub(crate) group: Option<String>,
+    /// The process that it was named by.
+    pub(crate) pid: Option<u32>,
+}
+
+impl Place {
+    /// Its processes.
+    pub(crate) fn pids(&self, roots: &Roots) -> Vec<u32> {
+        match (&self.group, self.pid) {
+            (Some(group), _) => processes_below(roots, group).unwrap_or_default(),
+            (None, Some(pid)) => host::family(roots, pid)
+                .into_iter()
+                .map(|(pid, _)| pid)
+                .collect(),
+            (None, None) => Vec::new(),
+        }
+    }
+}
+
+/// The group of a unit or a container: the one with that name, or with that id in its name.
+fn group_named(roots: &Roots, is_it: impl Fn(&str) -> bool) -> Result<Option<String>, HostError> {
+    let hierarchies = Hierarchies::of(roots);
+    let name_of = |group: &str| {
+        let base = group.rsplit('/').next().unwrap_or(group);
+        is_it(base).then(|| base.to_owned())
+    };
+    let mut found = service_groups(&hierarchies, &name_of)?;
+    Ok((!found.is_empty()).then(|| found.swap_remove(0).group))
+}
+
+fn not_there(subject: &str, why: impl Into<String>) -> IsolateError {
+    IsolateError::NotThere {
+        subject: subject.to_owned(),
+        why: why.into(),
+    }
+}
+
+fn by_unit(roots: &Roots, subject: &str, unit: &str) -> Result<String, IsolateError> {
+    group_named(roots, |base| base == unit)?.ok_or_else(|| {
+        not_there(
+            subject,
+            format!(
+                "there is no control group {unit}: is the unit running? systemctl status {unit}"
+            ),
+        )
+    })
+}
+
+fn by_container(roots: &Roots, subject: &str, id: &str) -> Result<String, IsolateError> {
+    if id.len() < CONTAINER_ID_LEAST {
+        return Err(not_there(
+            subject,
+            "give at least twelve digits of the container's id",
+        ));
+    }
+    group_named(roots, |base| base.contains(id))?.ok_or_else(|| {
+        not_there(
+            subject,
+            format!("no control group has {id} in its name: is the container running?"),
+        )
+    })
+}
+
+fn by_path(roots: &Roots, subject: &str, path: &str) -> Result<String, IsolateError> {
+    match group_of_path(roots, path) {
+        Ok(group) if group.is_empty() => Err(not_there(
+            subject,
+            "the root group is everybody's: name a group below it",
+        )),
+        Ok(group) => Ok(group),
+        Err(HostError::Absent { path, .. }) => Err(not_there(
+            subject,
+            format!("{} does not exist", path.display()),
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Where a service runs.
+pub(crate) fn place_of(roots: &Roots, service: &Service) -> Result<Place, IsolateError> {
+    let subject = format!("service {}", service.name);
+    let group = match (
+        &service.unit,
+        &service.cgroup,
+        &service.container,
+        service.pid,
+    ) {
+        (Some(unit), ..) => by_unit(roots, &subject, unit)?,
+        (_, Some(path), ..) => by_path(roots, &subject, path)?,
+        (_, _, Some(id), _) => by_container(roots, &subject, id)?,
+        (.., Some(pid)) => {
+            let group = match group_of(roots, pid) {
+                Err(HostError::NoSuchProcess { pid }) => {
+                    return Err(not_there(
+                        &subject,
+                        format!("process {pid} does not exist (any more)"),
+                    ));
+                }
+                group => group?,
+            };
+            return Ok(Place {
+                group: (!group.is_empty()).then_some(group),
+                pid: Some(pid),
+            });
+        }
+        _ => return Err(not_there(&subject, "nothing says which it is")),
+    };
+    Ok(Place {
+        group: Some(group),
+        pid: None,
+    })
+}
+
+/// The group of best-effort work that exists already; `None` where Slackline makes it.
+pub(crate) fn group_of_work(
+    roots: &Roots,
+    work: &BestEffort,
+) -> Result<Option<String>, IsolateError> {
+    let subject = format!("best-effort group {}", work.name);
+    match (&work.unit, &work.cgroup, &work.container) {
+        (Some(unit), ..) => by_unit(roots, &subject, unit).map(Some),
+        (_, Some(path), _) => by_path(roots, &subject, path).map(Some),
+        (_, _, Some(id)) => by_container(roots, &subject, id).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The name of the group that Slackline makes for best-effort work.
+pub(crate) fn own_group(work: &BestEffort) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = work
+        .name
+        .chars()
+        .map(|c| if is_plain(c) { c } else { '-' })
+        .collect();
+    format!("slackline-isolate-{}", name.trim_start_matches('.'))
+}
+
+/// Whether one group is the other, or above it: then the two cannot be told apart.
+pub(crate) fn is_same_or_above(a: &str, b: &str) -> bool {
+    let (a, b) = (a.trim_matches('/'), b.trim_matches('/'));
+    a == b || b.strip_prefix(a).is_some_and(|rest| rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_hold_each_other_are_found() {
+        assert!(is_same_or_above("a", "/a/"));
+        assert!(is_same_or_above("a", "a/b"));
+        assert!(!is_same_or_above("a/b", "a"));
+        assert!(!is_same_or_above("a", "ab"));
+    }
+
+    #[test]
+    fn a_unit_is_found_by_its_name_wherever_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir
+            .path()
+            .join("sys/fs/cgroup/cpu/system.slice/web.service");
+        std::fs::create_dir_all(&group).unwrap();
+        let id = "0123456789abcdef";
+        std::fs::create_dir_all(
+            dir.path()
+                .join(format!("sys/fs/cgroup/cpu/docker-{id}.scope")),
+        )
+        .unwrap();
+        let roots = Roots::at(dir.path());
+        assert_eq!(
+            by_unit(&roots, "service web", "web.service").unwrap(),
+            "system.slice/web.service"
+        );
+        assert_eq!(
+            by_container(&roots, "service c", &id[..12]).unwrap(),
+            format!("docker-{id}.scope")
+        );
+        let error = by_unit(&roots, "service db", "db.service")
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("service db is not there"), "{error}");
+        assert!(by_container(&roots, "service c", "0123").is_err());
+        assert!(by_path(&roots, "service r", "/").is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! `slackline isolate`: a service's latency slack becomes batch work, fewer reserved cores, and less power.
+
+mod live;
+mod metrics;
+mod report;
+mod run;
+mod simulate;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use host::Roots;
+use isolate_run::IsolateError;
+
+use crate::{Done, message, print};
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// What would be steered by what on this host, and what the host lacks. Changes nothing.
+    Check {
+        /// The configuration (TOML, or JSON with the ending .json).
+        config: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Steer, in the foreground, until a signal. Everything is put back at the end.
+    Run(run::Arguments),
+    /// How the controller that runs stands: latency against objective, what best-effort work has, and why.
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Show it in the terminal as it goes.
+        #[arg(long, conflicts_with = "json")]
+        live: bool,
+    },
+    /// The time line of a run as a page.
+    Report {
+        /// The directory that `run --out` wrote.
+        directory: PathBuf,
+        /// The page.
+        #[arg(long, value_name = "FILE")]
+        html: PathBuf,
+    },
+    /// Try each actuator of this host: probe, one small step in a group of its own, read back, undo.
+    Selftest {
+        /// Also move frequency, energy preference and power of the whole machine by one step.
+        #[arg(long)]
+        machine: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// The same controllers on a modelled machine. All that it prints is simulated.
+    Simulate(simulate::Arguments),
+    /// Print the JSON Schema of the configuration.
+    Schema,
+    /// Restore when the controller at the other end of standard input dies.
+    #[command(hide = true)]
+    Watchdog,
+}
+
+pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
+    match command {
+        Command::Check { config, json } => check(config, *json),
+        Command::Run(arguments) => run::run(arguments, state_dir),
+        Command::Status { live: true, .. } => live::run(state_dir),
+        Command::Status { json, .. } => status(state_dir, *json),
+        Command::Report { directory, html } => {
+            let recorded = isolate_run::read_record(directory)?;
+            report::write(&recorded, html)?;
+            Ok(Done::Positive)
+        }
+        Command::Selftest { machine, json } => selftest(state_dir, *machine, *json),
+        Command::Simulate(arguments) => simulate::run(arguments),
+        Command::Schema => {
+            print(&(serde_json::to_string_pretty(&isolate_run::schema())? + "\n"))?;
+            Ok(Done::Positive)
+        }
+        Command::Watchdog => watchdog(state_dir),
+    }
+}
+
+fn check(config: &Path, json: bool) -> anyhow::Result<Done> {
+    let check = isolate_run::check(config, &Roots::default())?;
+    match json {
+        true => print(&(serde_json::to_string_pretty(&check)? + "\n"))?,
+        false => print(&text::check(&check))?,
+    }
+    Ok(match check.problems.is_empty() {
+        true => Done::Positive,
+        false => Done::Negative,
+    })
+}
+
+fn status(state_dir: &Path, json: bool) -> anyhow::Result<Done> {
+    let status = isolate_run::read_status(state_dir)?;
+    if json {
+        print(&(serde_json::to_string_pretty(&status)? + "\n"))?;
+    } else if let Some(status) = &status {
+        print(&text::status(status))?;
+    } else {
+        message("No slackline isolate runs with this state directory.");
+    }
+    Ok(match status {
+        Some(_) => Done::Positive,
+        None => Done::Negative,
+    })
+}
+
+fn selftest(state_dir: &Path, machine: bool, json: bool) -> anyhow::Result<Done> {
+    let rows = isolate_run::selftest(state_dir, machine)?;
+    match json {
+        true => print(&(serde_json::to_string_pretty(&rows)? + "\n"))?,
+        false => print(&text::selftest(&rows))?,
+    }
+    Ok(
+        match rows.iter().any(isolate_run::SelftestRow::has_failed) {
+            true => Done::Negative,
+            false => Done::Positive,
+        },
+    )
+}
+
+fn watchdog(state_dir: &Path) -> anyhow::Result<Done> {
+    let Some(report) = isolate_run::watchdog(state_dir)? else {
+        return Ok(Done::Positive);
+    };
+    for line in crate::restore::lines(&report, false) {
+        message(&format!("The controller died: {line}"));
+    }
+    Ok(match report.is_complete() {
+        true => Done::Positive,
+        false => Done::RestoreFailed,
+    })
+}
+
+/// Whether the error is one of a missing privilege or kernel feature.
+pub(crate) fn is_missing_privilege(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<IsolateError>())
+        .is_some_and(IsolateError::is_missing_privilege)
+}

@@ -1,0 +1,102 @@
+//! `slackline isolate run`: the controller in the foreground, under systemd where there is one.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use isolate_run::{Options, Status, Watcher};
+use sd_notify::NotifyState;
+
+use super::{metrics, text};
+use crate::agent::server;
+use crate::{Done, message};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The configuration (TOML, or JSON with the ending .json). SIGHUP reads it again.
+    config: PathBuf,
+    /// Write a record of the run into this directory, for `isolate report`.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// End after so many seconds.
+    #[arg(long, value_name = "S")]
+    duration_s: Option<f64>,
+    /// Decide and write down, and act on nothing.
+    #[arg(long)]
+    observe: bool,
+    /// Serve /metrics to Prometheus there.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+}
+
+struct Teller {
+    listener: Option<TcpListener>,
+    is_ready: bool,
+}
+
+impl Watcher for Teller {
+    fn row(&mut self, status: &Status) {
+        let first = (!self.is_ready).then_some(NotifyState::Ready);
+        self.is_ready = true;
+        let line = text::line(status);
+        let states: Vec<NotifyState<'_>> = first
+            .into_iter()
+            .chain([NotifyState::Watchdog, NotifyState::Status(&line)])
+            .collect();
+        // Without systemd there is nobody to tell.
+        let _ = sd_notify::notify(&states);
+    }
+
+    fn step(&mut self, status: &Status) {
+        if let Some(listener) = &self.listener {
+            server::answer_all(listener, || metrics::page(status));
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        message(text);
+    }
+}
+
+pub(super) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
+    let duration = match arguments.duration_s {
+        Some(seconds) if seconds > 0.0 && seconds < 1e9 => Some(Duration::from_secs_f64(seconds)),
+        Some(_) => anyhow::bail!("--duration-s must be above 0"),
+        None => None,
+    };
+    let listener = match arguments.metrics {
+        Some(address) => {
+            let listener =
+                TcpListener::bind(address).with_context(|| format!("--metrics {address}"))?;
+            listener.set_nonblocking(true)?;
+            Some(listener)
+        }
+        None => None,
+    };
+    let options = Options {
+        out: arguments.out.clone(),
+        duration,
+        observe: arguments.observe,
+    };
+    let mut teller = Teller {
+        listener,
+        is_ready: false,
+    };
+    let finish = isolate_run::run(&arguments.config, state_dir, &options, &mut teller)?;
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    message(&text::line(&finish.status));
+    for item in finish.restored.changed_by_others() {
+        message(&format!(
+            "{}: left alone, because somebody else has changed it",
+            item.named()
+        ));
+    }
+    if !finish.restored.is_complete() {
+        for line in crate::restore::lines(&finish.restored, false) {
+            message(&line);
+        }
+        return Ok(Done::RestoreFailed);
+    }
+    Ok(finish.signal.map_or(Done::Positive, Done::Signal))
+}
