@@ -354,6 +354,10 @@ impl Session {
                 group.counters = Counters::default();
                 if group.work.place.is_none() {
                     self.steer.forget(&group.work.config.name);
+                    let gone = before.and_then(|place| place.group);
+                    if let (Some(journal), Some(gone)) = (&mut self.journal, gone) {
+                        journal.forget_group(&gone)?;
+                    }
                     group.settings.clear();
                 }
             }

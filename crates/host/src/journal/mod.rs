@@ -311,6 +311,22 @@ impl Journal {
         self.forget(|action| matches!(action, Action::Process { pid: other, .. } if *other == pid))
     }
 
+    /// Forgets the settings of a control group that is gone: they went with it, and a group of that
+    /// name that comes later is another one.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`].
+    pub fn forget_group(&mut self, gone: &str) -> Result<(), HostError> {
+        self.forget(|action| {
+            let knob = match action {
+                Action::Write { knob, .. } => knob,
+                _ => return false,
+            };
+            matches!(knob, Knob::Cgroup { group, .. } if group == gone)
+        })
+    }
+
     /// Forgets what is to be undone of these knobs, so that their present values stay.
     ///
     /// # Errors
