@@ -4,6 +4,7 @@ mod agent;
 mod apply;
 mod ask_tell;
 mod compare;
+mod completions;
 mod experiments;
 mod isolate;
 mod load;
@@ -31,7 +32,7 @@ use clap::{Parser, Subcommand};
 
 /// Measures the latency slack of Linux services and uses it. Everything it does to a machine can be undone.
 #[derive(Parser)]
-#[command(version, about, after_help = EXIT_CODES)]
+#[command(version = VERSION, about, after_help = EXIT_CODES)]
 struct Arguments {
     /// Where the undo journal is, and the lock that keeps a second Slackline out. Have one for each host: two Slacklines with
     /// different ones know nothing of each other.
@@ -47,6 +48,9 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+/// The version, and the commit where it was built from a repository.
+const VERSION: &str = env!("SLACKLINE_VERSION");
 
 const EXIT_CODES: &str = "Exit codes: 0 done; 1 ran, and the finding is negative; 2 usage, configuration or \
 runtime error; 3 a privilege or kernel feature is missing; 4 a restore failed; 128+n ended by signal n.";
@@ -104,6 +108,17 @@ enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Print the completions of a shell: `slackline completions bash >
+    /// /etc/bash_completion.d/slackline`.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write a man page for each command to a directory.
+    Man {
+        /// The directory, which is made where it does not exist.
+        directory: PathBuf,
     },
     /// Print the JSON Schema of a specification, or of a report.
     Schema {
@@ -232,6 +247,8 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
             }
             Ok(Done::Positive)
         }
+        Command::Completions { shell } => completions::print_for(shell),
+        Command::Man { directory } => completions::write_pages(&directory),
         Command::Schema { report } => {
             let schema = match report {
                 true => tuner::report::schema(),

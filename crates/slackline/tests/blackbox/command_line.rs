@@ -25,6 +25,26 @@ fn help_texts() {
 }
 
 #[test]
+fn shells_and_man_know_every_command() {
+    let toy = Toy::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = Ended::of(toy.slackline(&["completions", shell])).with_code(0);
+        for command in ["serve-cache", "ask-tell", "--state-dir"] {
+            let word = command.trim_start_matches('-');
+            assert!(script.stdout.contains(word), "{shell}: {command}");
+        }
+    }
+    let pages = toy.path("man");
+    Ended::of(toy.slackline(&["man", pages.to_str().unwrap()])).with_code(0);
+    for page in ["slackline.1", "slackline-tune.1", "slackline-throttle-watch.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.starts_with(".ie"), "{page}: roff");
+    }
+    let version = Ended::of(toy.slackline(&["--version"])).with_code(0).stdout;
+    assert!(version.starts_with("slackline 0.1.0"), "{version}");
+}
+
+#[test]
 fn usage_errors_end_with_2() {
     let toy = Toy::new();
     for arguments in [&["tun"][..], &["tune"], &["tune", "x", "--seed", "many"]] {

@@ -1,0 +1,26 @@
+//! `slackline completions` and `slackline man`: what shells and man(1) know of the command line.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use crate::{Arguments, Done, message, print_bytes};
+
+/// Prints the completions of a shell.
+pub(crate) fn print_for(shell: Shell) -> anyhow::Result<Done> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "slackline", &mut script);
+    print_bytes(&script)?;
+    Ok(Done::Positive)
+}
+
+/// Writes `slackline.1`, and `slackline-COMMAND.1` for each command below it.
+pub(crate) fn write_pages(directory: &Path) -> anyhow::Result<Done> {
+    std::fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
+    clap_mangen::generate_to(Arguments::command(), directory)
+        .with_context(|| format!("{}", directory.display()))?;
+    message(&format!("The man pages are in {}.", directory.display()));
+    Ok(Done::Positive)
+}
