@@ -15,7 +15,7 @@
 //! | [`sandbox`] | what a server gives up after its start |
 //! | [`groups`] | flow groups, and which shard owns each |
 //! | [`elastic`] | when a shard is added or given back |
-//! | [`file`] | operations on files, on the same ring as the network |
+//! | [`mod@file`] | operations on files, on the same ring as the network |
 //! | [`tcp`] | a TCP/IP stack of our own, without I/O |
 //! | [`xdp`] | the backend on AF_XDP, with that stack |
 //! | [`uring`] | the backend on io_uring |

@@ -612,7 +612,15 @@ fn what_a_killed_run_left_is_undone_before_a_promotion() {
     let other = toy.path("other");
     let leave_behind = |contents: &str| {
         std::fs::write(&other, contents).unwrap();
-        let mut journal = host::Journal::open(&toy.path("state")).unwrap();
+        // The server lets go of the journal a moment after what it did is seen.
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut journal = loop {
+            match host::Journal::open(&toy.path("state")) {
+                Ok(journal) => break journal,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
         let knob = host::Knob::File(other.clone());
         journal.write(&roots, &knob, "7").unwrap();
     };

@@ -284,7 +284,7 @@ fn a_worker_that_cannot_measure_leaves_it_to_others_and_costs_nothing() {
     let key = cluster.log("state/signing.pub");
     // Long enough for the other one to have been in the way of all of them.
     let mut unsigned = spec("unsigned", 4, 2, 0.3);
-    unsigned["verification"] = json!({ "runs": 2 });
+    unsigned["verification"] = json!({ "runs": 2, "max_runs": 2 });
     let mut unstarted = unsigned.clone();
     unstarted["name"] = json!("unstarted");
     // The control is the first to be waited for.
