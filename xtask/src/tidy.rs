@@ -125,8 +125,8 @@ const EDGES: &[Edges] = &[
     },
     Edges {
         from: "block-server",
-        to: &["dataplane"],
-        reason: "a program on the runtime: it knows disks and NBD, not how packets come",
+        to: &["dataplane", "qos"],
+        reason: "a program on the runtime: it knows disks and NBD, not how packets come; qos decides whose request is next",
     },
     Edges {
         from: "slackline",

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use qos::Objective;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -74,6 +75,8 @@ pub struct DeviceSpec {
     pub name: String,
     /// What the device is made of.
     pub backing: Backing,
+    /// A file that says what the device can do, for tenants with objectives.
+    pub calibration: Option<PathBuf>,
     /// Where the device stands in the file.
     pub place: Place,
 }
@@ -117,7 +120,7 @@ impl Network {
 }
 
 /// A tenant: a range of a device under a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TenantSpec {
     /// The export's name.
     pub export: String,
@@ -133,12 +136,14 @@ pub struct TenantSpec {
     pub description: String,
     /// Who may connect; empty: everybody.
     pub addresses: Vec<Network>,
+    /// What the tenant was promised; `None`: best effort.
+    pub objective: Option<Objective>,
     /// Where the tenant stands in the file.
     pub place: Place,
 }
 
 /// The whole configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Addresses for NBD.
     pub listen: Vec<SocketAddr>,
@@ -150,6 +155,8 @@ pub struct Config {
     pub memory_bytes: u64,
     /// Connections at most.
     pub connections_max: usize,
+    /// A file to which admissions are appended, as JSON lines.
+    pub audit_log: Option<PathBuf>,
     /// Seconds that connections have for their requests after SIGTERM.
     pub drain_s: u32,
     /// The devices.
@@ -170,6 +177,7 @@ struct RawConfig {
     memory: Option<Spanned<String>>,
     connections_max: Option<Spanned<usize>>,
     drain_s: Option<u32>,
+    audit_log: Option<PathBuf>,
     #[serde(default)]
     device: Vec<Spanned<RawDevice>>,
     #[serde(default)]
@@ -186,6 +194,7 @@ struct RawDevice {
     preallocate: bool,
     direct: Option<bool>,
     memory: Option<Spanned<String>>,
+    calibration: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -200,6 +209,7 @@ struct RawTenant {
     description: String,
     #[serde(default)]
     allow: RawAllow,
+    objective: Option<Spanned<Objective>>,
 }
 
 #[derive(Deserialize)]
@@ -324,6 +334,7 @@ impl Reader<'_> {
         Ok(DeviceSpec {
             name,
             backing,
+            calibration: raw.calibration.clone(),
             place,
         })
     }
@@ -358,7 +369,16 @@ impl Reader<'_> {
                 ))
             })
         });
+        let objective = raw.objective.as_ref();
+        if let Some(objective) = objective
+            && raw.read_only
+            && objective.as_ref().writes()
+        {
+            let text = "a read-only tenant writes nothing: set read_share = 1.0";
+            return Err(self.place(objective, "tenant.objective").error(text));
+        }
         Ok(TenantSpec {
+            objective: objective.map(|objective| *objective.as_ref()),
             export: export.clone(),
             device: raw.device.as_ref().clone(),
             offset_bytes,
@@ -408,6 +428,7 @@ impl Reader<'_> {
             devices.push(device);
         }
         let mut tenants: Vec<TenantSpec> = Vec::new();
+        let cores = raw.cores.len();
         for raw in &raw.tenant {
             let tenant = self.tenant(raw)?;
             if let Some(other) = tenants.iter().find(|other| other.export == tenant.export) {
@@ -425,6 +446,11 @@ impl Reader<'_> {
                     tenant.device,
                     names.join(", ")
                 )));
+            }
+            if let (Some(objective), true) = (&raw.as_ref().objective, cores > 1) {
+                let place = self.place(objective, "tenant.objective");
+                return Err(place
+                    .error("objectives are kept by one core only today: name one CPU in `cores`"));
             }
             tenants.push(tenant);
         }
@@ -463,6 +489,7 @@ impl Reader<'_> {
                 .connections_max
                 .as_ref()
                 .map_or(16_384, |max| *max.as_ref()),
+            audit_log: raw.audit_log.clone(),
             drain_s: raw.drain_s.unwrap_or(10),
             devices,
             tenants,
@@ -606,6 +633,28 @@ allow = { addresses = ["10.0.0.0/8", "::1"] }
             let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
             assert!(message.starts_with(expected), "{message}\n{expected}");
         }
+        let cores = GOOD
+            .replacen("listen", "cores = [0, 1]\nlisten", 1)
+            .replacen(
+                "read_only = true",
+                "objective = { p95_us = 500, iops = 9, read_share = 1.0 }",
+                1,
+            );
+        assert!(
+            parse(&cores)
+                .unwrap_err()
+                .contains("b.toml:13: tenant.objective: objectives are kept by one core")
+        );
+        let writes = GOOD.replacen(
+            "read_only = true",
+            "read_only = true\nobjective = { p95_us = 500, iops = 9, read_share = 0.5 }",
+            1,
+        );
+        assert!(
+            parse(&writes)
+                .unwrap_err()
+                .contains("b.toml:13: tenant.objective: a read-only tenant")
+        );
         let twice = format!("{GOOD}\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n");
         assert!(
             parse(&twice)

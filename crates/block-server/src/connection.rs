@@ -20,6 +20,8 @@ pub(crate) const DEPTH_MAX: usize = 512;
 /// What was negotiated.
 pub(crate) struct Session {
     pub(crate) export: Arc<Export>,
+    /// The export's tenant on this shard.
+    pub(crate) tenant: u32,
     pub(crate) style: Style,
     pub(crate) has_allocation: bool,
 }

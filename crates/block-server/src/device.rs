@@ -1,7 +1,7 @@
 //! Devices: block devices, files and memory, opened and described.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -55,6 +55,10 @@ pub struct Device {
     pub is_writable: bool,
     /// What was opened.
     pub backing: Backing,
+    /// The file that says what the device can do.
+    pub calibration: Option<PathBuf>,
+    /// Whose requests are submitted when.
+    pub qos: Arc<qos::Device>,
     /// Device and inode number, or the number of the block device itself.
     identity: Option<(u64, u64)>,
 }
@@ -72,7 +76,13 @@ impl Device {
     ///
     /// # Errors
     /// The device does not exist, is in use, or is no device.
-    pub fn open(name: &str, backing: &Backing, is_writable: bool) -> Result<Self, DeviceError> {
+    pub fn open(
+        name: &str,
+        backing: &Backing,
+        calibration: Option<&Path>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let model = calibration.map(read_calibration).transpose()?;
         let (storage, size_bytes, identity) = match backing {
             Backing::Memory { size_bytes } => {
                 (Storage::Memory(Memory::new(*size_bytes)), *size_bytes, None)
@@ -96,6 +106,8 @@ impl Device {
             size_bytes,
             is_writable,
             backing: backing.clone(),
+            calibration: calibration.map(Path::to_path_buf),
+            qos: Arc::new(qos::Device::new(model)),
             identity,
         })
     }
@@ -117,6 +129,25 @@ impl Device {
             Storage::File(file) => file.extents(offset, len_bytes, extents_max),
         }
     }
+}
+
+/// What a scheduler needs of a calibration: the price of a write, and the curve. The file may say
+/// more.
+#[derive(serde::Deserialize)]
+struct Calibration {
+    write_cost: u32,
+    curve: qos::Curve,
+}
+
+fn read_calibration(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
+    let wrong = |text: String| DeviceError(format!("calibration {}: {text}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let calibration: Calibration =
+        serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    Ok(qos::DeviceModel {
+        costs: qos::Costs::new(calibration.write_cost),
+        curve: calibration.curve,
+    })
 }
 
 /// Makes a file that does not exist.
@@ -311,20 +342,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
         let backing = backing(&path, Some(1 << 20));
-        let device = Device::open("d", &backing, true).unwrap();
+        let device = Device::open("d", &backing, None, true).unwrap();
         assert_eq!(device.size_bytes, 1 << 20);
         let hole = Extent {
             len_bytes: 1 << 20,
             state: STATE_HOLE | STATE_ZERO,
         };
         assert_eq!(device.extents(0, 1 << 20, 10), [hole]);
-        let Err(refused) = Device::open("d", &backing, true) else {
+        let Err(refused) = Device::open("d", &backing, None, true) else {
             panic!("opened twice");
         };
         assert!(refused.to_string().contains("locked by another process"));
         drop(device);
         std::fs::write(&path, [7; 8192]).unwrap();
-        let device = Device::open("d", &backing, false).unwrap();
+        let device = Device::open("d", &backing, None, false).unwrap();
         assert_eq!(device.size_bytes, 8192);
         assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
     }
@@ -336,7 +367,7 @@ mod tests {
             ("/no/such", "No such file"),
             ("/tmp", "neither"),
         ] {
-            let opened = Device::open("d", &backing(Path::new(path), None), false);
+            let opened = Device::open("d", &backing(Path::new(path), None), None, false);
             let Err(error) = opened else {
                 panic!("{path} was opened");
             };

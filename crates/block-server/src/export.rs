@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dataplane::histogram::Histogram;
+use qos::{Admission, Objective, TenantSpec};
 
 use crate::config::{Config, ConfigError, Network};
 use crate::device::Device;
@@ -44,8 +45,20 @@ pub struct Export {
     pub info: ExportInfo,
     /// Who may connect; empty: everybody.
     pub addresses: Vec<Network>,
+    /// What the tenant was promised; `None`: best effort.
+    pub objective: Option<Objective>,
     /// Counts of each shard.
     pub stats: Vec<ExportStats>,
+}
+
+impl Export {
+    /// The tenant, for a scheduler.
+    pub fn tenant_spec(&self) -> TenantSpec {
+        TenantSpec {
+            objective: self.objective,
+            read_only: self.info.is_read_only,
+        }
+    }
 }
 
 /// All exports, in the order of the configuration.
@@ -56,10 +69,11 @@ fn open_devices(config: &Config, old: &Exports) -> Result<Vec<Arc<Device>>, Conf
     for spec in &config.devices {
         let mut tenants = config.tenants.iter();
         let is_writable = tenants.any(|tenant| tenant.device == spec.name && !tenant.is_read_only);
-        let open = old
-            .iter()
-            .map(|export| &export.device)
-            .find(|device| device.name == spec.name && device.backing == spec.backing);
+        let open = old.iter().map(|export| &export.device).find(|device| {
+            device.name == spec.name
+                && device.backing == spec.backing
+                && device.calibration == spec.calibration
+        });
         let device = match open {
             Some(device) if is_writable && !device.is_writable => {
                 return Err(spec.place.error(
@@ -69,7 +83,8 @@ fn open_devices(config: &Config, old: &Exports) -> Result<Vec<Arc<Device>>, Conf
             }
             Some(device) => Arc::clone(device),
             None => {
-                let opened = Device::open(&spec.name, &spec.backing, is_writable);
+                let calibration = spec.calibration.as_deref();
+                let opened = Device::open(&spec.name, &spec.backing, calibration, is_writable);
                 Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
             }
         };
@@ -89,8 +104,14 @@ fn open_devices(config: &Config, old: &Exports) -> Result<Vec<Arc<Device>>, Conf
 pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, ConfigError> {
     let devices = open_devices(config, old)?;
     let mut exports: Exports = Vec::new();
+    let mut admissions: Vec<Admission> = devices
+        .iter()
+        .map(|device| Admission::new(device.qos.model()))
+        .collect();
     for tenant in &config.tenants {
-        let Some(device) = devices.iter().find(|device| device.name == tenant.device) else {
+        let mut both = devices.iter().zip(&mut admissions);
+        let found = both.find(|(device, _)| device.name == tenant.device);
+        let Some((device, admission)) = found else {
             return Err(tenant.place.error("the device is gone"));
         };
         let room = device.size_bytes.checked_sub(tenant.offset_bytes);
@@ -117,6 +138,15 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
                 tenant.export, other.name
             )));
         }
+        let spec = TenantSpec {
+            objective: tenant.objective,
+            read_only: tenant.is_read_only,
+        };
+        admission.admit(&spec).map_err(|refused| {
+            tenant
+                .place
+                .error(format!("{:?} is refused: {refused}", tenant.export))
+        })?;
         let info = ExportInfo {
             size_bytes,
             is_read_only: tenant.is_read_only,
@@ -129,6 +159,7 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
                 && other.offset_bytes == tenant.offset_bytes
                 && other.info == info
                 && other.addresses == tenant.addresses
+                && other.objective == tenant.objective
         });
         exports.push(same.cloned().unwrap_or_else(|| {
             Arc::new(Export {
@@ -137,6 +168,7 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
                 offset_bytes: tenant.offset_bytes,
                 info,
                 addresses: tenant.addresses.clone(),
+                objective: tenant.objective,
                 stats: (0..shards).map(|_| ExportStats::default()).collect(),
             })
         }));

@@ -14,6 +14,7 @@ use dataplane::shard::{Plane, ShardConfig};
 use dataplane::uring::{self, Uring, UringConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
 use crate::export;
 use crate::server::{Block, Shared};
@@ -106,6 +107,8 @@ pub enum Notice {
     Reloaded(Vec<String>),
     /// The configuration is wrong; the old one stays.
     NotReloaded(String),
+    /// Something about a tenant or a device.
+    Tenant(String),
     /// A signal came: no new connections, and those that are idle are closed.
     Draining,
 }
@@ -135,7 +138,11 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| LaunchError::Start("signals cannot be caught", error))?;
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
-    let exports = export::open(&config, &Vec::new(), shards.into())?;
+    let mut audit = Audit::open(config.audit_log.as_deref())
+        .map_err(|error| LaunchError::Start("the audit log cannot be opened", error))?;
+    let exports = export::open(&config, &Vec::new(), shards.into())
+        .inspect_err(|error| audit.refused(&error.to_string()))?;
+    audit.changed(&Vec::new(), &exports);
     let exported = names(&exports);
     let (listeners, addresses) = sockets(&config)?;
     let plane = Arc::new(BlockPlane::new(shards, shards)?);
@@ -172,14 +179,9 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
         addresses,
         exports: exported,
     });
-    attend(
-        options,
-        &config,
-        &plane,
-        &shared,
-        (&mut signals, &outcomes),
-        notice,
-    )
+    let heard = (&mut signals, &outcomes);
+    let audited = (&mut audit, notice);
+    attend(options, &config, &plane, &shared, heard, audited)
 }
 
 fn page(shared: &Shared, path: &str) -> Option<Page> {
@@ -269,7 +271,7 @@ fn attend(
         &mut signal_hook::iterator::Signals,
         &mpsc::Receiver<Outcome>,
     ),
-    notice: &mut dyn FnMut(Notice),
+    (audit, notice): (&mut Audit, &mut dyn FnMut(Notice)),
 ) -> Result<i32, LaunchError> {
     let mut left = plane.mailboxes.len();
     let mut ended_by = None;
@@ -280,9 +282,12 @@ fn attend(
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return Err(LaunchError::Panic(0)),
         }
+        while let Some((name, about)) = shared.take_notice() {
+            notice(Notice::Tenant(text(&name, about)));
+        }
         for signal in signals.pending() {
             if signal == SIGHUP {
-                notice(reload(options, shared));
+                notice(reload(options, shared, audit));
             } else if ended_by.is_some() {
                 // Asked twice: at once.
                 return Ok(signal);
@@ -296,16 +301,36 @@ fn attend(
     Ok(ended_by.unwrap_or(SIGTERM))
 }
 
+/// What to say of a tenant or a device.
+fn text(name: &str, about: qos::Notice) -> String {
+    match about {
+        qos::Notice::Deficit { .. } => {
+            format!("{name} asks for more than its objective reserved: its requests wait")
+        }
+        qos::Notice::DeficitOver { .. } => format!("{name} is within its reservation again"),
+        qos::Notice::CalibrationNoLongerHolds(drift) => format!(
+            "{name} no longer behaves as calibrated ({drift:?}): calibrate the device again"
+        ),
+        qos::Notice::CalibrationHolds => format!("{name} behaves as calibrated again"),
+    }
+}
+
 /// Reads the configuration again. Addresses, cores and memory stay as they were at the start.
-fn reload(options: &Options, shared: &Shared) -> Notice {
+fn reload(options: &Options, shared: &Shared, audit: &mut Audit) -> Notice {
+    let old = shared.exports();
     let opened = Config::read(&options.config)
-        .and_then(|config| export::open(&config, &shared.exports(), shared.shards.len()));
+        .and_then(|config| export::open(&config, &old, shared.shards.len()));
     match opened {
         Ok(exports) => {
             let exported = names(&exports);
+            audit.changed(&old, &exports);
             shared.set_exports(exports);
             Notice::Reloaded(exported)
         }
-        Err(error) => Notice::NotReloaded(error.to_string()),
+        Err(error) => {
+            let reason = error.to_string();
+            audit.refused(&reason);
+            Notice::NotReloaded(reason)
+        }
     }
 }

@@ -23,6 +23,8 @@ pub mod nbd;
 pub mod pool;
 pub mod server;
 
+mod audit;
 mod connection;
 mod execute;
+mod tenants;
 mod usage;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use dataplane::histogram::{Histogram, Snapshot};
+use qos::Objective;
 use serde::{Deserialize, Serialize};
 
 use crate::export::{Export, ExportStats};
@@ -54,6 +55,23 @@ pub struct TenantStatus {
     pub write_p50_us: f64,
     /// 95th percentile of writes, in microseconds.
     pub write_p95_us: f64,
+    /// What the tenant was promised; `None`: best effort.
+    pub objective: Option<Objective>,
+    /// 95th percentile in the last window of the scheduler, in microseconds. Only with an objective
+    /// and enough requests.
+    pub window_p95_us: Option<f64>,
+    /// Tokens in hand; negative: the tenant asks for more than it reserved.
+    pub credit_tokens: i64,
+    /// Tokens of all requests.
+    pub spent_tokens: u64,
+    /// Tokens that the tenant left to others, and tokens of others that it used.
+    pub given_tokens: u64,
+    /// See `given_tokens`.
+    pub received_tokens: u64,
+    /// Requests that wait for tokens.
+    pub queued: u32,
+    /// Whether the tenant's requests wait because it asks for more than it reserved.
+    pub in_deficit: bool,
 }
 
 type Pick = fn(&ExportStats) -> u64;
@@ -132,7 +150,20 @@ impl Shared {
         let tenants = exports.iter().map(|export| {
             let reads = merged(export, |stats| &stats.read_ns);
             let writes = merged(export, |stats| &stats.write_ns);
+            let shards = self.tenant_status(&export.name);
+            let whole = |pick: fn(&qos::TenantStatus) -> u64| shards.iter().map(pick).sum();
             TenantStatus {
+                objective: export.objective,
+                window_p95_us: shards
+                    .iter()
+                    .filter_map(|shard| shard.p95_us)
+                    .reduce(f64::max),
+                credit_tokens: shards.iter().map(|shard| shard.credit_tokens).sum(),
+                spent_tokens: whole(|shard| shard.spent_tokens),
+                given_tokens: whole(|shard| shard.given_tokens),
+                received_tokens: whole(|shard| shard.received_tokens),
+                queued: shards.iter().map(|shard| shard.queued).sum(),
+                in_deficit: shards.iter().any(|shard| shard.in_deficit),
                 export: export.name.clone(),
                 device: export.device.name.clone(),
                 size_bytes: export.info.size_bytes,
@@ -186,9 +217,57 @@ impl Shared {
                 );
             }
         }
+        self.tenant_metrics(&mut page);
         self.connection_metrics(&mut page);
         dataplane::metrics::shards(&mut page, &self.shards);
         page
+    }
+
+    fn tenant_metrics(&self, page: &mut String) {
+        type Figure = fn(&TenantStatus) -> Option<f64>;
+        let figures: [(&str, &str, &str, Figure); 5] = [
+            (
+                "objective_p95_us",
+                "gauge",
+                "The promised 95th percentile.",
+                |tenant| tenant.objective.map(|objective| objective.p95_us.into()),
+            ),
+            (
+                "window_p95_us",
+                "gauge",
+                "The 95th percentile of the last window.",
+                |tenant| tenant.window_p95_us,
+            ),
+            (
+                "spent_tokens_total",
+                "counter",
+                "Tokens of all requests.",
+                |tenant| Some(tenant.spent_tokens as f64),
+            ),
+            (
+                "queued",
+                "gauge",
+                "Requests that wait for tokens.",
+                |tenant| Some(tenant.queued.into()),
+            ),
+            (
+                "in_deficit",
+                "gauge",
+                "1 while the tenant asks for more than it reserved.",
+                |tenant| Some(f64::from(u8::from(tenant.in_deficit))),
+            ),
+        ];
+        let status = self.status();
+        for (name, kind, help, pick) in figures {
+            let name = format!("slackline_block_{name}");
+            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+            for tenant in &status.tenants {
+                if let Some(value) = pick(tenant) {
+                    let export = label(&tenant.export);
+                    let _ = writeln!(page, "{name}{{export=\"{export}\"}} {value}");
+                }
+            }
+        }
     }
 
     fn connection_metrics(&self, page: &mut String) {

@@ -21,10 +21,15 @@ use crate::nbd::handshake::{self, Step, TlsPolicy};
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
 use crate::pool::Pool;
+use crate::tenants::Tenants;
 
 /// How often a shard looks for connections that hold up others.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_TOKEN: u64 = 1;
+/// The next round of the schedulers is due.
+const ROUND_TOKEN: u64 = 2;
+/// Notices about tenants that wait for the thread that says them.
+const NOTICES_MAX: usize = 256;
 /// Looks without progress after which a connection ends, if others wait for its memory.
 const STALLED_LOOKS_MAX: u8 = 5;
 /// Looks after which a connection ends that has not chosen an export.
@@ -41,8 +46,15 @@ pub struct Shared {
     pub counters: Vec<Counters>,
     /// Figures of the runtime.
     pub shards: Arc<Vec<ShardStats>>,
+    /// How the tenants fare on each shard.
+    pub tenants: Vec<Mutex<Vec<(String, qos::TenantStatus)>>>,
+    notices: Mutex<VecDeque<(String, qos::Notice)>>,
     memory_bytes: usize,
     is_draining: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -51,6 +63,8 @@ impl Shared {
         Self {
             exports: Mutex::new(Arc::new(exports)),
             counters: shards.iter().map(|_| Counters::default()).collect(),
+            tenants: shards.iter().map(|_| Mutex::default()).collect(),
+            notices: Mutex::default(),
             memory_bytes: memory_bytes / shards.len().max(1),
             shards,
             is_draining: AtomicBool::new(false),
@@ -59,12 +73,28 @@ impl Shared {
 
     /// The exports now.
     pub fn exports(&self) -> Arc<Exports> {
-        Arc::clone(&self.exports.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.exports))
     }
 
     /// New connections see these exports. Those that exist keep what they have.
     pub fn set_exports(&self, exports: Exports) {
-        *self.exports.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(exports);
+        *lock(&self.exports) = Arc::new(exports);
+    }
+
+    /// The next thing that somebody should know: about a tenant or a device, and what.
+    pub fn take_notice(&self) -> Option<(String, qos::Notice)> {
+        lock(&self.notices).pop_front()
+    }
+
+    /// How the tenants of an export fare, one a shard.
+    pub fn tenant_status(&self, export: &str) -> Vec<qos::TenantStatus> {
+        let mut found = Vec::new();
+        for shard in &self.tenants {
+            let tenants = lock(shard);
+            let of = tenants.iter().filter(|(name, _)| name == export);
+            found.extend(of.map(|(_, status)| status.clone()));
+        }
+        found
     }
 }
 
@@ -75,7 +105,10 @@ pub struct Block {
     connections: Vec<Option<Connection>>,
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
-    /// Requests that wait to be submitted.
+    tenants: Tenants,
+    /// Requests that their tenant's queue had no room for.
+    overflow: VecDeque<u32>,
+    /// Requests whose turn it is.
     queue: VecDeque<u32>,
     pool: Pool,
     /// Connections whose own requests made room.
@@ -111,6 +144,8 @@ impl Block {
             connections: Vec::new(),
             pending: Vec::new(),
             free: Vec::new(),
+            tenants: Tenants::new(),
+            overflow: VecDeque::new(),
             queue: VecDeque::new(),
             resumable: Vec::new(),
             parked: VecDeque::new(),
@@ -239,10 +274,15 @@ impl Block {
                 (used, false)
             }
             Step::Begin(chosen) => {
+                let Some(tenant) = self.tenants.open(&chosen.export) else {
+                    connection.is_closing = true;
+                    return (used, false);
+                };
                 add(&self.counters().sessions, 1);
                 connection.stalled_looks = 0;
                 connection.session = Some(Session {
                     export: chosen.export,
+                    tenant,
                     style: chosen.style,
                     has_allocation: chosen.has_allocation,
                 });
@@ -285,6 +325,10 @@ impl Block {
             Err(_) => 0,
         };
         if !connection.has_room(reserved_bytes, self.pool.share_bytes()) {
+            connection.is_blocked = true;
+            return (0, false);
+        }
+        if verdict.is_ok() && !self.tenants.has_room(session.tenant, connection.flow) {
             connection.is_blocked = true;
             return (0, false);
         }
@@ -416,7 +460,7 @@ impl Block {
             cookie: request.cookie,
             offset: request.offset,
         };
-        let export = Arc::clone(&session.export);
+        let export = (Arc::clone(&session.export), session.tenant);
         let pending = Pending::new(connection.flow, address, request, export, memory, now);
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -426,12 +470,18 @@ impl Block {
             }
         };
         self.pending[slot as usize] = Some(pending);
-        self.queue.push_back(slot);
+        if !self.tenants.enqueue(session.tenant, &request, slot, now) {
+            // The queue had room when the request began, and many others came meanwhile.
+            self.overflow.push_back(slot);
+        }
     }
 
     /// Submits what is queued, and lets connections go on that have room again.
     fn work<C: Calls>(&mut self, calls: &mut C, now: Time) {
         loop {
+            self.enqueue_overflow(now);
+            self.tenants
+                .round(now, &mut self.queue, &mut self.resumable);
             while let Some(slot) = self.queue.pop_front() {
                 self.start(slot, calls);
             }
@@ -439,6 +489,21 @@ impl Block {
                 self.receive(flow, &[], calls, now);
             } else if self.parked.is_empty() || !self.unpark(calls, now) {
                 break;
+            }
+        }
+    }
+
+    fn enqueue_overflow(&mut self, now: Time) {
+        for _ in 0..self.overflow.len() {
+            let Some(slot) = self.overflow.pop_front() else {
+                return;
+            };
+            if let Some(pending) = &self.pending[slot as usize]
+                && !self
+                    .tenants
+                    .enqueue(pending.tenant, &pending.request, slot, now)
+            {
+                self.overflow.push_back(slot);
             }
         }
     }
@@ -539,10 +604,11 @@ impl Block {
         self.settle(connection, calls);
     }
 
-    fn count(&self, pending: &Pending, outcome: &Outcome) {
+    fn count(&mut self, pending: &Pending, outcome: &Outcome) {
         let stats = &pending.export.stats[self.shard];
         let request = &pending.request;
         let took_ns = Time::now().since_ns(pending.begun);
+        self.tenants.completed(pending.tenant, request, took_ns);
         if let Outcome::Failed(..) = outcome {
             add(&stats.errors, 1);
             return;
@@ -566,6 +632,7 @@ impl Block {
     /// Ends connections that keep others from going on.
     fn look<C: Calls>(&mut self, context: &mut Context<'_, C>) {
         context.set_timer(LOOK_TOKEN, LOOK);
+        self.report();
         let is_short = !self.parked.is_empty();
         let mut stalled = 0;
         for connection in self.connections.iter_mut().flatten() {
@@ -588,6 +655,19 @@ impl Block {
             }
         }
         add(&self.counters().stalled, stalled);
+    }
+
+    /// Follows a reload, and tells the other threads how the tenants fare.
+    fn report(&mut self) {
+        self.tenants.sync(&self.shared.exports());
+        let status = self.tenants.status();
+        *lock(&self.shared.tenants[self.shard]) = status;
+        while let Some(notice) = self.tenants.take_notice() {
+            let mut notices = lock(&self.shared.notices);
+            if notices.len() < NOTICES_MAX {
+                notices.push_back(notice);
+            }
+        }
     }
 
     fn knock<C: Calls>(&mut self, flow: FlowId, peer: Option<IpAddr>, calls: &mut C) {
@@ -638,10 +718,15 @@ impl Application for Block {
             }
             Event::Dead { flow, .. } => {
                 if let Some(connection) = self.take(flow) {
+                    if let Some(session) = &connection.session {
+                        self.tenants.close(session.tenant);
+                    }
                     connection.abandon(&mut self.pool);
                 }
             }
-            Event::Timer { .. } => self.look(context),
+            Event::Timer { token: LOOK_TOKEN } => self.look(context),
+            // The work at the end of the batch is what the timer is for.
+            Event::Timer { .. } => {}
             Event::Connected { .. } => {}
         }
     }
@@ -653,6 +738,9 @@ impl Application for Block {
         }
         let now = context.now();
         self.work(context.calls, now);
+        if let Some(due_ns) = self.tenants.due_ns() {
+            context.set_timer(ROUND_TOKEN, Duration::from_nanos(due_ns));
+        }
     }
 
     fn on_drain<C: Calls>(&mut self, context: &mut Context<'_, C>) {

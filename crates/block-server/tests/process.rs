@@ -37,7 +37,13 @@ const TENANT: &str = "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
 fn it_reloads_without_dropping_and_drains() {
     let directory = tempfile::tempdir().unwrap();
     let (port, metrics) = (free_port(), free_port());
-    let with_metrics = |rest: &str| format!("metrics = \"127.0.0.1:{metrics}\"\n{rest}");
+    let audit = directory.path().join("audit");
+    let with_metrics = |rest: &str| {
+        format!(
+            "metrics = \"127.0.0.1:{metrics}\"\naudit_log = \"{}\"\n{rest}",
+            audit.display()
+        )
+    };
     let config = write_config(directory.path(), port, &with_metrics(TENANT));
     let Some((mut child, line, mut messages)) = start_process(&config) else {
         return;
@@ -68,7 +74,10 @@ fn it_reloads_without_dropping_and_drains() {
     write_config(directory.path(), port, &more.replace("1MiB", "1MB"));
     signal(&child, "-HUP");
     let line = next();
-    assert!(line.contains("blocks.toml:5: device.memory"), "{line}");
+    assert!(
+        line.contains("NotReloaded") && line.contains("blocks.toml:5"),
+        "{line}"
+    );
     assert_eq!(old.read(100, 5), b"after");
 
     let mut scrape = TcpStream::connect(address(metrics)).unwrap();
@@ -82,6 +91,13 @@ fn it_reloads_without_dropping_and_drains() {
     ] {
         assert!(page.contains(expected), "{page}");
     }
+    let log = std::fs::read_to_string(&audit).unwrap();
+    let events: Vec<&str> = log.lines().collect();
+    assert_eq!(events.len(), 4, "{log}");
+    assert!(events[3].contains("\"refused\",\"reason\":"), "{log}");
+    assert!(events[0].contains("\"admitted\",\"export\":\"a\""), "{log}");
+    assert!(events[1].contains("\"changed\",\"export\":\"a\""), "{log}");
+    assert!(events[2].contains("\"admitted\",\"export\":\"b\""), "{log}");
     signal(&child, "-TERM");
     assert!(old.is_closed() && new.is_closed());
     assert!(child.wait().unwrap().success());

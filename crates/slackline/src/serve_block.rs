@@ -108,6 +108,7 @@ fn say(notice: Notice) {
             exports.join(", ")
         )),
         Notice::NotReloaded(reason) => message(&format!("the old configuration stays: {reason}")),
+        Notice::Tenant(text) => message(&text),
         Notice::Draining => {
             let _ = sd_notify::notify(&[NotifyState::Stopping]);
             message("draining: no new connections; a second signal ends it at once");
@@ -144,11 +145,18 @@ fn table(status: &Status) -> String {
     for tenant in &status.tenants {
         rows.add_row([
             tenant.export.clone(),
-            tenant.device.clone(),
+            tenant.objective.map_or_else(
+                || "best effort".to_owned(),
+                |objective| format!("{} µs, {} IOPS", objective.p95_us, objective.iops),
+            ),
+            tenant
+                .window_p95_us
+                .map_or_else(|| "–".to_owned(), |p95_us| format!("{p95_us:.0}")),
             tenant.reads.to_string(),
             format!("{:.0}", tenant.read_p95_us),
             tenant.writes.to_string(),
             format!("{:.0}", tenant.write_p95_us),
+            tenant.queued.to_string(),
             tenant.errors.to_string(),
         ]);
     }

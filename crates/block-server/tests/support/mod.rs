@@ -45,8 +45,10 @@ pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
     let plane = Arc::new(Plane::<Uring, Block>::new(shards, shards).unwrap());
     let shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
     let shared = Arc::new(shared);
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let mut listeners = vec![listen(address).unwrap()];
+    // The kernel chooses a port that nobody else gets meanwhile.
+    let listener = TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
+    let address = listener.local_addr().unwrap();
+    let mut listeners = vec![listener.into()];
     let mut threads = Vec::new();
     for id in 0..shards {
         let (plane, shared) = (Arc::clone(&plane), Arc::clone(&shared));

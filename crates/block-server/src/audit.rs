@@ -1,0 +1,98 @@
+//! The audit log: which tenants were admitted, changed, removed and refused, one JSON line each.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::export::{Export, Exports};
+
+/// One line.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Seconds since 1970.
+    unix_s: u64,
+    event: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    export: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    objective: Option<qos::Objective>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_only: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+/// The log, or none.
+#[derive(Debug)]
+pub(crate) struct Audit(Option<File>);
+
+impl Audit {
+    /// Opens the log to append to it.
+    pub(crate) fn open(path: Option<&Path>) -> std::io::Result<Self> {
+        let open = |path| File::options().append(true).create(true).open(path);
+        Ok(Self(path.map(open).transpose()?))
+    }
+
+    fn write(&mut self, line: &Line<'_>) {
+        if let Some(file) = &mut self.0
+            && let Ok(mut text) = serde_json::to_string(line)
+        {
+            text.push('\n');
+            // A full disk must not end the service of disks.
+            let _ = file.write_all(text.as_bytes());
+        }
+    }
+
+    fn tenant(&mut self, event: &str, export: &Export) {
+        self.write(&Line {
+            unix_s: now_s(),
+            event,
+            export: Some(&export.name),
+            device: Some(&export.device.name),
+            objective: export.objective,
+            read_only: Some(export.info.is_read_only),
+            reason: None,
+        });
+    }
+
+    /// A configuration is in force in place of another.
+    pub(crate) fn changed(&mut self, old: &Exports, new: &Exports) {
+        for export in new {
+            match old.iter().find(|other| other.name == export.name) {
+                None => self.tenant("admitted", export),
+                Some(other) if !std::sync::Arc::ptr_eq(other, export) => {
+                    self.tenant("changed", export);
+                }
+                Some(_) => {}
+            }
+        }
+        for export in old {
+            if !new.iter().any(|other| other.name == export.name) {
+                self.tenant("removed", export);
+            }
+        }
+    }
+
+    /// A configuration was not taken.
+    pub(crate) fn refused(&mut self, reason: &str) {
+        self.write(&Line {
+            unix_s: now_s(),
+            event: "refused",
+            export: None,
+            device: None,
+            objective: None,
+            read_only: None,
+            reason: Some(reason),
+        });
+    }
+}
+
+fn now_s() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_secs())
+}

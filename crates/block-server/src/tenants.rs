@@ -1,0 +1,317 @@
+//! The tenants of one shard: whose requests are submitted when. The decisions are those of `qos`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use dataplane::{FlowId, Time};
+use qos::{Notice, Operation, Request as Order, Scheduler, TenantId, TenantStatus};
+
+use crate::device::Device;
+use crate::export::{Export, Exports};
+use crate::nbd::request::{Kind, Request};
+
+/// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
+const QUEUED_MAX: u32 = 1024;
+/// What zeros and trims are charged at most: the device does not move their data.
+const ZEROES_CHARGED_BYTES: u64 = 1 << 20;
+
+/// One export on one shard.
+struct Tenant {
+    export: Arc<Export>,
+    scheduler: usize,
+    id: TenantId,
+    /// Connections that use the tenant.
+    sessions: u32,
+    /// Requests that wait, and requests from submission to completion.
+    queued: u32,
+    under_way: u32,
+    /// The configuration does not name the export any more.
+    is_gone: bool,
+    /// Connections that wait until the queue is shorter.
+    waiting: Vec<FlowId>,
+}
+
+/// The tenants of one shard.
+pub(crate) struct Tenants {
+    schedulers: Vec<(Arc<Device>, Scheduler<u32>)>,
+    tenants: Vec<Option<Tenant>>,
+    /// Which tenant each scheduler's tenant is.
+    index_of: Vec<Vec<u32>>,
+    seen: Arc<Exports>,
+    /// Notices that nobody has taken: the export, and what there is to say.
+    notices: VecDeque<(String, Notice)>,
+}
+
+/// What a request costs its tenant.
+fn order(request: &Request, slot: u32) -> Order<u32> {
+    let (operation, len_bytes) = match request.kind {
+        Kind::Read => (Operation::Read, request.len_bytes),
+        Kind::Write => (Operation::Write, request.len_bytes),
+        Kind::WriteZeroes | Kind::Trim => (
+            Operation::Write,
+            request.len_bytes.min(ZEROES_CHARGED_BYTES),
+        ),
+        _ => (Operation::Read, 0),
+    };
+    Order {
+        operation,
+        len_bytes: u32::try_from(len_bytes).unwrap_or(u32::MAX),
+        token: slot,
+    }
+}
+
+impl Tenants {
+    /// No tenants: [`Tenants::sync`] adds them.
+    pub(crate) fn new() -> Self {
+        Self {
+            schedulers: Vec::new(),
+            tenants: Vec::new(),
+            index_of: Vec::new(),
+            seen: Arc::new(Vec::new()),
+            notices: VecDeque::new(),
+        }
+    }
+
+    /// Adds, changes and removes tenants as the configuration says now.
+    pub(crate) fn sync(&mut self, exports: &Arc<Exports>) {
+        if !Arc::ptr_eq(&self.seen, exports) {
+            self.seen = Arc::clone(exports);
+            // Reservations are given back before others are made.
+            for at in 0..self.tenants.len() {
+                self.refresh(at);
+            }
+            for export in exports.iter() {
+                if self.find(export).is_none() {
+                    self.add(export);
+                }
+            }
+        }
+        for at in 0..self.tenants.len() {
+            self.forget_if_unused(at);
+        }
+    }
+
+    /// Compares a tenant with the configuration.
+    fn refresh(&mut self, at: usize) {
+        let Some(tenant) = &mut self.tenants[at] else {
+            return;
+        };
+        let same = self.seen.iter().find(|export| {
+            export.name == tenant.export.name && Arc::ptr_eq(&export.device, &tenant.export.device)
+        });
+        let spec = match same {
+            Some(export) => {
+                tenant.export = Arc::clone(export);
+                export.tenant_spec()
+            }
+            None => {
+                tenant.is_gone = true;
+                qos::TenantSpec {
+                    objective: None,
+                    read_only: tenant.export.info.is_read_only,
+                }
+            }
+        };
+        // The whole configuration was admitted before. If another order of changes is needed, the
+        // tenant keeps what it has until the next reload.
+        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
+        let _ = scheduler.change_tenant(tenant.id, spec);
+    }
+
+    fn forget_if_unused(&mut self, at: usize) {
+        let slot = &mut self.tenants[at];
+        let Some(tenant) = slot.take_if(|tenant| {
+            tenant.is_gone && tenant.sessions == 0 && tenant.queued == 0 && tenant.under_way == 0
+        }) else {
+            return;
+        };
+        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
+        scheduler.remove_tenant(tenant.id, &mut |_| {});
+    }
+
+    fn find(&self, export: &Arc<Export>) -> Option<usize> {
+        self.tenants.iter().position(|tenant| {
+            tenant.as_ref().is_some_and(|tenant| {
+                tenant.export.name == export.name
+                    && Arc::ptr_eq(&tenant.export.device, &export.device)
+            })
+        })
+    }
+
+    fn scheduler_of(&mut self, device: &Arc<Device>) -> Option<usize> {
+        let known = self
+            .schedulers
+            .iter()
+            .position(|(other, _)| Arc::ptr_eq(other, device));
+        if known.is_some() {
+            return known;
+        }
+        let scheduler = Scheduler::new(Arc::clone(&device.qos)).ok()?;
+        self.schedulers.push((Arc::clone(device), scheduler));
+        self.index_of.push(Vec::new());
+        Some(self.schedulers.len() - 1)
+    }
+
+    fn add(&mut self, export: &Arc<Export>) -> Option<usize> {
+        let scheduler = self.scheduler_of(&export.device)?;
+        let (_, chosen) = &mut self.schedulers[scheduler];
+        let id = chosen.add_tenant(export.tenant_spec()).or_else(|_| {
+            chosen.add_tenant(qos::TenantSpec {
+                objective: None,
+                read_only: export.info.is_read_only,
+            })
+        });
+        let tenant = Tenant {
+            export: Arc::clone(export),
+            scheduler,
+            id: id.ok()?,
+            sessions: 0,
+            queued: 0,
+            under_way: 0,
+            is_gone: false,
+            waiting: Vec::new(),
+        };
+        let free = self.tenants.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.tenants.push(None);
+            self.tenants.len() - 1
+        });
+        let index = tenant.id.index() as usize;
+        let index_of = &mut self.index_of[scheduler];
+        if index_of.len() <= index {
+            index_of.resize(index + 1, u32::MAX);
+        }
+        index_of[index] = u32::try_from(at).unwrap_or(u32::MAX);
+        self.tenants[at] = Some(tenant);
+        Some(at)
+    }
+
+    /// A connection begins to use an export. `None`: there can be no more tenants.
+    pub(crate) fn open(&mut self, export: &Arc<Export>) -> Option<u32> {
+        let at = match self.find(export) {
+            Some(at) => at,
+            None => self.add(export)?,
+        };
+        self.tenants[at].as_mut()?.sessions += 1;
+        u32::try_from(at).ok()
+    }
+
+    /// A connection is gone.
+    pub(crate) fn close(&mut self, tenant: u32) {
+        if let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) {
+            tenant.sessions -= 1;
+        }
+    }
+
+    /// Whether the tenant's queue has room. If not, the connection is among those that
+    /// [`Tenants::round`] lets go on.
+    pub(crate) fn has_room(&mut self, tenant: u32, flow: FlowId) -> bool {
+        let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
+            return false;
+        };
+        let has_room = tenant.queued < QUEUED_MAX;
+        if !has_room && !tenant.waiting.contains(&flow) {
+            tenant.waiting.push(flow);
+        }
+        has_room
+    }
+
+    /// Puts a request into its tenant's queue. False: the queue is full.
+    pub(crate) fn enqueue(&mut self, tenant: u32, request: &Request, slot: u32, now: Time) -> bool {
+        let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
+            return false;
+        };
+        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
+        let is_in = scheduler
+            .enqueue(tenant.id, order(request, slot), now.0)
+            .is_ok();
+        tenant.queued += u32::from(is_in);
+        is_in
+    }
+
+    /// What may be submitted now goes to `ready`, and connections that wait no longer to
+    /// `resumable`.
+    pub(crate) fn round(
+        &mut self,
+        now: Time,
+        ready: &mut VecDeque<u32>,
+        resumable: &mut Vec<FlowId>,
+    ) {
+        let Self {
+            schedulers,
+            tenants,
+            index_of,
+            ..
+        } = self;
+        for ((_, scheduler), index_of) in schedulers.iter_mut().zip(index_of) {
+            scheduler.round(now.0, &mut |id, slot| {
+                ready.push_back(slot);
+                let at = index_of.get(id.index() as usize).copied();
+                let at = at.map_or(usize::MAX, |at| at as usize);
+                if let Some(Some(tenant)) = tenants.get_mut(at) {
+                    tenant.queued = tenant.queued.saturating_sub(1);
+                    tenant.under_way += 1;
+                    if tenant.queued < QUEUED_MAX / 2 {
+                        resumable.append(&mut tenant.waiting);
+                    }
+                }
+            });
+        }
+    }
+
+    /// When the next round is due, in nanoseconds. `None`: nothing waits for tokens.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let schedulers = self.schedulers.iter();
+        schedulers
+            .filter_map(|(_, scheduler)| scheduler.due_ns())
+            .min()
+    }
+
+    /// A submitted request has ended.
+    pub(crate) fn completed(&mut self, tenant: u32, request: &Request, took_ns: u64) {
+        let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
+            return;
+        };
+        tenant.under_way = tenant.under_way.saturating_sub(1);
+        let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
+        scheduler.completed(tenant.id, order(request, 0).operation, took_ns);
+    }
+
+    /// How each tenant of the configuration fares.
+    pub(crate) fn status(&self) -> Vec<(String, TenantStatus)> {
+        let tenants = self.tenants.iter().flatten();
+        tenants
+            .filter(|tenant| !tenant.is_gone)
+            .filter_map(|tenant| {
+                let (_, scheduler) = &self.schedulers[tenant.scheduler];
+                Some((tenant.export.name.clone(), scheduler.status(tenant.id)?))
+            })
+            .collect()
+    }
+
+    /// The next thing that somebody should know: about an export or a device, and what.
+    pub(crate) fn take_notice(&mut self) -> Option<(String, Notice)> {
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(notice);
+        }
+        for (device, scheduler) in &mut self.schedulers {
+            while let Some(notice) = scheduler.take_notice() {
+                let of = match notice {
+                    Notice::Deficit { tenant } | Notice::DeficitOver { tenant } => {
+                        let mut tenants = self.tenants.iter().flatten();
+                        tenants
+                            .find(|other| {
+                                other.id == tenant && Arc::ptr_eq(&other.export.device, device)
+                            })
+                            .map(|other| other.export.name.clone())
+                    }
+                    _ => Some(device.name.clone()),
+                };
+                if let Some(of) = of {
+                    self.notices.push_back((of, notice));
+                }
+            }
+        }
+        self.notices.pop_front()
+    }
+}
