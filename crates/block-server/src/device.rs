@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -172,6 +173,23 @@ fn create(path: &Path, size_bytes: u64, is_preallocated: bool) -> Result<(), Dev
         })
 }
 
+/// How long what is held may still be held by a process that was killed: the kernel lets go of the
+/// files of an io_uring a moment after its process has ended.
+const HELD: Duration = Duration::from_secs(2);
+
+/// Tries again while something is held by another process.
+fn patiently<T>(mut attempt: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    let end = Instant::now() + HELD;
+    loop {
+        match attempt() {
+            Err(Errno::BUSY | Errno::AGAIN) if Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            other => return other,
+        }
+    }
+}
+
 type Opened = (FileStorage, u64, (u64, u64));
 
 fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, DeviceError> {
@@ -195,7 +213,7 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         OFlags::empty()
     };
     let open = |flags| rustix::fs::open(path, access | flags | OFlags::CLOEXEC, Mode::empty());
-    let first = open(exclusive).map_err(|errno| match errno {
+    let first = patiently(|| open(exclusive)).map_err(|errno| match errno {
         Errno::BUSY => DeviceError(usage::of_block_device(path, status.st_rdev)),
         errno => failed(path, "opened", errno),
     })?;
@@ -208,7 +226,7 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         } else {
             FlockOperation::NonBlockingLockShared
         };
-        rustix::fs::flock(&first, lock).map_err(|_| {
+        patiently(|| rustix::fs::flock(&first, lock)).map_err(|_| {
             DeviceError(format!(
                 "{} is locked by another process: is it exported already?",
                 path.display()
