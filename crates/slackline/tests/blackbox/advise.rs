@@ -106,10 +106,7 @@ fn nothing_is_recommended_for_a_saturated_service() {
     assert!(!told.contains("p99 of a job"), "no table: {told}");
     let all = advise(&toy, &service, &["--all"]).with_code(1).stdout;
     assert!(all.contains("p99 of a job"), "{all}");
-    assert!(
-        all.contains("4 node processes by the"),
-        "{all}"
-    );
+    assert!(all.contains("4 node processes by the"), "{all}");
     service["service"]["pools"] = saturated(0.5);
     let told = advise(&toy, &service, &[]).stdout;
     assert!(!told.contains("Nothing is recommended"), "{told}");

@@ -36,7 +36,11 @@ fn shells_and_man_know_every_command() {
     }
     let pages = toy.path("man");
     Ended::of(toy.slackline(&["man", pages.to_str().unwrap()])).with_code(0);
-    for page in ["slackline.1", "slackline-tune.1", "slackline-throttle-watch.1"] {
+    for page in [
+        "slackline.1",
+        "slackline-tune.1",
+        "slackline-throttle-watch.1",
+    ] {
         let text = std::fs::read_to_string(pages.join(page)).unwrap();
         assert!(text.starts_with(".ie"), "{page}: roff");
     }
