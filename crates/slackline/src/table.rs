@@ -291,12 +291,11 @@ fn verified_arm(arm: &ArmResult) -> String {
             GuardVerdict::Specified => continue,
         };
         let verdict = style::paint(&format!("{verdict:<13}"), colour);
-        let _ = writeln!(
-            text,
-            "  {verdict}  {}: {}",
-            guard.guard.name(),
-            guard_change(guard)
-        );
+        let name = guard.guard.name();
+        let _ = match guard.change {
+            Some(_) => writeln!(text, "  {verdict}  {name}: {}", guard_change(guard)),
+            None => writeln!(text, "  {verdict}  {name}"),
+        };
     }
     for fault in &arm.faults {
         let _ = writeln!(text, "  fault: {fault}");
