@@ -54,8 +54,8 @@ pub use lock::Lock;
 pub use machine::{Machine, MachineCpu};
 pub use probe::{Probe, ProbeState, probe};
 pub use process::{
-    End, all_pids, boot_id, end_process, family, is_io_worker, is_running, parent, start_time,
-    thread_ids,
+    End, Kinship, all_pids, boot_id, end_process, family, is_io_worker, is_running, kinship,
+    parent, start_time, thread_ids,
 };
 pub use process_tree::{ProcessSample, ProcessTree};
 pub use real_time::RealTime;

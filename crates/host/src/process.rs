@@ -102,6 +102,38 @@ pub fn is_io_worker(roots: &Roots, pid: u32, thread: u32) -> bool {
     name.starts_with("iou-") && flags.is_some_and(|flags: u32| flags & PF_IO_WORKER != 0)
 }
 
+/// Whose a process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kinship {
+    /// The process's name.
+    pub name: String,
+    /// It has ended, and its parent has not waited for it.
+    pub is_zombie: bool,
+    /// Who started it, or adopted it.
+    pub parent: u32,
+    /// Its process group; 0 for one that was made outside this PID namespace, as getpgrp(2) says.
+    pub group: u32,
+    /// Its session; 0 for one that was made outside this PID namespace, as getsid(2) says. So it is
+    /// for all that runs in a container whose first process leads no session of its own.
+    pub session: u32,
+}
+
+/// Whose a process is; `None` where it is gone.
+#[must_use]
+pub fn kinship(roots: &Roots, pid: u32) -> Option<Kinship> {
+    let path = roots.proc(format!("{pid}/stat"));
+    let text = read_text(&path).ok()??;
+    let (name, fields) = name_and_fields(&path, &text).ok()?;
+    let number = |field: usize| fields.get(field - 3)?.parse().ok();
+    Some(Kinship {
+        name: name.to_owned(),
+        is_zombie: fields.first() == Some(&"Z"),
+        parent: number(4)?,
+        group: number(5)?,
+        session: number(6)?,
+    })
+}
+
 /// When a process started: clock ticks since boot (field 22 of `/proc/PID/stat`). Together with the pid it names a
 /// process for good.
 ///
@@ -284,6 +316,21 @@ mod tests {
 
     use super::*;
     use crate::cgroup::tests::fake;
+
+    #[test]
+    fn a_group_and_a_session_from_outside_the_namespace_are_0() {
+        let (_dir, roots) = fake(&[
+            ("proc/7/stat", "7 (a ) b) S 1 0 0 0 -1 4194560"),
+            ("proc/8/stat", "8 (a) Z 1 8 7 0 -1 4194560"),
+            ("proc/9/stat", "9 (a) S 1 x"),
+        ]);
+        let kin = kinship(&roots, 7).unwrap();
+        assert_eq!((kin.name.as_str(), kin.is_zombie), ("a ) b", false));
+        assert_eq!((kin.parent, kin.group, kin.session), (1, 0, 0));
+        assert!(kinship(&roots, 8).unwrap().is_zombie);
+        assert!(kinship(&roots, 9).is_none());
+        assert!(kinship(&roots, 10).is_none());
+    }
 
     #[test]
     fn a_name_with_parentheses_does_not_confuse_the_fields() {

@@ -9,7 +9,7 @@
 #[path = "../tests/machine/mod.rs"]
 mod machine;
 
-use machine::{Load, Machine, jain};
+use machine::{Load, Machine};
 use qos::Objective;
 
 fn main() {
@@ -59,28 +59,9 @@ fn main() {
     }
     let mut machine = Machine::new(true, 4);
     machine.add(Some(objective), critical);
-    let greedy: Vec<usize> = (0..1000)
-        .map(|number| {
-            let load = Load::Closed {
-                depth: 4 + number % 29,
-                len_bytes: 4096 << (number % 3),
-                read_share: f64::from(number % 5) / 4.0,
-            };
-            machine.add(None, load)
-        })
-        .collect();
-    machine.run(seconds / 4 + 2);
-    let tokens: Vec<f64> = greedy
-        .iter()
-        .map(|client| {
-            machine.seconds(*client)[2..]
-                .iter()
-                .map(|second| second.tokens)
-                .sum::<u64>() as f64
-        })
-        .collect();
+    let index = machine.jain_of_greedy(1000, seconds / 4 + 2);
     println!(
         "  {{\"simulated\": \"p3600\", \"best_effort_tenants\": 1000, \"jain\": {:.5}}}\n]",
-        jain(&tokens)
+        index
     );
 }

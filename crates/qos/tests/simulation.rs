@@ -4,7 +4,7 @@
 
 mod machine;
 
-use machine::{Load, Machine, jain};
+use machine::{Load, Machine};
 use qos::{Notice, Objective};
 
 const OBJECTIVE: Objective = Objective {
@@ -101,28 +101,7 @@ fn a_device_as_calibrated_raises_no_doubt() {
 fn a_thousand_greedy_tenants_share_alike() {
     let mut machine = Machine::new(true, 7);
     machine.add(Some(OBJECTIVE), CRITICAL);
-    let greedy: Vec<usize> = (0..1000)
-        .map(|number| {
-            // Of different sizes, depths and mixtures: the tokens are what is shared.
-            let load = Load::Closed {
-                depth: 4 + number % 29,
-                len_bytes: 4096 << (number % 3),
-                read_share: f64::from(number % 5) / 4.0,
-            };
-            machine.add(None, load)
-        })
-        .collect();
-    machine.run(8);
-    let tokens: Vec<f64> = greedy
-        .iter()
-        .map(|client| {
-            machine.seconds(*client)[2..]
-                .iter()
-                .map(|second| second.tokens)
-                .sum::<u64>() as f64
-        })
-        .collect();
-    let index = jain(&tokens);
+    let index = machine.jain_of_greedy(1000, 8);
     assert!(index >= 0.99, "{index}");
 }
 

@@ -154,50 +154,38 @@ fn main() -> ExitCode {
     }
 }
 
+/// The exit code of an error: 3 where a privilege or a kernel feature is missing.
 fn exit_code(error: &anyhow::Error) -> u8 {
-    let host = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<host::HostError>());
-    let host =
-        host.or(error
-            .chain()
-            .find_map(|cause| match cause.downcast_ref::<dispatch::Error>() {
-                Some(dispatch::Error::Host(error)) => Some(error),
-                _ => None,
-            }));
-    let tuner = error
-        .chain()
-        .find_map(|cause| match cause.downcast_ref::<tuner::TunerError>() {
-            Some(tuner::TunerError::Host(error)) => Some(error),
-            _ => None,
-        });
-    let perf = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<perf_events::Error>());
-    let relayout = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<::relayout::RelayoutError>());
-    let cache = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<cache_server::launch::LaunchError>());
-    if let Some(error) = cache {
-        return serve_cache::exit_code(error);
-    }
-    let block = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<block_server::launch::LaunchError>());
-    if let Some(error) = block {
-        return serve_block::exit_code(error);
-    }
-    if isolate::is_missing_privilege(error) {
-        return 3;
-    }
-    match (host.or(tuner), perf, relayout) {
-        (Some(error), ..) if error.is_missing_privilege() => 3,
-        (_, _, Some(error)) if error.is_missing_privilege() => 3,
-        (_, Some(_), _) => 3,
-        _ => 2,
-    }
+    use ::relayout::RelayoutError;
+    use block_server::launch::LaunchError as BlockError;
+    use cache_server::launch::LaunchError as CacheError;
+    use host::HostError;
+    use isolate_run::IsolateError;
+
+    let is_missing = has_cause(error, HostError::is_missing_privilege)
+        || has_cause(
+            error,
+            |error| matches!(error, dispatch::Error::Host(error) if error.is_missing_privilege()),
+        )
+        || has_cause(
+            error,
+            |error| matches!(error, tuner::TunerError::Host(error) if error.is_missing_privilege()),
+        )
+        || has_cause(error, |_: &perf_events::Error| true)
+        || has_cause(error, RelayoutError::is_missing_privilege)
+        || has_cause(error, CacheError::is_missing_privilege)
+        || has_cause(error, BlockError::is_missing_privilege)
+        || has_cause(error, IsolateError::is_missing_privilege);
+    if is_missing { 3 } else { 2 }
+}
+
+/// Whether the first cause of this type is such a one.
+fn has_cause<E: std::error::Error + Send + Sync + 'static>(
+    error: &anyhow::Error,
+    is_such: impl Fn(&E) -> bool,
+) -> bool {
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<E>());
+    causes.next().is_some_and(is_such)
 }
 
 /// Says that knobs have values of a run that has not put them back: what `check` read is not what

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use block_server::config::Config;
-use block_server::launch::{LaunchError, Notice, Options};
+use block_server::launch::{Notice, Options};
 use block_server::metrics::Status;
 use dataplane::idle::IdlePolicy;
 use http_client::{Client, Url};
@@ -161,9 +161,4 @@ fn table(status: &Status) -> String {
         ]);
     }
     format!("{}\nconnections: {}\n", rows, status.connections)
-}
-
-/// The exit code of an error of the server.
-pub(crate) fn exit_code(error: &LaunchError) -> u8 {
-    if error.is_missing_privilege() { 3 } else { 2 }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cache_server::launch::{LaunchError, Notice, Options};
+use cache_server::launch::{Notice, Options};
 use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;
@@ -208,11 +208,6 @@ fn say(notice: Notice) {
         }
         Notice::Shards(shards) => message(&format!("{shards} shards own connections now")),
     }
-}
-
-/// The exit code of an error of the server.
-pub(crate) fn exit_code(error: &LaunchError) -> u8 {
-    if error.is_missing_privilege() { 3 } else { 2 }
 }
 
 #[cfg(test)]

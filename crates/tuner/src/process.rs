@@ -563,55 +563,21 @@ fn reap_left() {
 /// Children of this process that it did not start itself. Those that it did lead a process group in
 /// its own session ([`Launch::spawn`]) or are in its own group.
 fn all_left() -> Vec<Left> {
-    let own_pid = std::process::id();
-    let Some(own) = Stat::read(own_pid) else {
+    let (roots, own_pid) = (Roots::default(), std::process::id());
+    let Some(own) = host::kinship(&roots, own_pid) else {
         return Vec::new();
     };
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter_map(|pid| {
-        let stat = Stat::read(pid)?;
-        let is_started =
-            stat.group == own.group || (stat.group == pid && stat.session == own.session);
-        (stat.parent == own_pid && !is_started).then(|| Left {
+    let pids = host::all_pids(&roots).unwrap_or_default();
+    let left = pids.into_iter().filter_map(|pid| {
+        let kin = host::kinship(&roots, pid)?;
+        let is_started = kin.group == own.group || (kin.group == pid && kin.session == own.session);
+        (kin.parent == own_pid && !is_started).then_some(Left {
             pid,
-            name: stat.name,
-            is_zombie: stat.state == "Z",
+            name: kin.name,
+            is_zombie: kin.is_zombie,
         })
-    })
-    .collect()
-}
-
-/// The first fields of `/proc/PID/stat` (proc_pid_stat(5)). A process group or session that was made outside this PID
-/// namespace is 0 (`getsid(2)` and `getpgrp(2)` say 0 as well, which is no [`Pid`]): so it is for all that runs in a
-/// container whose first process leads no session of its own.
-struct Stat {
-    name: String,
-    state: String,
-    parent: u32,
-    group: u32,
-    session: u32,
-}
-
-impl Stat {
-    fn read(pid: u32) -> Option<Self> {
-        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-    }
-
-    /// The name in parentheses, then state, parent, process group, session.
-    fn parse(text: &str) -> Option<Self> {
-        let (name, rest) = text.split_once('(')?.1.rsplit_once(") ")?;
-        let mut fields = rest.split(' ');
-        let state = fields.next()?.to_owned();
-        let mut number = || fields.next()?.parse::<u32>().ok();
-        Some(Self {
-            name: name.to_owned(),
-            state,
-            parent: number()?,
-            group: number()?,
-            session: number()?,
-        })
-    }
+    });
+    left.collect()
 }
 
 /// What a run left in the control groups that it made for its instances, `slackline-PID/…`: also processes that have
@@ -687,14 +653,6 @@ mod tests {
         let kept = end_of_file(&path).unwrap();
         assert!(kept.len() <= 64 << 10 && kept.lines().count() > 60);
         assert!(kept.lines().all(|line| line.len() == 999));
-    }
-
-    #[test]
-    fn a_group_and_a_session_from_outside_the_namespace_are_0() {
-        let stat = Stat::parse("7 (a ) b) S 1 0 0 0 -1 4194560").unwrap();
-        assert_eq!((stat.name.as_str(), stat.state.as_str()), ("a ) b", "S"));
-        assert_eq!((stat.parent, stat.group, stat.session), (1, 0, 0));
-        assert!(Stat::parse("7 (a) S 1 x").is_none());
     }
 
     /// A shell script of an instance in `dir`.

@@ -319,11 +319,7 @@ impl Journal {
     /// [`HostError::Journal`].
     pub fn forget_group(&mut self, gone: &str) -> Result<(), HostError> {
         self.forget(|action| {
-            let knob = match action {
-                Action::Write { knob, .. } => knob,
-                _ => return false,
-            };
-            matches!(knob, Knob::Cgroup { group, .. } if group == gone)
+            matches!(action, Action::Write { knob: Knob::Cgroup { group, .. }, .. } if group == gone)
         })
     }
 

@@ -112,6 +112,26 @@ impl Machine {
         machine
     }
 
+    /// Runs beside so many best-effort tenants that take all they get, of different sizes, depths
+    /// and mixtures: Jain's index of the tokens that they got.
+    pub(crate) fn jain_of_greedy(&mut self, tenants: u32, seconds: u64) -> f64 {
+        let load = |number: u32| Load::Closed {
+            depth: 4 + number % 29,
+            len_bytes: 4096 << (number % 3),
+            read_share: f64::from(number % 5) / 4.0,
+        };
+        let greedy: Vec<usize> = (0..tenants)
+            .map(|number| self.add(None, load(number)))
+            .collect();
+        self.run(seconds);
+        let tokens_of = |client: &usize| {
+            let seconds = self.seconds(*client)[2..].iter();
+            seconds.map(|second| second.tokens).sum::<u64>() as f64
+        };
+        let tokens: Vec<f64> = greedy.iter().map(tokens_of).collect();
+        jain(&tokens)
+    }
+
     pub(crate) fn add(&mut self, objective: Option<Objective>, load: Load) -> usize {
         let spec = objective.map_or_else(TenantSpec::best_effort, TenantSpec::latency_critical);
         let id = self.scheduler.add_tenant(spec).unwrap();
@@ -276,7 +296,7 @@ impl Machine {
 }
 
 /// Jain's index of fairness: 1 where all are equal, 1/n where one has everything.
-pub(crate) fn jain(values: &[f64]) -> f64 {
+fn jain(values: &[f64]) -> f64 {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();
     sum * sum / (values.len() as f64 * squares)

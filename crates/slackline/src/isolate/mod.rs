@@ -10,7 +10,6 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use host::Roots;
-use isolate_run::IsolateError;
 
 use crate::{Done, message, print};
 
@@ -134,12 +133,4 @@ fn watchdog(state_dir: &Path) -> anyhow::Result<Done> {
         true => Done::Positive,
         false => Done::RestoreFailed,
     })
-}
-
-/// Whether the error is one of a missing privilege or kernel feature.
-pub(crate) fn is_missing_privilege(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<IsolateError>())
-        .is_some_and(IsolateError::is_missing_privilege)
 }
