@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -23,13 +23,23 @@ impl Server {
             address: listener.local_addr().unwrap(),
             paths: Arc::default(),
         };
-        let (paths, turn) = (Arc::clone(&server.paths), Arc::new(Mutex::new(())));
+        let paths = Arc::clone(&server.paths);
         let service_us = service_us.to_owned();
+        // A queue, not a lock: a lock does not serve those who wait for it in the order of their arrival.
+        let (queue, turns) = mpsc::channel::<mpsc::Sender<()>>();
+        std::thread::spawn(move || {
+            for turn in turns {
+                let us = std::fs::read_to_string(&service_us).unwrap();
+                // A knob may be empty for a moment, while it is written.
+                let us = us.trim().parse().unwrap_or(0);
+                std::thread::sleep(Duration::from_micros(us));
+                let _ = turn.send(());
+            }
+        });
         // It ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (paths, turn) = (Arc::clone(&paths), Arc::clone(&turn));
-                let service_us = service_us.clone();
+                let (paths, queue) = (Arc::clone(&paths), queue.clone());
                 std::thread::spawn(move || {
                     let mut reader = BufReader::new(stream.try_clone().unwrap());
                     let mut stream = stream;
@@ -52,13 +62,9 @@ impl Server {
                         reader.read_exact(&mut vec![0; body]).unwrap();
                         body = 0;
                         paths.lock().unwrap().push(path.clone());
-                        {
-                            let _turn = turn.lock().unwrap();
-                            let us = std::fs::read_to_string(&service_us).unwrap();
-                            // A knob may be empty for a moment, while it is written.
-                            let us = us.trim().parse().unwrap_or(0);
-                            std::thread::sleep(Duration::from_micros(us));
-                        }
+                        let (done, served) = mpsc::channel();
+                        queue.send(done).unwrap();
+                        served.recv().unwrap();
                         let status = if path == "/bad" { "500 Bad" } else { "200 OK" };
                         let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
                         if stream.write_all(answer.as_bytes()).is_err() {
