@@ -63,6 +63,12 @@ usage: cargo xtask bench isolate [--quick] [--services memcached,nginx] [--antag
 
   as root, with nothing else on the machine, about 75 minutes, with --quick 4; writes docs/results/isolate.{json,md}
 
+usage: cargo xtask bench block [PART…]
+
+  with nothing else on the machine, about 15 minutes; writes docs/results/block.{json,svg} and prints tables
+  parts: ram, fio, disk, qd1, qd1-fio, sequential, curve, objectives, scale, scheduler; all by default. ROUNDS (5) and
+  SECONDS_EACH (1) in the environment say how often and how long
+
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions
 usage: cargo xtask bench fleet
@@ -94,6 +100,7 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             let with_oha = with_oha.as_ref().map_or(&[][..], |words| words);
             script(root, "load/run.py", "", &[options, with_oha].concat())
         }
+        ["block", parts @ ..] => block(root, parts),
         ["continuous"] => example(root, "tuner", "continuous"),
         ["conclusions"] => conclusions(root),
         ["wire-latency"] => {
@@ -178,6 +185,24 @@ fn example(root: &Path, package: &str, name: &str) -> anyhow::Result<ExitCode> {
         .arg(root.join("docs/results"))
         .current_dir(root);
     Ok(match step::run(&format!("bench {name}"), &mut bench)? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// `serve-block` beside its peers.
+fn block(root: &Path, parts: &[&str]) -> anyhow::Result<ExitCode> {
+    install::install(install::BLOCK)?;
+    let slackline = build_release(root)?;
+    let mut bench = cargo();
+    bench
+        .args(["run", "--release", "--package", "block-load"])
+        .args(["--example", "bench", "--"])
+        .arg(root.join("docs/results"))
+        .arg(slackline)
+        .args(parts)
+        .current_dir(root);
+    Ok(match step::run("bench block", &mut bench)? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -230,6 +230,33 @@ const FIO: Need = Need {
     purpose: "a client of NBD that verifies what it wrote",
 };
 
+const NBDKIT: Need = Need {
+    present: Present::Program("nbdkit"),
+    package: "nbdkit",
+    purpose: "a peer of `serve-block`",
+};
+const QEMU_STORAGE: Need = Need {
+    present: Present::Program("qemu-storage-daemon"),
+    package: "qemu-system-common",
+    purpose: "a peer of `serve-block`",
+};
+const E2FSPROGS: Need = Need {
+    present: Present::Program("mkfs.ext4"),
+    package: "e2fsprogs",
+    purpose: "a file system on a remote disk",
+};
+
+/// What `cargo xtask bench block` and `examples/serve-block` need.
+pub(crate) const BLOCK: &[Need] = &[
+    LIBNBD,
+    QEMU_UTILS,
+    QEMU_STORAGE,
+    NBDKIT,
+    FIO,
+    OPENSSL,
+    IPROUTE,
+    E2FSPROGS,
+];
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.

@@ -42,6 +42,7 @@ usage: cargo xtask VERB
   bench wire-latency  latencies read off the wire against the truth and real servers' load generators, into docs/results/
   bench continuous  ninety simulated days of the continuous mode, into docs/results/
   bench dataplane [PART…]  the network runtime and the cache beside epoll, io_uring, memcached and Redis, into docs/results/
+  bench block [PART…]  remote disks beside nbdkit, qemu-nbd and qemu-storage-daemon, into docs/results/
   bench conclusions how often a verification is wrong, by simulation, into docs/results/
   bench workers [SCENE…]  2,000 simulated workers and 100 experiments against one coordinator (random, bayesian), and whether a
                     slow `ask` holds up others (slow-ask), into docs/results/
@@ -50,7 +51,7 @@ usage: cargo xtask VERB
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
-  install [SET]     only install: test (the default), demo, examples, relayout, isolate or dataplane
+  install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block
 ";
 
 fn main() -> ExitCode {
@@ -94,9 +95,10 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
                 "relayout" => install::RELAYOUT,
                 "isolate" => install::ISOLATE,
                 "dataplane" => install::BENCH_DATAPLANE,
+                "block" => install::BLOCK,
                 _ => {
                     bail!(
-                        "no set {set:?} to install; there are test, demo, examples, relayout, isolate and dataplane"
+                        "no set {set:?} to install; there are test, demo, examples, relayout, isolate, dataplane and block"
                     )
                 }
             };

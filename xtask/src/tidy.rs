@@ -129,9 +129,15 @@ const EDGES: &[Edges] = &[
         reason: "a program on the runtime: it knows disks and NBD, not how packets come; qos decides whose request is next",
     },
     Edges {
+        from: "block-load",
+        to: &["dataplane", "latency-stats", "qos"],
+        reason: "load for disks and servers: buffers of dataplane, costs of qos; intervals for its benchmark",
+    },
+    Edges {
         from: "slackline",
         to: &[
             "bayes-opt",
+            "block-load",
             "block-server",
             "cache-server",
             "coordinator",
@@ -145,6 +151,7 @@ const EDGES: &[Edges] = &[
             "latency-stats",
             "load",
             "perf-events",
+            "qos",
             "relayout",
             "throttle",
             "tuner",

@@ -66,6 +66,11 @@ pub enum Backing {
         /// Bytes.
         size_bytes: u64,
     },
+    /// A device that exists as a model only: objectives can be planned on it, and nothing is served.
+    Simulated {
+        /// Name of the model.
+        model: String,
+    },
 }
 
 /// A device.
@@ -142,11 +147,28 @@ pub struct TenantSpec {
     pub place: Place,
 }
 
+/// TLS of the server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsSpec {
+    /// The server's certificate, with those between it and the root (PEM).
+    pub certificate: PathBuf,
+    /// The key of the certificate (PEM).
+    pub key: PathBuf,
+    /// Clients need a certificate that one of these signed (PEM). `None`: clients need none.
+    pub client_ca: Option<PathBuf>,
+    /// Whether a client without TLS gets nothing.
+    pub is_required: bool,
+    /// Where the table stands in the file.
+    pub place: Place,
+}
+
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Addresses for NBD.
     pub listen: Vec<SocketAddr>,
+    /// TLS of the server; `None`: none.
+    pub tls: Option<TlsSpec>,
     /// Where `/metrics` and `/status` are served.
     pub metrics: Option<SocketAddr>,
     /// CPUs, one shard each. Empty: one shard on any CPU.
@@ -171,6 +193,7 @@ struct RawConfig {
     listen: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     plaintext_beyond_loopback: bool,
+    tls: Option<Spanned<RawTls>>,
     metrics: Option<Spanned<String>>,
     #[serde(default)]
     cores: Vec<Spanned<usize>>,
@@ -186,6 +209,20 @@ struct RawConfig {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RawTls {
+    certificate: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+    #[serde(default = "is_required")]
+    required: bool,
+}
+
+fn is_required() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RawDevice {
     name: Option<Spanned<String>>,
     path: Option<Spanned<PathBuf>>,
@@ -194,6 +231,7 @@ struct RawDevice {
     preallocate: bool,
     direct: Option<bool>,
     memory: Option<Spanned<String>>,
+    simulated: Option<Spanned<String>>,
     calibration: Option<PathBuf>,
 }
 
@@ -224,6 +262,7 @@ struct RawRange {
 struct RawAllow {
     #[serde(default)]
     addresses: Vec<Spanned<String>>,
+    tls_psk: Option<Spanned<String>>,
 }
 
 /// A number of bytes, as in "0", "4096", "512MiB" or "2TiB".
@@ -288,6 +327,9 @@ impl Reader<'_> {
     fn device(&self, device: &Spanned<RawDevice>) -> Result<DeviceSpec, ConfigError> {
         let raw = device.as_ref();
         let at_table = |key| self.place(device, key);
+        if let Some(model) = &raw.simulated {
+            return self.simulated(device, model);
+        }
         let (backing, place, default_name) = match (&raw.path, &raw.memory) {
             (Some(path), None) => {
                 let place = self.place(path, "device.path");
@@ -339,6 +381,39 @@ impl Reader<'_> {
         })
     }
 
+    fn simulated(
+        &self,
+        device: &Spanned<RawDevice>,
+        model: &Spanned<String>,
+    ) -> Result<DeviceSpec, ConfigError> {
+        let raw = device.as_ref();
+        let place = self.place(model, "device.simulated");
+        let is_alone = raw.path.is_none()
+            && raw.memory.is_none()
+            && raw.create.is_none()
+            && raw.calibration.is_none()
+            && raw.direct.is_none()
+            && !raw.preallocate;
+        if !is_alone {
+            return Err(place.error("a simulated device has a `name` beside it, and nothing else"));
+        }
+        let model = model.as_ref();
+        if qos::simulated::model(model).is_none() {
+            return Err(place.error(format!(
+                "there is no simulated device {model:?}; there is: p3600"
+            )));
+        }
+        let name = raw.name.as_ref().map(|name| name.as_ref().clone());
+        Ok(DeviceSpec {
+            name: name.unwrap_or_else(|| model.clone()),
+            backing: Backing::Simulated {
+                model: model.clone(),
+            },
+            calibration: None,
+            place,
+        })
+    }
+
     fn tenant(&self, tenant: &Spanned<RawTenant>) -> Result<TenantSpec, ConfigError> {
         let raw = tenant.as_ref();
         let export = raw.export.as_ref();
@@ -360,6 +435,12 @@ impl Reader<'_> {
             return Err(self
                 .place(length, "tenant.range.length")
                 .error("must be above 0"));
+        }
+        if let Some(key) = &raw.allow.tls_psk {
+            return Err(self.place(key, "tenant.allow.tls_psk").error(
+                "pre-shared keys are not there: rustls has none. Use certificates: `tls.client_ca` names who may sign those of \
+                 clients",
+            ));
         }
         let addresses = raw.allow.addresses.iter().map(|text| {
             Network::parse(text.as_ref()).ok_or_else(|| {
@@ -390,6 +471,17 @@ impl Reader<'_> {
         })
     }
 
+    fn tls(&self, tls: &Spanned<RawTls>) -> TlsSpec {
+        let raw = tls.as_ref();
+        TlsSpec {
+            certificate: raw.certificate.clone(),
+            key: raw.key.clone(),
+            client_ca: raw.client_ca.clone(),
+            is_required: raw.required,
+            place: self.place(tls, "tls"),
+        }
+    }
+
     fn listen(&self, raw: &RawConfig) -> Result<Vec<SocketAddr>, ConfigError> {
         let Some(listen) = &raw.listen else {
             return Ok(vec![SocketAddr::from(([127, 0, 0, 1], NBD_PORT))]);
@@ -397,10 +489,12 @@ impl Reader<'_> {
         let mut addresses = Vec::new();
         for text in listen {
             let address = self.address(text, "listen")?;
-            if !address.ip().to_canonical().is_loopback() && !raw.plaintext_beyond_loopback {
+            let has_tls = raw.tls.as_ref().is_some_and(|tls| tls.as_ref().required);
+            let is_safe = has_tls || raw.plaintext_beyond_loopback;
+            if !address.ip().to_canonical().is_loopback() && !is_safe {
                 return Err(self.place(text, "listen").error(
-                    "is beyond loopback, and NBD without TLS shows all data to the network: set \
-                     `plaintext_beyond_loopback = true` if that network is trusted",
+                    "is beyond loopback, and NBD without TLS shows all data to the network: add a table `tls` with `certificate` \
+                     and `key`, or set `plaintext_beyond_loopback = true` if that network is trusted",
                 ));
             }
             addresses.push(address);
@@ -480,6 +574,7 @@ impl Reader<'_> {
         let metrics = raw.metrics.as_ref();
         Ok(Config {
             listen: self.listen(raw)?,
+            tls: raw.tls.as_ref().map(|tls| self.tls(tls)),
             metrics: metrics
                 .map(|text| self.address(text, "metrics"))
                 .transpose()?,
@@ -529,153 +624,5 @@ impl Config {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = r#"
-listen = ["127.0.0.1:10809", "[::1]:10809"]
-
-[[device]]
-name = "ram"
-memory = "64MiB"
-
-[[tenant]]
-export = "a"
-device = "ram"
-range = { offset = "4KiB", length = "1MiB" }
-read_only = true
-allow = { addresses = ["10.0.0.0/8", "::1"] }
-"#;
-
-    fn parse(text: &str) -> Result<Config, String> {
-        Config::parse(Path::new("b.toml"), text).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_whole_configuration_is_read() {
-        let config = parse(GOOD).unwrap();
-        assert_eq!(config.listen.len(), 2);
-        let tenant = &config.tenants[0];
-        assert_eq!(
-            (tenant.offset_bytes, tenant.length_bytes),
-            (4096, Some(1 << 20))
-        );
-        assert!(tenant.is_read_only);
-        let inside = |text: &str| {
-            let address: IpAddr = text.parse().unwrap();
-            tenant.addresses.iter().any(|net| net.contains(address))
-        };
-        assert!(inside("10.200.3.4") && inside("::1") && inside("::ffff:10.1.1.1"));
-        assert!(!inside("11.0.0.1") && !inside("::2"));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_with_its_line() {
-        let cases = [
-            (
-                "device = \"ram\"\n",
-                "device = \"rom\"\n",
-                "b.toml:10: tenant.device: there is no device \"rom\"; there are: ram",
-            ),
-            (
-                "\"64MiB\"",
-                "\"64MB\"",
-                "b.toml:6: device.memory: \"64MB\" is no size",
-            ),
-            (
-                "127.0.0.1:10809",
-                "0.0.0.0:10809",
-                "b.toml:2: listen: is beyond loopback",
-            ),
-            (
-                "127.0.0.1:10809",
-                "localhost",
-                "b.toml:2: listen: \"localhost\" is no address",
-            ),
-            (
-                "read_only",
-                "readonly",
-                "b.toml:12: unknown field `readonly`",
-            ),
-            (
-                "10.0.0.0/8",
-                "10.0.0.0/80",
-                "b.toml:13: tenant.allow.addresses: \"10.0.0.0/80\"",
-            ),
-            (
-                "name = \"ram\"\n",
-                "",
-                "b.toml:5: device.memory: a device in memory needs a `name`",
-            ),
-            (
-                "1MiB",
-                "0",
-                "b.toml:11: tenant.range.length: must be above 0",
-            ),
-            (
-                "memory = \"64MiB\"",
-                "memory = \"64MiB\"\npath = \"/dev/x\"",
-                "b.toml:4: device: a device needs either `path` or `memory`",
-            ),
-            (
-                "export = \"a\"",
-                "export = \"\"",
-                "b.toml:9: tenant.export: an export's name",
-            ),
-            (
-                "listen",
-                "memory = \"1MiB\"\nlisten",
-                "b.toml:2: memory: must be at least 64MiB",
-            ),
-        ];
-        for (from, to, expected) in cases {
-            assert!(GOOD.contains(from), "{from}");
-            let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
-            assert!(message.starts_with(expected), "{message}\n{expected}");
-        }
-        let cores = GOOD
-            .replacen("listen", "cores = [0, 1]\nlisten", 1)
-            .replacen(
-                "read_only = true",
-                "objective = { p95_us = 500, iops = 9, read_share = 1.0 }",
-                1,
-            );
-        assert!(
-            parse(&cores)
-                .unwrap_err()
-                .contains("b.toml:13: tenant.objective: objectives are kept by one core")
-        );
-        let writes = GOOD.replacen(
-            "read_only = true",
-            "read_only = true\nobjective = { p95_us = 500, iops = 9, read_share = 0.5 }",
-            1,
-        );
-        assert!(
-            parse(&writes)
-                .unwrap_err()
-                .contains("b.toml:13: tenant.objective: a read-only tenant")
-        );
-        let twice = format!("{GOOD}\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n");
-        assert!(
-            parse(&twice)
-                .unwrap_err()
-                .contains("a second export \"a\"; the first is in line 9")
-        );
-        assert!(parse("").unwrap_err().contains("exports nothing"));
-        let told = GOOD.replacen(
-            "listen = [\"127.0.0.1",
-            "plaintext_beyond_loopback = true\nlisten = [\"0.0.0.0",
-            1,
-        );
-        assert!(parse(&told).is_ok());
-    }
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("0"), Some(0));
-        assert_eq!(parse_size("2TiB"), Some(2 << 40));
-        for wrong in ["", "GiB", "1.5GiB", "-1", "99999999TiB", "1GB"] {
-            assert_eq!(parse_size(wrong), None, "{wrong}");
-        }
-    }
-}
+#[path = "config_tests.rs"]
+mod tests;

@@ -13,6 +13,7 @@ use crate::nbd::handshake::{Handshake, TlsPolicy};
 use crate::nbd::request::Request;
 use crate::nbd::{Errno, Style};
 use crate::pool::Pool;
+use crate::tls::Tls;
 
 /// Requests of one connection under way, or answered and not read, at most.
 pub(crate) const DEPTH_MAX: usize = 512;
@@ -81,6 +82,20 @@ pub(crate) enum Body {
     },
 }
 
+/// Queues bytes in two pieces for sending, and gives the number accepted.
+fn send<C: Calls>(
+    tls: &mut Option<Box<Tls>>,
+    calls: &mut C,
+    flow: FlowId,
+    (first, second): (&[u8], &[u8]),
+) -> usize {
+    match tls {
+        Some(tls) => tls.send(calls, flow, (first, second)),
+        None if second.is_empty() => calls.send(flow, first),
+        None => calls.send_vectored(flow, &[first, second]),
+    }
+}
+
 /// One connection.
 pub(crate) struct Connection {
     pub(crate) flow: FlowId,
@@ -89,6 +104,8 @@ pub(crate) struct Connection {
     pub(crate) carry: Vec<u8>,
     pub(crate) phase: Phase,
     pub(crate) session: Option<Session>,
+    /// The connection's TLS, once the client has asked for it.
+    pub(crate) tls: Option<Box<Tls>>,
     unsent: VecDeque<Piece>,
     /// Requests from their header to the end of their answer.
     pub(crate) under_way: usize,
@@ -115,6 +132,7 @@ impl Connection {
             carry: Vec::new(),
             phase: Phase::Handshake(Handshake::new(tls)),
             session: None,
+            tls: None,
             unsent: VecDeque::new(),
             under_way: 0,
             held_bytes: 0,
@@ -142,7 +160,12 @@ impl Connection {
     /// Whether the client holds up memory of the server: it has sent part of a payload only, or does
     /// not read its answers.
     pub(crate) fn holds_memory(&self) -> bool {
-        matches!(self.phase, Phase::Payload { .. }) || !self.unsent.is_empty()
+        matches!(self.phase, Phase::Payload { .. }) || !self.has_sent_all()
+    }
+
+    /// Whether all answers are in the flow's queue.
+    fn has_sent_all(&self) -> bool {
+        self.unsent.is_empty() && self.tls.as_ref().is_none_or(|tls| tls.is_flushed())
     }
 
     /// The client sends no more, and what was whole has begun: the rest counts for nothing.
@@ -165,15 +188,13 @@ impl Connection {
 
     /// Whether nothing of the client is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way == 0
-            && self.unsent.is_empty()
-            && !matches!(self.phase, Phase::Payload { .. })
+        self.under_way == 0 && self.has_sent_all() && !matches!(self.phase, Phase::Payload { .. })
     }
 
     /// Sends bytes that belong to no request.
     pub(crate) fn say<C: Calls>(&mut self, calls: &mut C, bytes: &[u8]) {
         let sent = if self.unsent.is_empty() {
-            calls.send(self.flow, bytes)
+            send(&mut self.tls, calls, self.flow, (bytes, &[]))
         } else {
             0
         };
@@ -199,8 +220,8 @@ impl Connection {
             Body::Buffer(buffer, end) => {
                 let mut at = 0;
                 if self.unsent.is_empty() {
-                    let pieces = [header, &buffer.bytes()[..end]];
-                    let sent = calls.send_vectored(self.flow, &pieces);
+                    let pieces = (header, &buffer.bytes()[..end]);
+                    let sent = send(&mut self.tls, calls, self.flow, pieces);
                     if sent < header.len() {
                         self.push_bytes(&header[sent..]);
                     }
@@ -251,14 +272,20 @@ impl Connection {
     /// Sends what waits, as far as there is room.
     pub(crate) fn pump<C: Calls>(&mut self, calls: &mut C, pool: &mut Pool) {
         let flow = self.flow;
+        let tls = &mut self.tls;
+        if let Some(tls) = tls
+            && !tls.flush(calls, flow)
+        {
+            return;
+        }
         while let Some(piece) = self.unsent.front_mut() {
             let is_done = match piece {
                 Piece::Bytes { bytes, at } => {
-                    *at += calls.send(flow, &bytes[*at..]);
+                    *at += send(tls, calls, flow, (&bytes[*at..], &[]));
                     *at == bytes.len()
                 }
                 Piece::Buffer { buffer, at, end } => {
-                    *at += calls.send(flow, &buffer.bytes()[*at..*end]);
+                    *at += send(tls, calls, flow, (&buffer.bytes()[*at..*end], &[]));
                     let is_done = at == end;
                     if is_done {
                         pool.give(std::mem::take(buffer));
@@ -271,9 +298,9 @@ impl Connection {
                     left_bytes,
                 } => {
                     let sent = match &export.device.storage {
-                        Storage::Memory(memory) => {
-                            memory.read(*offset, *left_bytes, |bytes| calls.send(flow, bytes))
-                        }
+                        Storage::Memory(memory) => memory.read(*offset, *left_bytes, |bytes| {
+                            send(tls, calls, flow, (bytes, &[]))
+                        }),
                         Storage::File(_) => *left_bytes,
                     };
                     *offset += sent as u64;
@@ -287,7 +314,9 @@ impl Connection {
             }
             self.stalled_looks = 0;
             if let Some(Piece::End { reserved_bytes }) = self.unsent.pop_front() {
-                self.end(pool, reserved_bytes);
+                self.under_way -= 1;
+                self.held_bytes -= reserved_bytes;
+                pool.release(reserved_bytes);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use crate::config::Backing;
+use crate::config::{Backing, DeviceSpec};
 use crate::memory::Memory;
 use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 use crate::usage;
@@ -42,6 +42,8 @@ pub struct FileStorage {
     /// Whether the kernel can write zeros and punch holes here: false once it said no.
     has_zero_range: AtomicBool,
     has_punch_hole: AtomicBool,
+    /// The kernel could not bring something to stable storage, and tells of that once only.
+    has_lost_writes: AtomicBool,
 }
 
 /// An open device.
@@ -100,6 +102,12 @@ impl Device {
                 let (file, size_bytes, identity) = open_path(path, is_writable, *is_direct)?;
                 (Storage::File(file), size_bytes, Some(identity))
             }
+            Backing::Simulated { model } => {
+                return Err(DeviceError(format!(
+                    "{model} is simulated: `slackline serve-block admit` plans on such a device, and nothing can be served \
+                     from it"
+                )));
+            }
         };
         Ok(Self {
             name: name.to_owned(),
@@ -138,6 +146,22 @@ impl Device {
 struct Calibration {
     write_cost: u32,
     curve: qos::Curve,
+}
+
+/// What a device of the configuration can do, without opening the device. `None`: the device has no
+/// calibration.
+///
+/// # Errors
+/// The calibration cannot be read.
+pub fn model_of(spec: &DeviceSpec) -> Result<Option<qos::DeviceModel>, DeviceError> {
+    match &spec.backing {
+        Backing::Simulated { model } => Ok(qos::simulated::model(model)),
+        _ => spec
+            .calibration
+            .as_deref()
+            .map(read_calibration)
+            .transpose(),
+    }
 }
 
 fn read_calibration(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
@@ -248,6 +272,7 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         is_block,
         has_zero_range: AtomicBool::new(true),
         has_punch_hole: AtomicBool::new(true),
+        has_lost_writes: AtomicBool::new(false),
     };
     let identity = if is_block {
         (u64::MAX, status.st_rdev)
@@ -267,6 +292,11 @@ impl FileStorage {
         }
     }
 
+    /// The descriptor that bypasses the page cache, where the file system has one.
+    pub fn direct(&self) -> Option<&Arc<OwnedFd>> {
+        self.direct.as_ref()
+    }
+
     /// The descriptor that takes every request.
     pub fn buffered(&self) -> &Arc<OwnedFd> {
         &self.buffered
@@ -275,6 +305,17 @@ impl FileStorage {
     /// A direct request was refused as unaligned: smaller ones go through the page cache from now.
     pub fn raise_alignment(&self) {
         self.alignment_bytes.fetch_max(4096, Ordering::Relaxed);
+    }
+
+    /// Bringing writes to stable storage failed. The kernel forgets that when it has said so once, and
+    /// those writes may be anybody's: no flush can be promised any more.
+    pub fn lose_writes(&self) {
+        self.has_lost_writes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether writes that were answered may be lost.
+    pub fn has_lost_writes(&self) -> bool {
+        self.has_lost_writes.load(Ordering::Relaxed)
     }
 
     /// Whether the device is a block device.

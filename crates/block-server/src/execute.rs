@@ -17,6 +17,10 @@ const ZERO_FILL_BYTES: usize = 1 << 20;
 /// Extents of one answer. Clients ask again for the rest.
 const EXTENTS_MAX: usize = 128;
 
+/// Why no flush succeeds after one has failed.
+const LOST: &str =
+    "an earlier flush failed, and writes may be lost: check the device, and restart the server";
+
 /// What is done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -215,6 +219,9 @@ impl Pending {
             _ => (FileAction::ReadAhead, left, 0),
         };
         let moves_data = matches!(action, FileAction::Read | FileAction::Write { .. });
+        if action == FileAction::Sync && file.has_lost_writes() {
+            return Some(Outcome::Failed(Errno::Io, LOST));
+        }
         let descriptor = if moves_data && !self.is_buffered {
             let (descriptor, is_direct) = file.descriptor(offset, len_bytes | buffer_at as u64);
             self.is_buffered = !is_direct;
@@ -320,6 +327,14 @@ impl Pending {
                 return self.submit(token, calls);
             }
             return self.without_fallocate(token, calls, pool);
+        }
+        let is_sync = self.stage == Stage::Sync || self.request.kind == Kind::Flush;
+        let is_durable_write = self.is_buffered && self.request.has(FLAG_FUA) && errno == libc::EIO;
+        if is_sync || (is_durable_write && self.request.kind == Kind::Write) {
+            if let Some(file) = self.file() {
+                file.lose_writes();
+            }
+            return Some(Outcome::Failed(Errno::of_os(errno), "the flush failed"));
         }
         // Reading ahead is a hint.
         if self.request.kind == Kind::Cache {

@@ -18,6 +18,7 @@ use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
 use crate::export;
 use crate::server::{Block, Shared};
+use crate::tls::ServerTls;
 
 /// Bytes that one connection may queue for sending: a few large answers.
 const SEND_QUEUE_BYTES: usize = 1 << 20;
@@ -126,6 +127,7 @@ fn names(exports: &export::Exports) -> Vec<String> {
 /// What [`serve`] would say.
 pub fn check(file: &std::path::Path) -> Result<Vec<String>, LaunchError> {
     let config = Config::read(file)?;
+    config.tls.as_ref().map(ServerTls::load).transpose()?;
     Ok(names(&export::open(&config, &Vec::new(), 1)?))
 }
 
@@ -143,11 +145,13 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     let exports = export::open(&config, &Vec::new(), shards.into())
         .inspect_err(|error| audit.refused(&error.to_string()))?;
     audit.changed(&Vec::new(), &exports);
+    let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
     let exported = names(&exports);
     let (listeners, addresses) = sockets(&config)?;
     let plane = Arc::new(BlockPlane::new(shards, shards)?);
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
     let shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
+    shared.set_tls(tls);
     let shared = Arc::new(shared);
     let metrics = match config.metrics {
         Some(address) => {
@@ -318,11 +322,14 @@ fn text(name: &str, about: qos::Notice) -> String {
 /// Reads the configuration again. Addresses, cores and memory stay as they were at the start.
 fn reload(options: &Options, shared: &Shared, audit: &mut Audit) -> Notice {
     let old = shared.exports();
-    let opened = Config::read(&options.config)
-        .and_then(|config| export::open(&config, &old, shared.shards.len()));
+    let opened = Config::read(&options.config).and_then(|config| {
+        let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
+        Ok((export::open(&config, &old, shared.shards.len())?, tls))
+    });
     match opened {
-        Ok(exports) => {
+        Ok((exports, tls)) => {
             let exported = names(&exports);
+            shared.set_tls(tls);
             audit.changed(&old, &exports);
             shared.set_exports(exports);
             Notice::Reloaded(exported)

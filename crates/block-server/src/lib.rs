@@ -9,6 +9,8 @@
 //! | [`export`] | ranges of devices under names |
 //! | [`server`] | the application that each shard runs |
 //! | [`launch`] | starts shards, waits for signals |
+//! | [`plan`] | whether one more tenant would fit |
+//! | [`tls`] | TLS, without I/O |
 //! | [`metrics`] | figures for Prometheus and for people |
 #![forbid(unsafe_code)]
 
@@ -20,11 +22,14 @@ pub mod launch;
 pub mod memory;
 pub mod metrics;
 pub mod nbd;
+pub mod plan;
 pub mod pool;
 pub mod server;
+pub mod tls;
 
 mod audit;
 mod connection;
 mod execute;
+mod shared;
 mod tenants;
 mod usage;

@@ -2,26 +2,28 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
-use dataplane::shard::ShardStats;
 use dataplane::{Application, Calls, Context, Event, FlowId, Time};
 
 use crate::connection::{Body, Connection, Phase, Session};
 use crate::counters::Counters;
 use crate::device::Storage;
 use crate::execute::{Outcome, Pending};
-use crate::export::{Exports, Visible};
+use crate::export::Visible;
 use crate::nbd::Errno;
 use crate::nbd::handshake::{self, Step, TlsPolicy};
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
 use crate::pool::Pool;
+pub use crate::shared::Shared;
+use crate::shared::lock;
 use crate::tenants::Tenants;
+use crate::tls::ServerTls;
 
 /// How often a shard looks for connections that hold up others.
 const LOOK: Duration = Duration::from_secs(1);
@@ -38,65 +40,6 @@ const HANDSHAKE_LOOKS_MAX: u8 = 30;
 const BLOCK_BYTES: usize = 4096;
 /// What a write of zeros may need, where the kernel cannot make a range zero.
 const ZERO_FILL_BYTES: u64 = 1 << 20;
-
-/// What all shards of one server share.
-pub struct Shared {
-    exports: Mutex<Arc<Exports>>,
-    /// One set of counters a shard.
-    pub counters: Vec<Counters>,
-    /// Figures of the runtime.
-    pub shards: Arc<Vec<ShardStats>>,
-    /// How the tenants fare on each shard.
-    pub tenants: Vec<Mutex<Vec<(String, qos::TenantStatus)>>>,
-    notices: Mutex<VecDeque<(String, qos::Notice)>>,
-    memory_bytes: usize,
-    is_draining: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    /// The exports, and memory for requests under way on all shards together.
-    pub fn new(exports: Exports, shards: Arc<Vec<ShardStats>>, memory_bytes: usize) -> Self {
-        Self {
-            exports: Mutex::new(Arc::new(exports)),
-            counters: shards.iter().map(|_| Counters::default()).collect(),
-            tenants: shards.iter().map(|_| Mutex::default()).collect(),
-            notices: Mutex::default(),
-            memory_bytes: memory_bytes / shards.len().max(1),
-            shards,
-            is_draining: AtomicBool::new(false),
-        }
-    }
-
-    /// The exports now.
-    pub fn exports(&self) -> Arc<Exports> {
-        Arc::clone(&lock(&self.exports))
-    }
-
-    /// New connections see these exports. Those that exist keep what they have.
-    pub fn set_exports(&self, exports: Exports) {
-        *lock(&self.exports) = Arc::new(exports);
-    }
-
-    /// The next thing that somebody should know: about a tenant or a device, and what.
-    pub fn take_notice(&self) -> Option<(String, qos::Notice)> {
-        lock(&self.notices).pop_front()
-    }
-
-    /// How the tenants of an export fare, one a shard.
-    pub fn tenant_status(&self, export: &str) -> Vec<qos::TenantStatus> {
-        let mut found = Vec::new();
-        for shard in &self.tenants {
-            let tenants = lock(shard);
-            let of = tenants.iter().filter(|(name, _)| name == export);
-            found.extend(of.map(|(_, status)| status.clone()));
-        }
-        found
-    }
-}
 
 /// The server on one shard.
 pub struct Block {
@@ -185,6 +128,9 @@ impl Block {
         let ends = connection.is_closing || self.is_draining();
         if ends && connection.is_idle() && !connection.is_closed {
             connection.is_closed = true;
+            if let Some(tls) = &mut connection.tls {
+                tls.close(calls, flow);
+            }
             calls.close(flow);
         }
         self.place(connection);
@@ -194,17 +140,32 @@ impl Block {
         let Some(mut connection) = self.take(flow) else {
             return;
         };
+        if let Some(tls) = &mut connection.tls {
+            let received = tls.receive(data, &mut connection.carry);
+            tls.flush(calls, flow);
+            if received.is_err() {
+                add(&self.counters().malformed, 1);
+                connection.is_closing = true;
+                connection.carry.clear();
+            } else {
+                self.feed_carry(&mut connection, calls, now);
+            }
+            let untaken = connection.carry.len();
+            let released = connection
+                .tls
+                .as_mut()
+                .map_or(0, |tls| tls.release(untaken));
+            calls.recv_done(flow, released);
+            self.settle(connection, calls);
+            return;
+        }
         let done = if connection.carry.is_empty() {
             let done = self.feed(&mut connection, data, calls, now);
             connection.carry.extend_from_slice(&data[done..]);
             done
         } else {
-            let mut carry = std::mem::take(&mut connection.carry);
-            carry.extend_from_slice(data);
-            let done = self.feed(&mut connection, &carry, calls, now);
-            carry.drain(..done);
-            connection.carry = carry;
-            done
+            connection.carry.extend_from_slice(data);
+            self.feed_carry(&mut connection, calls, now)
         };
         if connection.carry.is_empty() && connection.carry.capacity() > BLOCK_BYTES {
             // An idle connection holds no memory.
@@ -212,6 +173,20 @@ impl Block {
         }
         calls.recv_done(flow, done);
         self.settle(connection, calls);
+    }
+
+    /// As [`Block::feed`], with the bytes that the connection has kept.
+    fn feed_carry<C: Calls>(
+        &mut self,
+        connection: &mut Connection,
+        calls: &mut C,
+        now: Time,
+    ) -> usize {
+        let mut carry = std::mem::take(&mut connection.carry);
+        let done = self.feed(connection, &carry, calls, now);
+        carry.drain(..done);
+        connection.carry = carry;
+        done
     }
 
     /// Takes whole messages off `bytes`. Gives how many bytes it used.
@@ -269,7 +244,18 @@ impl Block {
         match step {
             Step::Wait => (used, false),
             Step::Next => (used, true),
-            Step::Close | Step::StartTls => {
+            Step::StartTls => {
+                if let Phase::Handshake(handshake) = &mut connection.phase {
+                    handshake.on_tls();
+                }
+                // What the client sent before its first record might be somebody else's.
+                let is_clean = used == bytes.len();
+                let tls = lock(&self.shared.tls).as_ref().and_then(ServerTls::begin);
+                connection.tls = tls.filter(|_| is_clean).map(Box::new);
+                connection.is_closing = connection.tls.is_none();
+                (used, false)
+            }
+            Step::Close => {
                 connection.is_closing = true;
                 (used, false)
             }
@@ -678,7 +664,12 @@ impl Block {
         }
         add(&self.counters().connections, 1);
         calls.accept(flow);
-        let mut connection = Connection::new(flow, peer, TlsPolicy::None);
+        let policy = match &*lock(&self.shared.tls) {
+            None => TlsPolicy::None,
+            Some(tls) if tls.is_required => TlsPolicy::Required,
+            Some(_) => TlsPolicy::Offered,
+        };
+        let mut connection = Connection::new(flow, peer, policy);
         connection.say(calls, &handshake::greeting());
         self.place(connection);
     }

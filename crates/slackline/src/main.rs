@@ -157,6 +157,8 @@ fn main() -> ExitCode {
 /// The exit code of an error: 3 where a privilege or a kernel feature is missing.
 fn exit_code(error: &anyhow::Error) -> u8 {
     use ::relayout::RelayoutError;
+    use block_load::LoadError;
+    use block_load::calibrate::CalibrateError;
     use block_server::launch::LaunchError as BlockError;
     use cache_server::launch::LaunchError as CacheError;
     use host::HostError;
@@ -175,6 +177,10 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         || has_cause(error, RelayoutError::is_missing_privilege)
         || has_cause(error, CacheError::is_missing_privilege)
         || has_cause(error, BlockError::is_missing_privilege)
+        || has_cause(error, LoadError::is_missing_privilege)
+        || has_cause(error, |error| {
+            matches!(error, CalibrateError::Load(error) if error.is_missing_privilege())
+        })
         || has_cause(error, IsolateError::is_missing_privilege);
     if is_missing { 3 } else { 2 }
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use block_server::config::Config;
 use block_server::export;
 use block_server::server::{Block, Shared};
+use block_server::tls::ServerTls;
 use dataplane::shard::Plane;
 use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
 use dataplane::{Shard, ShardConfig};
@@ -44,6 +45,8 @@ pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
     let exports = export::open(&config, &Vec::new(), shards.into()).unwrap();
     let plane = Arc::new(Plane::<Uring, Block>::new(shards, shards).unwrap());
     let shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
+    let tls = config.tls.as_ref().map(ServerTls::load).transpose();
+    shared.set_tls(tls.unwrap());
     let shared = Arc::new(shared);
     // The kernel chooses a port that nobody else gets meanwhile.
     let listener = TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());

@@ -28,6 +28,7 @@ mod relayout;
 mod rollback;
 mod serve;
 mod serve_block;
+mod serve_block_plan;
 mod serve_cache;
 mod signals;
 mod throttle;

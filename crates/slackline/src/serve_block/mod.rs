@@ -1,5 +1,8 @@
 //! `slackline serve-block`: arguments, and what the server says while it runs.
 
+mod admit;
+mod calibrate;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +27,11 @@ pub(crate) enum Command {
     Run(Run),
     /// Show the tenants of a running server: requests, bytes, errors, latency.
     Status(StatusArguments),
+    /// Measure a device: latency against rate at several shares of reads. Nothing is written without
+    /// --write-area.
+    Calibrate(calibrate::Arguments),
+    /// Would a tenant with an objective fit, and what is left? Exit code 1: the tenant does not fit.
+    Admit(admit::Arguments),
 }
 
 #[derive(clap::Args)]
@@ -62,6 +70,8 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
     match command {
         Command::Run(arguments) => serve(arguments),
         Command::Status(arguments) => status(arguments),
+        Command::Calibrate(arguments) => calibrate::run(arguments),
+        Command::Admit(arguments) => admit::run(arguments),
     }
 }
 
@@ -140,7 +150,15 @@ fn status(arguments: &StatusArguments) -> anyhow::Result<Done> {
 
 fn table(status: &Status) -> String {
     let mut rows = crate::table::narrow(&[
-        "export", "device", "reads", "p95 µs", "writes", "p95 µs", "errors",
+        "export",
+        "objective",
+        "p95 now",
+        "reads",
+        "p95 µs",
+        "writes",
+        "p95 µs",
+        "queued",
+        "errors",
     ]);
     for tenant in &status.tenants {
         rows.add_row([

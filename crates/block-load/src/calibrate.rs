@@ -1,0 +1,364 @@
+//! Calibration: latency against rate at several shares of reads, and the model that fits.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use qos::{CalibrationError, Curve, DeviceModel, Operation};
+use serde::Serialize;
+
+use crate::LoadError;
+use crate::generator::{self, Arrivals, Load, Order, Outcome};
+use crate::medium::Medium;
+use crate::picture::{Chart, Series};
+
+/// Bytes of a request: the unit of `qos`.
+const LEN_BYTES: u32 = qos::BLOCK_BYTES;
+/// Requests under way while the highest rate is looked for: deep queues of NVMe disks are not
+/// faster (ReFlex, section 3.2.1, uses the rate alone).
+const DEPTH: u32 = 128;
+/// Requests under way at most at a rate.
+const DEPTH_MAX: u32 = 4096;
+/// The lowest and the highest rate, as shares of the highest one that was seen.
+const SHARES_OF_MOST: (f64, f64) = (0.05, 0.97);
+/// A load below this share of what it offers is one that the device did not keep up with.
+const KEPT_UP: f64 = 0.9;
+/// A 95th percentile of fewer reads is chance: one in twenty lies above it.
+const READS_MIN: u64 = 40;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Shares of reads, in percent, 1 to 100.
+    pub read_percents: Vec<u8>,
+    /// Loads of each share, beside the one that looks for the highest rate.
+    pub loads_each: u32,
+    /// How long each load is counted.
+    pub duration: Duration,
+    /// How long each load runs before it is counted.
+    pub warm_up: Duration,
+    /// Bytes of the device.
+    pub size_bytes: u64,
+    /// Where writes may go. Without it only reads alone are measured.
+    pub write_area: Option<Range<u64>>,
+    /// Decides arrivals and places.
+    pub seed: u64,
+}
+
+/// What one load showed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Measured {
+    /// Share of reads, in percent.
+    pub read_percent: u8,
+    /// Requests a second that were offered.
+    pub offered_iops: f64,
+    /// Requests a second that were answered.
+    pub iops: f64,
+    /// Median latency of reads, in microseconds.
+    pub p50_us: Option<f64>,
+    /// 95th percentile of the latency of reads, in microseconds.
+    pub p95_us: Option<f64>,
+    /// 99th percentile of the latency of reads, in microseconds.
+    pub p99_us: Option<f64>,
+    /// Why the load is left out of the fit.
+    pub left_out: Option<String>,
+}
+
+/// A calibration: what a configuration's `calibration` names, as JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct Calibration {
+    /// What was measured.
+    pub device: String,
+    /// Tokens of a write of 4 KiB; a read costs 100.
+    pub write_cost: u32,
+    /// Tokens a second at each 95th percentile.
+    pub curve: Curve,
+    /// Bytes of a request.
+    pub request_bytes: u32,
+    /// Seconds of each load.
+    pub seconds_each: f64,
+    /// All loads.
+    pub loads: Vec<Measured>,
+}
+
+/// Why there is no calibration.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// A load could not go on.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Nothing answered at some share of reads.
+    #[error("at {read_percent} % reads the device answered nothing: {errors} requests failed")]
+    NoAnswer {
+        /// The share.
+        read_percent: u8,
+        /// Requests that failed.
+        errors: u64,
+    },
+    /// The loads are no calibration.
+    #[error("the loads make no calibration: {source}{}", hint(*.left_out))]
+    NoFit {
+        /// Why.
+        #[source]
+        source: CalibrationError,
+        /// Loads that were left out.
+        left_out: usize,
+    },
+}
+
+fn hint(left_out: usize) -> String {
+    match left_out {
+        0 => String::new(),
+        _ => format!(" ({left_out} loads were left out: give each more --seconds)"),
+    }
+}
+
+/// Rates of a share's loads as shares of its highest rate: closer to each other near the knee.
+fn rates(loads: u32) -> impl Iterator<Item = f64> {
+    let (low, high) = SHARES_OF_MOST;
+    (0..loads).map(move |index| {
+        let at = f64::from(index) / f64::from(loads.saturating_sub(1).max(1));
+        low + (high - low) * (1.0 - (1.0 - at).powf(1.5))
+    })
+}
+
+fn load(plan: &Plan, read_percent: u8, arrivals: Arrivals, number: u64) -> Load {
+    Load {
+        arrivals,
+        read_share: f64::from(read_percent) / 100.0,
+        len_bytes: LEN_BYTES,
+        read_area: 0..plan.size_bytes,
+        write_area: plan.write_area.clone(),
+        order: Order::Random,
+        warm_up: plan.warm_up,
+        duration: plan.duration,
+        is_polling: true,
+        seed: plan.seed.wrapping_add(number),
+    }
+}
+
+/// Why a load says nothing about the device.
+fn reason_to_leave_out(outcome: &Outcome, offered_iops: f64) -> Option<String> {
+    if outcome.errors > 0 {
+        return Some(format!("{} requests failed", outcome.errors));
+    }
+    if outcome.unanswered > 0 {
+        return Some(format!("{} requests got no answer", outcome.unanswered));
+    }
+    let reads = outcome.read_ns.len();
+    if reads < READS_MIN {
+        return Some(format!("{reads} reads are too few"));
+    }
+    let kept_up = outcome.iops() >= KEPT_UP * offered_iops;
+    (!kept_up).then(|| "the device did not keep up".to_owned())
+}
+
+/// Loads a device at rising rates, one share of reads after the other, reads alone first. `progress`
+/// hears of each load.
+///
+/// # Errors
+/// See [`CalibrateError`].
+pub fn calibrate<M: Medium>(
+    medium: &mut M,
+    device: &str,
+    plan: &Plan,
+    progress: &mut dyn FnMut(&Measured),
+) -> Result<Calibration, CalibrateError> {
+    let mut loads = Vec::new();
+    let mut number = 0;
+    for &read_percent in &plan.read_percents {
+        let closed = Arrivals::Closed { depth: DEPTH };
+        let fastest = generator::run(medium, &load(plan, read_percent, closed, number))?;
+        number += 1;
+        if fastest.answered == 0 {
+            return Err(CalibrateError::NoAnswer {
+                read_percent,
+                errors: fastest.errors,
+            });
+        }
+        for rate in rates(plan.loads_each) {
+            let iops = rate * fastest.iops();
+            let depth_max = DEPTH_MAX;
+            let open = Arrivals::Open { iops, depth_max };
+            let outcome = generator::run(medium, &load(plan, read_percent, open, number))?;
+            number += 1;
+            let offered_iops = outcome.offered as f64 / outcome.seconds;
+            let measured = Measured {
+                read_percent,
+                offered_iops,
+                iops: outcome.iops(),
+                p50_us: outcome.read_us(0.5),
+                p95_us: outcome.read_us(0.95),
+                p99_us: outcome.read_us(0.99),
+                left_out: reason_to_leave_out(&outcome, offered_iops),
+            };
+            progress(&measured);
+            loads.push(measured);
+        }
+    }
+    let model = fit(&loads)?;
+    Ok(Calibration {
+        device: device.to_owned(),
+        write_cost: model.costs.of_block(Operation::Write),
+        curve: model.curve,
+        request_bytes: LEN_BYTES,
+        seconds_each: plan.duration.as_secs_f64(),
+        loads,
+    })
+}
+
+fn fit(loads: &[Measured]) -> Result<DeviceModel, CalibrateError> {
+    let counts = loads.iter().filter(|load| load.left_out.is_none());
+    let points: Vec<qos::Point> = counts
+        .filter_map(|load| {
+            Some(qos::Point {
+                read_share: f64::from(load.read_percent) / 100.0,
+                iops: load.iops,
+                p95_us: load.p95_us?,
+            })
+        })
+        .collect();
+    qos::fit(&points).map_err(|source| CalibrateError::NoFit {
+        source,
+        left_out: loads.len() - points.len(),
+    })
+}
+
+/// The calibration of a simulated device, which is known without a load.
+pub fn of_model(device: &str, model: &DeviceModel) -> Calibration {
+    Calibration {
+        device: device.to_owned(),
+        write_cost: model.costs.of_block(Operation::Write),
+        curve: model.curve.clone(),
+        request_bytes: LEN_BYTES,
+        seconds_each: 0.0,
+        loads: Vec::new(),
+    }
+}
+
+impl Calibration {
+    /// 95th percentile against rate. Loads that were left out are not drawn. A model without loads is
+    /// drawn by its columns, in reads of 4 KiB.
+    pub fn chart(&self) -> Chart {
+        let mut chart = Chart {
+            title: format!("{}: latency of reads against the rate", self.device),
+            x_label: "requests of 4 KiB a second".to_owned(),
+            y_label: "95th percentile, µs".to_owned(),
+            series: Vec::new(),
+        };
+        for load in &self.loads {
+            let (None, Some(p95_us)) = (&load.left_out, load.p95_us) else {
+                continue;
+            };
+            let name = format!("{} % reads", load.read_percent);
+            match chart.series.last_mut() {
+                Some(series) if series.name == name => series.points.push((load.iops, p95_us)),
+                _ => chart.series.push(Series {
+                    name,
+                    points: vec![(load.iops, p95_us)],
+                }),
+            }
+        }
+        if self.loads.is_empty() {
+            let columns = [
+                ("nobody writes", Some(&self.curve.read_only)),
+                ("somebody writes", self.curve.mixed.as_ref()),
+            ];
+            for (name, column) in columns {
+                let Some(column) = column else { continue };
+                let reads = |tokens_per_s: f64| tokens_per_s / f64::from(qos::READ_COST);
+                let points = column.points().iter();
+                chart.series.push(Series {
+                    name: name.to_owned(),
+                    points: points
+                        .map(|point| (reads(point.tokens_per_s), point.p95_us))
+                        .collect(),
+                });
+            }
+        }
+        chart
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::{Done, Io, Memory};
+
+    fn plan(read_percents: &[u8]) -> Plan {
+        Plan {
+            read_percents: read_percents.to_vec(),
+            loads_each: 3,
+            duration: Duration::from_millis(300),
+            warm_up: Duration::from_millis(20),
+            size_bytes: 1 << 20,
+            write_area: Some(0..1 << 20),
+            seed: 7,
+        }
+    }
+
+    #[test]
+    fn rates_rise_to_nearly_the_highest() {
+        let all: Vec<f64> = rates(10).collect();
+        assert!((all[0] - 0.05).abs() < 1e-9 && (all[9] - 0.97).abs() < 1e-9);
+        assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(rates(1).count(), 1);
+    }
+
+    #[test]
+    fn memory_is_calibrated_and_the_server_can_read_what_comes_out() {
+        let mut memory = Memory::new(1 << 20);
+        let mut heard = 0;
+        let made = calibrate(&mut memory, "memory", &plan(&[100]), &mut |_| heard += 1).unwrap();
+        assert_eq!((heard, made.loads.len()), (3, 3));
+        let json = serde_json::to_value(&made).unwrap();
+        assert!(json["write_cost"].is_u64());
+        let curve: Curve = serde_json::from_value(json["curve"].clone()).unwrap();
+        assert!(curve.mixed.is_none() && curve.read_only.max_tokens_per_s() > 1e6);
+    }
+
+    /// Answers the first load, and nothing after it.
+    struct Tired {
+        memory: Memory,
+        left: u32,
+    }
+
+    impl Medium for Tired {
+        fn submit(&mut self, io: Io) -> Result<(), LoadError> {
+            self.memory.submit(io)
+        }
+
+        fn poll(&mut self, waits: bool, done: &mut Vec<Done>) -> Result<(), LoadError> {
+            if self.left == 0 {
+                return Ok(());
+            }
+            self.left -= 1;
+            self.memory.poll(waits, done)
+        }
+    }
+
+    #[test]
+    fn loads_without_an_answer_are_left_out() {
+        let mut tired = Tired {
+            memory: Memory::new(1 << 20),
+            left: 2000,
+        };
+        let mut short = plan(&[100]);
+        short.loads_each = 1;
+        let mut reasons = Vec::new();
+        let made = calibrate(&mut tired, "tired", &short, &mut |load| {
+            reasons.push(load.left_out.clone());
+        });
+        let Err(CalibrateError::NoFit { left_out: 1, .. }) = made else {
+            panic!("{made:?}");
+        };
+        assert!(reasons[0].as_ref().unwrap().contains("got no answer"));
+    }
+
+    #[test]
+    fn a_model_is_drawn_by_its_columns() {
+        let model = qos::simulated::p3600_model();
+        let chart = of_model("p3600", &model).chart();
+        assert_eq!(chart.series.len(), 2);
+        assert!(chart.svg().contains("somebody writes"));
+    }
+}

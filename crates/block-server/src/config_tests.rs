@@ -1,0 +1,187 @@
+//! Tests of the configuration file.
+
+use super::*;
+
+const GOOD: &str = r#"
+listen = ["127.0.0.1:10809", "[::1]:10809"]
+
+[[device]]
+name = "ram"
+memory = "64MiB"
+
+[[tenant]]
+export = "a"
+device = "ram"
+range = { offset = "4KiB", length = "1MiB" }
+read_only = true
+allow = { addresses = ["10.0.0.0/8", "::1"] }
+"#;
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("b.toml"), text).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_whole_configuration_is_read() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.listen.len(), 2);
+    let tenant = &config.tenants[0];
+    assert_eq!(
+        (tenant.offset_bytes, tenant.length_bytes),
+        (4096, Some(1 << 20))
+    );
+    assert!(tenant.is_read_only);
+    let inside = |text: &str| {
+        let address: IpAddr = text.parse().unwrap();
+        tenant.addresses.iter().any(|net| net.contains(address))
+    };
+    assert!(inside("10.200.3.4") && inside("::1") && inside("::ffff:10.1.1.1"));
+    assert!(!inside("11.0.0.1") && !inside("::2"));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line() {
+    let cases = [
+        (
+            "device = \"ram\"\n",
+            "device = \"rom\"\n",
+            "b.toml:10: tenant.device: there is no device \"rom\"; there are: ram",
+        ),
+        (
+            "\"64MiB\"",
+            "\"64MB\"",
+            "b.toml:6: device.memory: \"64MB\" is no size",
+        ),
+        (
+            "127.0.0.1:10809",
+            "0.0.0.0:10809",
+            "b.toml:2: listen: is beyond loopback",
+        ),
+        (
+            "127.0.0.1:10809",
+            "localhost",
+            "b.toml:2: listen: \"localhost\" is no address",
+        ),
+        (
+            "read_only",
+            "readonly",
+            "b.toml:12: unknown field `readonly`",
+        ),
+        (
+            "10.0.0.0/8",
+            "10.0.0.0/80",
+            "b.toml:13: tenant.allow.addresses: \"10.0.0.0/80\"",
+        ),
+        (
+            "name = \"ram\"\n",
+            "",
+            "b.toml:5: device.memory: a device in memory needs a `name`",
+        ),
+        (
+            "1MiB",
+            "0",
+            "b.toml:11: tenant.range.length: must be above 0",
+        ),
+        (
+            "memory = \"64MiB\"",
+            "memory = \"64MiB\"\npath = \"/dev/x\"",
+            "b.toml:4: device: a device needs either `path` or `memory`",
+        ),
+        (
+            "export = \"a\"",
+            "export = \"\"",
+            "b.toml:9: tenant.export: an export's name",
+        ),
+        (
+            "listen",
+            "memory = \"1MiB\"\nlisten",
+            "b.toml:2: memory: must be at least 64MiB",
+        ),
+        (
+            "addresses = [\"10.0.0.0/8\", \"::1\"]",
+            "tls_psk = \"x\"",
+            "b.toml:13: tenant.allow.tls_psk: pre-shared keys are not there",
+        ),
+        (
+            "memory = \"64MiB\"",
+            "simulated = \"p4800\"",
+            "b.toml:6: device.simulated: there is no simulated device \"p4800\"",
+        ),
+        (
+            "memory = \"64MiB\"",
+            "memory = \"64MiB\"\nsimulated = \"p3600\"",
+            "b.toml:7: device.simulated: a simulated device has a `name`",
+        ),
+    ];
+    for (from, to, expected) in cases {
+        assert!(GOOD.contains(from), "{from}");
+        let message = parse(&GOOD.replacen(from, to, 1)).unwrap_err();
+        assert!(message.starts_with(expected), "{message}\n{expected}");
+    }
+    let cores = GOOD
+        .replacen("listen", "cores = [0, 1]\nlisten", 1)
+        .replacen(
+            "read_only = true",
+            "objective = { p95_us = 500, iops = 9, read_share = 1.0 }",
+            1,
+        );
+    assert!(
+        parse(&cores)
+            .unwrap_err()
+            .contains("b.toml:13: tenant.objective: objectives are kept by one core")
+    );
+    let writes = GOOD.replacen(
+        "read_only = true",
+        "read_only = true\nobjective = { p95_us = 500, iops = 9, read_share = 0.5 }",
+        1,
+    );
+    assert!(
+        parse(&writes)
+            .unwrap_err()
+            .contains("b.toml:13: tenant.objective: a read-only tenant")
+    );
+    let twice = format!("{GOOD}\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n");
+    assert!(
+        parse(&twice)
+            .unwrap_err()
+            .contains("a second export \"a\"; the first is in line 9")
+    );
+    assert!(parse("").unwrap_err().contains("exports nothing"));
+    let told = GOOD.replacen(
+        "listen = [\"127.0.0.1",
+        "plaintext_beyond_loopback = true\nlisten = [\"0.0.0.0",
+        1,
+    );
+    assert!(parse(&told).is_ok());
+}
+
+#[test]
+fn tls_opens_the_way_beyond_loopback_where_it_is_required() {
+    let beyond = GOOD.replacen("127.0.0.1:10809", "0.0.0.0:10809", 1);
+    let table = "[tls]\ncertificate = \"server.pem\"\nkey = \"server.key\"\n";
+    let config = parse(&format!("{beyond}{table}")).unwrap();
+    let tls = config.tls.unwrap();
+    assert!(tls.is_required && tls.client_ca.is_none());
+    let missing = crate::tls::ServerTls::load(&tls).err().unwrap().to_string();
+    assert!(
+        missing.starts_with("b.toml:14: tls.certificate: server.pem: "),
+        "{missing}"
+    );
+    let offered = format!("{beyond}{table}required = false\n");
+    assert!(
+        parse(&offered)
+            .unwrap_err()
+            .starts_with("b.toml:2: listen: is beyond loopback")
+    );
+    let both = offered.replacen("listen", "plaintext_beyond_loopback = true\nlisten", 1);
+    assert!(parse(&both).is_ok());
+}
+
+#[test]
+fn sizes() {
+    assert_eq!(parse_size("0"), Some(0));
+    assert_eq!(parse_size("2TiB"), Some(2 << 40));
+    for wrong in ["", "GiB", "1.5GiB", "-1", "99999999TiB", "1GB"] {
+        assert_eq!(parse_size(wrong), None, "{wrong}");
+    }
+}

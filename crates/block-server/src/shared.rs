@@ -1,0 +1,78 @@
+//! What all shards of one server share.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dataplane::shard::ShardStats;
+
+use crate::counters::Counters;
+use crate::export::Exports;
+use crate::tls::ServerTls;
+
+/// What all shards of one server share.
+pub struct Shared {
+    exports: Mutex<Arc<Exports>>,
+    pub(crate) tls: Mutex<Option<ServerTls>>,
+    /// One set of counters a shard.
+    pub counters: Vec<Counters>,
+    /// Figures of the runtime.
+    pub shards: Arc<Vec<ShardStats>>,
+    /// How the tenants fare on each shard.
+    pub tenants: Vec<Mutex<Vec<(String, qos::TenantStatus)>>>,
+    pub(crate) notices: Mutex<VecDeque<(String, qos::Notice)>>,
+    /// Bytes for requests under way on one shard.
+    pub(crate) memory_bytes: usize,
+    pub(crate) is_draining: AtomicBool,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// The exports, and memory for requests under way on all shards together.
+    pub fn new(exports: Exports, shards: Arc<Vec<ShardStats>>, memory_bytes: usize) -> Self {
+        Self {
+            exports: Mutex::new(Arc::new(exports)),
+            tls: Mutex::default(),
+            counters: shards.iter().map(|_| Counters::default()).collect(),
+            tenants: shards.iter().map(|_| Mutex::default()).collect(),
+            notices: Mutex::default(),
+            memory_bytes: memory_bytes / shards.len().max(1),
+            shards,
+            is_draining: AtomicBool::new(false),
+        }
+    }
+
+    /// The exports now.
+    pub fn exports(&self) -> Arc<Exports> {
+        Arc::clone(&lock(&self.exports))
+    }
+
+    /// New connections see these exports. Those that exist keep what they have.
+    pub fn set_exports(&self, exports: Exports) {
+        *lock(&self.exports) = Arc::new(exports);
+    }
+
+    /// New connections do this about TLS. By default there is none.
+    pub fn set_tls(&self, tls: Option<ServerTls>) {
+        *lock(&self.tls) = tls;
+    }
+
+    /// The next thing that somebody should know: about a tenant or a device, and what.
+    pub fn take_notice(&self) -> Option<(String, qos::Notice)> {
+        lock(&self.notices).pop_front()
+    }
+
+    /// How the tenants of an export fare, one a shard.
+    pub fn tenant_status(&self, export: &str) -> Vec<qos::TenantStatus> {
+        let mut found = Vec::new();
+        for shard in &self.tenants {
+            let tenants = lock(shard);
+            let of = tenants.iter().filter(|(name, _)| name == export);
+            found.extend(of.map(|(_, status)| status.clone()));
+        }
+        found
+    }
+}

@@ -1,0 +1,244 @@
+//! TLS with clients that people have, and what is no TLS.
+
+#![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
+
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use support::{Server, start};
+
+const SIZE_BYTES: usize = 24 << 20;
+
+/// Runs a program. `None`: it is not installed.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
+fn run(program: &str, arguments: &[&str]) -> Option<Output> {
+    match Command::new(program).args(arguments).output() {
+        Ok(output) => Some(output),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("SKIP: {program} is missing");
+            None
+        }
+        Err(error) => panic!("{program}: {error}"),
+    }
+}
+
+/// A root, a server's certificate for 127.0.0.1, and a client's, under the names that libnbd and QEMU
+/// look for.
+fn certificates(directory: &Path) -> Option<()> {
+    let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let subject = |name: &str| format!("/CN={name}");
+    let ok = |output: Option<Output>| {
+        output.map(|output| assert!(output.status.success(), "{output:?}"))
+    };
+    let curve = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ];
+    let (ca, ca_key) = (at("ca-cert.pem"), at("ca-key.pem"));
+    let root = [
+        "req", "-x509", "-days", "2", "-subj", "/CN=root", "-keyout", &ca_key, "-out", &ca,
+    ];
+    ok(run("openssl", &[&root[..], &curve].concat()))?;
+    for (name, extension) in [
+        (
+            "server",
+            "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\n",
+        ),
+        ("client", "extendedKeyUsage=clientAuth\n"),
+    ] {
+        let (key, request) = (at(&format!("{name}-key.pem")), at("request"));
+        let asks = [
+            "req",
+            "-new",
+            "-subj",
+            &subject(name),
+            "-keyout",
+            &key,
+            "-out",
+            &request,
+        ];
+        ok(run("openssl", &[&asks[..], &curve].concat()))?;
+        let file = at("extension");
+        fs::write(
+            &file,
+            format!("basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\n{extension}"),
+        )
+        .unwrap();
+        let signed = at(&format!("{name}-cert.pem"));
+        ok(run(
+            "openssl",
+            &[
+                "x509",
+                "-req",
+                "-days",
+                "2",
+                "-in",
+                &request,
+                "-CA",
+                &ca,
+                "-CAkey",
+                &ca_key,
+                "-CAcreateserial",
+                "-extfile",
+                &file,
+                "-out",
+                &signed,
+            ],
+        ))?;
+    }
+    Some(())
+}
+
+fn with_server(tls: &str, test: impl Fn(&Server, &Path)) {
+    let directory = tempfile::tempdir().unwrap();
+    if certificates(directory.path()).is_none() {
+        return;
+    }
+    let path = directory.path().display();
+    let config = format!(
+        "[tls]\ncertificate = \"{path}/server-cert.pem\"\nkey = \"{path}/server-key.pem\"\n{}\n[[device]]\nname = \"ram\"\n\
+         memory = \"{SIZE_BYTES}\"\n[[device]]\npath = \"{path}/disk\"\ncreate = \"{SIZE_BYTES}\"\n[[tenant]]\n\
+         export = \"ram\"\ndevice = \"ram\"\n[[tenant]]\nexport = \"file\"\ndevice = \"{path}/disk\"\n",
+        tls.replace("DIR", &path.to_string())
+    );
+    if let Some(server) = start(1, 128 << 20, &config) {
+        test(&server, directory.path());
+        server.stop();
+    }
+}
+
+fn uri(server: &Server, export: &str, certificates: &Path) -> String {
+    let certificates = certificates.display();
+    format!(
+        "nbds://{}/{export}?tls-certificates={certificates}",
+        server.address
+    )
+}
+
+#[test]
+fn clients_copy_over_tls_with_certificates_of_both_sides() {
+    with_server("client_ca = \"DIR/ca-cert.pem\"", |server, directory| {
+        let image = directory.join("image");
+        let bytes: Vec<u8> = (0..SIZE_BYTES)
+            .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
+            .collect();
+        fs::write(&image, &bytes).unwrap();
+        for export in ["ram", "file"] {
+            let uri = uri(server, export, directory);
+            let back = directory.join("back");
+            for arguments in [
+                ["--connections=2", "--flush", image.to_str().unwrap(), &uri],
+                ["--connections=2", "--flush", &uri, back.to_str().unwrap()],
+            ] {
+                let Some(output) = run("nbdcopy", &arguments) else {
+                    return;
+                };
+                assert!(output.status.success(), "{output:?}");
+            }
+            assert!(
+                fs::read(&back).unwrap() == bytes,
+                "{export} came back otherwise"
+            );
+            let credentials = format!(
+                "tls-creds-x509,id=t,dir={},endpoint=client",
+                directory.display()
+            );
+            let port = server.address.port();
+            let target =
+                format!("driver=nbd,host=127.0.0.1,port={port},export={export},tls-creds=t");
+            let compared = run(
+                "qemu-img",
+                &[
+                    "compare",
+                    "--object",
+                    &credentials,
+                    "--image-opts",
+                    &target,
+                    &format!("driver=raw,file.filename={}", image.display()),
+                ],
+            );
+            let Some(output) = compared else { return };
+            assert!(output.status.success(), "{output:?}");
+        }
+    });
+}
+
+#[test]
+fn a_client_without_tls_or_without_a_certificate_gets_nothing() {
+    with_server("client_ca = \"DIR/ca-cert.pem\"", |server, directory| {
+        let Some(plain) = run("nbdinfo", &[&server.uri("ram")]) else {
+            return;
+        };
+        assert!(!plain.status.success());
+        let stranger = directory.join("stranger");
+        fs::create_dir_all(&stranger).unwrap();
+        fs::copy(directory.join("ca-cert.pem"), stranger.join("ca-cert.pem")).unwrap();
+        let refused = run("nbdinfo", &[&uri(server, "ram", &stranger)]).unwrap();
+        assert!(!refused.status.success(), "{refused:?}");
+        let known = run("nbdinfo", &[&uri(server, "ram", directory)]).unwrap();
+        assert!(known.status.success(), "{known:?}");
+        assert!(
+            String::from_utf8_lossy(&known.stdout).contains("protocol: newstyle-fixed with TLS")
+        );
+    });
+}
+
+#[test]
+fn tls_that_is_offered_leaves_plaintext_alone() {
+    with_server("required = false", |server, directory| {
+        for uri in [server.uri("ram"), uri(server, "ram", directory)] {
+            let Some(output) = run("nbdinfo", &[&uri]) else {
+                return;
+            };
+            assert!(output.status.success(), "{output:?}");
+        }
+    });
+}
+
+#[test]
+fn bytes_before_the_first_record_end_the_connection_and_so_does_garbage() {
+    with_server("", |server, _| {
+        let start_tls = |more: &[u8]| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(10)))
+                .unwrap();
+            let mut greeting = [0; 18];
+            stream.read_exact(&mut greeting).unwrap();
+            let mut bytes = 3_u32.to_be_bytes().to_vec();
+            bytes.extend_from_slice(b"IHAVEOPT");
+            bytes.extend_from_slice(&5_u32.to_be_bytes());
+            bytes.extend_from_slice(&0_u32.to_be_bytes());
+            bytes.extend_from_slice(more);
+            stream.write_all(&bytes).unwrap();
+            let mut reply = [0; 20];
+            stream.read_exact(&mut reply).unwrap();
+            assert_eq!(&reply[12..16], &1_u32.to_be_bytes());
+            stream
+        };
+        let ends = |mut stream: TcpStream| {
+            let mut rest = Vec::new();
+            // A reset is an end as well.
+            let _ = stream.read_to_end(&mut rest);
+            rest
+        };
+        // An option that somebody else put before the client's first record is not obeyed.
+        let injected = [&b"IHAVEOPT"[..], &[0, 0, 0, 3, 0, 0, 0, 0]].concat();
+        assert!(ends(start_tls(&injected)).is_empty());
+        let mut stream = start_tls(&[]);
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let alert = ends(stream);
+        assert!(alert.first().is_none_or(|kind| *kind == 21), "{alert:?}");
+        // The server is as it was.
+        start_tls(&[]);
+    });
+}

@@ -1,0 +1,253 @@
+//! `slackline serve-block calibrate`: a device's latency against its rate.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use block_load::calibrate::{self, Calibration, Measured, Plan};
+use block_load::disk::Disk;
+use block_load::medium::Memory;
+use block_server::config::{Backing, parse_size};
+use block_server::device::{Device, Storage};
+
+use crate::{Done, message};
+
+/// The shares of reads of ReFlex' figure 3.
+const READ_PERCENTS: &str = "100,99,95,90,75,50";
+/// The share of a load's time that it runs before it is counted.
+const WARM_UP: f64 = 0.2;
+/// Requests begin at multiples of this.
+const BLOCK_BYTES: u64 = 4096;
+/// Any number: the same arrivals and places each time.
+const SEED: u64 = 48;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// What is measured: a block device, a file, `memory:SIZE`, or `simulated:p3600`, whose curve is
+    /// known.
+    device: String,
+    /// The part of the device that may be overwritten, as OFFSET:LENGTH. Without it nothing is
+    /// written, and only reads are measured.
+    #[arg(long, value_name = "OFFSET:LENGTH")]
+    write_area: Option<String>,
+    /// Shares of reads, in percent.
+    #[arg(long, value_delimiter = ',', default_value = READ_PERCENTS)]
+    reads: Vec<u8>,
+    /// Loads of each share of reads.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100))]
+    loads: u32,
+    /// Seconds of each load.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Write the calibration to a file, which `calibration` in the configuration may name. `-`
+    /// prints it instead of the table.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the latency against the rate into a file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    ensure!(
+        (0.1..=3600.0).contains(&arguments.seconds),
+        "--seconds is {}: it must be from 0.1 to 3600",
+        arguments.seconds
+    );
+    if let Some(wrong) = arguments
+        .reads
+        .iter()
+        .find(|share| !(1..=100).contains(*share))
+    {
+        bail!("--reads has {wrong}: a share of reads is from 1 to 100 percent");
+    }
+    crate::ensure_writable(&[arguments.json.as_deref(), arguments.picture.as_deref()])?;
+    let calibration = measure(arguments)?;
+    let json = arguments.json.as_deref();
+    crate::publish(json, &calibration, &text(&calibration), "the calibration")?;
+    if let Some(file) = &arguments.picture {
+        std::fs::write(file, calibration.chart().svg())
+            .with_context(|| file.display().to_string())?;
+        message(&format!("The picture is in {}.", file.display()));
+    }
+    Ok(Done::Positive)
+}
+
+fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
+    let name = arguments.device.as_str();
+    if let Some(model) = name.strip_prefix("simulated:") {
+        let Some(model) = qos::simulated::model(model) else {
+            bail!("no simulated device {model:?}; there is: p3600");
+        };
+        return Ok(calibrate::of_model(name, &model));
+    }
+    let mut progress = |load: &Measured| {
+        message(&format!(
+            "{} % reads, {:.0} IOPS offered: 95th percentile {}{}",
+            load.read_percent,
+            load.offered_iops,
+            load.p95_us
+                .map_or_else(|| "–".into(), |us| format!("{us:.0} µs")),
+            match &load.left_out {
+                Some(reason) => format!(" (left out: {reason})"),
+                None => String::new(),
+            }
+        ));
+    };
+    if let Some(size) = name.strip_prefix("memory:") {
+        let size_bytes = parse_size(size).filter(|size| (1 << 20..=1 << 40).contains(size));
+        let size_bytes =
+            size_bytes.with_context(|| format!("{name}: a size from 1MiB to 1TiB is needed"))?;
+        let mut memory = Memory::new(usize::try_from(size_bytes)?);
+        let plan = plan(arguments, size_bytes, Some(0..size_bytes));
+        return Ok(calibrate::calibrate(
+            &mut memory,
+            name,
+            &plan,
+            &mut progress,
+        )?);
+    }
+    let (device, area) = open(arguments)?;
+    let Storage::File(file) = &device.storage else {
+        bail!("{name}: is neither a file nor a block device");
+    };
+    let Some(direct) = file.direct() else {
+        bail!("{name}: its file system has no O_DIRECT, so that the page cache would be measured");
+    };
+    let mut disk = Disk::new(Arc::clone(direct))?;
+    if area.is_none() && arguments.reads.iter().any(|share| *share < 100) {
+        message("Without --write-area only reads are measured.");
+    }
+    let plan = plan(arguments, device.size_bytes, area);
+    Ok(calibrate::calibrate(&mut disk, name, &plan, &mut progress)?)
+}
+
+fn plan(arguments: &Arguments, size_bytes: u64, write_area: Option<Range<u64>>) -> Plan {
+    // Reads alone come first: writes before them would be in their way.
+    let mut read_percents = arguments.reads.clone();
+    read_percents.sort_by(|a, b| b.cmp(a));
+    read_percents.dedup();
+    if write_area.is_none() {
+        read_percents = vec![100];
+    }
+    Plan {
+        read_percents,
+        loads_each: arguments.loads,
+        duration: Duration::from_secs_f64(arguments.seconds),
+        warm_up: Duration::from_secs_f64(arguments.seconds * WARM_UP),
+        size_bytes,
+        write_area,
+        seed: SEED,
+    }
+}
+
+/// Opens the device as the server does: exclusively, and for writing only where that is allowed.
+fn open(arguments: &Arguments) -> anyhow::Result<(Device, Option<Range<u64>>)> {
+    let name = arguments.device.as_str();
+    let area = arguments
+        .write_area
+        .as_deref()
+        .map(write_area)
+        .transpose()?;
+    let backing = Backing::Path {
+        path: Path::new(name).to_path_buf(),
+        create_bytes: None,
+        is_preallocated: false,
+        is_direct: true,
+    };
+    let device = Device::open(name, &backing, None, area.is_some())?;
+    let size_bytes = device.size_bytes;
+    ensure!(
+        size_bytes >= 1 << 20,
+        "{name}: has {size_bytes} bytes: at least 1 MiB is needed"
+    );
+    if let Some(area) = &area
+        && area.end > size_bytes
+    {
+        bail!(
+            "--write-area ends at {} and {name} has {size_bytes} bytes",
+            area.end
+        );
+    }
+    let first = device.extents(0, size_bytes, 2);
+    let is_hole = |extent: &block_server::nbd::reply::Extent| extent.state != 0;
+    ensure!(
+        !first.iter().any(is_hole),
+        "{name}: has holes, and reads of holes never reach the disk: fill the file first"
+    );
+    Ok((device, area))
+}
+
+fn write_area(text: &str) -> anyhow::Result<Range<u64>> {
+    let wrong = || {
+        format!(
+            "--write-area is {text:?}: it must be OFFSET:LENGTH, multiples of 4 KiB, as in 0:10GiB"
+        )
+    };
+    let (offset, length) = text.split_once(':').with_context(wrong)?;
+    let offset = parse_size(offset).with_context(wrong)?;
+    let length = parse_size(length).with_context(wrong)?;
+    let end = offset.checked_add(length).with_context(wrong)?;
+    let is_aligned = offset.is_multiple_of(BLOCK_BYTES) && length.is_multiple_of(BLOCK_BYTES);
+    ensure!(length > 0 && is_aligned, wrong());
+    Ok(offset..end)
+}
+
+fn text(calibration: &Calibration) -> String {
+    let mut rows = crate::table::narrow(&[
+        "reads",
+        "offered IOPS",
+        "IOPS",
+        "p50 µs",
+        "p95 µs",
+        "p99 µs",
+        "left out",
+    ]);
+    let us = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |us| format!("{us:.1}"));
+    for load in &calibration.loads {
+        rows.add_row([
+            format!("{} %", load.read_percent),
+            format!("{:.0}", load.offered_iops),
+            format!("{:.0}", load.iops),
+            us(load.p50_us),
+            us(load.p95_us),
+            us(load.p99_us),
+            load.left_out.clone().unwrap_or_default(),
+        ]);
+    }
+    let mut columns = crate::table::narrow(&["p95 µs", "tokens/s, reads alone", "tokens/s"]);
+    let mixed = calibration.curve.mixed.as_ref();
+    let both = [Some(&calibration.curve.read_only), mixed];
+    let mut at: Vec<f64> = both
+        .iter()
+        .flatten()
+        .flat_map(|column| column.points())
+        .map(|point| point.p95_us)
+        .collect();
+    at.sort_by(f64::total_cmp);
+    at.dedup();
+    for p95_us in at {
+        let tokens = |column: Option<&qos::Column>| {
+            let rate = column.and_then(|column| column.tokens_per_s_at(p95_us));
+            rate.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.0}"))
+        };
+        columns.add_row([
+            format!("{p95_us:.1}"),
+            tokens(Some(&calibration.curve.read_only)),
+            tokens(mixed),
+        ]);
+    }
+    let price = match mixed {
+        Some(_) => format!(
+            "A read of 4 KiB costs 100 tokens, a write {}.\n",
+            calibration.write_cost
+        ),
+        None => "Only reads were measured, so tenants that write cannot be admitted beside an objective.\n".to_owned(),
+    };
+    match calibration.loads.is_empty() {
+        true => format!("{columns}\n{price}"),
+        false => format!("{rows}\n{columns}\n{price}"),
+    }
+}
