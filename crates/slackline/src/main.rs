@@ -178,9 +178,10 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         || has_cause(error, CacheError::is_missing_privilege)
         || has_cause(error, BlockError::is_missing_privilege)
         || has_cause(error, LoadError::is_missing_privilege)
-        || has_cause(error, |error| {
-            matches!(error, CalibrateError::Load(error) if error.is_missing_privilege())
-        })
+        || has_cause(
+            error,
+            |error| matches!(error, CalibrateError::Load(error) if error.is_missing_privilege()),
+        )
         || has_cause(error, IsolateError::is_missing_privilege);
     if is_missing { 3 } else { 2 }
 }
