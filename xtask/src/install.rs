@@ -113,6 +113,11 @@ const FAKETIME: Need = Need {
     purpose: "a clock that jumps",
 };
 
+const DEBOOTSTRAP: Need = Need {
+    present: Present::Program("debootstrap"),
+    package: "debootstrap",
+    purpose: "makes the bare Debian that the package is tried in",
+};
 const SWIG: Need = Need {
     present: Present::Program("swig"),
     package: "swig",
@@ -257,6 +262,10 @@ pub(crate) const BLOCK: &[Need] = &[
     IPROUTE,
     E2FSPROGS,
 ];
+
+/// What `cargo xtask dist` needs.
+pub(crate) const DIST: &[Need] = &[DEBOOTSTRAP, BINUTILS];
+
 /// What `cargo xtask demo` needs.
 pub(crate) const DEMO: &[Need] = &[NGINX, WRK];
 /// What `cargo xtask test` needs.

@@ -1,4 +1,4 @@
-//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, fuzz, stress, install.
+//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, fuzz, stress, dist, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
@@ -11,6 +11,7 @@ mod bench;
 mod bench_dataplane;
 mod bench_fleet;
 mod demo;
+mod dist;
 mod fuzz;
 mod install;
 mod simulated_fleet;
@@ -51,6 +52,7 @@ usage: cargo xtask VERB
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
+  dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian
   install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block
 ";
 
@@ -86,6 +88,8 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["stress", "dataplane"] => test::stress_dataplane(&root),
         ["stress", "workers"] => workers::stress(&root, "30"),
         ["stress", "workers", "--minutes", minutes] => workers::stress(&root, minutes),
+        ["dist"] => dist::run(&root, false),
+        ["dist", "--check"] => dist::run(&root, true),
         ["install"] => run(&["install", "test"]),
         ["install", set] => {
             let needs = match *set {
