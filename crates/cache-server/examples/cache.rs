@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cache_server::launch::{Options, serve};
+use cache_server::launch::{Network, Options, serve};
 use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
 
@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mebibytes: usize = arguments.get(1).map_or(Ok(64), |text| text.parse())?;
     let is_spinning = arguments.get(3).is_some_and(|word| word == "spin");
     let options = Options {
+        network: Network::Kernel,
         listen: vec![address.parse()?],
         memory_bytes: mebibytes << 20,
         cores: arguments

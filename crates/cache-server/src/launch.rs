@@ -3,19 +3,22 @@
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dataplane::Shard;
+use dataplane::Backend;
 use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::elastic::Elastic;
 use dataplane::idle::IdlePolicy;
+use dataplane::launch::{self, Shards};
 use dataplane::metrics::Page;
 use dataplane::sandbox::{self, SandboxError};
-use dataplane::shard::{Command, Plane, ShardConfig};
+use dataplane::shard::{Command, Plane, ShardConfig, ShardStats};
 use dataplane::uring::{self, Uring, UringConfig};
+use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::server::{Cache, Shared};
 use crate::settings::{Settings, SettingsError};
@@ -26,9 +29,14 @@ const SEND_QUEUE_BYTES: usize = 2 * (VALUE_MAX_BYTES + 64 * 1024);
 /// How often the elastic control plane looks at the shards.
 const ELASTIC_TICK: Duration = Duration::from_millis(100);
 
+/// Frames of the AF_XDP socket: a ring that overflows loses requests. 32 MiB.
+const XDP_FRAMES: u32 = 1 << 13;
+
 /// How to serve.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// The network that clients come by.
+    pub network: Network,
     /// Addresses to listen on, beside sockets that systemd passes.
     pub listen: Vec<SocketAddr>,
     /// Bytes for items.
@@ -59,40 +67,56 @@ pub struct Options {
     pub is_sandboxed: bool,
 }
 
+/// The network that clients come by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// The kernel's, by io_uring.
+    Kernel,
+    /// A queue of an interface, by AF_XDP, with a TCP of our own. The kernel sees none of the
+    /// queue's frames meanwhile.
+    Xdp {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+    },
+}
+
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The runtime.
+    /// The shards, or what they stand on.
     #[error(transparent)]
-    Dataplane(#[from] dataplane::Error),
+    Launch(#[from] launch::LaunchError),
     /// The settings file.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Giving up privileges.
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-    /// The address for metrics.
-    #[error("--metrics {0}: {1}")]
-    Metrics(SocketAddr, std::io::Error),
     /// Nothing to listen on.
     #[error("no address: give --listen, or start it by a systemd socket")]
     NoAddress,
-    /// A thread or a signal handler cannot be set up.
-    #[error("{0}: {1}")]
-    Start(&'static str, std::io::Error),
-    /// A shard's thread ended by a panic.
-    #[error("shard {0} ended by a panic")]
-    Panic(usize),
+    /// A queue of an interface has one shard.
+    #[error("--net xdp:{0} has one shard, on one CPU: name one CPU in --cores")]
+    ManyShards(String),
+}
+
+impl From<dataplane::Error> for LaunchError {
+    fn from(error: dataplane::Error) -> Self {
+        Self::Launch(error.into())
+    }
+}
+
+impl From<SandboxError> for LaunchError {
+    fn from(error: SandboxError) -> Self {
+        Self::Launch(error.into())
+    }
 }
 
 impl LaunchError {
     /// Whether a privilege or a kernel feature is missing (exit code 3).
     pub fn is_missing_privilege(&self) -> bool {
         match self {
-            Self::Dataplane(error) => error.is_missing_privilege(),
-            Self::Sandbox(_) => true,
-            Self::Metrics(_, error) => error.kind() == std::io::ErrorKind::PermissionDenied,
-            _ => false,
+            Self::Launch(error) => error.is_missing_privilege(),
+            Self::Settings(_) | Self::NoAddress | Self::ManyShards(_) => false,
         }
     }
 }
@@ -120,9 +144,6 @@ fn policy(options: &Options, settings: Settings) -> BatchPolicy {
     }
 }
 
-type CachePlane = Plane<Uring, Cache>;
-type Outcome = (usize, Result<(), dataplane::Error>);
-
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
 ///
 /// # Errors
@@ -132,60 +153,242 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
         Some(path) => options.settings.read(path)?,
         None => options.settings,
     };
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| LaunchError::Start("signals cannot be caught", error))?;
-    let (listeners, addresses) = sockets(options)?;
-    let shards = u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX);
-    let plane = Arc::new(CachePlane::new(shards, 1)?);
-    let shared = Shared::new(
-        options.memory_bytes,
-        Arc::clone(&plane.stats),
-        options.connections_max,
-    );
-    let shared = Arc::new(shared);
-    shared
-        .idle_timeout_s
-        .store(settings.idle_timeout_s, Ordering::Relaxed);
-    let metrics = match options.metrics {
-        Some(address) => {
-            let bound = TcpListener::bind(address);
-            Some(bound.map_err(|error| LaunchError::Metrics(address, error))?)
+    match &options.network {
+        Network::Kernel => {
+            let (listeners, addresses) = sockets(options)?;
+            let mut server = Server::new(options, settings, addresses, 1)?;
+            server.start_uring(listeners)?;
+            server.run(notice)
         }
-        None => None,
-    };
-    let (ended, outcomes) = mpsc::channel::<Outcome>();
-    let mut listeners = Some(listeners);
-    for shard in 0..usize::from(shards) {
-        let listeners = listeners.take().unwrap_or_default();
-        start_shard(
+        Network::Xdp { interface, queue } => {
+            if options.cores.len() > 1 {
+                return Err(LaunchError::ManyShards(interface.clone()));
+            }
+            let addresses = options.listen.clone();
+            let mut server = Server::new(options, settings, addresses, 1)?;
+            server.start_xdp(interface, *queue)?;
+            server.run(notice)
+        }
+    }
+}
+
+/// A server on one backend.
+struct Server<'a, B: Backend> {
+    options: &'a Options,
+    settings: Settings,
+    addresses: Vec<SocketAddr>,
+    signals: Signals,
+    metrics: Option<TcpListener>,
+    plane: Arc<Plane<B, Cache>>,
+    shared: Arc<Shared>,
+    shards: Shards<B, Cache>,
+}
+
+impl<'a, B: Backend + 'static> Server<'a, B> {
+    fn new(
+        options: &'a Options,
+        settings: Settings,
+        addresses: Vec<SocketAddr>,
+        active: u8,
+    ) -> Result<Self, LaunchError> {
+        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+            .map_err(|error| launch::LaunchError::Start("signals cannot be caught", error))?;
+        let shards = u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX);
+        let plane = Arc::new(Plane::new(shards, active)?);
+        let shared = Shared::new(
+            options.memory_bytes,
+            Arc::clone(&plane.stats),
+            options.connections_max,
+        );
+        shared
+            .idle_timeout_s
+            .store(settings.idle_timeout_s, Ordering::Relaxed);
+        Ok(Self {
             options,
             settings,
-            &plane,
-            &shared,
-            (shard, listeners),
-            &ended,
-        )?;
+            addresses,
+            signals,
+            metrics: launch::metrics_listener(options.metrics)?,
+            shards: Shards::new(Arc::clone(&plane), options.is_sandboxed),
+            plane,
+            shared: Arc::new(shared),
+        })
     }
-    if let Some(listener) = metrics {
-        let shared = Arc::clone(&shared);
-        std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || {
-                dataplane::metrics::serve(&listener, |path| {
-                    (path == "/metrics").then(|| Page::metrics(shared.metrics_page()))
-                });
-            })
-            .map_err(|error| {
-                LaunchError::Start("the thread for metrics cannot be started", error)
-            })?;
+
+    fn shard_config(&self, shard: u8) -> ShardConfig {
+        ShardConfig {
+            id: shard,
+            cpu: self.options.cores.get(usize::from(shard)).copied(),
+            batch: policy(self.options, self.settings),
+            idle: self.options.idle,
+        }
     }
-    if options.is_sandboxed {
+
+    fn cache(&self, shard: u8) -> Cache {
+        Cache::new(Arc::clone(&self.shared), shard.into())
+    }
+
+    /// Serves metrics, gives up privileges, and looks after signals and shards until the end.
+    fn run(mut self, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
+        let options = self.options;
         let reloads = options.settings_file.is_some();
-        let extra = if reloads { sandbox::FOR_RELOAD } else { &[] };
-        sandbox::restrict_system_calls(extra)?;
+        // A reload may have to read a file of another user.
+        if options.is_sandboxed && !reloads {
+            sandbox::drop_capabilities()?;
+        }
+        if let Some(listener) = self.metrics.take() {
+            let shared = Arc::clone(&self.shared);
+            launch::serve_pages(listener, move |path| {
+                (path == "/metrics").then(|| Page::metrics(shared.metrics_page()))
+            })?;
+        }
+        if options.is_sandboxed {
+            let extra = if reloads { sandbox::FOR_RELOAD } else { &[] };
+            sandbox::restrict_system_calls(extra)?;
+        }
+        notice(Notice::Ready(std::mem::take(&mut self.addresses)));
+        let mut ended_by = None;
+        let mut balance = Balance::new(self.plane.mailboxes.len());
+        while self.shards.wait(ELASTIC_TICK)? {
+            for signal in self.signals.pending() {
+                if signal == SIGHUP {
+                    self.reload(notice);
+                } else if ended_by.is_some() {
+                    // Asked twice: at once.
+                    return Ok(signal);
+                } else {
+                    ended_by = Some(signal);
+                    notice(Notice::Draining);
+                    self.plane.drain(options.drain);
+                }
+            }
+            if ended_by.is_none()
+                && let Some(active) = balance.step(&self.plane.stats)
+            {
+                self.plane.resize(active);
+                notice(Notice::Shards(active));
+            }
+        }
+        Ok(ended_by.unwrap_or(SIGTERM))
     }
-    notice(Notice::Ready(addresses));
-    attend(options, &plane, &shared, &mut signals, &outcomes, notice)
+
+    fn reload(&self, notice: &mut dyn FnMut(Notice)) {
+        let Some(path) = &self.options.settings_file else {
+            notice(Notice::NotReloaded(
+                "there is no --settings file to read".into(),
+            ));
+            return;
+        };
+        match self.options.settings.read(path) {
+            Ok(settings) => {
+                self.shared
+                    .idle_timeout_s
+                    .store(settings.idle_timeout_s, Ordering::Relaxed);
+                for mailbox in &self.plane.mailboxes {
+                    let _ = mailbox.send(Command::Batch(policy(self.options, settings)));
+                }
+                notice(Notice::Reloaded(settings));
+            }
+            Err(error) => notice(Notice::NotReloaded(error.to_string())),
+        }
+    }
+}
+
+impl Server<'_, Uring> {
+    fn start_uring(&mut self, listeners: Vec<OwnedFd>) -> Result<(), LaunchError> {
+        let options = self.options;
+        let shards = self.plane.mailboxes.len();
+        let mut listeners = Some(listeners);
+        for shard in 0..u8::try_from(shards).unwrap_or(u8::MAX) {
+            let owners = Arc::clone(&self.plane);
+            let owns = move |group| owners.groups.owner(group) == shard;
+            let backend = UringConfig {
+                // The first shard accepts for all.
+                listeners: listeners.take().unwrap_or_default(),
+                flows_max: options.connections_max,
+                send_queue_bytes: SEND_QUEUE_BYTES,
+                send_memory_bytes: options.send_memory_bytes / shards,
+                zero_copy_from_bytes: options.zero_copy_from_bytes,
+                submission_thread_idle: options.submission_thread_idle,
+                owns_group: (shards > 1).then(|| Box::new(owns) as uring::OwnsGroup),
+                ..UringConfig::default()
+            };
+            let cache = self.cache(shard);
+            let config = self.shard_config(shard);
+            self.shards
+                .start(config, move || Ok((Uring::new(backend)?, cache)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Server<'_, XdpBackend> {
+    fn start_xdp(&mut self, interface: &str, queue: u32) -> Result<(), LaunchError> {
+        let interface = Interface::find(interface).map_err(dataplane::Error::from)?;
+        let config = XdpConfig {
+            socket: SocketConfig {
+                queue,
+                frames: XDP_FRAMES,
+                busy_poll_us: None,
+            },
+            listen: self.options.listen.clone(),
+            connections_max: self.options.connections_max,
+            extra_addresses: Vec::new(),
+        };
+        config.check(&interface).map_err(dataplane::Error::from)?;
+        let memory_max_bytes = self.options.send_memory_bytes;
+        let cache = self.cache(0);
+        self.shards.start(self.shard_config(0), move || {
+            let program = Arc::new(Program::attach(&interface, queue + 1, Mode::Auto)?);
+            let change = |stack: &mut dataplane::tcp::Config| {
+                stack.memory_max_bytes = memory_max_bytes;
+                stack.send_queue_max_bytes = u32::try_from(SEND_QUEUE_BYTES).unwrap_or(u32::MAX);
+            };
+            Ok((
+                XdpBackend::open(&interface, &config, program, &change)?,
+                cache,
+            ))
+        })?;
+        Ok(())
+    }
+}
+
+/// Tells when shards are added or given back.
+struct Balance {
+    elastic: Elastic,
+    busy_before: Vec<u64>,
+    looked_at: Instant,
+}
+
+impl Balance {
+    fn new(shards: usize) -> Self {
+        Self {
+            elastic: Elastic::new(u8::try_from(shards).unwrap_or(u8::MAX)),
+            busy_before: vec![0; shards],
+            looked_at: Instant::now(),
+        }
+    }
+
+    /// The number of shards that own connections from now on, where it changes.
+    fn step(&mut self, stats: &[ShardStats]) -> Option<u8> {
+        if stats.len() == 1 {
+            return None;
+        }
+        let elapsed = self.looked_at.elapsed().as_nanos() as f64;
+        self.looked_at = Instant::now();
+        let busy: Vec<f64> = stats
+            .iter()
+            .zip(&mut self.busy_before)
+            .map(|(stats, before)| {
+                let now = stats.busy_ns.load(Ordering::Relaxed);
+                let spent = now.wrapping_sub(std::mem::replace(before, now));
+                spent as f64 / elapsed
+            })
+            .collect();
+        let was = self.elastic.active();
+        let active = self.elastic.step(&busy);
+        (active != was).then_some(active)
+    }
 }
 
 /// The sockets of systemd, and those of `--listen`.
@@ -205,147 +408,4 @@ fn sockets(options: &Options) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchE
         return Err(LaunchError::NoAddress);
     }
     Ok((listeners, addresses))
-}
-
-fn start_shard(
-    options: &Options,
-    settings: Settings,
-    plane: &Arc<CachePlane>,
-    shared: &Arc<Shared>,
-    (shard, listeners): (usize, Vec<OwnedFd>),
-    ended: &mpsc::Sender<Outcome>,
-) -> Result<(), LaunchError> {
-    let id = u8::try_from(shard).unwrap_or(0);
-    let config = ShardConfig {
-        id,
-        cpu: options.cores.get(shard).copied(),
-        batch: policy(options, settings),
-        idle: options.idle,
-    };
-    let shards = plane.mailboxes.len();
-    let owners = Arc::clone(plane);
-    let backend = UringConfig {
-        listeners,
-        flows_max: options.connections_max,
-        send_queue_bytes: SEND_QUEUE_BYTES,
-        send_memory_bytes: options.send_memory_bytes / shards,
-        zero_copy_from_bytes: options.zero_copy_from_bytes,
-        submission_thread_idle: options.submission_thread_idle,
-        owns_group: (shards > 1)
-            .then(|| Box::new(move |group| owners.groups.owner(group) == id) as uring::OwnsGroup),
-        ..UringConfig::default()
-    };
-    let (plane, shared, ended) = (Arc::clone(plane), Arc::clone(shared), ended.clone());
-    let is_sandboxed = options.is_sandboxed;
-    let (ready, is_ready) = mpsc::channel();
-    std::thread::Builder::new()
-        .name(format!("shard-{shard}"))
-        .spawn(move || {
-            let run = || -> Result<(), LaunchError> {
-                if let Some(cpu) = config.cpu {
-                    dataplane::shard::bind(cpu)?;
-                }
-                let uring = Uring::new(backend)?;
-                if is_sandboxed {
-                    sandbox::drop_capabilities()?;
-                }
-                let _ = ready.send(Ok(()));
-                Shard::new(config, uring, Cache::new(shared, shard), plane).run()?;
-                Ok(())
-            };
-            let outcome = match run() {
-                Ok(()) => Ok(()),
-                Err(LaunchError::Dataplane(error)) => {
-                    let text = error.to_string();
-                    let _ = ready.send(Err(LaunchError::Dataplane(error)));
-                    Err(dataplane::Error::Backend(text))
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    let _ = ready.send(Err(error));
-                    Err(dataplane::Error::Backend(text))
-                }
-            };
-            let _ = ended.send((shard, outcome));
-        })
-        .map_err(|error| LaunchError::Start("a shard's thread cannot be started", error))?;
-    is_ready.recv().unwrap_or(Err(LaunchError::Panic(shard)))
-}
-
-/// Looks after signals and shards until the end.
-fn attend(
-    options: &Options,
-    plane: &CachePlane,
-    shared: &Shared,
-    signals: &mut signal_hook::iterator::Signals,
-    outcomes: &mpsc::Receiver<Outcome>,
-    notice: &mut dyn FnMut(Notice),
-) -> Result<i32, LaunchError> {
-    let shards = plane.mailboxes.len();
-    let mut left = shards;
-    let mut ended_by = None;
-    let mut elastic = Elastic::new(u8::try_from(shards).unwrap_or(u8::MAX));
-    let mut busy_before = vec![0; shards];
-    let mut looked_at = std::time::Instant::now();
-    while left > 0 {
-        match outcomes.recv_timeout(ELASTIC_TICK) {
-            Ok((_, Ok(()))) => left -= 1,
-            Ok((_, Err(error))) => return Err(error.into()),
-            Err(_) => {}
-        }
-        for signal in signals.pending() {
-            if signal == SIGHUP {
-                reload(options, plane, shared, notice);
-            } else if ended_by.is_some() {
-                // Asked twice: at once.
-                return Ok(signal);
-            } else {
-                ended_by = Some(signal);
-                notice(Notice::Draining);
-                plane.drain(options.drain);
-            }
-        }
-        if shards > 1 && ended_by.is_none() {
-            let elapsed = looked_at.elapsed().as_nanos() as f64;
-            looked_at = std::time::Instant::now();
-            let busy: Vec<f64> = plane
-                .stats
-                .iter()
-                .zip(&mut busy_before)
-                .map(|(stats, before)| {
-                    let now = stats.busy_ns.load(Ordering::Relaxed);
-                    let spent = now.wrapping_sub(std::mem::replace(before, now));
-                    spent as f64 / elapsed
-                })
-                .collect();
-            let was = elastic.active();
-            let active = elastic.step(&busy);
-            if active != was {
-                plane.resize(active);
-                notice(Notice::Shards(active));
-            }
-        }
-    }
-    Ok(ended_by.unwrap_or(SIGTERM))
-}
-
-fn reload(options: &Options, plane: &CachePlane, shared: &Shared, notice: &mut dyn FnMut(Notice)) {
-    let Some(path) = &options.settings_file else {
-        notice(Notice::NotReloaded(
-            "there is no --settings file to read".into(),
-        ));
-        return;
-    };
-    match options.settings.read(path) {
-        Ok(settings) => {
-            shared
-                .idle_timeout_s
-                .store(settings.idle_timeout_s, Ordering::Relaxed);
-            for mailbox in &plane.mailboxes {
-                let _ = mailbox.send(Command::Batch(policy(options, settings)));
-            }
-            notice(Notice::Reloaded(settings));
-        }
-        Err(error) => notice(Notice::NotReloaded(error.to_string())),
-    }
 }

@@ -53,7 +53,8 @@ fn start(shards: u8, memory_bytes: usize) -> Option<Server> {
                 ..ShardConfig::default()
             };
             let cache = Cache::new(shared, id.into());
-            Shard::new(config, backend, cache, plane).run().unwrap();
+            let shard = Shard::new(config, backend, cache, plane).unwrap();
+            shard.run().unwrap();
         }));
         if !is_ready.recv().unwrap() {
             println!("SKIP: no io_uring on this kernel");

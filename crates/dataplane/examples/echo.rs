@@ -45,6 +45,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         idle: [IdlePolicy::Learn, IdlePolicy::Spin][usize::from(is_spinning)],
         ..ShardConfig::default()
     };
-    Shard::new(config, backend, Echo, Arc::new(Plane::new(1, 1)?)).run()?;
+    Shard::new(config, backend, Echo, Arc::new(Plane::new(1, 1)?))?.run()?;
     Ok(())
 }

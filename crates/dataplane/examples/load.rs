@@ -285,6 +285,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         flows_max: wanted + 1,
         ..UringConfig::default()
     })?;
-    Shard::new(config, backend, client, plane).run()?;
+    Shard::new(config, backend, client, plane)?.run()?;
     Ok(())
 }

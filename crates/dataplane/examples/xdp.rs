@@ -229,7 +229,7 @@ fn echo(interface: &Interface, listen: SocketAddr, rest: &[String]) -> Result<()
         ..ShardConfig::default()
     };
     let plane = Arc::new(Plane::new(1, 1)?);
-    Shard::new(shard, backend, Echo::default(), plane).run()?;
+    Shard::new(shard, backend, Echo::default(), plane)?.run()?;
     Ok(())
 }
 
@@ -281,7 +281,7 @@ fn load(interface: &Interface, target: SocketAddr, rest: &[String]) -> Result<()
         idle: IdlePolicy::Spin,
         ..ShardConfig::default()
     };
-    Shard::new(shard, backend, application, plane).run()?;
+    Shard::new(shard, backend, application, plane)?.run()?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@
 //! | [`shard`] | the loop, and the handle by which others control it |
 //! | [`batch`] | the batch bound, chosen under a latency objective |
 //! | [`idle`] | how long an idle shard spins before it sleeps |
+//! | [`launch`] | shards on threads of their own, and the page of metrics |
 //! | [`metrics`] | figures for Prometheus, and the thread that serves them |
 //! | [`sandbox`] | what a server gives up after its start |
 //! | [`groups`] | flow groups, and which shard owns each |
@@ -31,6 +32,7 @@ pub mod file;
 pub mod groups;
 pub mod histogram;
 pub mod idle;
+pub mod launch;
 
 mod mailbox;
 pub mod metrics;

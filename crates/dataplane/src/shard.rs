@@ -150,9 +150,22 @@ struct StepBase {
 }
 
 impl<B: Backend, A: Application> Shard<B, A> {
-    /// A shard of `plane`. Call [`Shard::run`] on the thread that is to be the shard.
-    pub fn new(config: ShardConfig, backend: B, application: A, plane: Arc<Plane<B, A>>) -> Self {
-        Self {
+    /// A shard of `plane`, on the thread that is to be the shard: call [`Shard::run`] there, too.
+    /// Everything that needs a privilege has happened afterwards.
+    ///
+    /// # Errors
+    /// The CPU does not exist, or the mailbox cannot be watched.
+    pub fn new(
+        config: ShardConfig,
+        mut backend: B,
+        application: A,
+        plane: Arc<Plane<B, A>>,
+    ) -> Result<Self, Error> {
+        if let Some(cpu) = config.cpu {
+            bind(cpu)?;
+        }
+        backend.watch(plane.mailboxes[usize::from(config.id)].wake_fd())?;
+        Ok(Self {
             config,
             backend,
             application,
@@ -166,20 +179,16 @@ impl<B: Backend, A: Application> Shard<B, A> {
             idle_since: None,
             turns: 0,
             step_base: StepBase::default(),
-        }
+        })
     }
 
     /// Runs until the shard was told to drain and has done so. Gives back the application.
     ///
     /// # Errors
-    /// The CPU does not exist or the network is gone for good.
+    /// The network is gone for good.
     pub fn run(mut self) -> Result<A, Error> {
-        if let Some(cpu) = self.config.cpu {
-            bind(cpu)?;
-        }
         let plane = Arc::clone(&self.plane);
         let id = usize::from(self.config.id);
-        self.backend.watch(plane.mailboxes[id].wake_fd())?;
         let stats = &plane.stats[id];
         stats
             .bound

@@ -102,9 +102,8 @@ fn start(shards: u8, flows_max: usize) -> Option<Server> {
                 id,
                 ..ShardConfig::default()
             };
-            Shard::new(config, backend, Echo::default(), plane)
-                .run()
-                .unwrap()
+            let shard = Shard::new(config, backend, Echo::default(), plane).unwrap();
+            shard.run().unwrap()
         }));
         if !is_ready.recv().unwrap() {
             println!("SKIP: no io_uring on this kernel");

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cache_server::launch::{Notice, Options};
+use cache_server::launch::{Network, Notice, Options};
 use cache_server::settings::Settings;
 use dataplane::idle::IdlePolicy;
 use sd_notify::NotifyState;
@@ -16,6 +16,11 @@ const MEMORY_MIN_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// The network: "kernel", or "xdp:INTERFACE[:QUEUE]" for AF_XDP with a TCP of our own. It takes the
+    /// queue (default 0) from the kernel while it runs: give it an interface or a queue that nothing
+    /// else uses. --listen needs an address of that interface then.
+    #[arg(long, value_name = "NETWORK", default_value = "kernel", value_parser = parse_network)]
+    net: Network,
     /// Address and port; repeatable. There is no password: listen on a trusted network only. A socket
     /// that systemd passes takes the place of all addresses.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:11211")]
@@ -103,6 +108,28 @@ fn parse_memory(text: &str) -> Result<u64, String> {
     }
 }
 
+fn parse_network(text: &str) -> Result<Network, String> {
+    let wrong = || "it has to be kernel or xdp:INTERFACE[:QUEUE], as in xdp:eth1".to_owned();
+    if text == "kernel" {
+        return Ok(Network::Kernel);
+    }
+    let rest = text.strip_prefix("xdp:").ok_or_else(wrong)?;
+    let (interface, queue) = match rest.split_once(':') {
+        Some((interface, queue)) => match queue.parse() {
+            Ok(queue) if queue < 1024 => (interface, queue),
+            _ => return Err(format!("{queue:?} is no queue: a number from 0 to 1023 is needed")),
+        },
+        None => (rest, 0),
+    };
+    if interface.is_empty() {
+        return Err(wrong());
+    }
+    Ok(Network::Xdp {
+        interface: interface.to_owned(),
+        queue,
+    })
+}
+
 fn parse_cores(text: &str) -> Result<Cores, String> {
     let mut cores = Vec::new();
     let number = |text: &str| -> Result<usize, String> {
@@ -133,6 +160,7 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let objective = u64::from(arguments.objective_p99_us);
     let options = Options {
+        network: arguments.net.clone(),
         listen: arguments.listen.clone(),
         memory_bytes: usize::try_from(arguments.memory)?,
         cores: arguments
@@ -213,6 +241,20 @@ fn say(notice: Notice) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn networks() {
+        let xdp = |interface: &str, queue| Network::Xdp {
+            interface: interface.into(),
+            queue,
+        };
+        assert_eq!(parse_network("kernel"), Ok(Network::Kernel));
+        assert_eq!(parse_network("xdp:eth1"), Ok(xdp("eth1", 0)));
+        assert_eq!(parse_network("xdp:eth1:3"), Ok(xdp("eth1", 3)));
+        for wrong in ["", "xdp", "xdp:", "xdp::1", "xdp:eth1:x", "xdp:eth1:9999", "dpdk:eth1"] {
+            assert!(parse_network(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn sizes_and_lists_of_cpus() {

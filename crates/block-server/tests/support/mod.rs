@@ -76,7 +76,8 @@ pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
                 ..ShardConfig::default()
             };
             let block = Block::new(shared, id.into());
-            Shard::new(config, backend, block, plane).run().unwrap();
+            let shard = Shard::new(config, backend, block, plane).unwrap();
+            shard.run().unwrap();
         }));
         if !is_ready.recv().unwrap() {
             println!("SKIP: no io_uring on this kernel");

@@ -8,6 +8,12 @@ const SIZES_BYTES: [usize; 8] = [
 /// Buffers of a size that are kept for later. Beyond this bound they go back to the allocator.
 const KEPT_MAX: [usize; 8] = [4096, 1024, 256, 64, 16, 4, 1, 0];
 
+/// Buffers up to this size may use all of the pool: an answer of a few KiB finds room even where
+/// others hold all that large buffers may have.
+const SMALL_BYTES: usize = 8192;
+/// The part of the pool that is left to small buffers: one of so many.
+const SMALL_PART: usize = 8;
+
 /// Buffers that are free, and the count of bytes that are in use.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -31,11 +37,30 @@ impl Pool {
         self.used_bytes
     }
 
+    /// Whether large buffers have half or more of what they may have.
+    pub(crate) const fn is_short(&self) -> bool {
+        self.used_bytes >= self.bound_bytes(usize::MAX) / 2
+    }
+
+    const fn bound_bytes(&self, size: usize) -> usize {
+        if size <= SMALL_BYTES {
+            self.bytes_max
+        } else {
+            self.bytes_max - self.bytes_max / SMALL_PART
+        }
+    }
+
+    /// The largest buffer that can be had now; 0 if none can.
+    fn largest_bytes(&self) -> usize {
+        let fits = |size: &&usize| self.used_bytes + **size <= self.bound_bytes(**size);
+        SIZES_BYTES.iter().rev().find(fits).copied().unwrap_or(0)
+    }
+
     /// A buffer of at least `bytes` bytes. `None` at the bound, or if none is that large.
     fn take(&mut self, bytes: usize) -> Option<Box<[u8]>> {
         let class = SIZES_BYTES.iter().position(|size| *size >= bytes)?;
         let size = SIZES_BYTES[class];
-        if self.used_bytes + size > self.bytes_max {
+        if self.used_bytes + size > self.bound_bytes(size) {
             return None;
         }
         self.used_bytes += size;
@@ -59,7 +84,7 @@ impl Pool {
     /// Counts memory that is not a buffer of the pool, such as data that came out of order. False
     /// at the bound: then nothing is counted.
     pub(crate) fn reserve(&mut self, bytes: usize) -> bool {
-        if self.used_bytes + bytes > self.bytes_max {
+        if self.used_bytes + bytes > self.bound_bytes(usize::MAX) {
             return false;
         }
         self.used_bytes += bytes;
@@ -84,6 +109,13 @@ impl ByteQueue {
     /// Bytes in the queue.
     pub(crate) const fn len(&self) -> u32 {
         self.length
+    }
+
+    /// How many bytes [`ByteQueue::push`] would take now.
+    pub(crate) fn space(&self, pool: &Pool, length_max: u32) -> u32 {
+        let capacity = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        let most = super::wire::length32(capacity.max(pool.largest_bytes()));
+        length_max.min(most).saturating_sub(self.length)
     }
 
     /// Appends as many bytes as fit under `length_max` and under the pool's bound. Returns their
@@ -212,6 +244,22 @@ mod tests {
         assert!(!pool.reserve(1));
     }
 
+    #[test]
+    fn a_small_answer_finds_room_where_large_ones_hold_the_memory() {
+        let mut pool = Pool::new(1 << 20);
+        let mut large: Vec<ByteQueue> = (0..8).map(|_| ByteQueue::default()).collect();
+        for queue in &mut large {
+            let space = queue.space(&pool, 1 << 17);
+            let taken = queue.push(&mut pool, &vec![0; 1 << 17], 1 << 17);
+            assert!(taken <= index(space), "{taken} of {space}");
+        }
+        assert!(pool.is_short());
+        let mut small = ByteQueue::default();
+        assert_eq!(small.space(&pool, 1 << 20), 8192);
+        assert_eq!(small.push(&mut pool, &[0; 3000], 1 << 20), 3000);
+        assert!(pool.used_bytes() <= 1 << 20);
+    }
+
     proptest! {
         #[test]
         fn behaves_as_a_deque(steps in proptest::collection::vec((0u32..3000, 0u32..3000), 1..60)) {
@@ -221,7 +269,9 @@ mod tests {
             let mut next = 0u8;
             for (pushed, taken) in steps {
                 let bytes: Vec<u8> = (0..pushed).map(|_| { next = next.wrapping_add(1); next }).collect();
+                let space = index(queue.space(&pool, 8192));
                 let count = queue.push(&mut pool, &bytes, 8192);
+                prop_assert_eq!(count, bytes.len().min(space));
                 prop_assert_eq!(count, bytes.len().min(8192 - model.len()));
                 model.extend(&bytes[..count]);
                 next = model.back().copied().unwrap_or(next);

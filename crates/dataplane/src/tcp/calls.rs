@@ -122,11 +122,7 @@ impl Stack {
         let length_max = context.config.send_queue_max_bytes;
         let taken = connection.queue.push(&mut context.pool, data, length_max);
         if taken < data.len() {
-            connection.flags.set(Flags::BLOCKED);
-            if connection.queue.len() == 0 {
-                // Nothing of this connection will be acknowledged: its timer asks again.
-                context.starved.push(connection.slot);
-            }
+            connection.wait_for_room(context);
         }
         if taken > 0 {
             connection.list(context);
@@ -134,16 +130,16 @@ impl Stack {
         taken
     }
 
-    /// Bytes that [`Stack::send`] takes now, as far as the connection's own queue is concerned. If
-    /// that is less than half of the queue, [`super::Event::Sent`] follows.
+    /// Bytes that [`Stack::send`] takes now. If that is less than half of the connection's queue,
+    /// [`super::Event::Sent`] follows.
     pub fn send_space_bytes(&mut self, flow: FlowId) -> usize {
         let Some((connection, context)) = self.get_mut(flow) else {
             return 0;
         };
         let max = context.config.send_queue_max_bytes;
-        let space = max.saturating_sub(connection.queue.len());
-        if space < max / 2 {
-            connection.flags.set(Flags::BLOCKED);
+        let space = connection.queue.space(&context.pool, max);
+        if space < max / 2 && !connection.flags.has(Flags::BLOCKED) {
+            connection.wait_for_room(context);
         }
         index(space)
     }

@@ -402,6 +402,15 @@ impl Connection {
         }
     }
 
+    /// Has the application told when there is room for more data.
+    pub(crate) fn wait_for_room(&mut self, context: &mut Context) {
+        self.flags.set(Flags::BLOCKED);
+        if self.queue.len() == 0 {
+            // Nothing of this connection will be acknowledged: the stack's next turn asks again.
+            context.starved.push(self.slot);
+        }
+    }
+
     /// Tells the application, once, that the connection is over.
     pub(crate) fn tell_dead(&mut self, context: &mut Context, reason: DeadReason) {
         if self.flags.take(Flags::KNOWN) {

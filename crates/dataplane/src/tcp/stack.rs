@@ -17,6 +17,8 @@ use super::wire::{Ip, ip, length16, length32};
 use super::{Event, buffer::Pool, buffer::index, neighbours::Neighbours, timers::Wheel};
 use crate::api::DeadReason;
 
+/// How often applications that were refused memory try again, in milliseconds.
+const STARVED_MS: u32 = 10;
 /// Timers that one call of [`Stack::expire`] serves at most.
 const EXPIRED_MAX: usize = 1024;
 /// After a SYN was answered by a cookie, cookies are accepted for this long: the life of one.
@@ -197,7 +199,11 @@ impl Stack {
 
     /// Milliseconds until a timer may be due.
     pub fn wait_ms(&self) -> Option<u32> {
-        self.context.wheel.wait_ms()
+        let wait_ms = self.context.wheel.wait_ms();
+        if self.context.starved.is_empty() {
+            return wait_ms;
+        }
+        Some(wait_ms.map_or(STARVED_MS, |wait_ms| wait_ms.min(STARVED_MS)))
     }
 
     /// Takes a frame. `frame_index` names it in events about its data. Answers that no connection

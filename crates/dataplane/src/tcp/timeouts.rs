@@ -11,6 +11,11 @@ const BLACK_HOLE_TRIES: u8 = 3;
 /// Timeouts in a row after which the neighbour's hardware address is in doubt (R1 of RFC 9293
 /// §3.8.3; `tcp_retries1` of Linux).
 const DOUBT_TRIES: u8 = 3;
+/// While memory is short, a peer that keeps its window closed until its probes are this far apart is
+/// given up: about four seconds after it stopped reading.
+const STALL_MS: u32 = 2000;
+/// What a stalled peer may hold for ever.
+const STALLED_MAX_BYTES: u32 = 8192;
 
 impl Connection {
     /// Does what is due. True if the connection is gone.
@@ -90,12 +95,21 @@ impl Connection {
     }
 
     /// The peer's window is closed and nothing is in flight: ask for news. A peer that answers may
-    /// keep its window closed as long as it likes (RFC 9293 §3.8.6.1).
+    /// keep its window closed as long as it likes (RFC 9293 §3.8.6.1), unless others need the memory
+    /// (RFC 6429 §5 leaves that to the system).
     fn window_timeout(&mut self, context: &mut Context) -> bool {
         if !self.has_unsent() {
             return false;
         }
         if self.window == 0 {
+            let holds_much = self.queue.len() > STALLED_MAX_BYTES && context.pool.is_short();
+            if holds_much && self.rtt.timeout_ms(context.config.resend_floor_ms) >= STALL_MS {
+                self.queue.clear(&mut context.pool);
+                self.flags.set(Flags::RESET_DUE);
+                self.list(context);
+                self.tell_dead(context, DeadReason::TimedOut);
+                return false;
+            }
             self.tries += 1;
             self.flags.set(Flags::PROBE_DUE);
         }

@@ -174,9 +174,8 @@ impl Server {
             let program = Arc::new(Program::attach(&interface, 1, options.mode).unwrap());
             let backend = XdpBackend::open(&interface, &config, program, &|_| {}).unwrap();
             ready.send(backend.counters()).unwrap();
-            Shard::new(ShardConfig::default(), backend, Exchange::default(), shared)
-                .run()
-                .unwrap();
+            let shard = Shard::new(ShardConfig::default(), backend, Exchange::default(), shared);
+            shard.unwrap().run().unwrap();
         });
         let counters = is_ready.recv().unwrap();
         Server {

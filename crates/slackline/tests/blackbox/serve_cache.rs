@@ -133,3 +133,122 @@ fn bad_input_is_named() {
         assert!(text.contains(message), "{arguments:?}: {text}");
     }
 }
+
+/// Two network namespaces joined by a veth pair, removed when dropped.
+struct Wire {
+    server: String,
+    client: String,
+}
+
+const XDP_SERVER: &str = "10.79.0.2:11211";
+
+impl Wire {
+    #[expect(clippy::print_stdout, reason = "a skipped test says why")]
+    fn new(tag: &str) -> Option<Self> {
+        let id = std::process::id();
+        let wire = Self {
+            server: format!("slcache-{tag}-{id}-s"),
+            client: format!("slcache-{tag}-{id}-c"),
+        };
+        let (server, client) = (&wire.server, &wire.client);
+        for step in [
+            format!("netns add {server}"),
+            format!("netns add {client}"),
+            format!("-n {server} link add eth0 type veth peer name eth0 netns {client}"),
+            format!("-n {server} addr add 10.79.0.2/24 dev eth0"),
+            format!("-n {client} addr add 10.79.0.1/24 dev eth0"),
+            format!("-n {server} link set eth0 up"),
+            format!("-n {client} link set eth0 up"),
+        ] {
+            let done = Command::new("ip").args(step.split(' ')).output();
+            if !done.as_ref().is_ok_and(|done| done.status.success()) {
+                println!("SKIP: ip {step}: {done:?}");
+                return None;
+            }
+        }
+        Some(wire)
+    }
+
+    fn inside(&self, namespace: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).args(arguments);
+        command
+    }
+
+    fn serve(&self, arguments: &[&str]) -> Command {
+        let program = env!("CARGO_BIN_EXE_slackline");
+        let mut command = self.inside(&self.server, &[program, "serve-cache"]);
+        command.args(arguments).stderr(Stdio::piped());
+        command
+    }
+
+    /// What Linux's own TCP, in the client's namespace, gets for the bytes that `request` prints.
+    fn ask(&self, request: &str) -> String {
+        let script = format!(
+            "exec 3<>/dev/tcp/10.79.0.2/11211 && {{ {request}; }} >&3 && timeout 20 cat <&3"
+        );
+        let output = self.inside(&self.client, &["bash", "-c", &script]).output();
+        String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
+    }
+
+    fn link(&self) -> String {
+        let output = self.inside(&self.server, &["ip", "-details", "link", "show", "eth0"]);
+        let output = { output }.output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for namespace in [&self.server, &self.client] {
+            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+        }
+    }
+}
+
+#[test]
+fn it_serves_on_an_interface_of_its_own() {
+    let Some(wire) = Wire::new("serve") else { return };
+    let mut child = wire
+        .serve(&["--net", "xdp:eth0", "--listen", XDP_SERVER])
+        .spawn()
+        .unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    messages.read_line(&mut line).unwrap();
+    assert!(line.contains("on 10.79.0.2:11211"), "{line}");
+    assert!(wire.link().contains("xdp"), "{}", wire.link());
+    let answer = wire.ask(r"printf 'set a 0 0 1\r\nx\r\nget a\r\nquit\r\n'");
+    assert_eq!(answer, "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    // The largest values, several at once.
+    let large = r"printf 'set b 0 0 1000000\r\n'; head -c 1000000 /dev/zero | tr '\0' x;
+        printf '\r\nget b b b\r\nquit\r\n'";
+    let answer = wire.ask(large);
+    assert_eq!(answer.matches('x').count(), 3_000_000);
+    assert!(answer.ends_with("END\r\n"));
+    signal(&child, "-TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(!wire.link().contains("xdp"), "{}", wire.link());
+}
+
+#[test]
+fn what_an_interface_cannot_be_used_for_is_named() {
+    let Some(wire) = Wire::new("bad") else { return };
+    for (arguments, message) in [
+        (&["--net", "xdp:eth7"][..], "eth7"),
+        (&["--net", "xdp:eth0"], "10.79.0.2"),
+        (&["--net", "xdp:lo", "--listen", "127.0.0.1:1"], "lo"),
+        (&["--net", "xdp:eth0:77", "--listen", XDP_SERVER], "77"),
+        (
+            &["--net", "xdp:eth0", "--listen", XDP_SERVER, "--cores", "0-1"],
+            "one CPU",
+        ),
+        (&["--net", "ether"], "xdp:eth1"),
+    ] {
+        let output = wire.serve(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(message), "{arguments:?}: {text}");
+        assert!(!wire.link().contains("xdp"), "{arguments:?}");
+    }
+}

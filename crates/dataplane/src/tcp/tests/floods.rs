@@ -181,6 +181,51 @@ fn readers_that_do_not_read_are_bounded_together() {
     world.echo(flow, &next);
 }
 
+/// Four peers that acknowledge and keep their windows closed for 20 s. How many were given up.
+fn given_up(memory_bytes: usize) -> usize {
+    let mut world = World::new(|settings| {
+        settings.memory_max_bytes = memory_bytes;
+        settings.send_queue_max_bytes = 512 << 10;
+    });
+    let slow: Vec<_> = (1..=4).map(|port| world.open(port)).collect();
+    for (flow, _) in &slow {
+        assert_eq!(world.stack.send(*flow, &vec![7; 100_000]), 100_000);
+    }
+    let (other, _) = world.open(99);
+    let mut dead = 0;
+    for step in 0..200_u64 {
+        world.stack.expire(step * 100_000);
+        world.stack.flush(&mut world.frames);
+        let answers: Vec<Segment> = world.frames.sent.drain(..).map(|frame| {
+            let (segment, payload) = parse_frame(&frame);
+            let length = u32::try_from(payload.len()).unwrap();
+            Segment {
+                sequence: 100,
+                acknowledgement: segment.sequence.wrapping_add(length),
+                flags: ACK,
+                window: 0,
+                ..World::syn(segment.destination_port)
+            }
+        })
+        .collect();
+        for answer in answers.iter().filter(|answer| answer.source_port != 99) {
+            world.receive(answer, &[]);
+        }
+        let is_dead = |event: &Event| matches!(event, Event::Dead { .. });
+        dead += world.events.drain(..).filter(is_dead).count();
+        // A small answer always has room.
+        assert!(world.stack.send_space_bytes(other) >= 3000);
+    }
+    dead
+}
+
+#[test]
+fn who_reads_nothing_is_given_up_only_while_memory_is_short() {
+    assert_eq!(given_up(1 << 30), 0, "as long as they like");
+    // Each holds 128 KiB: with one of them gone, memory is not short.
+    assert_eq!(given_up(1 << 20), 1);
+}
+
 #[test]
 fn an_idle_connection_is_small() {
     let mut world = World::new(|settings| settings.backlog_max = 20_000);
