@@ -140,5 +140,8 @@ fn check(root: &Path, package: &Path) -> anyhow::Result<bool> {
         .arg(root.join("xtask/dist/check.sh"))
         .args([Path::new(mirror), Path::new(release), package])
         .current_dir(root);
-    step::run("install, use and remove the package in a bare Debian", &mut script)
+    step::run(
+        "install, use and remove the package in a bare Debian",
+        &mut script,
+    )
 }

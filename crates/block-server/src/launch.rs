@@ -247,11 +247,13 @@ fn start_shard(
                     dataplane::shard::bind(cpu)?;
                 }
                 let uring = Uring::new(backend)?;
+                let block = Block::new(shared, shard);
+                let shard = Shard::new(shard_config, uring, block, plane)?;
                 if is_sandboxed {
                     sandbox::drop_capabilities()?;
                 }
                 let _ = ready.send(Ok(()));
-                Shard::new(shard_config, uring, Block::new(shared, shard), plane).run()?;
+                shard.run()?;
                 Ok(())
             };
             let outcome = run().map_err(|error| {

@@ -145,9 +145,9 @@ pub fn metrics_listener(address: Option<SocketAddr>) -> Result<Option<TcpListene
         return Ok(None);
     };
     let bound = TcpListener::bind(address);
-    Ok(Some(bound.map_err(|error| {
-        LaunchError::Metrics(address, error)
-    })?))
+    Ok(Some(
+        bound.map_err(|error| LaunchError::Metrics(address, error))?,
+    ))
 }
 
 /// Serves pages on a thread of its own, for as long as the process lives.

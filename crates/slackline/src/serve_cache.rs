@@ -117,7 +117,11 @@ fn parse_network(text: &str) -> Result<Network, String> {
     let (interface, queue) = match rest.split_once(':') {
         Some((interface, queue)) => match queue.parse() {
             Ok(queue) if queue < 1024 => (interface, queue),
-            _ => return Err(format!("{queue:?} is no queue: a number from 0 to 1023 is needed")),
+            _ => {
+                return Err(format!(
+                    "{queue:?} is no queue: a number from 0 to 1023 is needed"
+                ));
+            }
         },
         None => (rest, 0),
     };
@@ -251,7 +255,15 @@ mod tests {
         assert_eq!(parse_network("kernel"), Ok(Network::Kernel));
         assert_eq!(parse_network("xdp:eth1"), Ok(xdp("eth1", 0)));
         assert_eq!(parse_network("xdp:eth1:3"), Ok(xdp("eth1", 3)));
-        for wrong in ["", "xdp", "xdp:", "xdp::1", "xdp:eth1:x", "xdp:eth1:9999", "dpdk:eth1"] {
+        for wrong in [
+            "",
+            "xdp",
+            "xdp:",
+            "xdp::1",
+            "xdp:eth1:x",
+            "xdp:eth1:9999",
+            "dpdk:eth1",
+        ] {
             assert!(parse_network(wrong).is_err(), "{wrong}");
         }
     }

@@ -51,9 +51,9 @@ impl RuntimePool {
     }
 }
 
-/// Programs that work by processes, by a word of their command line, and where their owners set how
-/// many. From the manuals of each.
-const WORKERS: [(&str, &str); 14] = [
+/// Programs that work by processes, by their names, and where their owners set how many. From the
+/// manuals of each.
+const WORKERS: [(&str, &str); 15] = [
     ("gunicorn", "--workers (-w) of gunicorn"),
     ("uvicorn", "--workers of uvicorn"),
     ("hypercorn", "--workers of hypercorn"),
@@ -71,21 +71,56 @@ const WORKERS: [(&str, &str); 14] = [
     ("httpd", "MaxRequestWorkers of Apache"),
     ("pm2", "instances (-i) of PM2"),
     ("node", "the number of cluster workers"),
+    ("nodejs", "the number of cluster workers"),
 ];
+/// Programs that run a script: the script's name says more than theirs.
+const INTERPRETERS: [&str; 7] = ["python", "pypy", "ruby", "node", "nodejs", "perl", "bundle"];
 
-/// Where the owner of a program sets how many processes it works by; `command` is its name and
-/// command line.
+/// Where the owner of a program sets how many processes it works by; `command` is its name
+/// (`/proc/PID/comm`) and its command line.
 ///
 /// ```
 /// use throttle::worker_setting;
-/// assert_eq!(worker_setting("php-fpm: pool www"), Some("pm.max_children of PHP-FPM"));
-/// assert_eq!(worker_setting("python3 /usr/bin/gunicorn app:app"), Some("--workers (-w) of gunicorn"));
-/// assert_eq!(worker_setting("sh -c true"), None);
+/// let fpm = Some("pm.max_children of PHP-FPM");
+/// assert_eq!(worker_setting("php-fpm8.2 php-fpm: pool www"), fpm);
+/// let gunicorn = Some("--workers (-w) of gunicorn");
+/// assert_eq!(worker_setting("gunicorn /usr/bin/python3 /usr/bin/gunicorn app:app"), gunicorn);
+/// assert_eq!(worker_setting("node_exporter /usr/bin/node_exporter"), None);
 /// ```
 #[must_use]
 pub fn worker_setting(command: &str) -> Option<&'static str> {
-    let known = WORKERS.iter().find(|(word, _)| command.contains(word));
-    known.map(|(_, setting)| *setting)
+    let mut words = command.split_whitespace();
+    let name = program_name(words.next()?);
+    let program = program_name(words.next().unwrap_or_default());
+    let script = if INTERPRETERS.contains(&program) {
+        // `python -u -m uvicorn`: the module; else the first that is no option.
+        let mut rest = words.skip_while(|word| word.starts_with('-') && *word != "-m");
+        let first = rest.next().unwrap_or_default();
+        let path = if first == "-m" {
+            rest.next().unwrap_or_default()
+        } else {
+            first
+        };
+        let is_pm2 = path.split('/').any(|part| part == "pm2");
+        if is_pm2 { "pm2" } else { program_name(path) }
+    } else {
+        ""
+    };
+    let setting_of = |program: &str| {
+        let known = WORKERS.iter().find(|(known, _)| *known == program);
+        known.map(|(_, setting)| *setting)
+    };
+    [script, program, name].into_iter().find_map(setting_of)
+}
+
+/// A program's name without its directory, its version, and the colon of a process title.
+fn program_name(word: &str) -> &str {
+    let file = word.rsplit('/').next().unwrap_or_default();
+    let name = file.split(':').next().unwrap_or_default();
+    if WORKERS.iter().any(|(known, _)| *known == name) {
+        return name;
+    }
+    name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.')
 }
 
 /// A program that sizes a pool by the CPUs that it sees.
@@ -145,4 +180,56 @@ pub fn ignores_quota(
             "nginx runs {threads} workers on {cores:.2} cores of quota: worker_processes auto counts the host's CPUs"
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::worker_setting;
+
+    #[test]
+    fn workers_are_known_by_the_program_not_by_a_word_somewhere() {
+        for (command, setting) in [
+            (
+                "nginx nginx: worker process",
+                Some("worker_processes of nginx"),
+            ),
+            (
+                "apache2 /usr/sbin/apache2 -k start",
+                Some("MaxRequestWorkers of Apache"),
+            ),
+            (
+                "uvicorn /usr/bin/python3.11 -u -m uvicorn app:app",
+                Some("--workers of uvicorn"),
+            ),
+            (
+                "ruby3.1 puma: cluster worker 0: 12 [app]",
+                Some("workers (-w) of Puma"),
+            ),
+            (
+                "node node /srv/node_modules/pm2/lib/ProcessContainer.js",
+                Some("instances (-i) of PM2"),
+            ),
+            (
+                "node /usr/bin/node --max-old-space-size=64 /srv/server.js",
+                Some("the number of cluster workers"),
+            ),
+            (
+                "MainThread /usr/bin/node20 server.js",
+                Some("the number of cluster workers"),
+            ),
+            ("postgres_export /usr/bin/postgres_exporter", None),
+            (
+                "node_exporter /usr/bin/node_exporter --web.listen=nginx",
+                None,
+            ),
+            (
+                "python3 /usr/bin/python3 /srv/report.py --about nginx",
+                None,
+            ),
+            ("tail tail -f /var/log/nginx/access.log", None),
+            ("", None),
+        ] {
+            assert_eq!(worker_setting(command), setting, "{command}");
+        }
+    }
 }

@@ -201,14 +201,18 @@ impl Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         for namespace in [&self.server, &self.client] {
-            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+            let _ = Command::new("ip")
+                .args(["netns", "del", namespace])
+                .output();
         }
     }
 }
 
 #[test]
 fn it_serves_on_an_interface_of_its_own() {
-    let Some(wire) = Wire::new("serve") else { return };
+    let Some(wire) = Wire::new("serve") else {
+        return;
+    };
     let mut child = wire
         .serve(&["--net", "xdp:eth0", "--listen", XDP_SERVER])
         .spawn()
@@ -240,7 +244,9 @@ fn what_an_interface_cannot_be_used_for_is_named() {
         (&["--net", "xdp:lo", "--listen", "127.0.0.1:1"], "lo"),
         (&["--net", "xdp:eth0:77", "--listen", XDP_SERVER], "77"),
         (
-            &["--net", "xdp:eth0", "--listen", XDP_SERVER, "--cores", "0-1"],
+            &[
+                "--net", "xdp:eth0", "--listen", XDP_SERVER, "--cores", "0-1",
+            ],
             "one CPU",
         ),
         (&["--net", "ether"], "xdp:eth1"),

@@ -196,18 +196,22 @@ fn given_up(memory_bytes: usize) -> usize {
     for step in 0..200_u64 {
         world.stack.expire(step * 100_000);
         world.stack.flush(&mut world.frames);
-        let answers: Vec<Segment> = world.frames.sent.drain(..).map(|frame| {
-            let (segment, payload) = parse_frame(&frame);
-            let length = u32::try_from(payload.len()).unwrap();
-            Segment {
-                sequence: 100,
-                acknowledgement: segment.sequence.wrapping_add(length),
-                flags: ACK,
-                window: 0,
-                ..World::syn(segment.destination_port)
-            }
-        })
-        .collect();
+        let answers: Vec<Segment> = world
+            .frames
+            .sent
+            .drain(..)
+            .map(|frame| {
+                let (segment, payload) = parse_frame(&frame);
+                let length = u32::try_from(payload.len()).unwrap();
+                Segment {
+                    sequence: 100,
+                    acknowledgement: segment.sequence.wrapping_add(length),
+                    flags: ACK,
+                    window: 0,
+                    ..World::syn(segment.destination_port)
+                }
+            })
+            .collect();
         for answer in answers.iter().filter(|answer| answer.source_port != 99) {
             world.receive(answer, &[]);
         }
