@@ -188,6 +188,7 @@ fn with_server(test: impl FnOnce(SocketAddr, &Faults)) {
             let backend = Faulty { inner, faults };
             let block = Block::new(shared, 0);
             Shard::new(ShardConfig::default(), backend, block, plane)
+                .unwrap()
                 .run()
                 .unwrap();
         })
