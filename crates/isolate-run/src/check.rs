@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::config::{BestEffort, Config};
 use crate::error::IsolateError;
+use crate::latency::surroundings;
 use crate::subject::{group_of_work, is_same_or_above, own_group, place_of};
 
 /// One actuator of one group.
@@ -131,10 +132,8 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
                     .group
                     .clone()
                     .unwrap_or_else(|| "the root group".to_owned());
-                let surroundings = wire_latency::Surroundings {
-                    pid: place.pid.or_else(|| place.pids(roots).first().copied()),
-                    percentile: objective.percentile,
-                };
+                let pid = place.pid.or_else(|| place.pids(roots).first().copied());
+                let surroundings = surroundings(pid, objective, config.services.len());
                 let source = match wire_latency::open(source, &surroundings) {
                     Ok(source) => source.describe(),
                     Err(error) => {

@@ -230,6 +230,9 @@ impl Config {
                 let why = "an objective needs a source: latency = { wire = { port = … } }, or command, push, scrape, prometheus";
                 return Err(source.error(&format!("{at}.latency"), why));
             };
+            latency
+                .check()
+                .map_err(|wrong| source.error(&format!("{at}.latency.{}", wrong.key), wrong.why))?;
             if service
                 .peak_requests_per_s
                 .is_some_and(|peak| !(peak > 0.0 && peak.is_finite()))
@@ -436,6 +439,21 @@ mod tests {
                 "i.toml:1: service: give exactly one of",
             ),
             (
+                "[service]\npid = 1\nobjective = { p99_ms = 5 }\nlatency = { wire = { port = 0 } }\n".to_owned(),
+                "i.toml:4: service.latency.wire.port: 0 is no port",
+            ),
+            (
+                "[service]\npid = 1\nobjective = { p99_ms = 5 }\n[service.latency.scrape]\nurl = \"x\"\nhistogram = \"h\"\n"
+                    .to_owned(),
+                "i.toml:5: service.latency.scrape.url: it has to begin with http",
+            ),
+            (
+                "[service]\npid = 1\nobjective = { p99_ms = 5 }\n\
+                 latency = { prometheus = { url = \"http://a:9090\", query = \"p99\" } }\n"
+                    .to_owned(),
+                "i.toml:4: service.latency.prometheus.window_s: write how far",
+            ),
+            (
                 of("[[best_effort]]\n"),
                 "i.toml:5: best_effort[0]: give exactly one of",
             ),
@@ -480,6 +498,13 @@ mod tests {
             "progress",
             "observe",
             "peak_requests_per_s",
+            "wire",
+            "scrape",
+            "histogram",
+            "prometheus",
+            "query",
+            "command",
+            "push",
         ] {
             assert!(text.contains(key), "{key}");
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use isolation::Tail;
-use wire_latency::{Distribution, NoData, SourceSpec, Surroundings, Window, WindowRules};
+use wire_latency::{Distribution, NoData, Slice, SourceSpec, Stopper, Surroundings, Window, WindowRules};
 
 use crate::config::Objective;
 use crate::error::IsolateError;
@@ -15,15 +15,54 @@ const STALE_AFTER: Duration = Duration::from_secs(5);
 /// Steps of the search for the share of slow requests: a share is found to a millionth.
 const SHARE_STEPS: u32 = 20;
 
+/// A source that is asked once a second is judged over this long at least: in a shorter window there may be no answer.
+const ASKED_WINDOW_MIN: Duration = Duration::from_secs(3);
+
+/// CPU time that reading packets may cost by default, in cores, of all services together: half of what the controller may use
+/// in all. The loop itself needs the rest.
+const WIRE_BUDGET_CORES: f64 = 0.0025;
+
+/// What a source is told of a service, one of so many.
+pub(crate) fn surroundings(
+    pid: Option<u32>,
+    objective: &Objective,
+    services: usize,
+) -> Surroundings {
+    #[expect(clippy::cast_precision_loss, reason = "a few services")]
+    let services = services.max(1) as f64;
+    Surroundings {
+        pid,
+        percentile: objective.percentile,
+        cpu_budget_cores: WIRE_BUDGET_CORES / services,
+    }
+}
+
 struct Shared {
     window: Window,
     fresh: Distribution,
+    /// When a slice with a window of its own last counted as fresh.
+    counted: Option<Instant>,
+}
+
+impl Shared {
+    /// Adds what has not been counted yet. Of a source with a window of its own, such as a query of Prometheus, one answer
+    /// a window counts: the answers between hold the same requests.
+    fn add_fresh(&mut self, slice: &Slice, now: Instant) {
+        if let Some(window) = slice.own_window {
+            if self.counted.is_some_and(|last| now < last + window) {
+                return;
+            }
+            self.counted = Some(now);
+        }
+        self.fresh.merge(&slice.distribution);
+    }
 }
 
 /// A polled source.
 pub(crate) struct Latency {
     shared: Arc<Mutex<Shared>>,
     ends: Arc<AtomicBool>,
+    stopper: Option<Stopper>,
     objective: Objective,
     /// The source in a few words.
     pub(crate) description: String,
@@ -45,32 +84,36 @@ impl Latency {
         service: &str,
         spec: &SourceSpec,
         objective: Objective,
-        pid: Option<u32>,
+        surroundings: &Surroundings,
         every: Duration,
     ) -> Result<Self, IsolateError> {
         let failed = |source| IsolateError::Source {
             service: service.to_owned(),
             source,
         };
-        let surroundings = Surroundings {
-            pid,
-            percentile: objective.percentile,
+        let mut source = wire_latency::open(spec, surroundings).map_err(failed)?;
+        let length = Duration::from_secs_f64(objective.window_s);
+        let least = if spec.is_asked() {
+            ASKED_WINDOW_MIN
+        } else {
+            Duration::ZERO
         };
-        let mut source = wire_latency::open(spec, &surroundings).map_err(failed)?;
         let rules = WindowRules {
-            length: Duration::from_secs_f64(objective.window_s),
+            length: length.max(least),
             // The controller weighs how many there are.
             minimum_requests: 1,
-            stale_after: STALE_AFTER.min(Duration::from_secs_f64(objective.window_s)),
+            stale_after: STALE_AFTER.min(length.max(least)),
         };
         let shared = Arc::new(Mutex::new(Shared {
             window: Window::new(rules),
             fresh: Distribution::Empty,
+            counted: None,
         }));
         let ends = Arc::new(AtomicBool::new(false));
         let latency = Self {
             shared: Arc::clone(&shared),
             ends: Arc::clone(&ends),
+            stopper: source.stopper(),
             objective,
             description: source.describe(),
         };
@@ -81,7 +124,7 @@ impl Latency {
                 let end = Instant::now();
                 let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Ok(slice) = &polled {
-                    shared.fresh.merge(&slice.distribution);
+                    shared.add_fresh(slice, end);
                 }
                 shared.window.push(begin, end, polled);
                 drop(shared);
@@ -130,8 +173,12 @@ impl Latency {
 }
 
 impl Drop for Latency {
+    /// The thread ends by itself; a command that runs is killed.
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
+        if let Some(stopper) = &self.stopper {
+            stopper.stop();
+        }
     }
 }
 
@@ -200,6 +247,34 @@ mod tests {
         let tail = tail(&Distribution::Fine(fine), &objective).unwrap();
         assert!((tail.latency_ms - 9.9).abs() < 0.05, "{tail:?}");
         assert!((498..=502).contains(&tail.above.unwrap()), "{tail:?}");
+    }
+
+    #[test]
+    fn answers_with_a_window_of_their_own_count_once_a_window() {
+        let mut shared = Shared {
+            window: Window::new(WindowRules::default()),
+            fresh: Distribution::Empty,
+            counted: None,
+        };
+        let began = Instant::now();
+        let slice = |own_window| {
+            let mut fine = Fine::default();
+            fine.record_times_ns(1000, 100);
+            Slice {
+                distribution: Distribution::Fine(fine),
+                own_window,
+                ..Slice::default()
+            }
+        };
+        for second in 0..20 {
+            let window = Some(Duration::from_secs(10));
+            shared.add_fresh(&slice(window), began + Duration::from_secs(second));
+        }
+        assert_eq!(shared.fresh.requests(), 200);
+        for second in 0..20 {
+            shared.add_fresh(&slice(None), began + Duration::from_secs(second));
+        }
+        assert_eq!(shared.fresh.requests(), 2200);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::best_effort::Work;
 use crate::config::{Config, Objective, Service};
 use crate::counters::{Counters, Machine, Rates};
 use crate::error::IsolateError;
-use crate::latency::{Latency, Seen};
+use crate::latency::{self, Latency, Seen};
 use crate::record::{Entry, Recorder};
 use crate::status::{self, GroupStatus, ServiceStatus, Status};
 use crate::steer::{Outcome, Steer};
@@ -661,7 +661,8 @@ fn open_services(roots: &Roots, config: &Config) -> Result<Vec<Watched>, Isolate
     for (service, objective, spec) in &config.services {
         let place = place_of(roots, service)?;
         let pid = place.pid.or_else(|| place.pids(roots).first().copied());
-        let latency = Latency::start(&service.name, spec, *objective, pid, every)?;
+        let surroundings = latency::surroundings(pid, objective, config.services.len());
+        let latency = Latency::start(&service.name, spec, *objective, &surroundings, every)?;
         services.push(Watched {
             service: service.clone(),
             objective: *objective,

@@ -1,29 +1,84 @@
 //! A command as a source: it prints the latency in milliseconds and the number of requests that it
 //! stands on.
 
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command as Process, Stdio};
+use std::process::{Child, Command as Process, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 
 use crate::Error;
 use crate::distribution::Distribution;
 use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
-use crate::source::{LatencySource, Surroundings};
+use crate::source::{LatencySource, Surroundings, Wrong};
 
 /// A command that takes longer is ended.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes of its output that are read.
 const OUTPUT_MAX: usize = 4096;
 
+/// How often it is looked whether a command that has closed its output has ended.
+const END_EVERY: Duration = Duration::from_millis(2);
+
+/// Ends what a source runs, from another thread.
+#[derive(Clone, Debug, Default)]
+pub struct Stopper(Arc<Mutex<Running>>);
+
+#[derive(Debug, Default)]
+struct Running {
+    is_over: bool,
+    /// The process group of the command that runs, until the command has been waited for.
+    group: Option<Pid>,
+}
+
+impl Stopper {
+    /// Kills what runs, with its process group. The source starts nothing more.
+    pub fn stop(&self) {
+        self.lock().is_over = true;
+        self.kill();
+    }
+
+    fn kill(&self) {
+        if let Some(group) = self.lock().group {
+            // It may have ended by itself meanwhile.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    fn spawn(&self, process: &mut Process) -> io::Result<Child> {
+        let mut running = self.lock();
+        if running.is_over {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let child = process.process_group(0).spawn()?;
+        running.group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Ok(child)
+    }
+
+    /// The end of the command, where it has ended. From then on its number may be another process's.
+    fn reap(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
+        let mut running = self.lock();
+        let status = child.try_wait()?;
+        if status.is_some() {
+            running.group = None;
+        }
+        Ok(status)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A command that is run for each poll.
 #[derive(Debug)]
 pub(crate) struct Command {
     argv: Vec<String>,
+    stopper: Stopper,
     quantile: f64,
     pace: Pace,
     /// It has run before: what it prints is of the time since.
@@ -33,10 +88,11 @@ pub(crate) struct Command {
 impl Command {
     pub(crate) fn new(argv: &[String], surroundings: &Surroundings) -> Result<Self, Error> {
         if argv.is_empty() {
-            return Err(Error::Spec("command: name a program".to_owned()));
+            return Err(Wrong::new("command", "name a program").into());
         }
         Ok(Self {
             argv: argv.to_vec(),
+            stopper: Stopper::default(),
             quantile: surroundings.percentile / 100.0,
             pace: Pace::new(LOOK_EVERY),
             has_run: false,
@@ -44,28 +100,57 @@ impl Command {
     }
 
     fn run(&self) -> Result<String, String> {
-        let mut child = Process::new(&self.argv[0])
+        let mut process = Process::new(&self.argv[0]);
+        process
             .args(&self.argv[1..])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
+            .stderr(Stdio::null());
+        ends_with_this_thread(&mut process);
+        let mut child = self
+            .stopper
+            .spawn(&mut process)
             .map_err(|error| format!("{}: {error}", self.argv[0]))?;
-        let output = read(&mut child, Instant::now() + TIME_LIMIT);
-        if output.is_err()
-            && let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
-        {
-            // It may have ended by itself meanwhile.
-            let _ = kill_process_group(group, Signal::KILL);
+        let deadline = Instant::now() + TIME_LIMIT;
+        let output = read(&mut child, deadline);
+        let ended = output.and_then(|output| Ok((output, self.status(&mut child, deadline)?)));
+        if ended.is_err() {
+            self.stopper.kill();
+            // What was killed ends, and leaves no zombie.
+            let _ = self.status(&mut child, Instant::now() + TIME_LIMIT);
         }
-        let status = child.wait().map_err(|error| error.to_string())?;
-        let output = output?;
+        let (output, status) = ended?;
         match status.success() {
             true => Ok(output),
             false => Err(format!("{} ended with {status}", self.argv[0])),
         }
     }
+
+    fn status(&self, child: &mut Child, deadline: Instant) -> Result<ExitStatus, String> {
+        loop {
+            let reaped = self.stopper.reap(child);
+            if let Some(status) = reaped.map_err(|error| error.to_string())? {
+                return Ok(status);
+            }
+            if Instant::now() >= deadline {
+                return Err(too_long());
+            }
+            std::thread::sleep(END_EVERY);
+        }
+    }
+}
+
+fn too_long() -> String {
+    format!("it took longer than {} s", TIME_LIMIT.as_secs())
+}
+
+/// The kernel kills the command when the thread that started it ends: a killed Slackline can do it
+/// no more.
+fn ends_with_this_thread(process: &mut Process) {
+    let asks = || set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from);
+    // SAFETY: pre_exec wants a closure that is safe after fork. This one makes one system call
+    // (prctl), allocates nothing and takes no lock.
+    unsafe { process.pre_exec(asks) };
 }
 
 /// Its output, up to its end.
@@ -80,7 +165,7 @@ fn read(child: &mut Child, deadline: Instant) -> Result<String, String> {
         let mut descriptors = [PollFd::new(&stdout, PollFlags::IN)];
         let is_ready = poll(&mut descriptors, Some(&timeout)).map_err(|errno| errno.to_string())?;
         if is_ready == 0 {
-            return Err(format!("it took longer than {} s", TIME_LIMIT.as_secs()));
+            return Err(too_long());
         }
         let mut buffer = [0; 1024];
         let count = stdout
@@ -108,6 +193,10 @@ fn parse(output: &str) -> Option<(f64, u64)> {
 impl LatencySource for Command {
     fn describe(&self) -> String {
         format!("the command {}", self.argv[0])
+    }
+
+    fn stopper(&self) -> Option<Stopper> {
+        Some(self.stopper.clone())
     }
 
     fn poll(&mut self, until: Instant) -> Result<Slice, NoData> {
@@ -159,6 +248,41 @@ mod tests {
         assert_eq!(slice.distribution.requests(), 300);
         assert_eq!(slice.distribution.quantile_us(0.99), Some(2500.0));
         assert_eq!(slice.distribution.quantile_us(0.5), None);
+    }
+
+    #[test]
+    fn a_command_that_runs_can_be_stopped_and_none_is_started_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let mut source = source(&format!("echo $$ > {}; exec sleep 1000", file.display()));
+        let stopper = source.stopper().unwrap();
+        let polling = std::thread::spawn(move || {
+            let first = source.poll(Instant::now());
+            (first, source.poll(Instant::now()))
+        });
+        let pid = loop {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            if let Ok(pid) = text.trim().parse::<u32>() {
+                break pid;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        stopper.stop();
+        let (first, second) = polling.join().unwrap();
+        assert!(first.is_err() && second.is_err());
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_command_ends_with_the_thread_that_started_it() {
+        let mut child = std::thread::spawn(|| {
+            let mut process = Process::new("sleep");
+            ends_with_this_thread(&mut process);
+            process.arg("1000").spawn().unwrap()
+        })
+        .join()
+        .unwrap();
+        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Packets are turned into latencies without any input or output (`segment`, `connection`,
-//! `tracker`, `protocol`): bytes and time stamps come in, latencies go out. The unsafe code is in
-//! `ring`: socket options, a mapping, and reads of its blocks.
+//! `tracker`, `protocol`): bytes and time stamps come in, latencies go out. Unsafe code is in
+//! `ring` (socket options, a mapping, and reads of its blocks), and one call in `command`.
 
 mod command;
 mod connection;
@@ -42,13 +42,15 @@ mod tracker;
 mod window;
 mod wire;
 
+pub use command::Stopper;
 pub use distribution::{Buckets, Distribution, Fine};
 pub use meter::Meter;
 pub use monitor::Monitor;
 pub use protocol::Protocol;
-pub use reading::{Counts, Look, NoData, Percentile, Reading, Slice};
+pub use reading::{Counts, Look, NoData, Percentile, Reading, Slice, minimum_requests};
 pub use source::{
     LatencySource, PrometheusSpec, PushSpec, ScrapeSpec, SourceSpec, Surroundings, Unit, WireSpec,
+    Wrong,
 };
 pub use window::{Window, WindowRules};
 
@@ -68,8 +70,8 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The specification cannot be meant.
-    #[error("{0}")]
-    Spec(String),
+    #[error(transparent)]
+    Spec(#[from] Wrong),
     /// No packet socket can be opened.
     #[error("packets cannot be read: {0}{hint}", hint = hint(.0, "CAP_NET_RAW"))]
     Packets(#[source] std::io::Error),

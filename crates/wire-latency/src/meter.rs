@@ -115,6 +115,7 @@ mod tests {
     const SURROUNDINGS: Surroundings = Surroundings {
         pid: None,
         percentile: 99.0,
+        cpu_budget_cores: 0.01,
     };
 
     #[test]

@@ -5,17 +5,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::command::Stopper;
 use crate::reading::Look;
 use crate::source::{LatencySource, SourceSpec, Surroundings};
 use crate::window::{Window, WindowRules};
 use crate::{Error, open};
 
-/// A source that is polled all the time. Dropping it ends the thread.
+/// How long the end of the thread is waited for: a few polls of a source that does not hang.
+const END_WAIT: Duration = Duration::from_millis(500);
+const END_POLL: Duration = Duration::from_millis(2);
+
+/// A source that is polled all the time. Dropping it ends the thread, and a command that runs.
 #[derive(Debug)]
 pub struct Monitor {
     window: Arc<Mutex<Window>>,
     ends: Arc<AtomicBool>,
     description: String,
+    stopper: Option<Stopper>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -45,7 +51,7 @@ impl Monitor {
     ) -> Result<Self, Error> {
         let window = Arc::new(Mutex::new(Window::new(rules)));
         let ends = Arc::new(AtomicBool::new(false));
-        let description = source.describe();
+        let (description, stopper) = (source.describe(), source.stopper());
         let (shared, is_over) = (Arc::clone(&window), Arc::clone(&ends));
         let body = move || {
             let mut begin = Instant::now();
@@ -66,6 +72,7 @@ impl Monitor {
             window,
             ends,
             description,
+            stopper,
             thread: Some(thread),
         })
     }
@@ -109,8 +116,18 @@ impl Monitor {
 impl Drop for Monitor {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        // A source that hangs is left to its time limit: nobody waits for it.
-        if let Some(thread) = self.thread.take().filter(JoinHandle::is_finished) {
+        if let Some(stopper) = &self.stopper {
+            stopper.stop();
+        }
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        // Its socket goes with it. A source that hangs is left to its time limit: nobody waits for it.
+        let give_up = Instant::now() + END_WAIT;
+        while !thread.is_finished() && Instant::now() < give_up {
+            std::thread::sleep(END_POLL);
+        }
+        if thread.is_finished() {
             let _ = thread.join();
         }
     }

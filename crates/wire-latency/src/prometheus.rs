@@ -10,7 +10,7 @@ use crate::distribution::{Buckets, Distribution};
 use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
 use crate::scrape::bound_of;
-use crate::source::{LatencySource, PrometheusSpec, Surroundings};
+use crate::source::{LatencySource, PrometheusSpec, Surroundings, Wrong};
 
 /// A server that takes longer is given up.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,14 +28,13 @@ pub(crate) struct Prometheus {
 
 impl Prometheus {
     pub(crate) fn new(spec: &PrometheusSpec, surroundings: &Surroundings) -> Result<Self, Error> {
-        let url =
-            Url::parse(&spec.url).map_err(|why| Error::Spec(format!("prometheus.url: {why}")))?;
+        let url = Url::parse(&spec.url).map_err(|why| Wrong::new("prometheus.url", why))?;
         Ok(Self {
             spec: spec.clone(),
             url,
             client: Client::new(TIMEOUT),
             quantile: surroundings.percentile / 100.0,
-            window: window_of(spec).map_err(Error::Spec)?,
+            window: window_of(spec)?,
             pace: Pace::new(LOOK_EVERY),
         })
     }
@@ -113,8 +112,9 @@ impl Prometheus {
 }
 
 /// The time that the query looks back.
-fn window_of(spec: &PrometheusSpec) -> Result<Duration, String> {
-    let unusable = |window_s: f64| format!("prometheus.window_s: {window_s} s cannot be a window");
+pub(crate) fn window_of(spec: &PrometheusSpec) -> Result<Duration, Wrong> {
+    let wrong = |why: String| Wrong::new("prometheus.window_s", why);
+    let unusable = |window_s: f64| wrong(format!("{window_s} s cannot be a window"));
     if let Some(window_s) = spec.window_s {
         let window = Duration::try_from_secs_f64(window_s).ok();
         return window
@@ -125,11 +125,10 @@ fn window_of(spec: &PrometheusSpec) -> Result<Duration, String> {
     ranges.dedup();
     match ranges.as_slice() {
         [one] => Ok(*one),
-        _ => Err(
-            "prometheus.window_s: write how far the query looks back, in seconds: \
-                  the query has no range such as [30s], or several"
+        _ => Err(wrong(
+            "write how far the query looks back, in seconds: the query has no range such as [30s], or several"
                 .to_owned(),
-        ),
+        )),
     }
 }
 
@@ -240,7 +239,7 @@ mod tests {
             ("a[30s]", Some(f64::NAN)),
         ] {
             let why = window(query, window_s).unwrap_err();
-            assert!(why.contains("window_s"), "{query}: {why}");
+            assert_eq!(why.key, "prometheus.window_s", "{query}: {why}");
         }
     }
 

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Error;
 use crate::distribution::{Distribution, Fine};
 use crate::reading::{NoData, Slice};
-use crate::source::{LatencySource, PushSpec};
+use crate::source::{LatencySource, PushSpec, Wrong};
 
 /// The longest datagram that is read; statsd clients keep to an Ethernet frame.
 const DATAGRAM_MAX: usize = 65_536;
@@ -31,25 +31,24 @@ enum Socket {
 
 impl Socket {
     fn open(spec: &PushSpec) -> Result<Self, Error> {
+        spec.check()?;
         let failed = |of: String| move |source: io::Error| Error::Listen { of, source };
         match (&spec.udp, &spec.unix) {
-            (Some(address), None) if !address.ip().is_loopback() => Err(Error::Spec(format!(
-                "push.udp: {address} is not on the loopback interface: anybody could send timers"
-            ))),
-            (Some(address), None) => {
+            (Some(address), _) => {
                 let socket = UdpSocket::bind(address).map_err(failed(address.to_string()))?;
                 socket
                     .set_nonblocking(true)
                     .map_err(failed(address.to_string()))?;
                 Ok(Self::Udp(socket))
             }
-            (None, Some(path)) => {
+            (_, Some(path)) => {
                 let of = || path.display().to_string();
                 let socket = bind_unix(path).map_err(failed(of()))?;
                 socket.set_nonblocking(true).map_err(failed(of()))?;
                 Ok(Self::Unix(socket, path.clone()))
             }
-            _ => Err(Error::Spec("push: give either udp or unix".to_owned())),
+            // Excluded by the check before.
+            (None, None) => Err(Wrong::new("push", "give either udp or unix").into()),
         }
     }
 

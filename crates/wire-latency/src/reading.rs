@@ -188,6 +188,28 @@ pub struct Percentile {
     pub requests: u64,
 }
 
+/// With fewer requests a percentile is hardly more than one request's latency.
+const REQUESTS_LEAST: f64 = 20.0;
+
+/// Requests that a percentile (0 to 100) has to stand on by default: as many as leave one beyond it
+/// on average, 100 for the 99th, and at least 20.
+///
+/// ```
+/// assert_eq!(wire_latency::minimum_requests(99.0), 100);
+/// assert_eq!(wire_latency::minimum_requests(50.0), 20);
+/// ```
+#[must_use]
+pub fn minimum_requests(percentile: f64) -> u64 {
+    let beyond_one = 100.0 / (100.0 - percentile).max(1e-9);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "20 to 1e11"
+    )]
+    let least = beyond_one.max(REQUESTS_LEAST).round() as u64;
+    least
+}
+
 impl Reading {
     /// A percentile (0 to 100). `None` where the source gives one figure only and this is another
     /// one.

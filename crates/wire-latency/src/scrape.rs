@@ -10,7 +10,7 @@ use crate::distribution::{Buckets, Distribution};
 use crate::exposition::samples;
 use crate::pace::{LOOK_EVERY, Pace};
 use crate::reading::{NoData, Slice};
-use crate::source::{LatencySource, ScrapeSpec};
+use crate::source::{LatencySource, ScrapeSpec, Wrong};
 
 /// A page that takes longer is given up.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,10 +49,8 @@ impl Look {
 
 impl Scrape {
     pub(crate) fn new(spec: &ScrapeSpec) -> Result<Self, Error> {
-        let url = Url::parse(&spec.url).map_err(|why| Error::Spec(format!("scrape.url: {why}")))?;
-        if spec.histogram.is_empty() {
-            return Err(Error::Spec("scrape.histogram: name a histogram".to_owned()));
-        }
+        spec.check()?;
+        let url = Url::parse(&spec.url).map_err(|why| Wrong::new("scrape.url", why))?;
         Ok(Self {
             spec: spec.clone(),
             url,

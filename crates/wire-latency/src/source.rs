@@ -6,7 +6,9 @@ use std::time::Instant;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::command::Stopper;
 use crate::protocol::Protocol;
+use crate::prometheus::window_of;
 use crate::reading::{NoData, Slice};
 
 /// A place that latencies come from.
@@ -20,6 +22,11 @@ pub trait LatencySource: Send {
     /// # Errors
     /// The reason for no data. The next call tries again.
     fn poll(&mut self, until: Instant) -> Result<Slice, NoData>;
+
+    /// Ends what the source runs, from another thread; `None` where it runs nothing.
+    fn stopper(&self) -> Option<Stopper> {
+        None
+    }
 }
 
 /// Where the latency of a service is read.
@@ -41,6 +48,51 @@ pub enum SourceSpec {
     Push(PushSpec),
 }
 
+/// What cannot be meant in a specification.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {why}")]
+pub struct Wrong {
+    /// The key, below the one that the source is written under: `wire.port`.
+    pub key: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(key: &str, why: impl Into<String>) -> Self {
+        Self {
+            key: key.to_owned(),
+            why: why.into(),
+        }
+    }
+}
+
+impl SourceSpec {
+    /// Checks what the text alone shows. Nothing is opened and nobody is asked.
+    ///
+    /// # Errors
+    /// The key and the reason.
+    pub fn check(&self) -> Result<(), Wrong> {
+        match self {
+            Self::Wire(spec) => spec.check(),
+            Self::Scrape(spec) => spec.check(),
+            Self::Prometheus(spec) => spec.check(),
+            Self::Push(spec) => spec.check(),
+            Self::Command(argv) if argv.first().is_none_or(String::is_empty) => {
+                Err(Wrong::new("command", "name a program"))
+            }
+            Self::Command(_) => Ok(()),
+        }
+    }
+
+    /// Whether the source is asked once a second at most, so that each figure is of a second or
+    /// more.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        !matches!(self, Self::Wire(_) | Self::Push(_))
+    }
+}
+
 /// Latency read off the wire.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -55,16 +107,27 @@ pub struct WireSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// CPU time that reading may cost, in cores. Where packets cost more, connections are sampled.
-    #[serde(default = "cpu_budget_cores")]
-    pub cpu_budget_cores: f64,
+    /// By default 0.01; `isolate` shares 0.0025 among its services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_budget_cores: Option<f64>,
 }
 
-/// One hundredth of a core.
-fn cpu_budget_cores() -> f64 {
-    0.01
-}
+/// One hundredth of a core: a sampled p99 at 10,000 requests a second still stands on thousands of
+/// requests in 15 s (docs/results/wire-latency.md).
+const CPU_BUDGET_CORES: f64 = 0.01;
 
 impl WireSpec {
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
+        if self.port == 0 {
+            return Err(Wrong::new("wire.port", "0 is no port"));
+        }
+        let is_budget = |cores: f64| cores > 0.0 && cores.is_finite();
+        if !self.cpu_budget_cores.is_none_or(is_budget) {
+            return Err(Wrong::new("wire.cpu_budget_cores", "must be above 0"));
+        }
+        Ok(())
+    }
+
     /// The defaults for a port.
     #[must_use]
     pub fn of_port(port: u16) -> Self {
@@ -72,7 +135,7 @@ impl WireSpec {
             port,
             protocol: Protocol::Auto,
             pid: None,
-            cpu_budget_cores: cpu_budget_cores(),
+            cpu_budget_cores: None,
         }
     }
 }
@@ -118,6 +181,16 @@ pub struct ScrapeSpec {
     pub unit: Unit,
 }
 
+impl ScrapeSpec {
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
+        http_client::check_url(&self.url).map_err(|why| Wrong::new("scrape.url", why))?;
+        match self.histogram.is_empty() {
+            true => Err(Wrong::new("scrape.histogram", "name a histogram")),
+            false => Ok(()),
+        }
+    }
+}
+
 /// A query of a Prometheus server, or of a store with the same interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -139,6 +212,13 @@ pub struct PrometheusSpec {
     pub unit: Unit,
 }
 
+impl PrometheusSpec {
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
+        http_client::check_url(&self.url).map_err(|why| Wrong::new("prometheus.url", why))?;
+        window_of(self).map(drop)
+    }
+}
+
 /// A datagram socket that takes statsd timers. Exactly one of `udp` and `unix`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -154,6 +234,19 @@ pub struct PushSpec {
     pub timer: Option<String>,
 }
 
+impl PushSpec {
+    pub(crate) fn check(&self) -> Result<(), Wrong> {
+        match (&self.udp, &self.unix) {
+            (Some(address), None) if !address.ip().is_loopback() => Err(Wrong::new(
+                "push.udp",
+                format!("{address} is not on the loopback interface: anybody could send timers"),
+            )),
+            (Some(_), None) | (None, Some(_)) => Ok(()),
+            _ => Err(Wrong::new("push", "give either udp or unix")),
+        }
+    }
+}
+
 /// What is not in the specification: whose latency is read.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
@@ -161,6 +254,8 @@ pub struct Surroundings {
     pub pid: Option<u32>,
     /// The percentile that a source with one figure gives, 0 to 100.
     pub percentile: f64,
+    /// CPU time that reading packets may cost where the specification leaves it open, in cores.
+    pub cpu_budget_cores: f64,
 }
 
 impl Default for Surroundings {
@@ -168,6 +263,7 @@ impl Default for Surroundings {
         Self {
             pid: None,
             percentile: 99.0,
+            cpu_budget_cores: CPU_BUDGET_CORES,
         }
     }
 }
@@ -199,5 +295,39 @@ mod tests {
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_named_by_its_key() {
+        for (text, key) in [
+            ("s = { wire = { port = 0 } }", "wire.port"),
+            (
+                "s = { wire = { port = 1, cpu_budget_cores = 0.0 } }",
+                "wire.cpu_budget_cores",
+            ),
+            (
+                "s = { scrape = { url = \"x\", histogram = \"h\" } }",
+                "scrape.url",
+            ),
+            (
+                "s = { scrape = { url = \"http://a/\", histogram = \"\" } }",
+                "scrape.histogram",
+            ),
+            (
+                "s = { prometheus = { url = \"x\", query = \"a[5s]\" } }",
+                "prometheus.url",
+            ),
+            (
+                "s = { prometheus = { url = \"http://a/\", query = \"a\" } }",
+                "prometheus.window_s",
+            ),
+            ("s = { push = { udp = \"1.2.3.4:5\" } }", "push.udp"),
+            ("s = { push = {} }", "push"),
+            ("s = { command = [] }", "command"),
+        ] {
+            assert_eq!(parse(text).unwrap().check().unwrap_err().key, key, "{text}");
+        }
+        let good = "s = { scrape = { url = \"http://127.0.0.1:9/metrics\", histogram = \"h\" } }";
+        assert_eq!(parse(good).unwrap().check(), Ok(()));
     }
 }

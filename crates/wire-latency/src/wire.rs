@@ -23,6 +23,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Wire {
     spec: WireSpec,
+    budget_cores: f64,
     ring: Ring,
     tracker: Tracker,
     share: Share,
@@ -46,12 +47,8 @@ impl Wire {
             pid: spec.pid.or(surroundings.pid),
             ..spec.clone()
         };
-        if spec.port == 0 {
-            return Err(Error::Spec("port: 0 is no port".to_owned()));
-        }
-        if !(spec.cpu_budget_cores > 0.0 && spec.cpu_budget_cores.is_finite()) {
-            return Err(Error::Spec("cpu_budget_cores: must be above 0".to_owned()));
-        }
+        spec.check()?;
+        let given = spec.cpu_budget_cores;
         let share = Share::EVERYTHING;
         let program = filter::program(spec.port, share.connections);
         Ok(Self {
@@ -65,6 +62,7 @@ impl Wire {
             packets_in_period: 0,
             listener: Ok(()),
             polled_cpu: None,
+            budget_cores: given.unwrap_or(surroundings.cpu_budget_cores),
             spec,
         })
     }
@@ -110,7 +108,7 @@ impl Wire {
             let used_cores = cpu.saturating_sub(before).as_secs_f64() / length_s.max(1e-3);
             let next = self
                 .share
-                .next(used_cores, self.spec.cpu_budget_cores, self.connections);
+                .next(used_cores, self.budget_cores, self.connections);
             let is_same = next.connections == self.share.connections && self.is_open;
             if !is_same {
                 self.filter(&filter::program(self.spec.port, next.connections))?;
