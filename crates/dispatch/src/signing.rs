@@ -160,6 +160,11 @@ pub(crate) fn is_allowed(allow: &Allow, order: &Order, spec: &CheckedSpec) -> Re
     if let Some(file) = spec.target.files.iter().find(|file| !is_own(&file.path)) {
         return refused(format!("the file {:?}", file.path));
     }
+    let pushes = order.spec.metrics.values();
+    let mut sockets = pushes.filter_map(|metric| metric.push.as_ref()?.unix.as_ref());
+    if let Some(socket) = sockets.find(|socket| !is_own(socket)) {
+        return refused(format!("the socket {socket:?}"));
+    }
     if order
         .spec
         .target

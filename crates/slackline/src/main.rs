@@ -18,6 +18,7 @@ mod serve_block;
 mod serve_cache;
 mod style;
 mod table;
+mod timeline;
 mod throttle;
 mod tokens;
 mod tune;
@@ -173,6 +174,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             error,
             |error| matches!(error, tuner::TunerError::Host(error) if error.is_missing_privilege()),
         )
+        || has_cause(error, wire_latency::Error::is_missing_privilege)
         || has_cause(error, |_: &perf_events::Error| true)
         || has_cause(error, RelayoutError::is_missing_privilege)
         || has_cause(error, CacheError::is_missing_privilege)

@@ -94,6 +94,7 @@ pub(crate) fn results(report: &Report) -> String {
     for skipped in &report.skipped {
         let _ = writeln!(text, "skipped {skipped}");
     }
+    text.push_str(&latency_requests(report));
     let _ = writeln!(text, "\n{}", report.sentence);
     if !report.settings.is_empty() {
         let heading = match report.finding {
@@ -104,6 +105,33 @@ pub(crate) fn results(report: &Report) -> String {
         let _ = writeln!(text, "\n{heading}");
         for setting in &report.settings {
             let _ = writeln!(text, "  {setting}");
+        }
+    }
+    text
+}
+
+/// How many requests each latency stands on.
+fn latency_requests(report: &Report) -> String {
+    let mut text = String::new();
+    let searched = report.evaluations.iter().flat_map(|it| &it.blocks);
+    let verified = report.verification.iter();
+    let verified = verified.flat_map(|arm| arm.runs_blocks.iter().flatten());
+    let blocks: Vec<_> = searched.chain(verified).collect();
+    for name in report.spec.metrics.keys() {
+        let requests = format!("{name}_requests");
+        let sides = blocks
+            .iter()
+            .flat_map(|block| [&block.control, &block.experiment]);
+        let counts: Vec<f64> = sides
+            .filter_map(|side| side.get(&requests).copied())
+            .collect();
+        let least = counts.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = counts.iter().copied().fold(0.0, f64::max);
+        if !counts.is_empty() {
+            let _ = writeln!(
+                text,
+                "{name}: each side of a block stands on {least:.0} to {most:.0} requests"
+            );
         }
     }
     text

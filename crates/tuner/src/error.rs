@@ -43,6 +43,14 @@ pub enum TunerError {
     /// A kernel interface or the undo journal refused.
     #[error(transparent)]
     Host(#[from] host::HostError),
+    /// The latency of requests cannot be read.
+    #[error("metrics.{name}.wire: {source}")]
+    Latency {
+        /// The metric.
+        name: String,
+        /// Why.
+        source: wire_latency::Error,
+    },
     /// The optimiser refused.
     #[error("the optimiser: {0}")]
     Optimizer(#[from] bayes_opt::Error),

@@ -1,6 +1,7 @@
 //! The real [`Bench`]: real services, real knobs, real load.
 
 mod knobs;
+mod latency;
 mod loading;
 mod promotion;
 
@@ -56,6 +57,8 @@ pub struct Live<'a> {
     output: Option<String>,
     /// The load waits for answers: the capacity is measured.
     saturates: bool,
+    /// The sources of latency that are open.
+    meters: latency::Meters,
 }
 
 /// One side while it runs.
@@ -69,12 +72,19 @@ impl<'a> Live<'a> {
     /// Takes the host's lock; starts and changes nothing yet.
     ///
     /// # Errors
-    /// Another Slackline holds the lock, or an earlier one left something to restore.
+    /// Another Slackline holds the lock, or an earlier one left something to restore. A metric needs packets, and none can be
+    /// read here.
     pub fn new(
         spec: &'a CheckedSpec,
         state_dir: &Path,
         interrupt: Interrupt,
     ) -> Result<Self, TunerError> {
+        if let Some(name) = spec.wire_metric() {
+            wire_latency::probe().map_err(|source| TunerError::Latency {
+                name: name.to_owned(),
+                source,
+            })?;
+        }
         let journal = Journal::open(state_dir)?;
         let scratch = scratch_root(state_dir).join(std::process::id().to_string());
         Ok(Self {
@@ -96,6 +106,7 @@ impl<'a> Live<'a> {
             home: None,
             output: None,
             saturates: false,
+            meters: latency::Meters::default(),
         })
     }
 
@@ -191,6 +202,7 @@ impl<'a> Live<'a> {
             knobs,
         });
         let is_first = !std::mem::replace(&mut self.has_started, true);
+        self.open_sockets(side, sides)?;
         let Some(active) = sides.last_mut() else {
             return Ok(());
         };
@@ -225,6 +237,7 @@ impl<'a> Live<'a> {
     }
 
     fn stop_sides(&mut self) -> Result<(), TunerError> {
+        self.close_meters();
         for mut side in self.sides.take().into_iter().flatten() {
             side.instance
                 .stop(self.spec, &self.roots, &mut self.journal)?;
@@ -335,7 +348,7 @@ impl<'a> Live<'a> {
             .spec
             .metrics
             .iter()
-            .filter(|(_, metric)| metric.counter == counter)
+            .filter(|(_, metric)| metric.counter == counter && metric.latency().is_none())
             .map(|(name, metric)| {
                 let mut filled = metric.clone();
                 if let Some(query) = &mut filled.query {
@@ -442,6 +455,7 @@ impl Live<'_> {
             // The side that did not come up is the last one that was begun.
             let failed = sides.last().map(|side| &side.instance);
             self.output = failed.and_then(Instance::output);
+            self.close_meters();
             for mut side in sides {
                 side.instance
                     .stop(self.spec, &self.roots, &mut self.journal)
@@ -453,11 +467,11 @@ impl Live<'_> {
         let warm_up_s = self.spec.spec.evaluation.warm_up_s;
         if warm_up_s > 0.0 {
             if self.spec.target.pairing == Pairing::Parallel {
-                self.load(&Side::BOTH, warm_up_s)?;
+                self.warm_up(&Side::BOTH, warm_up_s)?;
             } else {
                 for side in Side::BOTH {
                     self.switch(side)?;
-                    self.load(&[side], warm_up_s)?;
+                    self.warm_up(&[side], warm_up_s)?;
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::spec::{Spec, TargetSpec, WorkloadSpec};
+use crate::spec::{Spec, TargetSpec, WorkloadSpec, requests_of};
 
 /// The metrics of one side of one block, by name.
 pub type SideMetrics = BTreeMap<String, f64>;
@@ -87,6 +87,12 @@ impl Known {
         names.extend(workload.json.keys().cloned());
         names.extend(workload.regex.keys().cloned());
         names.extend(spec.metrics.keys().cloned());
+        let latencies = spec.metrics.iter();
+        let latencies = latencies.filter(|(_, metric)| metric.latency().is_some());
+        names.extend(latencies.map(|(name, _)| requests_of(name)));
+        if workload.is_of_users() {
+            names.insert("requests".into());
+        }
         Self(names)
     }
 

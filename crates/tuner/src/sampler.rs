@@ -41,9 +41,7 @@ impl Sampler {
         }
         let pid = match (&observe.pid, &observe.pid_file) {
             (Some(pid), _) => *pid,
-            (None, Some(path)) => std::fs::read_to_string(path)
-                .ok()
-                .and_then(|text| text.trim().parse().ok())
+            (None, Some(path)) => pid_in(path)
                 .ok_or_else(|| Fault::Harness(format!("{} holds no pid", path.display())))?,
             (None, None) => return Ok(Self::default()),
         };
@@ -100,6 +98,20 @@ impl Sampler {
         }
         Ok(counters)
     }
+}
+
+fn pid_in(path: &std::path::Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A process of a service that was running before.
+pub(crate) fn observed_pid(observe: &ObserveSpec, roots: &Roots) -> Option<u32> {
+    let of_file = || pid_in(observe.pid_file.as_ref()?);
+    let of_group = || {
+        let group = observe.cgroup.as_ref()?;
+        host::processes_below(roots, group).ok()?.into_iter().min()
+    };
+    observe.pid.or_else(of_file).or_else(of_group)
 }
 
 fn open_group(roots: &Roots, group: &str) -> Result<CgroupReader, Fault> {
@@ -177,10 +189,8 @@ mod tests {
     #[test]
     fn a_metric_is_a_finite_number_and_little_of_anything_else_is_said() {
         let metric = MetricSpec {
-            prometheus: None,
-            query: None,
             command: Some(Vec::new()),
-            counter: false,
+            ..MetricSpec::default()
         };
         let read = |output: &str| external("x", &metric, |_| Ok(output.to_owned()));
         assert_eq!(read(" 2.5\n"), Ok(2.5));

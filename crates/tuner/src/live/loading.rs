@@ -24,7 +24,7 @@ const TOO_SLOW_LEAST: Duration = Duration::from_secs(5);
 
 impl Live<'_> {
     /// The workload of this evaluation: the specification's, or the same without a rate.
-    fn loaded_by(&self) -> &WorkloadSpec {
+    pub(super) fn loaded_by(&self) -> &WorkloadSpec {
         let saturated = self.spec.saturated.as_ref();
         saturated
             .filter(|_| self.saturates)
@@ -100,9 +100,18 @@ impl Live<'_> {
         order: &[Side],
         duration_s: f64,
     ) -> Result<Vec<SideMetrics>, Fault> {
+        self.load_on_time(order, duration_s, true)
+    }
+
+    fn load_on_time(
+        &mut self,
+        order: &[Side],
+        duration_s: f64,
+        is_measured: bool,
+    ) -> Result<Vec<SideMetrics>, Fault> {
         let mut attempt = 1;
         loop {
-            let loaded = self.load_once(order, duration_s)?;
+            let loaded = self.load_once(order, duration_s, is_measured)?;
             let late = order.iter().zip(&loaded);
             let mut late =
                 late.filter_map(|(side, (_, complaint))| Some((side, complaint.as_ref()?)));
@@ -137,20 +146,96 @@ impl Live<'_> {
             .any(|metric| http.is_hurt(metric))
     }
 
+    /// Loads `order` before anything is measured.
+    pub(super) fn warm_up(&mut self, order: &[Side], duration_s: f64) -> Result<(), Fault> {
+        if self.loaded_by().is_of_users() {
+            // What cannot be opened is said before the time is spent.
+            self.begin_latency(order)?;
+            return self.stay(Duration::from_secs_f64(duration_s));
+        }
+        self.load_on_time(order, duration_s, false).map(drop)
+    }
+
+    fn launches(&self, order: &[Side], duration_s: f64) -> Result<Vec<Launch>, Fault> {
+        let launches = order.iter().map(|side| self.workload(*side, duration_s));
+        launches.collect()
+    }
+
     /// The metrics of each side, and why the load generator's are not all there.
     fn load_once(
         &mut self,
         order: &[Side],
         duration_s: f64,
+        is_measured: bool,
     ) -> Result<Vec<(SideMetrics, Option<String>)>, Fault> {
-        let launches = order
-            .iter()
-            .map(|side| self.workload(*side, duration_s))
-            .collect::<Result<Vec<_>, _>>()?;
+        let is_of_users = self.loaded_by().is_of_users();
+        let launches = match is_of_users {
+            true => Vec::new(),
+            false => self.launches(order, duration_s)?,
+        };
+        self.begin_latency(order)?;
         let mut before = Vec::new();
         for side in order {
             before.push(self.counters(*side)?);
         }
+        let started = Instant::now();
+        let outputs = match is_of_users {
+            true => {
+                self.stay(Duration::from_secs_f64(duration_s))?;
+                Vec::new()
+            }
+            false => self.run_workloads(order, &launches, duration_s)?,
+        };
+        let duration_s = started.elapsed().as_secs_f64();
+        self.check_alive()?;
+        let mut metrics = Vec::new();
+        for (index, (side, before)) in order.iter().zip(&before).enumerate() {
+            let counted = difference(&self.counters(*side)?, before);
+            let mut counted = counted.map_err(|message| side.unmeasured(message))?;
+            counted.insert("duration_s".into(), duration_s);
+            let mut complaint = None;
+            if let (Some(output), Some(launch)) = (outputs.get(index), launches.get(index)) {
+                let (parsed, why) = self.read_output(output).map_err(|error| {
+                    side.unmeasured(format!("workload: {error}\n{}", launch.account()))
+                })?;
+                counted.extend(parsed);
+                complaint = why;
+            }
+            counted.extend(self.gauges(*side)?);
+            counted.extend(self.memory(*side));
+            metrics.push((counted, complaint));
+        }
+        // A warm-up may be too short for a figure.
+        if is_measured {
+            self.end_latency(order, &mut metrics)?;
+        }
+        Ok(metrics)
+    }
+
+    /// Waits while the service's own users load it.
+    fn stay(&mut self, duration: Duration) -> Result<(), Fault> {
+        let end = Instant::now() + duration;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let slept = self.interrupt.sleep(left.min(KEEP_UP));
+            slept.map_err(Fault::Interrupted)?;
+            self.check_alive()?;
+            for side in self.sides.iter_mut().flatten() {
+                side.sampler.keep_up();
+            }
+        }
+    }
+
+    /// Runs the load generators of `order` side by side; what each printed.
+    fn run_workloads(
+        &mut self,
+        order: &[Side],
+        launches: &[Launch],
+        duration_s: f64,
+    ) -> Result<Vec<String>, Fault> {
         let started = Instant::now();
         let mut running = Vec::new();
         for (launch, side) in launches.iter().zip(order) {
@@ -203,24 +288,7 @@ impl Live<'_> {
                 }
             }
         }
-        let duration_s = started.elapsed().as_secs_f64();
-        self.check_alive()?;
-        let mut metrics = Vec::new();
-        for (((side, before), output), launch) in
-            order.iter().zip(&before).zip(&outputs).zip(&launches)
-        {
-            let counted = difference(&self.counters(*side)?, before);
-            let mut counted = counted.map_err(|message| side.unmeasured(message))?;
-            let (parsed, complaint) = self.read_output(output).map_err(|error| {
-                side.unmeasured(format!("workload: {error}\n{}", launch.account()))
-            })?;
-            counted.insert("duration_s".into(), duration_s);
-            counted.extend(parsed);
-            counted.extend(self.gauges(*side)?);
-            counted.extend(self.memory(*side));
-            metrics.push((counted, complaint));
-        }
-        Ok(metrics)
+        Ok(outputs)
     }
 
     /// After how long the experiment's load is ended because it takes several times as long as the

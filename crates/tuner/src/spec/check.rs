@@ -9,8 +9,10 @@ use bayes_opt::{Settings, Space};
 use host::{HostError, Roots};
 
 use super::continuous::check_continuous;
+use super::cpus::{Pins, check_cpus};
 use super::knobs::KnobBinding;
 use super::locate::Source;
+use super::metric::check_metrics;
 use super::parameters::{Originals, RESERVED, arm_configuration, check_space, is_word};
 use super::templates::{check_apply, check_templates};
 use super::{MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
@@ -93,15 +95,6 @@ pub(super) struct CheckedParts<'a> {
     pub(super) skipped: Vec<&'a str>,
 }
 
-/// CPU lists, parsed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pins {
-    /// Of the control's and the experiment's instance.
-    pub sides: Option<[Vec<usize>; 2]>,
-    /// Of the workload.
-    pub workload: Option<Vec<usize>>,
-}
-
 impl CheckedSpec {
     /// What is right, and still better known before anything is measured, a sentence each: parameters that are left out on this
     /// host, parameters of no effect, and, where all is measured here, programs that are not on `path` and files that are not as
@@ -126,12 +119,14 @@ impl CheckedSpec {
             )
         });
         let other_defaults = self.other_defaults.iter().cloned();
+        let unreadable = self.unreadable_packets();
         let never = self.early_end_remark();
         skipped
             .chain(other_defaults)
             .chain(unused)
             .chain(missing)
             .chain(other)
+            .chain(unreadable)
             .chain(never)
             .collect()
     }
@@ -259,7 +254,7 @@ pub(super) fn check_alone(spec: &Spec, source: &Source) -> Result<(), SpecError>
 }
 
 /// A command begins with its program.
-fn check_command(
+pub(super) fn check_command(
     key: &str,
     command: Option<&Vec<String>>,
     source: &Source,
@@ -305,12 +300,22 @@ pub(super) fn check_experiment(
     let dir = folder(source.path());
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;
-    let mut workload = spec.workload.clone().ok_or_else(|| missing("workload"))?;
+    let mut workload = match &spec.workload {
+        Some(workload) => workload.clone(),
+        None if spec.reads_latency() => WorkloadSpec::default(),
+        None => {
+            let why = "[workload] is missing; where the service's own users are the load, a metric must read their latency: \
+                       metrics.p99.wire = { port = 8080 }, or scrape, or push";
+            return Err(source.error("workload", why));
+        }
+    };
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir, templates)?;
     check_apply(&spec, &target, source)?;
-    resolve_http(&mut workload, source)?;
-    check_workload(&workload, source)?;
+    if spec.workload.is_some() {
+        resolve_http(&mut workload, source)?;
+        check_workload(&workload, source)?;
+    }
     check_numbers(&spec, source)?;
     let pins = check_cpus(&spec, &target, &workload, source, roots)?;
     let mut constraints = Vec::new();
@@ -364,19 +369,7 @@ pub(super) fn check_experiment(
             .map_err(|message| source.error(&format!("workload.minimum.{metric}"), message))?;
     }
     let continuous = check_continuous(&spec, source, &target, &objective, &known)?;
-    for (name, metric) in &spec.metrics {
-        let key = format!("metrics.{name}");
-        if metric.prometheus.is_some() == metric.command.is_some() {
-            return Err(source.error(&key, "give either prometheus and query, or command"));
-        }
-        if let Some(url) = &metric.prometheus {
-            check_url(&format!("{key}.prometheus"), url, source)?;
-        }
-        if metric.prometheus.is_some() != metric.query.is_some() {
-            return Err(source.error(&key, "prometheus and query belong together"));
-        }
-        check_command(&format!("{key}.command"), metric.command.as_ref(), source)?;
-    }
+    check_metrics(&spec, source, &target)?;
     for (index, arm) in spec.verification.arms.iter().enumerate() {
         let key = format!("verification.arms[{index}]");
         check_name(&format!("{key}.name"), &arm.name, source)?;
@@ -727,69 +720,4 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         }
     }
     Ok(())
-}
-
-fn check_cpus(
-    spec: &Spec,
-    target: &TargetSpec,
-    workload: &WorkloadSpec,
-    source: &Source,
-    roots: &Roots,
-) -> Result<Pins, SpecError> {
-    let online = host::online_cpus(roots).unwrap_or_default();
-    let list = |key: &str, text: &str| {
-        let cpus =
-            host::parse_cpu_list(text).map_err(|error| source.error(key, error.to_string()))?;
-        match cpus.iter().find(|cpu| !online.contains(cpu)) {
-            Some(cpu) => Err(source.error(
-                key,
-                format!("CPU {cpu} is not online here (online: {online:?})"),
-            )),
-            None => Ok(cpus),
-        }
-    };
-    let sides = match &target.cpus {
-        None => None,
-        Some([control, experiment]) => Some([
-            list("target.cpus[0]", control)?,
-            list("target.cpus[1]", experiment)?,
-        ]),
-    };
-    if target.pairing == Pairing::Parallel
-        && let Some([control, experiment]) = &sides
-        && control.len() != experiment.len()
-    {
-        return Err(source.error(
-            "target.cpus",
-            "both sides need the same number of CPUs: they are swapped",
-        ));
-    }
-    if let Some([control, experiment]) = &sides
-        && control != experiment
-    {
-        // The sides exchange their CPUs: every second block side by side, every two blocks in turn.
-        let round = if target.pairing == Pairing::Parallel {
-            2
-        } else {
-            4
-        };
-        let lengths = [
-            ("evaluation.blocks", Some(spec.evaluation.blocks)),
-            ("verification.blocks", spec.verification.blocks),
-        ];
-        for (key, length) in lengths {
-            if length.is_some_and(|length| length % round != 0) {
-                return Err(source.error(
-                    key,
-                    format!("must be a multiple of {round}: the sides exchange their CPUs, and each is to have both as often"),
-                ));
-            }
-        }
-    }
-    let workload = workload
-        .cpus
-        .as_ref()
-        .map(|text| list("workload.cpus", text))
-        .transpose()?;
-    Ok(Pins { sides, workload })
 }

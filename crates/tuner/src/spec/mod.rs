@@ -6,11 +6,13 @@
 mod check;
 mod configuration;
 mod continuous;
+mod cpus;
 mod earlier;
 mod expression;
 mod knobs;
 mod locate;
 mod masks;
+mod metric;
 mod parameters;
 mod plan;
 mod templates;
@@ -18,13 +20,16 @@ mod verification;
 
 pub use crate::load_loop::LoadLoop;
 use check::Templates;
-pub use check::{CheckedSpec, Pins, is_line};
+pub use check::{CheckedSpec, is_line};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
+pub use cpus::Pins;
 pub use expression::{Comparison, Limit, MetricConstraint};
 pub(crate) use knobs::knob_writes;
 pub use knobs::{Element, KnobBinding, SchedKind};
 pub use locate::{Source, plain};
 pub use masks::Masks;
+pub(crate) use metric::{LatencyMetric, requests_of};
+pub use metric::{MetricSpec, PushMetric, ScrapeMetric, WireMetric};
 pub(crate) use parameters::arm_configuration;
 pub use parameters::{Originals, as_written_here};
 pub use plan::PlannedTime;
@@ -68,7 +73,8 @@ pub struct Spec {
     /// The service and how a configuration is applied to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetSpec>,
-    /// What loads the service.
+    /// What loads the service. Without it, the service's own users are the load, and a metric reads their latency (`wire`,
+    /// `scrape`, `push`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadSpec>,
     /// Metrics beyond those of the workload and of the target's processes, by name.
@@ -426,7 +432,7 @@ pub struct ObserveSpec {
 }
 
 /// What loads the service: run once for each side of each block.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSpec {
     /// The command; names are filled in as in `target`, and `{duration_s}`, the block's length.
@@ -470,25 +476,6 @@ fn workload_grace_s() -> f64 {
     30.0
 }
 
-/// A metric from elsewhere, read at both ends of every block or once after it; exactly one of
-/// `prometheus` and `command`.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MetricSpec {
-    /// Base URL of a Prometheus server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prometheus: Option<String>,
-    /// An instant query that yields one value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub query: Option<String>,
-    /// A command whose output is one number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub command: Option<Vec<String>>,
-    /// The value only grows: take its difference over the block.
-    #[serde(default)]
-    pub counter: bool,
-}
-
 /// Which way is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -522,6 +509,14 @@ impl Spec {
     pub(crate) fn goal(&self) -> Goal {
         let objective = self.objective.as_ref();
         objective.map_or_else(Goal::default, |objective| objective.goal)
+    }
+}
+
+impl WorkloadSpec {
+    /// Slackline loads nothing: the service's own users are the load.
+    #[must_use]
+    pub fn is_of_users(&self) -> bool {
+        self.command.is_empty()
     }
 }
 

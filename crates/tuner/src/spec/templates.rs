@@ -147,6 +147,9 @@ pub(super) fn check_templates(parts: &CheckedParts<'_>) -> Result<BTreeSet<Strin
             metric.command.as_ref(),
             &known,
         )?;
+        for (key, text) in metric.latency().iter().flat_map(|latency| latency.texts()) {
+            check(&format!("metrics.{name}.{key}"), &text, &known)?;
+        }
     }
     for (index, parameter) in spec.parameters.iter().enumerate() {
         if !skipped.contains(&parameter.name.as_str()) {

@@ -10,6 +10,7 @@ use tuner::spec::load;
 
 mod continuous;
 mod knobs;
+mod latency;
 
 /// A sound specification; `line 1` is its name.
 const SOUND: &str = r#"name = "sound"

@@ -1,0 +1,353 @@
+//! Metrics from elsewhere: what is written of them, and what of it can be meant.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use wire_latency::{Protocol, PushSpec, ScrapeSpec, SourceSpec, Unit, WireSpec};
+
+use super::check::{CheckedSpec, check_command, check_url};
+use super::locate::Source;
+use super::{Scalar, Spec, TargetSpec};
+use crate::error::SpecError;
+use crate::template::{self, Variables};
+
+/// A metric from elsewhere. Exactly one of `prometheus`, `command`, `wire`, `scrape` and `push`.
+///
+/// `prometheus` and `command` are read at both ends of every block if they are counters, else once after it. `wire`, `scrape`
+/// and `push` give a percentile of the latency of the block's requests, in microseconds. The number of these requests is the
+/// metric `NAME_requests`. A block with too few requests has no value: it fails.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetricSpec {
+    /// Base URL of a Prometheus server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prometheus: Option<String>,
+    /// An instant query that yields one value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+    /// A command whose output is one number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// The value only grows: take its difference over the block.
+    #[serde(default)]
+    pub counter: bool,
+    /// Latency read off the wire: packets of the service's TCP port, in the network namespace of the target's process. Needs
+    /// CAP_NET_RAW.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<WireMetric>,
+    /// Latency from a histogram on the service's own page of metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrape: Option<ScrapeMetric>,
+    /// Latency from timers that the service sends to a datagram socket, in the format of statsd.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub push: Option<PushMetric>,
+}
+
+/// Latency read off the wire.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WireMetric {
+    /// The service's TCP port. Of a service that Slackline starts it is `"{port}"`, which is also the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<Scalar>,
+    /// Which percentile, above 0 and below 100.
+    #[serde(default = "percentile")]
+    pub percentile: f64,
+    /// Requests that a block must have. By default as many as leave one beyond the percentile (100 for the 99th), and 20 at
+    /// least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_requests: Option<u64>,
+    /// What is spoken on the port. By default each connection's first bytes decide.
+    #[serde(default, skip_serializing_if = "Protocol::is_auto")]
+    pub protocol: Protocol,
+    /// CPU time that reading may cost, in cores. Where packets cost more, connections are sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_budget_cores: Option<f64>,
+}
+
+/// Latency from a histogram on a page of metrics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScrapeMetric {
+    /// The page, such as `"http://127.0.0.1:{port}/metrics"`. It is read at both ends of every block.
+    pub url: String,
+    /// The histogram's name, without `_bucket`.
+    pub histogram: String,
+    /// Labels that a series must have; series that match are added up.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Unit of the buckets' bounds.
+    #[serde(default)]
+    pub unit: Unit,
+    /// Which percentile, above 0 and below 100.
+    #[serde(default = "percentile")]
+    pub percentile: f64,
+    /// Requests that a block must have. By default as many as leave one beyond the percentile (100 for the 99th), and 20 at
+    /// least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_requests: Option<u64>,
+}
+
+/// Latency from pushed timers. Exactly one of `udp` and `unix`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PushMetric {
+    /// An address of the loopback interface, such as `"127.0.0.1:8125"` or `"127.0.0.1:{port}"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<String>,
+    /// The path of a Unix datagram socket, which is made: `"{dir}/timers.sock"`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix: Option<String>,
+    /// The timer's name. By default every timer counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer: Option<String>,
+    /// Which percentile, above 0 and below 100.
+    #[serde(default = "percentile")]
+    pub percentile: f64,
+    /// Requests that a block must have. By default as many as leave one beyond the percentile (100 for the 99th), and 20 at
+    /// least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum_requests: Option<u64>,
+}
+
+fn percentile() -> f64 {
+    99.0
+}
+
+/// What names a value that the two instances of a started service do not share.
+const OF_ONE_SIDE: [&str; 3] = ["port", "dir", "side"];
+
+/// The name of the metric that counts the requests which a latency stands on.
+pub(crate) fn requests_of(name: &str) -> String {
+    format!("{name}_requests")
+}
+
+/// A metric that is a percentile of requests' latency.
+#[derive(Clone, Copy)]
+pub(crate) enum LatencyMetric<'a> {
+    Wire(&'a WireMetric),
+    Scrape(&'a ScrapeMetric),
+    Push(&'a PushMetric),
+}
+
+impl MetricSpec {
+    /// Where the latency of requests is read; `None` of another metric.
+    pub(crate) fn latency(&self) -> Option<LatencyMetric<'_>> {
+        let wire = self.wire.as_ref().map(LatencyMetric::Wire);
+        let scrape = self.scrape.as_ref().map(LatencyMetric::Scrape);
+        let push = self.push.as_ref().map(LatencyMetric::Push);
+        wire.or(scrape).or(push)
+    }
+}
+
+impl LatencyMetric<'_> {
+    /// Which percentile, 0 to 100.
+    pub(crate) fn percentile(self) -> f64 {
+        match self {
+            Self::Wire(it) => it.percentile,
+            Self::Scrape(it) => it.percentile,
+            Self::Push(it) => it.percentile,
+        }
+    }
+
+    /// Requests that a block must have.
+    pub(crate) fn minimum_requests(self) -> u64 {
+        let given = match self {
+            Self::Wire(it) => it.minimum_requests,
+            Self::Scrape(it) => it.minimum_requests,
+            Self::Push(it) => it.minimum_requests,
+        };
+        given.unwrap_or_else(|| wire_latency::minimum_requests(self.percentile()))
+    }
+
+    /// The key of the source.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Wire(_) => "wire",
+            Self::Scrape(_) => "scrape",
+            Self::Push(_) => "push",
+        }
+    }
+
+    /// The texts in which names may stand, by key.
+    pub(super) fn texts(self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Wire(it) => {
+                let port = it.port.as_ref();
+                let port = port.map(|port| bayes_opt::Value::from(port).to_string());
+                vec![("wire.port", port.unwrap_or_else(|| "{port}".to_owned()))]
+            }
+            Self::Scrape(it) => vec![("scrape.url", it.url.clone())],
+            Self::Push(it) => {
+                let udp = it.udp.clone().map(|text| ("push.udp", text));
+                let unix = it.unix.clone().map(|text| ("push.unix", text));
+                udp.into_iter().chain(unix).collect()
+            }
+        }
+    }
+
+    /// The source once names are filled in; an error in words with its key.
+    pub(crate) fn filled(self, values: &Variables) -> Result<SourceSpec, (String, String)> {
+        let fill = |key: &str, text: &str| {
+            template::fill(text, values).map_err(|error| (key.to_owned(), error.to_string()))
+        };
+        let source = match self {
+            Self::Wire(it) => {
+                let (key, text) = ("wire.port", &self.texts()[0].1);
+                let text = fill(key, text)?;
+                let port: Option<u16> = text.parse().ok();
+                let wrong = || (key.to_owned(), format!("{text:?} is not a port: 1 to 65535"));
+                let mut wire = WireSpec::of_port(port.ok_or_else(wrong)?);
+                wire.protocol = it.protocol;
+                wire.cpu_budget_cores = it.cpu_budget_cores;
+                SourceSpec::Wire(wire)
+            }
+            Self::Scrape(it) => SourceSpec::Scrape(ScrapeSpec {
+                url: fill("scrape.url", &it.url)?,
+                histogram: it.histogram.clone(),
+                labels: it.labels.clone(),
+                unit: it.unit,
+            }),
+            Self::Push(it) => {
+                let udp = it.udp.as_ref().map(|text| fill("push.udp", text)).transpose()?;
+                let address = udp.map(|text| {
+                    let wrong = format!("{text:?} is not an address such as 127.0.0.1:8125");
+                    text.parse().map_err(|_| ("push.udp".to_owned(), wrong))
+                });
+                let unix = it.unix.as_ref().map(|text| fill("push.unix", text)).transpose()?;
+                SourceSpec::Push(PushSpec {
+                    udp: address.transpose()?,
+                    unix: unix.map(Into::into),
+                    timer: it.timer.clone(),
+                })
+            }
+        };
+        source.check().map_err(|wrong| (wrong.key, wrong.why))?;
+        Ok(source)
+    }
+}
+
+impl Spec {
+    /// Whether a metric reads the latency of the service's requests, so that it can be measured under its users' load.
+    pub(crate) fn reads_latency(&self) -> bool {
+        self.metrics.values().any(|it| it.latency().is_some())
+    }
+}
+
+impl CheckedSpec {
+    /// Why no packets can be read here, where a metric needs them.
+    pub(super) fn unreadable_packets(&self) -> Option<String> {
+        if self.spec.workers.is_some() {
+            return None;
+        }
+        let name = self.wire_metric()?;
+        let error = wire_latency::probe().err()?;
+        Some(format!("missing here: metrics.{name}.wire: {error}"))
+    }
+
+    /// A metric that reads packets.
+    pub(crate) fn wire_metric(&self) -> Option<&str> {
+        let mut metrics = self.spec.metrics.iter();
+        let found = metrics.find(|(_, metric)| metric.wire.is_some());
+        found.map(|(name, _)| name.as_str())
+    }
+}
+
+/// What can be told of the metrics before anything is started.
+pub(super) fn check_metrics(
+    spec: &Spec,
+    source: &Source,
+    target: &TargetSpec,
+) -> Result<(), SpecError> {
+    let mut sockets = BTreeMap::new();
+    for (name, metric) in &spec.metrics {
+        let key = format!("metrics.{name}");
+        let given = [
+            metric.prometheus.is_some(),
+            metric.command.is_some(),
+            metric.wire.is_some(),
+            metric.scrape.is_some(),
+            metric.push.is_some(),
+        ];
+        if given.into_iter().filter(|is_given| *is_given).count() != 1 {
+            let why = "give exactly one of prometheus (with query), command, wire, scrape and push";
+            return Err(source.error(&key, why));
+        }
+        if let Some(url) = &metric.prometheus {
+            check_url(&format!("{key}.prometheus"), url, source)?;
+        }
+        if metric.prometheus.is_some() != metric.query.is_some() {
+            return Err(source.error(&key, "prometheus and query belong together"));
+        }
+        check_command(&format!("{key}.command"), metric.command.as_ref(), source)?;
+        let Some(latency) = metric.latency() else {
+            continue;
+        };
+        let wrong = |below: &str, why: String| source.error(&format!("{key}.{below}"), why);
+        if metric.counter {
+            return Err(wrong("counter", "a latency is no counter: leave it out".to_owned()));
+        }
+        let requests = requests_of(name);
+        if spec.metrics.contains_key(&requests) {
+            let why = format!("this is the number of requests that {key} stands on: rename it");
+            return Err(source.error(&format!("metrics.{requests}"), why));
+        }
+        check_latency(latency, target).map_err(|(below, why)| wrong(&below, why))?;
+        if let LatencyMetric::Push(push) = latency {
+            let socket = (push.udp.clone(), push.unix.clone());
+            let first = sockets.entry(socket).or_insert((&push.timer, key.clone()));
+            if *first.0 != push.timer {
+                let why = format!("{} reads this socket for another timer: use a socket for each", first.1);
+                return Err(wrong("push.timer", why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The key and the reason where it cannot be meant.
+fn check_latency(latency: LatencyMetric<'_>, target: &TargetSpec) -> Result<(), (String, String)> {
+    let key = latency.key();
+    let at = |below: &str| format!("{key}.{below}");
+    let percentile = latency.percentile();
+    if !(percentile > 0.0 && percentile < 100.0) {
+        let why = format!("{percentile} must be above 0 and below 100");
+        return Err((at("percentile"), why));
+    }
+    if latency.minimum_requests() == 0 {
+        return Err((at("minimum_requests"), "must be above 0".to_owned()));
+    }
+    let texts = latency.texts();
+    for (below, text) in &texts {
+        let names: BTreeSet<String> = template::names(text).collect();
+        let is_of_one_side = match latency {
+            LatencyMetric::Wire(_) => names.contains("port"),
+            _ => OF_ONE_SIDE.iter().any(|name| names.contains(*name)),
+        };
+        if target.start.is_some() && !is_of_one_side {
+            let write = match latency {
+                LatencyMetric::Wire(_) => "\"{port}\"",
+                _ => "{port}, {dir} or {side} in it",
+            };
+            let why = format!(
+                "{text:?} is the same for the control's and the experiment's instance, whose requests could not be told apart: \
+                 write {write}"
+            );
+            return Err(((*below).to_owned(), why));
+        }
+        if target.start.is_none() && target.ports.is_none() && names.contains("port") {
+            let why = "Slackline starts no service whose {port} it could be: write the port's number";
+            return Err(((*below).to_owned(), why.to_owned()));
+        }
+    }
+    // A name may stand for anything; one that begins a text may be all of it.
+    let is_open = texts.iter().any(|(_, text)| text.starts_with('{'));
+    let names = texts.iter().flat_map(|(_, text)| template::names(text));
+    let mut values: Variables = names.map(|name| (name, "1".to_owned())).collect();
+    if is_open && !matches!(latency, LatencyMetric::Wire(_)) {
+        return Ok(());
+    }
+    values.insert("port".to_owned(), "1".to_owned());
+    latency.filled(&values).map(drop)
+}
