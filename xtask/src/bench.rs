@@ -54,9 +54,9 @@ usage: cargo xtask bench load [--repetitions N] [--seconds S] [--parts A,B]
   as root, about 18 minutes, and 5 more the first time, to build oha; writes docs/results/load.{json,md}
   --parts A,B     of capacity, rate, directions, stalls, sysbench; what the others found earlier stays
 
-usage: cargo xtask bench wire-latency
+usage: cargo xtask bench wire-latency [truth] [cost] [servers]
 
-  as root, about 5 minutes; writes docs/results/wire-latency.md
+  as root, about 6 minutes; writes docs/results/wire-latency.md; of parts alone, what the others found earlier stays
 
 usage: cargo xtask bench isolate [--quick] [--services memcached,nginx] [--antagonists cpu,memory,disk] [--policies A,B]
                                  [--repeats N] [--seconds S] [--kills N]
@@ -101,11 +101,11 @@ pub(crate) fn run(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
             script(root, "load/run.py", "", &[options, with_oha].concat())
         }
         ["block", parts @ ..] => block(root, parts),
-        ["continuous"] => example(root, "tuner", "continuous"),
+        ["continuous"] => example(root, "tuner", "continuous", &[]),
         ["conclusions"] => conclusions(root),
-        ["wire-latency"] => {
+        ["wire-latency", parts @ ..] => {
             install::install(install::BENCH_WIRE)?;
-            example(root, "wire-latency", "bench")
+            example(root, "wire-latency", "bench", parts)
         }
         ["isolate", options @ ..] => {
             install::install(install::ISOLATE)?;
@@ -177,12 +177,18 @@ fn pauses(root: &Path) -> anyhow::Result<bool> {
 }
 
 /// Runs an example of a crate, which writes into `docs/results/`.
-fn example(root: &Path, package: &str, name: &str) -> anyhow::Result<ExitCode> {
+fn example(
+    root: &Path,
+    package: &str,
+    name: &str,
+    options: &[&str],
+) -> anyhow::Result<ExitCode> {
     let mut bench = cargo();
     bench
         .args(["run", "--release", "--package", package])
         .args(["--example", name, "--"])
         .arg(root.join("docs/results"))
+        .args(options)
         .current_dir(root);
     Ok(match step::run(&format!("bench {name}"), &mut bench)? {
         true => ExitCode::SUCCESS,

@@ -44,6 +44,12 @@ impl Cores {
         busy_ns.take(count).map(|ns| ns as f64 / WINDOW_NS as f64)
     }
 
+    /// The last `count` of these windows.
+    pub fn last_windows(&self, end_ns: u64, count: usize) -> impl Iterator<Item = f64> {
+        let all = usize::try_from(end_ns / WINDOW_NS).unwrap_or(usize::MAX);
+        self.windows_until(end_ns).skip(all.saturating_sub(count))
+    }
+
     /// Counts all whole windows up to `end_ns`, idle ones too.
     pub fn close(&mut self, end_ns: u64) {
         for cores in self.windows_until(end_ns).collect::<Vec<_>>() {

@@ -603,8 +603,7 @@ impl Schedule {
     #[must_use]
     pub fn recent_cores(&self, end_ns: u64, count: usize) -> Vec<f64> {
         let until_ns = end_ns.saturating_sub(self.start_ns);
-        let all: Vec<f64> = self.cores.windows_until(until_ns).collect();
-        all[all.len().saturating_sub(count)..].to_vec()
+        self.cores.last_windows(until_ns, count).collect()
     }
 
     /// What still runs is counted up to `end_ns`.

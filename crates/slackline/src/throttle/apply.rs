@@ -9,8 +9,10 @@ use latency_stats::{Interval, Pair, ratio_interval};
 use rustix::io::Errno;
 use serde::Serialize;
 use tuner::process::Interrupt;
+use wire_latency::NoData;
 
 use super::collect::{Collected, Jobs};
+use super::requests::{BlockMeter, OfPort};
 use super::watch::{self, Watched};
 use crate::{Done, message, whole};
 
@@ -33,10 +35,12 @@ pub(crate) struct Arguments {
     burst_ms: Option<f64>,
     /// Shell command that prints what is to become smaller, a number, of the time since it last ran; without it, the 99th
     /// percentile of the time from waking to sleeping of the threads of --pool.
-    #[arg(long, value_name = "COMMAND", conflicts_with = "pool")]
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["pool", "port"])]
     metric: Option<String>,
+    #[command(flatten)]
+    of_port: OfPort,
     /// The pool whose jobs are timed, by thread name; without it, the one that does most jobs.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "port")]
     pool: Option<String>,
     /// Pairs of blocks, one under the present limit and one under the other.
     #[arg(long, default_value_t = 6, value_name = "N")]
@@ -57,6 +61,9 @@ pub(crate) struct Arguments {
 struct Block {
     is_new: bool,
     value: f64,
+    /// The requests that the value stands on, where it is the latency of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requests: Option<u64>,
     throttled_periods: u64,
     periods: u64,
 }
@@ -119,8 +126,11 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         tried != before,
         "that is the present limit: give another --quota, --period-ms or --burst-ms"
     );
+    // Before anything is changed: a missing privilege is said first.
+    let meter = arguments.of_port.meter(&group)?;
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut trial = Trial {
+        meter,
         roots,
         group,
         before,
@@ -254,6 +264,8 @@ fn set(journal: &mut Journal, roots: &Roots, group: &str, quota: &CpuQuota) -> a
 }
 
 struct Trial<'a> {
+    /// The latency of a port's requests, where it is the metric.
+    meter: Option<BlockMeter>,
     roots: Roots,
     group: String,
     before: CpuQuota,
@@ -284,11 +296,14 @@ impl Trial<'_> {
                 set(self.journal, &self.roots, &self.group, &quota)?;
                 let block = self.block(is_new, &mut pool)?;
                 message(&format!(
-                    "pair {}/{}, {} limit: {:.3}, {} of {} periods throttled",
+                    "pair {}/{}, {} limit: {:.3}{}, {} of {} periods throttled",
                     pair + 1,
                     self.arguments.pairs,
                     if is_new { "new" } else { "present" },
                     block.value,
+                    block
+                        .requests
+                        .map_or_else(String::new, |requests| format!(" of {requests} requests")),
                     block.throttled_periods,
                     block.periods
                 ));
@@ -307,21 +322,25 @@ impl Trial<'_> {
                 experiment: experiment.value,
             });
         }
-        let metric = match &self.arguments.metric {
-            Some(command) => command.clone(),
-            None => format!("p99 of a job of {}, ms", pool.unwrap_or_default()),
+        let metric = match (self.arguments.of_port.name(), &self.arguments.metric) {
+            (Some(name), _) => format!("{name}, ms"),
+            (None, Some(command)) => command.clone(),
+            (None, None) => format!("p99 of a job of {}, ms", pool.unwrap_or_default()),
         };
         let ratio = ratio_interval(&pairs, CONFIDENCE).context("the metric has no ratio")?;
         Ok((metric, blocks, ratio))
     }
 
-    fn block(&self, is_new: bool, pool: &mut Option<String>) -> anyhow::Result<Block> {
+    fn block(&mut self, is_new: bool, pool: &mut Option<String>) -> anyhow::Result<Block> {
         if let Err(stop) = self.interrupt.sleep(Duration::from_secs_f64(SETTLE_S)) {
             bail!("stopped by {stop}");
         }
         if let Some(command) = &self.arguments.metric {
             // What it counted until now is not this block's.
             super::shell(command).context("--metric")?;
+        }
+        if let Some(meter) = &mut self.meter {
+            meter.begin().map_err(no_data)?;
         }
         let mut goes_on = |_: &Collected| Ok(self.interrupt.signal().is_none());
         let seconds = self.arguments.block_s;
@@ -330,14 +349,20 @@ impl Trial<'_> {
         if let Some(signal) = self.interrupt.signal() {
             bail!("stopped by signal {signal}");
         }
-        let value = match &self.arguments.metric {
-            Some(command) => {
+        let mut requests = None;
+        let value = match (&mut self.meter, &self.arguments.metric) {
+            (Some(meter), _) => {
+                let figure = meter.end().map_err(no_data)?;
+                requests = Some(figure.requests);
+                figure.value_us / 1000.0
+            }
+            (None, Some(command)) => {
                 let output = super::shell(command).context("--metric")?;
                 output.trim().parse().with_context(|| {
                     format!("--metric printed {:?} in place of a number", output.trim())
                 })?
             }
-            None => job_p99_ms(&collected, pool)?,
+            (None, None) => job_p99_ms(&collected, pool)?,
         };
         ensure!(
             value > 0.0 && f64::is_finite(value),
@@ -350,10 +375,16 @@ impl Trial<'_> {
         Ok(Block {
             is_new,
             value,
+            requests,
             throttled_periods: counters.throttled_periods,
             periods: counters.periods,
         })
     }
+}
+
+/// A block without a figure ends the trial: the present limit comes back.
+fn no_data(no_data: NoData) -> anyhow::Error {
+    anyhow!("--port: no data: {no_data}")
 }
 
 /// The first block chooses the pool, where the user did not.

@@ -8,6 +8,7 @@ mod fleet;
 mod live;
 mod loadtest;
 mod page;
+mod requests;
 mod runtimes;
 mod text;
 pub(crate) mod tracepoints;

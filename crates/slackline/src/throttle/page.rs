@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use throttle::advice::Prediction;
 use throttle::{BIN_CORES, Cores};
 
+use super::requests::{Latency, Moment};
 use super::text::Row;
 use super::watch::Report;
 use crate::page::{Column, columns, escaped};
+use crate::timeline::{Line, timeline};
 
 pub(super) use crate::page::{paragraphs, table, write};
 
@@ -20,8 +22,34 @@ pub(super) fn watch(report: &Report) -> String {
     let mut html = paragraphs(&said);
     html.push_str("<h2>Cores in use, windows of 10 ms</h2>\n");
     html.push_str(&histogram(report, 0));
+    if let Some(latency) = &report.latency {
+        html.push_str(&time_line(latency));
+    }
     html.push_str("<h2>Threads</h2>\n");
     html + &table(&super::text::NAME_HEAD, super::text::name_rows(report))
+}
+
+/// Latency and cores in use, one above the other over the same seconds.
+fn time_line(latency: &Latency) -> String {
+    let moments = &latency.moments;
+    let begin_s = moments.first().map_or(0.0, |first| first.at_s);
+    let end_s = moments.last().map_or(0.0, |last| last.at_s) - begin_s;
+    let line = |value: &dyn Fn(&Moment) -> Option<f64>, is_over| Line {
+        points: moments
+            .iter()
+            .filter_map(|moment| Some((moment.at_s - begin_s, value(moment)?)))
+            .collect(),
+        is_over,
+    };
+    let tail = line(&|moment| Some(moment.latency_us? / 1000.0), true);
+    let cores = line(&|moment| Some(moment.cores), false);
+    let of = format!("p{} of each second's requests", latency.percentile);
+    format!(
+        "<h2>Latency beside the cores in use</h2>\n{}{}\n{}\n",
+        paragraphs(&[super::requests::sentence(latency)]),
+        timeline(&of, "ms", &[tail], None, end_s, &[]),
+        timeline("Cores in use, each second's mean", "cores", &[cores], None, end_s, &[]),
+    )
 }
 
 /// Watches side by side, each with a heading.

@@ -59,6 +59,9 @@ pub(super) fn report(report: &Report) -> String {
     );
     let quota = report.limit.and_then(|limit| limit.in_cores());
     text.push_str(&histogram(&report.observed.cores, quota));
+    if let Some(latency) = &report.latency {
+        text.push_str(&super::requests::text(latency));
+    }
     text.push_str(&names(report));
     text
 }

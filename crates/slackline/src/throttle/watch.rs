@@ -11,6 +11,7 @@ use throttle::{Counters, Limit, Observed, Verdict};
 use tuner::process::Interrupt;
 
 use super::collect::{self, Collected, Jobs};
+use super::requests::{Latency, OfPort, Requests};
 use super::{live, page, runtimes, text};
 use crate::Done;
 use crate::agent::names::container;
@@ -22,6 +23,8 @@ const LONGEST_S: f64 = 86_400.0;
 pub(crate) struct Arguments {
     #[command(flatten)]
     watched: Watched,
+    #[command(flatten)]
+    of_port: OfPort,
     /// How long to watch, in seconds; 10, or with --live until q.
     #[arg(long, value_name = "S")]
     duration_s: Option<f64>,
@@ -77,6 +80,9 @@ pub(super) struct Report {
     /// Slackline's own CPU time over the time of the watch.
     pub(super) own_cpu_cores: f64,
     pub(super) verdict: Verdict,
+    /// The latency of the requests on a port, where one is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) latency: Option<Latency>,
     /// A sentence for each runtime that runs more threads at once than the quota has cores.
     pub(super) runtimes: Vec<String>,
 }
@@ -96,9 +102,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let report = if arguments.live {
         let group = group_of(&Roots::default(), &arguments.watched)?;
-        live::run(&group, duration_s, &interrupt)?
+        live::run(&group, duration_s, &arguments.of_port, &interrupt)?
     } else {
-        observe(&arguments.watched, duration_s, &interrupt)?
+        observe_with(
+            &arguments.watched,
+            &arguments.of_port,
+            duration_s,
+            &interrupt,
+        )?
     };
     let text = text::report(&report);
     crate::publish(arguments.json.as_deref(), &report, &text, "Everything")?;
@@ -118,12 +129,32 @@ pub(super) fn observe(
     duration_s: f64,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Report> {
+    observe_with(watched, &OfPort::default(), duration_s, interrupt)
+}
+
+/// The same, with the latency of a port's requests.
+fn observe_with(
+    watched: &Watched,
+    of_port: &OfPort,
+    duration_s: f64,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Report> {
     let roots = Roots::default();
     let group = group_of(&roots, watched)?;
+    let mut requests = Requests::watch(of_port, &group)?;
     let started = |pid| host::start_time(&roots, pid).ok();
     let began = watched.pid.map(started);
-    let mut goes_on = |_: &Collected| Ok(interrupt.signal().is_none());
-    let (report, _) = observe_group(group, duration_s, Jobs::Summed, &mut goes_on)?;
+    let mut goes_on = |seen: &Collected| {
+        if let Some(requests) = &mut requests {
+            requests.note(seen);
+        }
+        Ok(interrupt.signal().is_none())
+    };
+    let (mut report, collected) = observe_group(group, duration_s, Jobs::Summed, &mut goes_on)?;
+    report.latency = requests.map(|mut requests| {
+        requests.note(&collected);
+        requests.report()
+    });
     if let (Some(pid), Some(began)) = (watched.pid, began)
         && started(pid) != began
     {
@@ -193,6 +224,7 @@ impl Watch {
         let runtimes = runtimes.clone();
         Report {
             runtimes,
+            latency: None,
             verdict: throttle::judge(
                 &observed,
                 limit.as_ref(),

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::toy::{Ended, Toy};
 
 /// Answers one request after the other, each after as many microseconds as a file says; `/bad` with status 500.
-struct Server {
-    address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     paths: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
-    fn start(service_us: &Path) -> Self {
+    pub(crate) fn start(service_us: &Path) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self {
             address: listener.local_addr().unwrap(),

@@ -35,4 +35,5 @@ mod throttle;
 mod toy;
 mod tune;
 mod webdriver;
+mod users;
 mod workers;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use wire_latency::Fine;
 
-use crate::{monitor, reading};
+use crate::{DEFAULT_BUDGET, monitor, reading};
 
 pub(crate) const NGINX_PORT: u16 = 18_080;
 const TLS_PORT: u16 = 18_443;
@@ -344,7 +344,7 @@ fn pgbench_select(mode: &str) -> Said {
 
 /// A row: what the wire shows while the load runs.
 fn row(text: &mut String, name: &str, port: u16, load: impl FnOnce() -> Said) {
-    let monitor = monitor(port);
+    let monitor = monitor(port, DEFAULT_BUDGET);
     let said = load();
     let shown = |us: Option<f64>| us.map_or_else(|| "–".to_owned(), |us| format!("{us:.0}"));
     let line = match reading(&monitor) {
@@ -384,8 +384,8 @@ fn row(text: &mut String, name: &str, port: u16, load: impl FnOnce() -> Said) {
 /// All servers that are installed.
 pub(crate) fn table() -> String {
     let mut text = String::from(
-        "\n## Real servers\n\nThe load generator's percentiles include its own waiting and that of the network; on a machine \
-         with 2 cores, both are a large part.\n\n\
+        "\n`cargo xtask bench wire-latency servers`. The load generator's percentiles include its own waiting and that of the \
+         network; on a machine with 2 cores, both are a large part. Budget: 0.01 core.\n\n\
          | server, load | requests sent | seen (share looked at) | p50, µs: wire / generator | p99, µs: wire / generator | \
          ambiguous | bounded | dropped | CPU, cores |\n|---|---|---|---|---|---|---|---|---|\n",
     );
