@@ -177,12 +177,7 @@ fn pauses(root: &Path) -> anyhow::Result<bool> {
 }
 
 /// Runs an example of a crate, which writes into `docs/results/`.
-fn example(
-    root: &Path,
-    package: &str,
-    name: &str,
-    options: &[&str],
-) -> anyhow::Result<ExitCode> {
+fn example(root: &Path, package: &str, name: &str, options: &[&str]) -> anyhow::Result<ExitCode> {
     let mut bench = cargo();
     bench
         .args(["run", "--release", "--package", package])

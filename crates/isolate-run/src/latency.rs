@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use isolation::Tail;
-use wire_latency::{Distribution, NoData, Slice, SourceSpec, Stopper, Surroundings, Window, WindowRules};
+use wire_latency::{
+    Distribution, NoData, Slice, SourceSpec, Stopper, Surroundings, Window, WindowRules,
+};
 
 use crate::config::Objective;
 use crate::error::IsolateError;

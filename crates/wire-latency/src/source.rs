@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::command::Stopper;
-use crate::protocol::Protocol;
 use crate::prometheus::window_of;
+use crate::protocol::Protocol;
 use crate::reading::{NoData, Slice};
 
 /// A place that latencies come from.

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ratatui::{DefaultTerminal, Frame};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::Style;
 use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
+use ratatui::{DefaultTerminal, Frame};
 use tuner::process::Interrupt;
 
 use super::collect::{self, Collected, Jobs};
@@ -151,7 +151,10 @@ fn draw_latency(frame: &mut Frame<'_>, report: &Report, latency: &Latency) {
     let seconds = moments.len();
     let worst_us = moments.iter().filter_map(|moment| moment.latency_us);
     let worst_ms = worst_us.fold(0.0, f64::max) / 1000.0;
-    let most = moments.iter().map(|moment| moment.cores).fold(0.0, f64::max);
+    let most = moments
+        .iter()
+        .map(|moment| moment.cores)
+        .fold(0.0, f64::max);
     let titles = [
         format!(
             " p{}, the last {seconds} s, up to {worst_ms:.2} ms · r restarts · q quits ",
@@ -162,10 +165,10 @@ fn draw_latency(frame: &mut Frame<'_>, report: &Report, latency: &Latency) {
             named(&report.group)
         ),
     ];
-    let values: [&dyn Fn(&Moment) -> f64; 2] = [
-        &|moment| moment.latency_us.unwrap_or(0.0),
-        &|moment| 1000.0 * moment.cores,
-    ];
+    let values: [&dyn Fn(&Moment) -> f64; 2] =
+        [&|moment| moment.latency_us.unwrap_or(0.0), &|moment| {
+            1000.0 * moment.cores
+        }];
     for ((area, title), value) in [above, below].into_iter().zip(titles).zip(values) {
         #[expect(
             clippy::cast_possible_truncation,

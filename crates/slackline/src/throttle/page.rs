@@ -48,7 +48,14 @@ fn time_line(latency: &Latency) -> String {
         "<h2>Latency beside the cores in use</h2>\n{}{}\n{}\n",
         paragraphs(&[super::requests::sentence(latency)]),
         timeline(&of, "ms", &[tail], None, end_s, &[]),
-        timeline("Cores in use, each second's mean", "cores", &[cores], None, end_s, &[]),
+        timeline(
+            "Cores in use, each second's mean",
+            "cores",
+            &[cores],
+            None,
+            end_s,
+            &[]
+        ),
     )
 }
 

@@ -262,9 +262,7 @@ pub(super) fn sentence(latency: &Latency) -> String {
         let why = latency.no_data.as_deref().unwrap_or("nothing was seen");
         return format!("{of}: no data: {why}");
     };
-    let high = whole
-        .high_us
-        .map_or_else(|| "not bounded".to_owned(), ms);
+    let high = whole.high_us.map_or_else(|| "not bounded".to_owned(), ms);
     let mut text = format!(
         "{of} {} of {} requests (95 % interval {} to {high})",
         ms(whole.value_us),
@@ -336,9 +334,7 @@ pub(super) fn text(latency: &Latency) -> String {
         format!("p{}", latency.percentile)
     );
     for row in &rows {
-        let figure = row
-            .latency_us
-            .map_or_else(|| "no data".to_owned(), ms);
+        let figure = row.latency_us.map_or_else(|| "no data".to_owned(), ms);
         let _ = writeln!(
             text,
             "{:>8.0}  {:>6.2} {:<width$} {figure:>12} {:<width$} {}",

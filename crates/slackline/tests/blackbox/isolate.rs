@@ -256,7 +256,10 @@ impl Drop for Group {
 /// Kills a controller that is still a child of this test. One that was waited for is no child any more, so its number may be
 /// somebody else's.
 fn kill_if_ours(pid: u32) {
-    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
+    let Some(pid) = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    else {
         return;
     };
     let wait = |options| rustix::process::waitpid(Some(pid), options);

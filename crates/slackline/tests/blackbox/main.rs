@@ -34,6 +34,6 @@ mod signals;
 mod throttle;
 mod toy;
 mod tune;
-mod webdriver;
 mod users;
+mod webdriver;
 mod workers;

@@ -119,7 +119,10 @@ fn assert_apart(blocks: &[Value], metric: &str) {
         assert!(us("experiment") < us("control"), "{block}");
         for side in ["control", "experiment"] {
             assert!(requests(side) >= 10.0, "{block}");
-            assert!(block[side]["requests"].as_f64().unwrap() >= requests(side), "{block}");
+            assert!(
+                block[side]["requests"].as_f64().unwrap() >= requests(side),
+                "{block}"
+            );
         }
     }
 }
@@ -174,9 +177,7 @@ fn no_request_and_too_few_are_no_figure() {
     let server = live(&mut toy);
     toy.spec["evaluation"]["block_s"] = json!(0.3);
     let port = server.address.port();
-    let wire = |minimum: u64| {
-        json!({ "p50": { "wire": { "port": port, "percentile": 50, "minimum_requests": minimum } } })
-    };
+    let wire = |minimum: u64| json!({ "p50": { "wire": { "port": port, "percentile": 50, "minimum_requests": minimum } } });
     toy.spec["metrics"] = wire(10);
     let ended = Ended::of(toy.tune(&[]));
     if ended.code == 3 {
@@ -189,9 +190,11 @@ fn no_request_and_too_few_are_no_figure() {
         .saying(&[control, "metrics.p50: no data: no request within the last"]);
     let _users = Users::of(&[server.address], None);
     toy.spec["metrics"] = wire(100_000);
-    Ended::of(toy.tune(&[]))
-        .with_code(2)
-        .saying(&[control, "metrics.p50: no data: only", "100000 are needed"]);
+    Ended::of(toy.tune(&[])).with_code(2).saying(&[
+        control,
+        "metrics.p50: no data: only",
+        "100000 are needed",
+    ]);
     // Nobody's port.
     drop(server);
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -200,9 +203,9 @@ fn no_request_and_too_few_are_no_figure() {
     toy.spec["metrics"]["p50"]["wire"]["port"] = json!(port);
     toy.spec["evaluation"]["block_s"] = json!(1.5);
     toy.spec["evaluation"]["blocks"] = json!(2);
-    Ended::of(toy.tune(&[]))
-        .with_code(2)
-        .saying(&[&format!("metrics.p50: no data: nobody listens on TCP port {port}")]);
+    Ended::of(toy.tune(&[])).with_code(2).saying(&[&format!(
+        "metrics.p50: no data: nobody listens on TCP port {port}"
+    )]);
 }
 
 /// A server that answers after so many milliseconds, and shows a histogram of it at `/metrics`.
@@ -318,7 +321,10 @@ fn a_watch_shows_latency_beside_the_cores_in_use() {
     }
     let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
     let latency = &report["latency"];
-    assert!(latency["whole"]["value_us"].as_f64() > Some(1_900.0), "{latency}");
+    assert!(
+        latency["whole"]["value_us"].as_f64() > Some(1_900.0),
+        "{latency}"
+    );
     let moments = latency["moments"].as_array().unwrap();
     assert!((2..=4).contains(&moments.len()), "{latency}");
     for moment in moments {
@@ -331,12 +337,26 @@ fn a_watch_shows_latency_beside_the_cores_in_use() {
     // Nobody asks on this port: there is no number.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port().to_string();
-    let arguments = ["throttle", "watch", "--cgroup", &group.name, "--port", &port];
+    let arguments = [
+        "throttle",
+        "watch",
+        "--cgroup",
+        &group.name,
+        "--port",
+        &port,
+    ];
     let mut command = toy.slackline(&arguments);
     command.args(["--duration-s", "1"]);
     let text = Ended::of(command).with_code(0).stdout;
     assert!(text.contains("p99: no data: no request"), "{text}");
-    let without = ["throttle", "watch", "--cgroup", &group.name, "--percentile", "9"];
+    let without = [
+        "throttle",
+        "watch",
+        "--cgroup",
+        &group.name,
+        "--percentile",
+        "9",
+    ];
     Ended::of(toy.slackline(&without))
         .with_code(2)
         .saying(&["--port"]);
@@ -350,7 +370,14 @@ fn a_limit_is_verified_by_the_latency_of_the_requests() {
     };
     let port = server.address.port().to_string();
     let apply = |more: &[&str]| {
-        let first = ["throttle", "apply", "--cgroup", &group.name, "--port", &port];
+        let first = [
+            "throttle",
+            "apply",
+            "--cgroup",
+            &group.name,
+            "--port",
+            &port,
+        ];
         let mut command = toy.slackline(&first);
         command.args(["--percentile", "50", "--quota", "0.4", "--block-s", "1"]);
         command.args(more);

@@ -143,7 +143,12 @@ impl Live<'_> {
                     looks.push((index, self.meters.0[index].meter.end()));
                 }
                 let look = looks.iter().find(|(known, _)| *known == index);
-                let latency = self.spec.spec.metrics.get(&name).and_then(|it| it.latency());
+                let latency = self
+                    .spec
+                    .spec
+                    .metrics
+                    .get(&name)
+                    .and_then(|it| it.latency());
                 let (Some((_, look)), Some(latency)) = (look, latency) else {
                     continue;
                 };

@@ -197,7 +197,12 @@ impl LatencyMetric<'_> {
                 let (key, text) = ("wire.port", &self.texts()[0].1);
                 let text = fill(key, text)?;
                 let port: Option<u16> = text.parse().ok();
-                let wrong = || (key.to_owned(), format!("{text:?} is not a port: 1 to 65535"));
+                let wrong = || {
+                    (
+                        key.to_owned(),
+                        format!("{text:?} is not a port: 1 to 65535"),
+                    )
+                };
                 let mut wire = WireSpec::of_port(port.ok_or_else(wrong)?);
                 wire.protocol = it.protocol;
                 wire.cpu_budget_cores = it.cpu_budget_cores;
@@ -210,12 +215,20 @@ impl LatencyMetric<'_> {
                 unit: it.unit,
             }),
             Self::Push(it) => {
-                let udp = it.udp.as_ref().map(|text| fill("push.udp", text)).transpose()?;
+                let udp = it
+                    .udp
+                    .as_ref()
+                    .map(|text| fill("push.udp", text))
+                    .transpose()?;
                 let address = udp.map(|text| {
                     let wrong = format!("{text:?} is not an address such as 127.0.0.1:8125");
                     text.parse().map_err(|_| ("push.udp".to_owned(), wrong))
                 });
-                let unix = it.unix.as_ref().map(|text| fill("push.unix", text)).transpose()?;
+                let unix = it
+                    .unix
+                    .as_ref()
+                    .map(|text| fill("push.unix", text))
+                    .transpose()?;
                 SourceSpec::Push(PushSpec {
                     udp: address.transpose()?,
                     unix: unix.map(Into::into),
@@ -286,7 +299,10 @@ pub(super) fn check_metrics(
         };
         let wrong = |below: &str, why: String| source.error(&format!("{key}.{below}"), why);
         if metric.counter {
-            return Err(wrong("counter", "a latency is no counter: leave it out".to_owned()));
+            return Err(wrong(
+                "counter",
+                "a latency is no counter: leave it out".to_owned(),
+            ));
         }
         let requests = requests_of(name);
         if spec.metrics.contains_key(&requests) {
@@ -298,7 +314,10 @@ pub(super) fn check_metrics(
             let socket = (push.udp.clone(), push.unix.clone());
             let first = sockets.entry(socket).or_insert((&push.timer, key.clone()));
             if *first.0 != push.timer {
-                let why = format!("{} reads this socket for another timer: use a socket for each", first.1);
+                let why = format!(
+                    "{} reads this socket for another timer: use a socket for each",
+                    first.1
+                );
                 return Err(wrong("push.timer", why));
             }
         }
@@ -337,7 +356,8 @@ fn check_latency(latency: LatencyMetric<'_>, target: &TargetSpec) -> Result<(), 
             return Err(((*below).to_owned(), why));
         }
         if target.start.is_none() && target.ports.is_none() && names.contains("port") {
-            let why = "Slackline starts no service whose {port} it could be: write the port's number";
+            let why =
+                "Slackline starts no service whose {port} it could be: write the port's number";
             return Err(((*below).to_owned(), why.to_owned()));
         }
     }

@@ -47,7 +47,12 @@ fn a_live_service_needs_no_workload() {
     assert!(checked.workload.is_of_users());
     assert!(checked.saturated.is_none());
     // The number of requests is a metric, and so is what is derived from it.
-    for metric in ["p99_requests", "requests", "requests_per_s", "p99_requests_per_s"] {
+    for metric in [
+        "p99_requests",
+        "requests",
+        "requests_per_s",
+        "p99_requests_per_s",
+    ] {
         std::fs::write(&path, LIVE.replace("\"p99\"", &format!("{metric:?}"))).unwrap();
         load(&path, &Roots::default()).unwrap();
     }

@@ -91,7 +91,10 @@ fn main() {
     let file = out.join("wire-latency.md");
     let wanted: Vec<String> = arguments.collect();
     let unknown = |name: &&String| PARTS.iter().all(|(part, ..)| part != name);
-    assert!(wanted.iter().find(unknown).is_none(), "parts: truth, cost, servers");
+    assert!(
+        wanted.iter().find(unknown).is_none(),
+        "parts: truth, cost, servers"
+    );
     for (name, heading, measure) in PARTS {
         if wanted.is_empty() || wanted.iter().any(|part| part == name) {
             let section = format!("{heading}{}", measure());
@@ -125,7 +128,9 @@ fn with_section(earlier: &str, heading: &str, section: &str) -> String {
 /// The machine, in a few words.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
     let model = model.map_or("a CPU", |model| model.trim_start_matches([' ', '\t', ':']));
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -170,7 +175,10 @@ fn truth_table() -> String {
         if is_good { "yes" } else { "no" }
     );
     for (per_s, said, cores, share) in costs {
-        let row = format!("| {per_s:.0} | {said} | {cores:.4} | {:.0} % |", 100.0 * share);
+        let row = format!(
+            "| {per_s:.0} | {said} | {cores:.4} | {:.0} % |",
+            100.0 * share
+        );
         println!("{row}");
         let _ = writeln!(text, "{row}");
     }
@@ -184,7 +192,9 @@ fn row(truth: &truth::Truth, reading: &Reading, percentile: f64) -> (String, boo
     let wire = reading.percentile(percentile).expect("requests");
     let error = wire.value_us - of(&truth.server);
     let is_within = error.abs() <= ERROR_US || error.abs() <= ERROR_SHARE * of(&truth.server);
-    let high = wire.high_us.map_or_else(|| "–".to_owned(), |us| format!("{us:.0}"));
+    let high = wire
+        .high_us
+        .map_or_else(|| "–".to_owned(), |us| format!("{us:.0}"));
     let text = format!(
         "{} ({:.1} %) | p{percentile} | {:.0} | {:.0} ({:.0} to {high}) | {:.0} | {error:+.0} µs, {:+.1} % | {} |",
         reading.requests,

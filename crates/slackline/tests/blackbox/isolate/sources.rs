@@ -84,12 +84,7 @@ fn a_service_s_own_histogram_is_a_source_and_its_end_is_no_data() {
         "name = \"{}\"\ncommand = [\"sh\", \"-c\", \"while :; do :; done\"]",
         bench.name
     );
-    bench.config_with_source(
-        &format!("pid = {}", bench.service.id()),
-        &source,
-        &work,
-        "",
-    );
+    bench.config_with_source(&format!("pid = {}", bench.service.id()), &source, &work, "");
     let mut child = bench.start();
     let status = bench.until("batch work", Bench::is_on);
     let latency_ms = status["services"][0]["latency_ms"].as_f64().unwrap();
