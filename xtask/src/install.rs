@@ -113,6 +113,11 @@ const FAKETIME: Need = Need {
     purpose: "a clock that jumps",
 };
 
+const STRACE: Need = Need {
+    present: Present::Program("strace"),
+    package: "strace",
+    purpose: "slows a load generator down",
+};
 const DEBOOTSTRAP: Need = Need {
     present: Present::Program("debootstrap"),
     package: "debootstrap",
@@ -303,7 +308,7 @@ pub(crate) const BENCH_AGENT: &[Need] = &[PYTHON];
 /// What `cargo xtask bench dataplane` and `examples/serve-cache` need.
 pub(crate) const BENCH_DATAPLANE: &[Need] = &[MEMCACHED, REDIS, IPROUTE, PYTHON];
 /// What `cargo xtask bench load` needs.
-pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, WRK, MARIADB, SYSBENCH, PYTHON];
+pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, WRK, MARIADB, SYSBENCH, PYTHON, STRACE];
 /// What the latency on the wire is held against.
 pub(crate) const BENCH_WIRE: &[Need] = &[
     NGINX,

@@ -16,8 +16,8 @@ pub(crate) const NO_ANSWER: &str = "no answer in time";
 pub(crate) const NEVER_SENT: &str = "never sent: every connection was busy to the end";
 pub(crate) const NO_PORT: &str = "no local port is free for another connection";
 
-/// A loop that waits for less than this share of the time is at its limit: a closed loop then
-/// measures its generator.
+/// A loop that waits for less than this share of the time is at its limit: a closed loop, or an open
+/// one whose requests wait for connections, then measures its generator.
 const BUSY: f64 = 0.9;
 /// So much of the plan has to be left where seconds were disturbed.
 const KEPT: f64 = 0.5;
@@ -254,12 +254,13 @@ impl Report {
             return Some(Bottleneck::Generator);
         }
         let had_no_cpu = had_no_cpu(counts.busy_ns, counts.run_queue_ns);
+        let saturated = || match (self.own_busy_share > BUSY, had_no_cpu) {
+            (true, true) => Bottleneck::Neighbour,
+            (true, false) => Bottleneck::Generator,
+            (false, _) => Bottleneck::Service,
+        };
         if is_closed_loop {
-            return Some(match (self.own_busy_share > BUSY, had_no_cpu) {
-                (true, true) => Bottleneck::Neighbour,
-                (true, false) => Bottleneck::Generator,
-                (false, _) => Bottleneck::Service,
-            });
+            return Some(saturated());
         }
         let kept = &counts.kept;
         let requests = kept.own.len();
@@ -269,7 +270,9 @@ impl Report {
             (true, _) if had_no_cpu => Some(Bottleneck::Neighbour),
             (true, true) => Some(Bottleneck::GeneratorAndService),
             (true, false) => Some(Bottleneck::Generator),
-            (false, true) => Some(Bottleneck::Service),
+            // Every request waits in an overload, so that the generator's own part of the wait looks
+            // small. Whoever has no time left is the limit then, as in a closed loop.
+            (false, true) => Some(saturated()),
             (false, false) => None,
         }
     }

@@ -33,7 +33,6 @@ STALL_S, EVERY_S = 0.2, 1.0
 RATES = (200, 1000)
 CONNECTIONS = 32
 FILE_BYTES = 600
-LARGE_BYTES = 1 << 20
 OPEN_RATE = 30000
 CAPACITY_CONNECTIONS = 64
 CONFIGURATION = """
@@ -62,9 +61,8 @@ class Nginx:
         self.stall_s, self.every_s = stall_s, every_s
         self.port = free_port()
         os.chmod(directory, 0o755)
-        for name, length in (("file", FILE_BYTES), ("file-large", LARGE_BYTES)):
-            with open(os.path.join(directory, name), "w") as file:
-                file.write("a" * length)
+        with open(os.path.join(directory, "file"), "w") as file:
+            file.write("a" * FILE_BYTES)
         path = os.path.join(directory, "nginx.conf")
         with open(path, "w") as file:
             file.write(CONFIGURATION.format(directory=directory, port=self.port))
@@ -119,8 +117,8 @@ def timed(words, cpu):
     return out, error, code, used
 
 
-def slackline(url, cpu, seconds, *more):
-    words = [os.environ["SLACKLINE"], "load", "--url", url, "--duration-s", seconds, "--connections", CAPACITY_CONNECTIONS, "--accept-late"]
+def slackline(url, cpu, seconds, *more, through=()):
+    words = [*through, os.environ["SLACKLINE"], "load", "--url", url, "--duration-s", seconds, "--connections", CAPACITY_CONNECTIONS, "--accept-late"]
     out, error, _, used = timed(words + list(more), cpu)
     if not out:
         sys.exit(f"slackline load: {error}")
@@ -206,25 +204,32 @@ def rate(arguments):
 
 
 def directions(arguments):
-    """Each of three is too slow, or away, in turn; the name that the generator gives it."""
+    """Each of three is too slow, or away, in turn; the name that the generator gives it, beside who had no time left."""
     rows = []
 
-    def measure(scene, expected, nginx, path, cpu, rate_per_s):
-        report, _ = slackline(f"{nginx.url}{path}", cpu, arguments.seconds, "--rate", rate_per_s)
+    def measure(scene, expected, nginx, cpu, rate_per_s, through=()):
+        before, began = nginx.cpu_s(), time.monotonic()
+        report, _ = slackline(f"{nginx.url}file", cpu, arguments.seconds, "--rate", round(rate_per_s), through=through)
+        share = (nginx.cpu_s() - before) / (time.monotonic() - began)
         keys = ("requests_per_s", "latency_p99_us", "lateness_p99_us", "connection_wait_p99_us", "own_busy_share", "run_queue_s", "bottleneck")
-        rows.append({"scene": scene, "expected": expected, "rate": rate_per_s} | {key: report[key] for key in keys})
-        print(f"{scene}: {report['bottleneck']} (expected: {expected}), {report['requests_per_s']:.0f} of {rate_per_s}/s", flush=True)
+        rows.append({"scene": scene, "expected": expected, "rate": rate_per_s, "nginx_cpu_share": share} | {key: report[key] for key in keys})
+        print(
+            f"{scene}: {report['bottleneck']} (expected: {expected}), {report['requests_per_s']:.0f} of {rate_per_s:.0f}/s, busy: generator "
+            f"{report['own_busy_share']:.2f}, nginx {share:.2f}",
+            flush=True,
+        )
 
     for _ in range(arguments.repetitions):
         with tempfile.TemporaryDirectory() as directory:
             nginx = Nginx(directory, cpu=1)
             try:
-                measure("neither is at its limit", None, nginx, "file", 0, 20000)
-                # To read a megabyte costs more than to send it from the page cache.
-                measure("a generator that reads 1 MB answers faster than it can", "generator", nginx, "file-large", 0, 20000)
+                capacity = closed_slackline(f"{nginx.url}file", 0, 2)["requests_per_s"]
+                measure("neither is at its limit", None, nginx, 0, 0.2 * capacity)
+                # Each of the generator's system calls stops it twice.
+                measure("a generator whose system calls are traced", "generator", nginx, 0, 0.8 * capacity, ("strace", "-f", "-o", "/dev/null"))
                 hogs = [subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while True: pass"]) for _ in range(3)]
                 try:
-                    measure("three others on the generator's CPU", "neighbour", nginx, "file", 0, 20000)
+                    measure("three others on the generator's CPU", "neighbour", nginx, 0, 0.8 * capacity)
                 finally:
                     for hog in hogs:
                         hog.kill()
@@ -234,7 +239,7 @@ def directions(arguments):
         with tempfile.TemporaryDirectory() as directory:
             nginx = Nginx(directory, cpu=1, stall_s=0.018, every_s=0.02)
             try:
-                measure("a service that stands still for 90 % of the time", "service", nginx, "file", 0, 20000)
+                measure("a service that stands still for 90 % of the time", "service", nginx, 0, 0.5 * capacity)
             finally:
                 nginx.stop()
     return rows
@@ -325,7 +330,7 @@ def directions_table(rows):
         mine = [row for row in rows if row["scene"] == scene]
         right = sum(row["bottleneck"] == row["expected"] for row in mine)
         cells = [
-            str(mine[0]["rate"]), of([row["requests_per_s"] for row in mine], 0), of([row["lateness_p99_us"] / 1000 for row in mine], 2),
+            of([row["rate"] for row in mine], 0), of([row["requests_per_s"] for row in mine], 0), of([row["lateness_p99_us"] / 1000 for row in mine], 2),
             of([row["connection_wait_p99_us"] / 1000 for row in mine], 2), f"`{mine[0]['expected']}` in {right} of {len(mine)}",
         ]
         lines.append(f"| {scene} | " + " | ".join(cells) + " |")
@@ -370,7 +375,8 @@ def write(results, arguments, found):
         "",
         "## Who was too slow",
         "",
-        "Random arrivals. One of three is made too slow in turn; `bottleneck` in the report has to name it.",
+        "Random arrivals at a share of the capacity. One of three is made too slow in turn; `bottleneck` in the report has to name it. The "
+        "generator that is made slow runs under `strace`.",
         "",
         *directions_table(found["directions"]),
         "",
