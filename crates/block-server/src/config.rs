@@ -7,6 +7,8 @@ use qos::Objective;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::nvme::config::{NvmeSpec, RawNvme};
+
 /// Where NBD's clients look by default.
 pub const NBD_PORT: u16 = 10809;
 
@@ -169,6 +171,8 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// TLS of the server; `None`: none.
     pub tls: Option<TlsSpec>,
+    /// Addresses and name for NVMe/TCP.
+    pub nvme: Option<NvmeSpec>,
     /// Where `/metrics` and `/status` are served.
     pub metrics: Option<SocketAddr>,
     /// CPUs, one shard each. Empty: one shard on any CPU.
@@ -191,6 +195,7 @@ pub struct Config {
 #[serde(deny_unknown_fields)]
 struct RawConfig {
     listen: Option<Vec<Spanned<String>>>,
+    nvme: Option<RawNvme>,
     #[serde(default)]
     plaintext_beyond_loopback: bool,
     tls: Option<Spanned<RawTls>>,
@@ -283,7 +288,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// Reads one file, and knows the lines of it.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     file: &'a Path,
     text: &'a str,
 }
@@ -294,7 +299,8 @@ impl Reader<'_> {
         1 + before.filter(|&&byte| byte == b'\n').count()
     }
 
-    fn place<T>(&self, value: &Spanned<T>, key: &'static str) -> Place {
+    /// Where a value stands.
+    pub(crate) fn place<T>(&self, value: &Spanned<T>, key: &'static str) -> Place {
         Place {
             file: self.file.to_path_buf(),
             line: self.line(value.span().start),
@@ -482,22 +488,37 @@ impl Reader<'_> {
         }
     }
 
+    /// An address to serve at without encryption.
+    pub(crate) fn listen_address(
+        &self,
+        text: &Spanned<String>,
+        key: &'static str,
+        plaintext_beyond_loopback: bool,
+    ) -> Result<SocketAddr, ConfigError> {
+        let address = self.address(text, key)?;
+        if !address.ip().to_canonical().is_loopback() && !plaintext_beyond_loopback {
+            let tls = if key == "listen" {
+                "add a table `tls` with `certificate`, `key` and `required = true`, or "
+            } else {
+                ""
+            };
+            return Err(self.place(text, key).error(format!(
+                "is beyond loopback, and without TLS all data are shown to the network: {tls}set \
+                 `plaintext_beyond_loopback = true` if that network is trusted"
+            )));
+        }
+        Ok(address)
+    }
+
     fn listen(&self, raw: &RawConfig) -> Result<Vec<SocketAddr>, ConfigError> {
         let Some(listen) = &raw.listen else {
             return Ok(vec![SocketAddr::from(([127, 0, 0, 1], NBD_PORT))]);
         };
         let mut addresses = Vec::new();
         for text in listen {
-            let address = self.address(text, "listen")?;
             let has_tls = raw.tls.as_ref().is_some_and(|tls| tls.as_ref().required);
             let is_safe = has_tls || raw.plaintext_beyond_loopback;
-            if !address.ip().to_canonical().is_loopback() && !is_safe {
-                return Err(self.place(text, "listen").error(
-                    "is beyond loopback, and NBD without TLS shows all data to the network: add a table `tls` with `certificate` \
-                     and `key`, or set `plaintext_beyond_loopback = true` if that network is trusted",
-                ));
-            }
-            addresses.push(address);
+            addresses.push(self.listen_address(text, "listen", is_safe)?);
         }
         Ok(addresses)
     }
@@ -575,6 +596,11 @@ impl Reader<'_> {
         Ok(Config {
             listen: self.listen(raw)?,
             tls: raw.tls.as_ref().map(|tls| self.tls(tls)),
+            nvme: raw
+                .nvme
+                .as_ref()
+                .map(|nvme| nvme.read(self, raw.plaintext_beyond_loopback))
+                .transpose()?,
             metrics: metrics
                 .map(|text| self.address(text, "metrics"))
                 .transpose()?,

@@ -12,6 +12,7 @@ use crate::export::Export;
 use crate::nbd::handshake::{Handshake, TlsPolicy};
 use crate::nbd::request::Request;
 use crate::nbd::{Errno, Style};
+use crate::nvme::queue::Queue;
 use crate::pool::Pool;
 use crate::tls::Tls;
 
@@ -40,6 +41,8 @@ pub(crate) enum Phase {
         filled_bytes: usize,
         reserved_bytes: usize,
     },
+    /// The connection speaks NVMe/TCP.
+    Nvme(Box<Queue>),
     /// The rest of a payload that nobody wants; then the error goes out.
     Skip {
         request: Request,
@@ -160,12 +163,37 @@ impl Connection {
     /// Whether the client holds up memory of the server: it has sent part of a payload only, or does
     /// not read its answers.
     pub(crate) fn holds_memory(&self) -> bool {
-        matches!(self.phase, Phase::Payload { .. }) || !self.has_sent_all()
+        let waits_for_data = match &self.phase {
+            Phase::Payload { .. } => true,
+            Phase::Nvme(queue) => queue.link.is_in_body() || queue.link.has_transfers(),
+            _ => false,
+        };
+        waits_for_data || !self.has_sent_all()
     }
 
     /// Whether all answers are in the flow's queue.
     fn has_sent_all(&self) -> bool {
         self.unsent.is_empty() && self.tls.as_ref().is_none_or(|tls| tls.is_flushed())
+    }
+
+    /// Whether the client has not said yet what it wants.
+    pub(crate) fn is_new(&self) -> bool {
+        match &self.phase {
+            Phase::Handshake(_) => true,
+            Phase::Nvme(queue) => queue.is_new(),
+            _ => false,
+        }
+    }
+
+    /// The queue of NVMe/TCP, which the caller puts back as the phase.
+    pub(crate) fn take_queue(&mut self) -> Option<Box<Queue>> {
+        match std::mem::replace(&mut self.phase, Phase::Request) {
+            Phase::Nvme(queue) => Some(queue),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
     }
 
     /// The client sends no more, and what was whole has begun: the rest counts for nothing.
@@ -181,6 +209,12 @@ impl Connection {
                 self.end(pool, reserved_bytes);
             }
             Phase::Skip { .. } => self.end(pool, 0),
+            Phase::Nvme(mut queue) => {
+                for reserved_bytes in queue.finish_input(pool) {
+                    self.end(pool, reserved_bytes);
+                }
+                self.phase = Phase::Nvme(queue);
+            }
             Phase::Handshake(_) | Phase::Request => {}
         }
         self.is_closing = true;
@@ -206,13 +240,13 @@ impl Connection {
         }
     }
 
-    /// Answers a request that [`Connection::begin`] counted. What finds no room waits here.
+    /// Answers a request that [`Connection::begin`] counted: a header, a body, and what comes after
+    /// the body. What finds no room waits here.
     pub(crate) fn answer<C: Calls>(
         &mut self,
         calls: &mut C,
         pool: &mut Pool,
-        header: &[u8],
-        body: Body,
+        (header, body, trailer): (&[u8], Body, &[u8]),
         reserved_bytes: usize,
     ) {
         match body {
@@ -248,6 +282,9 @@ impl Connection {
                 });
             }
         }
+        if !trailer.is_empty() {
+            self.say(calls, trailer);
+        }
         if self.unsent.is_empty() {
             self.end(pool, reserved_bytes);
         } else {
@@ -263,7 +300,8 @@ impl Connection {
         });
     }
 
-    fn end(&mut self, pool: &mut Pool, reserved_bytes: usize) {
+    /// A request that [`Connection::begin`] counted has ended.
+    pub(crate) fn end(&mut self, pool: &mut Pool, reserved_bytes: usize) {
         self.under_way -= 1;
         self.held_bytes -= reserved_bytes;
         pool.release(reserved_bytes);
@@ -323,14 +361,21 @@ impl Connection {
 
     /// Gives back what the connection holds, when it is gone.
     pub(crate) fn abandon(mut self, pool: &mut Pool) {
-        if let Phase::Payload {
-            buffer,
-            reserved_bytes,
-            ..
-        } = self.phase
-        {
-            pool.give(buffer);
-            pool.release(reserved_bytes);
+        match self.phase {
+            Phase::Payload {
+                buffer,
+                reserved_bytes,
+                ..
+            } => {
+                pool.give(buffer);
+                pool.release(reserved_bytes);
+            }
+            Phase::Nvme(mut queue) => {
+                for reserved_bytes in queue.finish_input(pool) {
+                    pool.release(reserved_bytes);
+                }
+            }
+            _ => {}
         }
         for piece in self.unsent.drain(..) {
             match piece {

@@ -32,10 +32,19 @@ enum Stage {
     Sync,
 }
 
+/// How a request is answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reply {
+    /// Over NBD.
+    Nbd(Address),
+    /// Over NVMe/TCP. `is_part`: the command has other parts, too.
+    Nvme { cid: u16, is_part: bool },
+}
+
 /// A request under way.
 pub(crate) struct Pending {
     pub(crate) flow: FlowId,
-    pub(crate) address: Address,
+    pub(crate) reply: Reply,
     pub(crate) request: Request,
     pub(crate) export: Arc<Export>,
     pub(crate) tenant: u32,
@@ -67,7 +76,7 @@ pub(crate) enum Outcome {
 impl Pending {
     pub(crate) fn new(
         flow: FlowId,
-        address: Address,
+        reply: Reply,
         request: Request,
         (export, tenant): (Arc<Export>, u32),
         (buffer, reserved_bytes): (FileBuffer, usize),
@@ -75,7 +84,7 @@ impl Pending {
     ) -> Self {
         Self {
             flow,
-            address,
+            reply,
             request,
             export,
             tenant,

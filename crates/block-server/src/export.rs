@@ -52,6 +52,12 @@ pub struct Export {
 }
 
 impl Export {
+    /// Whether a client at this address may use the export.
+    pub fn admits(&self, peer: Option<IpAddr>) -> bool {
+        let is_listed = |peer| self.addresses.iter().any(|network| network.contains(peer));
+        self.addresses.is_empty() || peer.is_some_and(is_listed)
+    }
+
     /// The tenant, for a scheduler.
     pub fn tenant_spec(&self) -> TenantSpec {
         TenantSpec {
@@ -186,13 +192,7 @@ pub struct Visible<'a> {
 
 impl Visible<'_> {
     fn may_use(&self, export: &Export) -> bool {
-        export.addresses.is_empty()
-            || self.peer.is_some_and(|peer| {
-                export
-                    .addresses
-                    .iter()
-                    .any(|network| network.contains(peer))
-            })
+        export.admits(self.peer)
     }
 }
 

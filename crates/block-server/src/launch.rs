@@ -17,6 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
 use crate::export;
+use crate::nvme::controller::Subsystem;
 use crate::server::{Block, Shared};
 use crate::tls::ServerTls;
 
@@ -101,6 +102,8 @@ pub enum Notice {
     Ready {
         /// Where NBD is served.
         addresses: Vec<SocketAddr>,
+        /// Where NVMe/TCP is served.
+        nvme: Vec<SocketAddr>,
         /// Names of the exports.
         exports: Vec<String>,
     },
@@ -147,10 +150,22 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     audit.changed(&Vec::new(), &exports);
     let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
     let exported = names(&exports);
-    let (listeners, addresses) = sockets(&config)?;
+    let Sockets {
+        listeners,
+        addresses,
+        nvme,
+    } = sockets(&config)?;
     let plane = Arc::new(BlockPlane::new(shards, shards)?);
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
+    let subsystem = config
+        .nvme
+        .as_ref()
+        .map(|spec| Subsystem::new(&spec.subsystem, nvme.clone(), &exports));
+    let mut shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
+    if let Some(subsystem) = subsystem {
+        let first = u16::try_from(addresses.len()).unwrap_or(u16::MAX);
+        shared = shared.with_nvme(subsystem, first);
+    }
     shared.set_tls(tls);
     let shared = Arc::new(shared);
     let metrics = match config.metrics {
@@ -181,6 +196,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     }
     notice(Notice::Ready {
         addresses,
+        nvme,
         exports: exported,
     });
     let heard = (&mut signals, &outcomes);
@@ -196,16 +212,39 @@ fn page(shared: &Shared, path: &str) -> Option<Page> {
     }
 }
 
-/// The sockets of systemd, or those of `listen`.
-fn sockets(config: &Config) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>), LaunchError> {
-    let (mut listeners, mut addresses): (Vec<_>, Vec<_>) = uring::inherited()?.into_iter().unzip();
-    if listeners.is_empty() {
+/// Sockets that clients connect to: first those for NBD, then those for NVMe/TCP.
+struct Sockets {
+    listeners: Vec<OwnedFd>,
+    addresses: Vec<SocketAddr>,
+    nvme: Vec<SocketAddr>,
+}
+
+/// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if its
+/// address is one of those in the configuration.
+fn sockets(config: &Config) -> Result<Sockets, LaunchError> {
+    let for_nvme = config.nvme.iter().flat_map(|spec| &spec.listen);
+    let for_nvme: Vec<SocketAddr> = for_nvme.copied().collect();
+    let inherited = uring::inherited()?.into_iter();
+    let (mut nvme, mut nbd): (Vec<_>, Vec<_>) =
+        inherited.partition(|(_, address)| for_nvme.contains(address));
+    if nbd.is_empty() && nvme.is_empty() {
         for &address in &config.listen {
-            listeners.push(uring::listen(address)?);
-            addresses.push(address);
+            nbd.push((uring::listen(address)?, address));
         }
     }
-    Ok((listeners, addresses))
+    for address in for_nvme {
+        if !nvme.iter().any(|(_, open)| *open == address) {
+            nvme.push((uring::listen(address)?, address));
+        }
+    }
+    let (mut listeners, addresses): (Vec<_>, Vec<_>) = nbd.into_iter().unzip();
+    let (own, nvme): (Vec<_>, Vec<_>) = nvme.into_iter().unzip();
+    listeners.extend(own);
+    Ok(Sockets {
+        listeners,
+        addresses,
+        nvme,
+    })
 }
 
 fn start_shard(

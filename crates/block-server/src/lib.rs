@@ -1,9 +1,10 @@
-//! Remote disks on the `dataplane` runtime: devices are exported over NBD, and their input and output
-//! runs on the same ring as the network.
+//! Remote disks on the `dataplane` runtime: devices are exported over NBD and NVMe/TCP, and their
+//! input and output runs on the same ring as the network.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`nbd`] | the protocol, without I/O |
+//! | [`nbd`] | the protocol NBD, without I/O |
+//! | [`nvme`] | the protocol NVMe/TCP |
 //! | [`config`] | the configuration file |
 //! | [`device`] | block devices, files and memory |
 //! | [`export`] | ranges of devices under names |
@@ -22,6 +23,7 @@ pub mod launch;
 pub mod memory;
 pub mod metrics;
 pub mod nbd;
+pub mod nvme;
 pub mod plan;
 pub mod pool;
 pub mod server;

@@ -308,5 +308,14 @@ impl Shared {
                 "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"
             );
         }
+        if let Some(subsystem) = self.nvme() {
+            let name = "slackline_block_nvme_controllers";
+            let controllers = subsystem.controllers();
+            let _ = write!(
+                page,
+                "# HELP {name} NVMe controllers of connected hosts.\n# TYPE {name} gauge\n\
+                 {name} {controllers}\n"
+            );
+        }
     }
 }

@@ -46,6 +46,12 @@ impl Pool {
         self.reserved_bytes == 0 || self.reserved_bytes + len_bytes <= limit_bytes
     }
 
+    /// As [`Pool::has_room`], for a request of any size whose client may take long to send its data.
+    pub fn has_room_for_long(&self, len_bytes: usize) -> bool {
+        self.has_room(len_bytes.max(SMALL_BYTES + 1))
+            || (self.reserved_bytes + len_bytes <= self.limit_bytes - self.limit_bytes / 8)
+    }
+
     /// Memory that one connection may hold at most, past its first request.
     pub fn share_bytes(&self) -> usize {
         (self.limit_bytes / 4).min(SHARE_MAX_BYTES)

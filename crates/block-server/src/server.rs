@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
-use dataplane::{Application, Calls, Context, Event, FlowId, Time};
+use dataplane::{Application, Calls, Context, Event, FlowId, ListenerId, Time};
 
 use crate::connection::{Body, Connection, Phase, Session};
 use crate::counters::Counters;
 use crate::device::Storage;
-use crate::execute::{Outcome, Pending};
+use crate::execute::{Outcome, Pending, Reply};
 use crate::export::Visible;
 use crate::nbd::Errno;
 use crate::nbd::handshake::{self, Step, TlsPolicy};
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
+use crate::nvme::queue::Queue;
 use crate::pool::Pool;
 pub use crate::shared::Shared;
 use crate::shared::lock;
@@ -30,8 +31,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOK_TOKEN: u64 = 1;
 /// The next round of the schedulers is due.
 const ROUND_TOKEN: u64 = 2;
-/// Notices about tenants that wait for the thread that says them.
-const NOTICES_MAX: usize = 256;
 /// Looks without progress after which a connection ends, if others wait for its memory.
 const STALLED_LOOKS_MAX: u8 = 5;
 /// Looks after which a connection ends that has not chosen an export.
@@ -43,32 +42,35 @@ const ZERO_FILL_BYTES: u64 = 1 << 20;
 
 /// The server on one shard.
 pub struct Block {
-    shared: Arc<Shared>,
-    shard: usize,
-    connections: Vec<Option<Connection>>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) shard: usize,
+    pub(crate) connections: Vec<Option<Connection>>,
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
-    tenants: Tenants,
+    pub(crate) tenants: Tenants,
     /// Requests that their tenant's queue had no room for.
     overflow: VecDeque<u32>,
     /// Requests whose turn it is.
     queue: VecDeque<u32>,
-    pool: Pool,
+    pub(crate) pool: Pool,
     /// Connections whose own requests made room.
     resumable: Vec<FlowId>,
     /// Connections that wait for memory that others hold.
-    parked: VecDeque<FlowId>,
-    scratch: Vec<u8>,
+    pub(crate) parked: VecDeque<FlowId>,
+    pub(crate) scratch: Vec<u8>,
+    /// What comes after the data of an answer.
+    pub(crate) trailer: Vec<u8>,
     is_looking: bool,
 }
 
-fn pages(len_bytes: u64) -> usize {
+/// Whole blocks of memory.
+pub(crate) fn pages(len_bytes: u64) -> usize {
     let len = usize::try_from(len_bytes).unwrap_or(usize::MAX / 2);
     len.next_multiple_of(BLOCK_BYTES)
 }
 
 /// Memory that a request holds from its header to the end of its answer.
-fn memory_of(request: &Request, storage: &Storage) -> usize {
+pub(crate) fn memory_of(request: &Request, storage: &Storage) -> usize {
     match (request.kind, storage) {
         (Kind::Write, _) => pages(request.payload_bytes.into()),
         (Kind::Read, Storage::File(_)) => pages(request.len_bytes),
@@ -93,15 +95,16 @@ impl Block {
             resumable: Vec::new(),
             parked: VecDeque::new(),
             scratch: Vec::new(),
+            trailer: Vec::new(),
             is_looking: false,
         }
     }
 
-    fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &Counters {
         &self.shared.counters[self.shard]
     }
 
-    fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         self.shared.is_draining.load(Ordering::Relaxed)
     }
 
@@ -197,7 +200,9 @@ impl Block {
         calls: &mut C,
         now: Time,
     ) -> usize {
-        connection.is_blocked = false;
+        if std::mem::take(&mut connection.is_blocked) {
+            self.nvme_resume(connection, calls, now);
+        }
         let mut at = 0;
         loop {
             if connection.is_closing || connection.is_closed {
@@ -209,6 +214,7 @@ impl Block {
                 Phase::Request => self.request(connection, rest, calls, now),
                 Phase::Payload { .. } => self.payload(connection, rest, now),
                 Phase::Skip { .. } => self.skip(connection, rest, calls),
+                Phase::Nvme(_) => self.nvme(connection, rest, calls, now),
             };
             at += used;
             if !goes_on {
@@ -428,7 +434,8 @@ impl Block {
         };
         self.scratch.clear();
         address.error(errno, message, &mut self.scratch);
-        connection.answer(calls, &mut self.pool, &self.scratch, Body::Nothing, 0);
+        let answer = (&*self.scratch, Body::Nothing, &[][..]);
+        connection.answer(calls, &mut self.pool, answer, 0);
     }
 
     fn enqueue(
@@ -441,13 +448,19 @@ impl Block {
         let Some(session) = &connection.session else {
             return;
         };
-        let address = Address {
+        let reply = Reply::Nbd(Address {
             style: session.style,
             cookie: request.cookie,
             offset: request.offset,
-        };
+        });
         let export = (Arc::clone(&session.export), session.tenant);
-        let pending = Pending::new(connection.flow, address, request, export, memory, now);
+        let pending = Pending::new(connection.flow, reply, request, export, memory, now);
+        self.submit(pending, now);
+    }
+
+    /// Puts a request into its tenant's queue.
+    pub(crate) fn submit(&mut self, pending: Pending, now: Time) {
+        let (tenant, request) = (pending.tenant, pending.request);
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -456,7 +469,7 @@ impl Block {
             }
         };
         self.pending[slot as usize] = Some(pending);
-        if !self.tenants.enqueue(session.tenant, &request, slot, now) {
+        if !self.tenants.enqueue(tenant, &request, slot, now) {
             // The queue had room when the request began, and many others came meanwhile.
             self.overflow.push_back(slot);
         }
@@ -540,7 +553,7 @@ impl Block {
     }
 
     fn finish<C: Calls>(&mut self, slot: u32, outcome: Outcome, calls: &mut C) {
-        let Some(mut pending) = self.pending[slot as usize].take() else {
+        let Some(pending) = self.pending[slot as usize].take() else {
             return;
         };
         self.free.push(slot);
@@ -550,7 +563,26 @@ impl Block {
             self.pool.release(pending.reserved_bytes);
             return;
         };
-        let address = pending.address;
+        match pending.reply {
+            Reply::Nbd(address) => {
+                self.nbd_finish(&mut connection, address, pending, outcome, calls);
+            }
+            Reply::Nvme { .. } => self.nvme_finish(&mut connection, pending, outcome, calls),
+        }
+        if connection.is_blocked && !connection.is_parked {
+            self.resumable.push(connection.flow);
+        }
+        self.settle(connection, calls);
+    }
+
+    fn nbd_finish<C: Calls>(
+        &mut self,
+        connection: &mut Connection,
+        address: Address,
+        mut pending: Pending,
+        outcome: Outcome,
+        calls: &mut C,
+    ) {
         let len = u32::try_from(pending.request.len_bytes).unwrap_or(u32::MAX);
         let len_bytes = usize::try_from(len).unwrap_or(0);
         let mut buffer = std::mem::take(&mut pending.buffer);
@@ -583,11 +615,8 @@ impl Block {
         };
         self.pool.give(buffer);
         let reserved = pending.reserved_bytes;
-        connection.answer(calls, &mut self.pool, &self.scratch, body, reserved);
-        if connection.is_blocked && !connection.is_parked {
-            self.resumable.push(connection.flow);
-        }
-        self.settle(connection, calls);
+        let answer = (&*self.scratch, body, &[][..]);
+        connection.answer(calls, &mut self.pool, answer, reserved);
     }
 
     fn count(&mut self, pending: &Pending, outcome: &Outcome) {
@@ -619,10 +648,12 @@ impl Block {
     fn look<C: Calls>(&mut self, context: &mut Context<'_, C>) {
         context.set_timer(LOOK_TOKEN, LOOK);
         self.report();
+        let now = context.now();
+        self.nvme_look(context.calls, now);
         let is_short = !self.parked.is_empty();
         let mut stalled = 0;
         for connection in self.connections.iter_mut().flatten() {
-            let is_new = matches!(connection.phase, Phase::Handshake(_));
+            let is_new = connection.is_new();
             let holds_up = is_new || (is_short && connection.holds_memory());
             if !holds_up {
                 connection.stalled_looks = 0;
@@ -649,14 +680,17 @@ impl Block {
         let status = self.tenants.status();
         *lock(&self.shared.tenants[self.shard]) = status;
         while let Some(notice) = self.tenants.take_notice() {
-            let mut notices = lock(&self.shared.notices);
-            if notices.len() < NOTICES_MAX {
-                notices.push_back(notice);
-            }
+            self.shared.push_notice(notice);
         }
     }
 
-    fn knock<C: Calls>(&mut self, flow: FlowId, peer: Option<IpAddr>, calls: &mut C) {
+    fn knock<C: Calls>(
+        &mut self,
+        flow: FlowId,
+        listener: ListenerId,
+        peer: Option<IpAddr>,
+        calls: &mut C,
+    ) {
         if self.is_draining() {
             add(&self.counters().rejected, 1);
             calls.reject(flow);
@@ -670,7 +704,13 @@ impl Block {
             Some(_) => TlsPolicy::Offered,
         };
         let mut connection = Connection::new(flow, peer, policy);
-        connection.say(calls, &handshake::greeting());
+        match &self.shared.nvme {
+            Some((subsystem, first)) if listener.0 >= *first => {
+                let queue = Queue::new(subsystem.namespaces());
+                connection.phase = Phase::Nvme(Box::new(queue));
+            }
+            _ => connection.say(calls, &handshake::greeting()),
+        }
         self.place(connection);
     }
 }
@@ -698,8 +738,12 @@ impl Application for Block {
                     self.settle(connection, context.calls);
                 }
             }
-            Event::Knock { flow, peer, .. } => {
-                self.knock(flow, peer.map(|peer| peer.ip()), context.calls);
+            Event::Knock {
+                flow,
+                listener,
+                peer,
+            } => {
+                self.knock(flow, listener, peer.map(|peer| peer.ip()), context.calls);
             }
             Event::PeerFinished { flow } => {
                 if let Some(mut connection) = self.take(flow) {
@@ -709,6 +753,9 @@ impl Application for Block {
             }
             Event::Dead { flow, .. } => {
                 if let Some(connection) = self.take(flow) {
+                    if let Phase::Nvme(queue) = &connection.phase {
+                        self.nvme_gone(queue);
+                    }
                     if let Some(session) = &connection.session {
                         self.tenants.close(session.tenant);
                     }

@@ -8,7 +8,11 @@ use dataplane::shard::ShardStats;
 
 use crate::counters::Counters;
 use crate::export::Exports;
+use crate::nvme::controller::Subsystem;
 use crate::tls::ServerTls;
+
+/// Notices about tenants that wait for the thread that says them.
+const NOTICES_MAX: usize = 256;
 
 /// What all shards of one server share.
 pub struct Shared {
@@ -20,9 +24,10 @@ pub struct Shared {
     pub shards: Arc<Vec<ShardStats>>,
     /// How the tenants fare on each shard.
     pub tenants: Vec<Mutex<Vec<(String, qos::TenantStatus)>>>,
-    pub(crate) notices: Mutex<VecDeque<(String, qos::Notice)>>,
-    /// Bytes for requests under way on one shard.
+    notices: Mutex<VecDeque<(String, qos::Notice)>>,
     pub(crate) memory_bytes: usize,
+    /// The NVMe subsystem, and the first listener that is for it.
+    pub(crate) nvme: Option<(Arc<Subsystem>, u16)>,
     pub(crate) is_draining: AtomicBool,
 }
 
@@ -41,8 +46,21 @@ impl Shared {
             notices: Mutex::default(),
             memory_bytes: memory_bytes / shards.len().max(1),
             shards,
+            nvme: None,
             is_draining: AtomicBool::new(false),
         }
+    }
+
+    /// Serves NVMe/TCP, too: on the listeners from `first_listener`.
+    #[must_use]
+    pub fn with_nvme(mut self, subsystem: Subsystem, first_listener: u16) -> Self {
+        self.nvme = Some((Arc::new(subsystem), first_listener));
+        self
+    }
+
+    /// The NVMe subsystem, if there is one.
+    pub fn nvme(&self) -> Option<&Arc<Subsystem>> {
+        self.nvme.as_ref().map(|(subsystem, _)| subsystem)
     }
 
     /// The exports now.
@@ -50,14 +68,26 @@ impl Shared {
         Arc::clone(&lock(&self.exports))
     }
 
-    /// New connections see these exports. Those that exist keep what they have.
+    /// New connections see these exports. Those of NBD that exist keep what they have. Those of
+    /// NVMe/TCP follow within a second.
     pub fn set_exports(&self, exports: Exports) {
+        if let Some(subsystem) = self.nvme() {
+            subsystem.set_exports(&exports);
+        }
         *lock(&self.exports) = Arc::new(exports);
     }
 
     /// New connections do this about TLS. By default there is none.
     pub fn set_tls(&self, tls: Option<ServerTls>) {
         *lock(&self.tls) = tls;
+    }
+
+    /// Something that somebody should know. Past a limit it is left out.
+    pub(crate) fn push_notice(&self, notice: (String, qos::Notice)) {
+        let mut notices = lock(&self.notices);
+        if notices.len() < NOTICES_MAX {
+            notices.push_back(notice);
+        }
     }
 
     /// The next thing that somebody should know: about a tenant or a device, and what.

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use block_server::config::Config;
 use block_server::export;
+use block_server::nvme::controller::Subsystem;
 use block_server::server::{Block, Shared};
 use block_server::tls::ServerTls;
 use dataplane::shard::Plane;
@@ -35,6 +36,8 @@ pub struct Server {
     plane: Arc<Plane<Uring, Block>>,
     pub shared: Arc<Shared>,
     pub address: SocketAddr,
+    /// Where NVMe/TCP is served, if the configuration has it.
+    pub nvme: Option<SocketAddr>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -44,14 +47,28 @@ pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
     let config = Config::parse(Path::new("test.toml"), config).unwrap();
     let exports = export::open(&config, &Vec::new(), shards.into()).unwrap();
     let plane = Arc::new(Plane::<Uring, Block>::new(shards, shards).unwrap());
-    let shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
+    // The kernel chooses ports that nobody else gets meanwhile.
+    let bind = || {
+        let listener = TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
+        let address = listener.local_addr().unwrap();
+        (listener.into(), address)
+    };
+    let (listener, address) = bind();
+    let mut listeners = vec![listener];
+    let mut shared = Shared::new(exports, Arc::clone(&plane.stats), memory_bytes);
+    let nvme = config.nvme.map(|spec| {
+        let (listener, address) = bind();
+        listeners.push(listener);
+        (spec.subsystem, address)
+    });
+    if let Some((name, address)) = &nvme {
+        let subsystem = Subsystem::new(name, vec![*address], &shared.exports());
+        shared = shared.with_nvme(subsystem, 1);
+    }
+    let nvme = nvme.map(|(_, address)| address);
     let tls = config.tls.as_ref().map(ServerTls::load).transpose();
     shared.set_tls(tls.unwrap());
     let shared = Arc::new(shared);
-    // The kernel chooses a port that nobody else gets meanwhile.
-    let listener = TcpListener::from(listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap());
-    let address = listener.local_addr().unwrap();
-    let mut listeners = vec![listener.into()];
     let mut threads = Vec::new();
     for id in 0..shards {
         let (plane, shared) = (Arc::clone(&plane), Arc::clone(&shared));
@@ -88,6 +105,7 @@ pub fn start(shards: u8, memory_bytes: usize, config: &str) -> Option<Server> {
         plane,
         shared,
         address,
+        nvme,
         threads,
     })
 }

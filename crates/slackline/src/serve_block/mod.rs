@@ -23,7 +23,7 @@ const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Export the devices of a configuration file over NBD.
+    /// Export the devices of a configuration file over NBD and NVMe/TCP.
     Run(Run),
     /// Show the tenants of a running server: requests, bytes, errors, latency.
     Status(StatusArguments),
@@ -104,11 +104,23 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
 
 fn say(notice: Notice) {
     match notice {
-        Notice::Ready { addresses, exports } => {
-            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        Notice::Ready {
+            addresses,
+            nvme,
+            exports,
+        } => {
+            let served: Vec<String> = [("NBD", addresses), ("NVMe/TCP", nvme)]
+                .into_iter()
+                .filter(|(_, addresses)| !addresses.is_empty())
+                .map(|(protocol, addresses)| {
+                    let addresses: Vec<String> =
+                        addresses.iter().map(ToString::to_string).collect();
+                    format!("{protocol} on {}", addresses.join(", "))
+                })
+                .collect();
             message(&format!(
-                "serving NBD on {}: {}",
-                addresses.join(", "),
+                "serving {}: {}",
+                served.join(" and "),
                 exports.join(", ")
             ));
             let _ = sd_notify::notify(&[NotifyState::Ready]);

@@ -1,0 +1,282 @@
+//! The subsystem: namespaces with their numbers, and the controllers of hosts.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sha2::{Digest as _, Sha256};
+
+use super::command::Status;
+use super::{BLOCK_BYTES, IO_QUEUES, NAMESPACES, Structure};
+use crate::export::{Export, Exports};
+
+/// Numbers above this have a meaning of their own (Fabrics 1.1, "Connect Command": CNTLID).
+const CONTROLLER_MAX: u16 = 0xffef;
+/// Entries of a controller's error log.
+pub const ERRORS_KEPT: usize = 16;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The namespaces of one configuration, by their numbers.
+pub type Namespaces = BTreeMap<u32, Arc<Export>>;
+
+/// An entry of the error log.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorEntry {
+    /// How many errors there had been with this one.
+    pub count: u64,
+    /// The queue.
+    pub queue: u16,
+    /// The command.
+    pub cid: u16,
+    /// What it ended with.
+    pub status: Status,
+    /// The first block.
+    pub block: u64,
+    /// The namespace.
+    pub namespace: u32,
+}
+
+/// A controller: what a host's admin queue and I/O queues have in common, on whatever shard.
+#[derive(Debug)]
+pub struct Controller {
+    /// The controller's number.
+    pub id: u16,
+    /// The host's qualified name.
+    pub host_nqn: String,
+    /// The host's identifier.
+    pub host_id: [u8; 16],
+    /// Whether this is a controller of the discovery subsystem.
+    pub is_discovery: bool,
+    /// The host has enabled the controller.
+    pub is_enabled: AtomicBool,
+    /// The association has ended: all its connections end.
+    pub is_dead: AtomicBool,
+    /// Writes are answered when they are on stable storage (feature Volatile Write Cache is off).
+    pub is_write_through: AtomicBool,
+    /// When the host last sent a command, by the monotonic clock.
+    pub heard_ns: AtomicU64,
+    /// Milliseconds after which a silent host counts as gone; 0: never.
+    pub keep_alive_ms: AtomicU32,
+    /// I/O queues that exist, a bit each.
+    queues: AtomicU64,
+    errors: Mutex<(u64, VecDeque<ErrorEntry>)>,
+}
+
+impl Controller {
+    /// Takes an I/O queue's number, from 1. False: it is taken.
+    pub fn take_queue(&self, queue: u16) -> bool {
+        let bit = 1 << (queue.saturating_sub(1) % IO_QUEUES);
+        self.queues.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Gives an I/O queue's number back.
+    pub fn give_queue(&self, queue: u16) {
+        let bit: u64 = 1 << (queue.saturating_sub(1) % IO_QUEUES);
+        self.queues.fetch_and(!bit, Ordering::AcqRel);
+    }
+
+    /// Ends the association.
+    pub fn kill(&self) {
+        self.is_enabled.store(false, Ordering::Release);
+        self.is_dead.store(true, Ordering::Release);
+    }
+
+    /// Whether the association has ended.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Acquire)
+    }
+
+    /// Whether the host has been silent for longer than its keep-alive timer allows. As Linux' own
+    /// target does, this lets it be late by as long again.
+    pub fn is_silent(&self, now_ns: u64) -> bool {
+        let limit_ms = self.keep_alive_ms.load(Ordering::Relaxed);
+        let heard_ns = self.heard_ns.load(Ordering::Relaxed);
+        let silent_ms = now_ns.saturating_sub(heard_ns) / 1_000_000;
+        limit_ms > 0 && silent_ms > 2 * u64::from(limit_ms)
+    }
+
+    /// Remembers an error.
+    pub fn note_error(&self, mut entry: ErrorEntry) {
+        let (count, kept) = &mut *lock(&self.errors);
+        *count += 1;
+        entry.count = *count;
+        kept.truncate(ERRORS_KEPT - 1);
+        kept.push_front(entry);
+    }
+
+    /// How many errors there were, and the newest of them.
+    pub fn errors(&self) -> (u64, Vec<ErrorEntry>) {
+        let (count, kept) = &*lock(&self.errors);
+        (*count, kept.iter().copied().collect())
+    }
+}
+
+#[derive(Default)]
+struct Registry {
+    controllers: HashMap<u16, Arc<Controller>>,
+    last: u16,
+}
+
+#[derive(Default)]
+struct Numbers {
+    of: HashMap<String, u32>,
+    now: Arc<Namespaces>,
+}
+
+/// The subsystem of one server.
+pub struct Subsystem {
+    /// The subsystem's qualified name.
+    pub nqn: String,
+    /// Where it is served.
+    pub addresses: Vec<SocketAddr>,
+    registry: Mutex<Registry>,
+    numbers: Mutex<Numbers>,
+}
+
+/// Who wants a controller.
+pub struct Host {
+    /// The host's qualified name.
+    pub nqn: String,
+    /// The host's identifier.
+    pub id: [u8; 16],
+    /// Milliseconds of its keep-alive timer.
+    pub keep_alive_ms: u32,
+    /// Whether it wants a discovery controller.
+    pub is_discovery: bool,
+}
+
+impl Subsystem {
+    /// A subsystem without controllers.
+    pub fn new(nqn: &str, addresses: Vec<SocketAddr>, exports: &Exports) -> Self {
+        let new = Self {
+            nqn: nqn.to_owned(),
+            addresses,
+            registry: Mutex::default(),
+            numbers: Mutex::default(),
+        };
+        new.set_exports(exports);
+        new
+    }
+
+    /// These are the exports from now on. An export keeps the number that it once had.
+    pub fn set_exports(&self, exports: &Exports) {
+        let numbers = &mut *lock(&self.numbers);
+        let mut now = Namespaces::new();
+        for export in exports {
+            let next = u32::try_from(numbers.of.len() + 1).unwrap_or(u32::MAX);
+            let number = match numbers.of.get(&export.name) {
+                Some(&number) => number,
+                None if next > NAMESPACES || export.info.size_bytes < BLOCK_BYTES => continue,
+                None => next,
+            };
+            numbers.of.insert(export.name.clone(), number);
+            now.insert(number, Arc::clone(export));
+        }
+        numbers.now = Arc::new(now);
+    }
+
+    /// The namespaces now.
+    pub fn namespaces(&self) -> Arc<Namespaces> {
+        Arc::clone(&lock(&self.numbers).now)
+    }
+
+    /// Controllers now.
+    pub fn controllers(&self) -> usize {
+        lock(&self.registry).controllers.len()
+    }
+
+    /// Makes a controller. `None`: there can be no more.
+    pub fn admit(&self, host: Host, now_ns: u64) -> Option<Arc<Controller>> {
+        let registry = &mut *lock(&self.registry);
+        if registry.controllers.len() >= usize::from(CONTROLLER_MAX) {
+            return None;
+        }
+        loop {
+            registry.last = registry.last % CONTROLLER_MAX + 1;
+            if !registry.controllers.contains_key(&registry.last) {
+                break;
+            }
+        }
+        let controller = Arc::new(Controller {
+            id: registry.last,
+            host_nqn: host.nqn,
+            host_id: host.id,
+            is_discovery: host.is_discovery,
+            is_enabled: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
+            is_write_through: AtomicBool::new(false),
+            heard_ns: AtomicU64::new(now_ns),
+            keep_alive_ms: AtomicU32::new(host.keep_alive_ms),
+            queues: AtomicU64::new(0),
+            errors: Mutex::default(),
+        });
+        registry
+            .controllers
+            .insert(controller.id, Arc::clone(&controller));
+        Some(controller)
+    }
+
+    /// The controller with this number.
+    pub fn find(&self, id: u16) -> Option<Arc<Controller>> {
+        lock(&self.registry).controllers.get(&id).map(Arc::clone)
+    }
+
+    /// The admin queue of a controller is gone, and the controller with it.
+    pub fn remove(&self, controller: &Controller) {
+        controller.kill();
+        lock(&self.registry).controllers.remove(&controller.id);
+    }
+
+    /// The serial number: the same for all controllers, and as long as the subsystem has its name.
+    pub fn serial(&self) -> String {
+        let digest = Sha256::digest(self.nqn.as_bytes());
+        digest[..10]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// The UUID of a namespace (version 8 of RFC 9562), from the names of subsystem and export.
+    pub fn uuid(&self, export: &str) -> [u8; 16] {
+        let digest = Sha256::new()
+            .chain_update(self.nqn.as_bytes())
+            .chain_update([0])
+            .chain_update(export.as_bytes())
+            .finalize();
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&digest[..16]);
+        uuid[6] = uuid[6] & 0x0f | 0x80;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        uuid
+    }
+
+    /// The discovery log page for a host: a record of the subsystem for each address.
+    pub fn discovery_log(&self) -> Vec<u8> {
+        let mut page = Structure::new(1024 * (1 + self.addresses.len()));
+        // The addresses do not change while the server runs: neither does the generation.
+        page.u64(0, 1).u64(8, self.addresses.len() as u64);
+        for (index, address) in self.addresses.iter().enumerate() {
+            let at = 1024 * (index + 1);
+            let family = match address.ip() {
+                IpAddr::V4(_) => 1,
+                IpAddr::V6(_) => 2,
+            };
+            // TCP; an NVM subsystem; no secure channel.
+            page.u8(at, 3)
+                .u8(at + 1, family)
+                .u8(at + 2, 2)
+                .u8(at + 3, 2);
+            page.u16(at + 4, u16::try_from(index + 1).unwrap_or(u16::MAX));
+            // Controllers are made as hosts connect; the least size of an admin queue.
+            page.u16(at + 6, 0xffff).u16(at + 8, 32);
+            page.text(at + 32, 32, &address.port().to_string());
+            page.set(at + 256, self.nqn.as_bytes());
+            page.text(at + 512, 256, &address.ip().to_string());
+        }
+        page.bytes()
+    }
+}

@@ -1,0 +1,233 @@
+//! Discovery, controllers, features, log pages, events.
+
+use std::time::Duration;
+
+use block_server::config::Config;
+use block_server::export;
+
+use crate::host::{
+    ABORT, DISCOVERY, EVENT, GET_FEATURES, GET_LOG, Host, IDENTIFY, KEEP_ALIVE, NQN, READ,
+    SET_FEATURES, entry, on_blocks,
+};
+use crate::{config, with_server};
+
+fn log(host: &mut Host, which: u32, len: u32, offset: u32) -> Vec<u8> {
+    let dwords = len / 4 - 1;
+    let command = entry(GET_LOG, 0xffff_ffff, &[which | dwords << 16, 0, offset]);
+    let done = host.execute(command, usize::try_from(len).unwrap());
+    assert_eq!(done.status, 0, "log page {which:#x}");
+    done.data
+}
+
+fn identify(host: &mut Host, which: u32, namespace: u32) -> Vec<u8> {
+    let done = host.execute(entry(IDENTIFY, namespace, &[which]), 4096);
+    assert_eq!(done.status, 0, "identify {which}");
+    assert_eq!(done.data.len(), 4096);
+    done.data
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes)
+        .unwrap()
+        .trim_end_matches([' ', '\0'])
+}
+
+#[test]
+fn a_host_discovers_the_subsystem() {
+    with_server(|_, address| {
+        let (mut host, _) = Host::admin(address, DISCOVERY, 0);
+        let controller = identify(&mut host, 1, 0);
+        assert_eq!(controller[111], 2);
+        assert_eq!(text(&controller[768..1024]), DISCOVERY);
+        let head = log(&mut host, 0x70, 1024, 0);
+        assert_eq!(head[..16], [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        let record = log(&mut host, 0x70, 1024, 1024);
+        // TCP, IPv4, NVM subsystem.
+        assert_eq!(record[..3], [3, 1, 2]);
+        assert_eq!(text(&record[32..64]), address.port().to_string());
+        assert_eq!(text(&record[256..512]), NQN);
+        assert_eq!(text(&record[512..768]), "127.0.0.1");
+        // It has no namespaces and no other log pages.
+        let refused = host.execute(entry(IDENTIFY, 0, &[2]), 4096);
+        assert_eq!(refused.status, 0x02);
+        let refused = host.execute(entry(GET_LOG, 0, &[2 | 127 << 16]), 512);
+        assert_eq!(refused.status, 0x109);
+        assert_eq!(host.execute(entry(ABORT, 0, &[]), 0).status, 0x01);
+    });
+}
+
+#[test]
+fn a_controller_says_what_it_is() {
+    with_server(|server, address| {
+        let mut host = Host::initialized(address, 3);
+        // Before Connect, and before the controller is enabled.
+        assert_eq!(host.execute(entry(IDENTIFY, 0, &[1]), 4096).status, 0x0c);
+        assert_eq!(host.connect(0, 0xffff, NQN, 31).status, 0);
+        assert_eq!(host.execute(entry(IDENTIFY, 0, &[1]), 4096).status, 0x0c);
+        assert_eq!(host.property(0, true), 127 | 1 << 16 | 15 << 24 | 1 << 37);
+        assert_eq!(host.property(8, false), 0x0001_0400);
+        assert_eq!(host.property(0x1c, false), 0);
+        host.set_property(0x14, 0x0045_0001);
+        // Sizes of entries that do not exist: a fatal status.
+        assert_eq!(host.property(0x1c, false), 2);
+        host.set_property(0x14, 0);
+        host.set_property(0x14, 0x0046_0001);
+        assert_eq!(host.property(0x1c, false), 1);
+        assert_eq!(host.property(0x14, false), 0x0046_0001);
+        let controller = identify(&mut host, 1, 0);
+        assert_eq!(text(&controller[24..64]), "Slackline serve-block");
+        assert_eq!(text(&controller[768..1024]), NQN);
+        assert_eq!(controller[4..24].len(), text(&controller[4..24]).len());
+        // MDTS: 1 MiB; I/O capsules of 64 + 8,192 bytes.
+        assert_eq!(controller[77], 8);
+        assert_eq!(controller[1792..1796], 516_u32.to_le_bytes());
+        let active = identify(&mut host, 2, 0);
+        assert_eq!(
+            active[..16],
+            [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(identify(&mut host, 2, 2)[..8], [3, 0, 0, 0, 0, 0, 0, 0]);
+        let namespace = identify(&mut host, 0, 3);
+        assert_eq!((namespace[0], namespace[99], namespace[130]), (16, 1, 9));
+        assert!(identify(&mut host, 0, 9).iter().all(|&byte| byte == 0));
+        let descriptors = identify(&mut host, 3, 1);
+        assert_eq!(descriptors[..4], [3, 16, 0, 0]);
+        assert_ne!(descriptors[4..20], identify(&mut host, 3, 2)[4..20]);
+        for (which, namespace, status) in [(3, 9, 0x0b), (0, 0, 0x0b), (0x1f, 0, 0x02)] {
+            let done = host.execute(entry(IDENTIFY, namespace, &[which]), 4096);
+            assert_eq!(done.status, status, "{which} {namespace}");
+        }
+        assert_eq!(host.execute(entry(IDENTIFY, 0, &[1]), 4092).status, 0x0f);
+        let page = server.shared.metrics_page();
+        assert!(
+            page.contains("\nslackline_block_nvme_controllers 1\n"),
+            "{page}"
+        );
+        // Shutdown.
+        host.set_property(0x14, 0x0046_4001);
+        assert_eq!(host.property(0x1c, false), 8);
+    });
+}
+
+#[test]
+fn features_and_log_pages() {
+    with_server(|_, address| {
+        let (mut host, id) = Host::admin(address, NQN, 0);
+        let get = |host: &mut Host, feature| host.execute(entry(GET_FEATURES, 0, &[feature]), 0);
+        let set = |host: &mut Host, feature, value| {
+            host.execute(entry(SET_FEATURES, 0, &[feature, value]), 0)
+        };
+        let queues = set(&mut host, 7, 7 | 7 << 16);
+        assert_eq!((queues.status, queues.result), (0, 63 | 63 << 16));
+        assert_eq!(set(&mut host, 7, 0xffff).status, 0x02);
+        for feature in [1, 2, 4, 5, 6, 7, 0x0a, 0x0b, 0x0f] {
+            assert_eq!(get(&mut host, feature).status, 0, "{feature}");
+        }
+        assert_eq!(get(&mut host, 6).result, 1);
+        assert_eq!(set(&mut host, 0x0f, 30_000).status, 0);
+        assert_eq!(get(&mut host, 0x0f).result, 30_000);
+        assert_eq!(get(&mut host, 0x55).status, 0x02);
+        assert_eq!(set(&mut host, 6 | 1 << 31, 1).status, 0x10d);
+        let host_id = host.execute(entry(GET_FEATURES, 0, &[0x81, 1]), 16);
+        assert_eq!(host_id.data, [7; 16]);
+        assert_eq!(host.execute(entry(KEEP_ALIVE, 0, &[]), 0).status, 0);
+        let mut io = Host::io(address, id, 1, 0);
+        assert_eq!(io.execute(on_blocks(READ, 1, 0, 8, 0), 4096).status, 0);
+        assert_eq!(io.execute(on_blocks(READ, 9, 5, 1, 0), 512).status, 0x0b);
+        let health = log(&mut host, 2, 512, 0);
+        assert_eq!((health[3], health[32], health[64]), (100, 1, 1));
+        let errors = log(&mut host, 1, 64, 0);
+        // The newest: queue 1, Invalid Namespace and Do Not Retry, block 5, namespace 9.
+        assert_eq!(errors[8..10], [1, 0]);
+        assert_eq!(errors[12..14], (0x8000_u16 | 0x0b << 1).to_le_bytes());
+        assert_eq!((errors[16], errors[24]), (5, 9));
+        assert_eq!(log(&mut host, 3, 512, 0)[0], 1);
+        let commands = log(&mut host, 5, 4096, 0);
+        assert_eq!((commands[4 * 6], commands[1024 + 4]), (1, 3));
+        for (which, len, offset) in [(9, 512, 0), (2, 512, 3), (2, 512, 516)] {
+            let dwords = len / 4 - 1;
+            let command = entry(GET_LOG, 0, &[which | dwords << 16, 0, offset]);
+            let done = host.execute(command, usize::try_from(len).unwrap());
+            assert!([0x02, 0x109].contains(&done.status), "{which} {offset}");
+        }
+    });
+}
+
+#[test]
+fn a_reload_is_told_by_an_event() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = config(directory.path());
+    let Some(server) = crate::start(1, 64 << 20, &text) else {
+        return;
+    };
+    let address = server.nvme.unwrap();
+    let (mut host, id) = Host::admin(address, NQN, 0);
+    let mut io = Host::io(address, id, 1, 0);
+    assert_eq!(io.execute(on_blocks(READ, 2, 0, 1, 0), 512).status, 0);
+    let wanted = host.execute(entry(SET_FEATURES, 0, &[0x0b, 1 << 8]), 0);
+    assert_eq!(wanted.status, 0);
+    for _ in 0..4 {
+        host.send(entry(EVENT, 0, &[]), 0);
+    }
+    assert_eq!(host.execute(entry(EVENT, 0, &[]), 0).status, 0x105);
+    // A request can be taken back: it is answered so, and the abort succeeds.
+    let abort = host.send(entry(ABORT, 0, &[8 << 16]), 0);
+    let mut answers = [host.next(), host.next()];
+    answers.sort_by_key(|pdu| pdu.header[12]);
+    let done = |pdu: &crate::host::Pdu| {
+        let number = u16::from_le_bytes(pdu.header[12..14].try_into().unwrap());
+        let status = u16::from_le_bytes(pdu.header[14..16].try_into().unwrap());
+        (number, status >> 1 & 0x7ff)
+    };
+    assert_eq!(done(&answers[1]), (abort, 0));
+    assert_eq!(answers[1].header[0], 0);
+    assert_eq!(done(&answers[0]), (8, 0x07));
+
+    // Without the file, and with one more in memory.
+    let more = text.replacen("export = \"file\"", "export = \"new\"", 1);
+    let new = Config::parse(std::path::Path::new("b.toml"), &more).unwrap();
+    let exports = export::open(&new, &server.shared.exports(), 1).unwrap();
+    server.shared.set_exports(exports);
+    let event = host.next();
+    assert_eq!(event.header[..4], 0x0004_0002_u32.to_le_bytes());
+    let changed = log(&mut host, 4, 4096, 0);
+    assert_eq!(changed[..12], [2, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+    let active = identify(&mut host, 2, 0);
+    assert_eq!(
+        active[..16],
+        [1, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]
+    );
+    // The same look that told the admin queue went through the I/O queues.
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(io.execute(on_blocks(READ, 2, 0, 1, 0), 512).status, 0x0b);
+    assert_eq!(io.execute(on_blocks(READ, 4, 0, 1, 0), 512).status, 0);
+    assert_eq!(io.execute(on_blocks(READ, 1, 0, 1, 0), 512).status, 0);
+    server.stop();
+}
+
+#[test]
+fn a_silent_host_and_its_queues_are_cut_off() {
+    with_server(|server, address| {
+        let mut silent = Host::initialized(address, 0);
+        let done = silent.connect_for(0, 0xffff, NQN, (31, 500));
+        let id = u16::try_from(done.result).unwrap();
+        silent.set_property(0x14, 0x0046_0001);
+        let mut queue = Host::io(address, id, 1, 0);
+        assert!(silent.is_closed() && queue.is_closed());
+        // A host that reads lives, although its admin queue is silent.
+        let mut host = Host::initialized(address, 0);
+        let done = host.connect_for(0, 0xffff, NQN, (31, 2000));
+        let id = u16::try_from(done.result).unwrap();
+        host.set_property(0x14, 0x0046_0001);
+        let mut queue = Host::io(address, id, 1, 0);
+        for _ in 0..12 {
+            std::thread::sleep(Duration::from_millis(500));
+            assert_eq!(queue.execute(on_blocks(READ, 1, 0, 1, 0), 512).status, 0);
+        }
+        // The admin queue goes, and the others go with it.
+        drop(host);
+        assert!(queue.is_closed());
+        let subsystem = server.shared.nvme().unwrap();
+        assert_eq!(subsystem.controllers(), 0);
+    });
+}
