@@ -23,18 +23,21 @@ rm -f "$chroot"/etc/dpkg/dpkg.cfg.d/*
 mount -t proc proc "$chroot/proc"
 mount --rbind /sys "$chroot/sys"
 mount --rbind /dev "$chroot/dev"
-cp "$package" "$chroot/root/slackline.deb"
+cp "$package" "$chroot/var/tmp/slackline.deb"
 files() { (cd "$chroot" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev \) -prune -o -print |
     grep -v -e '^./var/log/' -e '^./var/cache/' -e '^./var/lib/dpkg/' -e '^./var/lib/apt/' -e '^./tmp/' | sort); }
 files >"$chroot.before"
 
 say "install"
-inside apt-get install -y -qq --no-install-recommends /root/slackline.deb >/dev/null
+inside apt-get install -y -qq --no-install-recommends /var/tmp/slackline.deb >/dev/null
 inside slackline --version
-inside slackline --help | grep -q tune || fail "slackline --help does not name tune"
-inside man -P cat slackline | head -3
+help=$(inside slackline --help)
+[[ $help == *throttle* ]] || fail "slackline --help does not name throttle"
+page=$(inside man -P cat slackline-tune)
+[[ $page == *slackline-tune* ]] || fail "man slackline-tune shows no page"
+listed=$(inside dpkg -L slackline)
 for shell in bash zsh fish; do
-    inside dpkg -L slackline | grep -q "$shell.*ompletion" || fail "no completions for $shell"
+    [[ $listed == */$shell*ompletions/* ]] || fail "no completions for $shell"
 done
 candidates=$(inside bash -c '. /usr/share/bash-completion/bash_completion
     _load_comp slackline 2>/dev/null || . /usr/share/bash-completion/completions/slackline
@@ -60,9 +63,7 @@ rm -f "$chroot.serve"
 
 say "remove"
 inside apt-get purge -y -qq slackline >/dev/null
-rm -f "$chroot/root/slackline.deb"
 files >"$chroot.after"
-inside rm -f /root/slackline.deb
 leftovers=$(comm -13 "$chroot.before" "$chroot.after")
 rm -f "$chroot.before" "$chroot.after"
 [ -z "$leftovers" ] || { echo "$leftovers"; fail "these files were left behind"; }

@@ -23,7 +23,7 @@ pub(crate) fn run(root: &Path, is_checked: bool) -> anyhow::Result<ExitCode> {
     let package = root.join(STAGE).join("slackline.deb");
     let mut deb = Command::new(cargo_deb);
     // The binary is built already, by the command that the manual names.
-    deb.args(["--no-build", "--no-strip", "--package", "slackline"])
+    deb.args(["--quiet", "--no-build", "--no-strip", "--package", "slackline"])
         .arg("--output")
         .arg(&package)
         .current_dir(root);
