@@ -23,10 +23,16 @@ pub(crate) fn run(root: &Path, is_checked: bool) -> anyhow::Result<ExitCode> {
     let package = root.join(STAGE).join("slackline.deb");
     let mut deb = Command::new(cargo_deb);
     // The binary is built already, by the command that the manual names.
-    deb.args(["--quiet", "--no-build", "--no-strip", "--package", "slackline"])
-        .arg("--output")
-        .arg(&package)
-        .current_dir(root);
+    deb.args([
+        "--quiet",
+        "--no-build",
+        "--no-strip",
+        "--package",
+        "slackline",
+    ])
+    .arg("--output")
+    .arg(&package)
+    .current_dir(root);
     if !step::run("cargo deb", &mut deb)? {
         bail!("the package could not be made");
     }
