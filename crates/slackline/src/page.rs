@@ -50,12 +50,26 @@ pub(crate) fn write(file: &Path, title: &str, body: &str) -> anyhow::Result<()> 
 /// One column of [`columns`].
 pub(crate) struct Column {
     pub(crate) label: String,
+    /// Where the label's number is: 0 at the column's left edge, 1 at its right edge.
+    pub(crate) label_at: f64,
     pub(crate) value: f64,
-    /// Beyond the limit.
-    pub(crate) is_over: bool,
+    /// The part of `value` that is beyond the limit.
+    pub(crate) over: f64,
 }
 
-/// Upright columns, with a dashed line so many columns from the left, which `title` explains below them.
+/// Which columns have a label: all, or every other one. The label nearest to the limit is among them.
+fn is_labelled(columns: &[Column], step: f64, limit_at: Option<f64>, index: usize) -> bool {
+    if step >= LABEL_WIDTH {
+        return true;
+    }
+    let distance = |at: usize| (at as f64 + columns[at].label_at - limit_at.unwrap_or(0.0)).abs();
+    let all = 0..columns.len();
+    let nearest = all.min_by(|a, b| distance(*a).total_cmp(&distance(*b)));
+    index % 2 == nearest.unwrap_or(0) % 2
+}
+
+/// Upright columns, with a dashed line so many columns from the left, which `title` explains below them. The axis is linear
+/// where the columns are: a number's label and a line at the same number are above each other.
 pub(crate) fn columns(columns: &[Column], limit_at: Option<f64>, title: &str) -> String {
     let (height, base) = (130.0, 108.0);
     let step = WIDTH / columns.len().max(1) as f64;
@@ -69,24 +83,28 @@ pub(crate) fn columns(columns: &[Column], limit_at: Option<f64>, title: &str) ->
          <title>{title}</title>\n"
     );
     let caption = format!("<figcaption>{title}</figcaption></figure>\n");
-    let every = if step < LABEL_WIDTH { 2 } else { 1 };
     for (index, column) in columns.iter().enumerate() {
-        let (x, tall) = (index as f64 * step, 88.0 * column.value / most);
-        let class = if column.is_over { "over" } else { "bar" };
+        let x = index as f64 * step;
         let label = escaped(&column.label);
-        let _ = writeln!(
-            svg,
-            "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\"><title>{label}: {}</title></rect>",
-            x + 1.0,
-            base - tall,
-            step - 2.0,
-            percent(column.value / all)
-        );
-        if index.is_multiple_of(every) {
+        let share = percent(column.value / all);
+        let within = 88.0 * (column.value - column.over).max(0.0) / most;
+        let over = 88.0 * column.over / most;
+        for (class, bottom, tall) in [("bar", base, within), ("over", base - within, over)] {
+            if tall > 0.0 {
+                let _ = writeln!(
+                    svg,
+                    "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{tall:.1}\"><title>{label}: {share}</title></rect>",
+                    x + 1.0,
+                    bottom - tall,
+                    step - 2.0,
+                );
+            }
+        }
+        if is_labelled(columns, step, limit_at, index) {
             let _ = writeln!(
                 svg,
                 "<text x=\"{:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{label}</text>",
-                x + step / 2.0,
+                x + column.label_at * step,
                 base + 14.0,
             );
         }

@@ -78,6 +78,12 @@ impl Cores {
         self.bins.iter().sum()
     }
 
+    /// Whether a bin counts windows with more cores in use than `cores`.
+    #[must_use]
+    pub fn is_above(bin: usize, cores: f64) -> bool {
+        bin as f64 * BIN_CORES > cores + BIN_CORES / 2.0
+    }
+
     /// The share of windows with more cores in use than `cores`.
     #[must_use]
     pub fn share_above(&self, cores: f64) -> f64 {
@@ -85,7 +91,7 @@ impl Cores {
             .bins
             .iter()
             .enumerate()
-            .filter(|(bin, _)| *bin as f64 * BIN_CORES > cores + BIN_CORES / 2.0)
+            .filter(|(bin, _)| Self::is_above(*bin, cores))
             .map(|(_, count)| count)
             .sum();
         above as f64 / self.windows().max(1) as f64

@@ -6,7 +6,6 @@ use throttle::advice::Prediction;
 use throttle::{BIN_CORES, Cores};
 
 use super::requests::{Latency, Moment};
-use super::text::Row;
 use super::watch::Report;
 use crate::page::{Column, columns, escaped};
 use crate::timeline::{Line, timeline};
@@ -114,11 +113,7 @@ fn histogram(report: &Report, bins: usize) -> String {
 fn cores(cores: &Cores, bins: usize, quota: Option<f64>) -> String {
     let mut cores = cores.clone();
     cores.bins.resize(cores.bins.len().max(bins), 0);
-    let rows = super::text::rows(&cores);
-    // A bin reaches half a bin to either side of its cores; a row that the quota divides belongs to the side of its middle.
-    let is_over = |row: &Row| {
-        quota.is_some_and(|quota| row.low + (row.width - BIN_CORES) / 2.0 > quota + 1e-9)
-    };
+    let rows = super::text::rows(&cores, quota);
     let width = rows.first().map_or(BIN_CORES, |row| row.width);
     let limit_at = quota
         .map(|quota| (quota + BIN_CORES / 2.0) / width)
@@ -127,8 +122,10 @@ fn cores(cores: &Cores, bins: usize, quota: Option<f64>) -> String {
         .iter()
         .map(|row| Column {
             label: format!("{:.1}", row.low),
+            // A bin reaches half a bin to either side of its cores.
+            label_at: BIN_CORES / 2.0 / width,
             value: row.share,
-            is_over: is_over(row),
+            over: row.over,
         })
         .collect();
     let windows = "Windows of 10 ms by cores in use";
@@ -146,26 +143,69 @@ fn cores(cores: &Cores, bins: usize, quota: Option<f64>) -> String {
 mod tests {
     use super::*;
 
+    /// The places of a mark in a picture.
+    fn places(svg: &str, before: &str, after: &str) -> Vec<f64> {
+        let parts = svg.split(before).skip(1);
+        let texts = parts.filter_map(|part| part.split_once(after));
+        texts.map(|(place, _)| place.parse().unwrap()).collect()
+    }
+
     #[test]
-    fn the_dashed_line_is_at_the_quota() {
+    fn the_dashed_line_is_above_the_quota_s_own_number() {
         let drawn = |bins: usize, quota: f64| {
             let mut all = Cores::default();
             all.bins.resize(bins, 1);
             cores(&all, 0, Some(quota))
         };
-        // Rows of a whole core: the first from -0.05 to 0.95, each 17 wide; ten of twenty lie above 10.
-        let svg = drawn(200, 10.0);
-        assert!(svg.contains("class=\"limit\" x1=\"170.9\""), "{svg}");
-        assert_eq!(svg.matches("class=\"over\"").count(), 10);
-        // 10.7 divides a row, most of which is below it.
-        let svg = drawn(200, 10.7);
-        assert!(svg.contains("class=\"limit\" x1=\"182.8\""), "{svg}");
-        assert_eq!(svg.matches("class=\"over\"").count(), 9);
-        // Rows of a tenth: 0.3 and 0.4 are above.
-        let svg = drawn(5, 0.2);
-        assert!(svg.contains("class=\"limit\" x1=\"170.0\""), "{svg}");
-        assert_eq!(svg.matches("class=\"over\"").count(), 2);
-        let svg = drawn(5, 20.0);
+        // Rows of a tenth, of two tenths, and of a whole core.
+        for (bins, quota, number) in [
+            (13, 1.0, "1.0"),
+            (22, 1.0, "1.0"),
+            (22, 1.2, "1.2"),
+            (200, 10.0, "10.0"),
+            (200, 16.0, "16.0"),
+        ] {
+            let svg = drawn(bins, quota);
+            let line = places(&svg, "class=\"limit\" x1=\"", "\"");
+            let label = svg.split("<text x=\"").find_map(|text| {
+                let (x, rest) = text.split_once('"')?;
+                rest.contains(&format!(">{number}</text>"))
+                    .then(|| x.parse::<f64>().unwrap())
+            });
+            let label = label.unwrap_or_else(|| panic!("no label {number}: {svg}"));
+            assert!(
+                (line[0] - label).abs() < 0.11,
+                "{number}: {line:?} {label} {svg}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_above_the_quota_is_coloured_to_the_bin() {
+        let over = |bins: usize, quota: f64| {
+            let mut all = Cores::default();
+            all.bins.resize(bins, 1);
+            let svg = cores(&all, 0, Some(quota));
+            let share = |class: &str| {
+                let parts = svg.split(class).skip(1);
+                parts
+                    .filter_map(|part| part.split_once("height=\"")?.1.split_once('"'))
+                    .map(|(tall, _)| tall.parse::<f64>().unwrap())
+                    .sum::<f64>()
+            };
+            let (above, below) = (share("class=\"over\""), share("class=\"bar\""));
+            (above / (above + below), all.share_above(quota))
+        };
+        for (bins, quota) in [(200, 10.0), (200, 10.7), (22, 1.0), (5, 0.2)] {
+            let (drawn, counted) = over(bins, quota);
+            assert!(
+                (drawn - counted).abs() < 0.003,
+                "{bins} {quota}: {drawn} {counted}"
+            );
+        }
+        let mut all = Cores::default();
+        all.bins.resize(5, 1);
+        let svg = cores(&all, 0, Some(20.0));
         assert!(!svg.contains("class=\"limit\"") && svg.contains("below the quota, 20.00"));
     }
 }

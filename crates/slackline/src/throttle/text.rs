@@ -138,30 +138,43 @@ pub(super) struct Row {
     pub(super) width: f64,
     /// Of all windows.
     pub(super) share: f64,
+    /// The part of `share` that is above the quota.
+    pub(super) over: f64,
 }
 
 /// The histogram in at most [`ROWS_MAX`] rows.
-pub(super) fn rows(cores: &Cores) -> Vec<Row> {
+pub(super) fn rows(cores: &Cores, quota: Option<f64>) -> Vec<Row> {
     let bins_a_row = cores.bins.len().div_ceil(ROWS_MAX).max(1);
     let windows = cores.windows().max(1) as f64;
     cores
         .bins
         .chunks(bins_a_row)
         .enumerate()
-        .map(|(index, bins)| Row {
-            low: (index * bins_a_row) as f64 * BIN_CORES,
-            width: bins_a_row as f64 * BIN_CORES,
-            share: bins.iter().sum::<u64>() as f64 / windows,
+        .map(|(index, bins)| {
+            let first = index * bins_a_row;
+            let is_over = |bin: &(usize, &u64)| {
+                quota.is_some_and(|quota| Cores::is_above(first + bin.0, quota))
+            };
+            let over = bins.iter().enumerate().filter(is_over);
+            Row {
+                low: first as f64 * BIN_CORES,
+                width: bins_a_row as f64 * BIN_CORES,
+                share: bins.iter().sum::<u64>() as f64 / windows,
+                over: over.map(|(_, count)| count).sum::<u64>() as f64 / windows,
+            }
         })
         .collect()
 }
 
 /// One line for each row; the one in which the quota lies says so.
 fn histogram(cores: &Cores, quota: Option<f64>) -> String {
-    let rows = rows(cores);
+    let rows = rows(cores, quota);
     let most = rows.iter().map(|row| row.share).fold(0.0, f64::max);
     let mut text = String::new();
-    for Row { low, width, share } in rows {
+    for Row {
+        low, width, share, ..
+    } in rows
+    {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

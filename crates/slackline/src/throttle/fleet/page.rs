@@ -13,6 +13,8 @@ use crate::page::{Column, WIDTH, columns, document, escaped, paragraphs, table};
 const ROW: f64 = 30.0;
 /// Services whose histogram is drawn.
 const HISTOGRAMS: usize = 6;
+/// Where the last column, which has no upper bound, says so: to the right of its middle, clear of the bound before it.
+const MORE_AT: f64 = 0.75;
 /// Upper bounds of the classes of the fleet figure: threads that want to run per reserved core.
 const PER_CORE: [f64; 9] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 
@@ -68,12 +70,14 @@ fn per_core(report: &Report) -> String {
     let bars: Vec<Column> = counts
         .iter()
         .enumerate()
-        .map(|(class, count)| Column {
-            label: PER_CORE
-                .get(class)
-                .map_or_else(|| "more".to_owned(), |bound| label(*bound)),
-            value: f64::from(*count),
-            is_over: class > 3,
+        .map(|(class, count)| {
+            let bound = PER_CORE.get(class);
+            Column {
+                label: bound.map_or_else(|| "more".to_owned(), |bound| label(*bound)),
+                label_at: bound.map_or(MORE_AT, |_| 1.0),
+                value: f64::from(*count),
+                over: if class > 3 { f64::from(*count) } else { 0.0 },
+            }
         })
         .collect();
     columns(
@@ -91,14 +95,16 @@ fn histogram(finding: &Finding) -> String {
     for (bound, cumulative) in &finding.service.shares {
         let is_over = *bound > 1.0 + 1e-9;
         limit_at += f64::from(u8::from(!is_over));
+        let value = (cumulative - below).max(0.0);
+        let (label, label_at) = match bound.is_finite() {
+            true => (format!("{bound}"), 1.0),
+            false => ("more".to_owned(), MORE_AT),
+        };
         bars.push(Column {
-            label: if bound.is_finite() {
-                format!("{bound}")
-            } else {
-                "more".to_owned()
-            },
-            value: (cumulative - below).max(0.0),
-            is_over,
+            label,
+            label_at,
+            value,
+            over: if is_over { value } else { 0.0 },
         });
         below = cumulative.max(below);
     }
