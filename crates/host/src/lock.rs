@@ -95,7 +95,7 @@ impl Lock {
         let holder = Holder {
             pid: std::process::id(),
             command: std::env::args_os()
-                .map(|word| word.to_string_lossy().into_owned())
+                .map(|word| without_login(&word.to_string_lossy()))
                 .collect::<Vec<_>>()
                 .join(" "),
             started: jiff::Timestamp::now().to_string(),
@@ -110,6 +110,18 @@ impl Lock {
     }
 }
 
+/// A word of a command without what may be a password: the login and the query of an address. Refusals quote the word.
+fn without_login(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else {
+        return word.to_owned();
+    };
+    let place = rest.split('?').next().unwrap_or_default();
+    match place.rsplit_once('@') {
+        Some((_, place)) => format!("{scheme}://…@{place}"),
+        None => format!("{scheme}://{place}"),
+    }
+}
+
 impl Drop for Lock {
     /// At once: a process that is being started between its fork and its exec has this file open as well (flock(2)).
     fn drop(&mut self) {
@@ -120,6 +132,20 @@ impl Drop for Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_holder_is_named_without_a_password() {
+        for (word, named) in [
+            (
+                "--store=postgresql://me:s3cr3t@h:5/d",
+                "--store=postgresql://…@h:5/d",
+            ),
+            ("postgresql://h/d?password=s3cr3t", "postgresql://h/d"),
+            ("serve", "serve"),
+        ] {
+            assert_eq!(without_login(word), named);
+        }
+    }
 
     #[test]
     fn a_dropped_lock_is_free_though_a_child_that_is_being_started_has_its_file() {

@@ -125,7 +125,7 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
             "latency read off the wire: throttle watch --port, tune, isolate",
             packet_sockets(roots),
         ),
-        ("io_uring", "serve-block, which is to come", io_uring(roots)),
+        ("io_uring", "serve-block, serve-cache", io_uring(roots)),
         (
             "JVM performance data",
             "tune: GC and allocation metrics",

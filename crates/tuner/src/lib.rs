@@ -37,6 +37,7 @@ pub mod reapply;
 pub mod report;
 mod sampler;
 mod scratch;
+mod secrets;
 pub mod sentence;
 pub mod simulation;
 pub mod spec;

@@ -441,7 +441,8 @@ impl Live<'_> {
     fn note_output(&mut self, fault: &Fault) {
         let is_of_experiment = matches!(fault, Fault::Configuration(_) | Fault::Unmeasured(_));
         if let Some(sides) = &self.sides {
-            self.output = sides[usize::from(is_of_experiment)].instance.output();
+            let instance = &sides[usize::from(is_of_experiment)].instance;
+            self.output = instance.output(self.spec);
         }
     }
 
@@ -454,7 +455,7 @@ impl Live<'_> {
         if let Err(fault) = started {
             // The side that did not come up is the last one that was begun.
             let failed = sides.last().map(|side| &side.instance);
-            self.output = failed.and_then(Instance::output);
+            self.output = failed.and_then(|instance| instance.output(self.spec));
             self.close_meters();
             for mut side in sides {
                 side.instance

@@ -13,6 +13,7 @@ use host::Roots;
 use rustix::process::{Pid, Signal};
 
 use crate::log_end::{OUTPUT_LINES, end_of_file, extract, last_lines};
+use crate::secrets;
 use crate::verification::quoted;
 
 /// How often a running process is looked at: short beside a block, and 100 looks a second cost
@@ -159,9 +160,10 @@ impl Launch {
         self.log.with_extension(stream)
     }
 
-    /// The command as one would type it into a shell.
+    /// The command as one would type it into a shell, without its secrets.
     pub fn command_line(&self) -> String {
-        let words: Vec<String> = self.argv.iter().map(|word| quoted(word)).collect();
+        let words = secrets::masked(&self.argv);
+        let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
         words.join(" ")
     }
 
@@ -169,9 +171,15 @@ impl Launch {
     pub fn account(&self) -> String {
         let said = extract(&self.log_file("err"));
         let said = said.map_or_else(String::new, |said| {
+            let said = self.without_secrets(&said);
             format!("\nOn standard error it said: {said}")
         });
         format!("It was run as: {}{said}", self.command_line())
+    }
+
+    /// A text that quotes what the command has printed, with the command's secrets masked.
+    pub(crate) fn without_secrets(&self, text: &str) -> String {
+        secrets::without_secrets(self, text)
     }
 
     /// The beginning and the end of a log, for messages: of standard error, or of standard output
@@ -181,12 +189,18 @@ impl Launch {
             .into_iter()
             .filter_map(|stream| extract(&self.log_file(stream)))
             .next()
-            .unwrap_or_else(|| "it printed nothing".into())
+            .map_or_else(
+                || "it printed nothing".into(),
+                |said| self.without_secrets(&said),
+            )
     }
 
     /// The last lines of both logs, to be kept; nothing, where they are empty.
     pub(crate) fn output(&self) -> Option<String> {
-        let of = |stream: &str| end_of_file(&self.log_file(stream));
+        let of = |stream: &str| {
+            let end = end_of_file(&self.log_file(stream))?;
+            Some(self.without_secrets(&end))
+        };
         match (of("out"), of("err")) {
             (Some(out), Some(err)) => {
                 Some(format!("standard output:\n{out}\nstandard error:\n{err}"))
@@ -201,7 +215,7 @@ impl Launch {
         let streams: Vec<String> = ["err", "out"]
             .iter()
             .filter_map(of)
-            .map(|lines| lines.join("\n"))
+            .map(|lines| self.without_secrets(&lines.join("\n")))
             .collect();
         (!streams.is_empty()).then(|| streams.join("\n"))
     }

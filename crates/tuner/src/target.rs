@@ -295,14 +295,18 @@ impl Instance {
     }
 
     /// The last lines that the service printed, or, where it runs by itself, the commands that apply a configuration to it.
-    pub(crate) fn output(&self) -> Option<String> {
-        let launch = |name: &str| Launch {
-            log: self.dir.join(name),
-            ..Launch::default()
-        };
-        ["service", "apply", "prepare"]
+    pub(crate) fn output(&self, spec: &CheckedSpec) -> Option<String> {
+        let target = &spec.target;
+        let apply = target.apply.iter().filter_map(|step| step.command.clone());
+        // The words of the command are known, so that its secrets are masked in what it printed.
+        let commands = [
+            ("service", target.start.clone().unwrap_or_default()),
+            ("apply", apply.flatten().collect()),
+            ("prepare", target.prepare.clone().unwrap_or_default()),
+        ];
+        commands
             .into_iter()
-            .find_map(|name| launch(name).output())
+            .find_map(|(name, argv)| self.launch(spec, &argv, name).ok()?.output())
     }
 
     /// An error if the service has ended.

@@ -204,6 +204,34 @@ fn a_reader_sees_no_secret_and_the_service_gets_it_from_its_file() {
 }
 
 #[test]
+fn what_a_service_or_a_load_says_of_its_secrets_is_masked() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let mut of_service = toy.spec.clone();
+    of_service["target"]["env"] = json!({ "DB_PASSWORD": "s3cr3tPW" });
+    let script = "echo \"the password is $DB_PASSWORD, not $1\" >&2; exit 3";
+    of_service["target"]["start"] = json!(["sh", "-c", script, "db", "--password=0ptionPW"]);
+    let mut of_load = toy.spec.clone();
+    of_load["workload"]["command"] =
+        json!(["sh", "-c", "echo \"$1\"; exit 3", "load", "--token=l0adPW"]);
+    for spec in [&of_service, &of_load] {
+        let id = server.create_of(spec);
+        let shown = server.wait_for(id, &["failed"]);
+        let evaluation = server.get(&format!("/experiments/{id}/evaluations/1"));
+        let list = server.get("/experiments");
+        for text in [shown, evaluation, list].map(|it| it.to_string()) {
+            for secret in ["s3cr3tPW", "0ptionPW", "l0adPW"] {
+                assert!(!text.contains(secret), "{secret}: {text}");
+            }
+        }
+    }
+    let reason = server.get("/experiments/1/evaluations/1")["reason"].to_string();
+    assert!(reason.contains("the password is …"), "{reason}");
+    let reason = server.get("/experiments/2/evaluations/1")["reason"].to_string();
+    assert!(reason.contains("--token=…"), "{reason}");
+}
+
+#[test]
 fn a_number_in_a_list_of_texts_can_be_enqueued() {
     let mut toy = toy();
     toy.spec["parameters"].as_array_mut().unwrap().push(json!(

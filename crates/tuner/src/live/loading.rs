@@ -196,7 +196,8 @@ impl Live<'_> {
             let mut complaint = None;
             if let (Some(output), Some(launch)) = (outputs.get(index), launches.get(index)) {
                 let (parsed, why) = self.read_output(output).map_err(|error| {
-                    side.unmeasured(format!("workload: {error}\n{}", launch.account()))
+                    let said = launch.without_secrets(&error.to_string());
+                    side.unmeasured(format!("workload: {said}\n{}", launch.account()))
                 })?;
                 counted.extend(parsed);
                 complaint = why;

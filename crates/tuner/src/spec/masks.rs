@@ -81,6 +81,11 @@ impl Masks {
         redact(text)
     }
 
+    /// A word of a command, after another one.
+    pub(crate) fn word(self, before: Option<&str>, word: &str) -> String {
+        self.string(None, before, word)
+    }
+
     fn json(self, key: Option<&str>, value: &mut Value) {
         match value {
             Value::String(text) => *text = self.string(key, None, text),

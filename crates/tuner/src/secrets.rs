@@ -1,0 +1,95 @@
+//! The secrets of a command: what a message that quotes the command, or its output, must not show.
+
+use http_client::MASK;
+
+use crate::process::{Launch, secret_in};
+use crate::spec::Masks;
+
+/// Nothing shorter is masked in an output: a value such as `false` would take words out of messages.
+const SECRET_CHARS_MIN: usize = 6;
+
+/// A command's words as those see them who may only look.
+pub(crate) fn masked(argv: &[String]) -> Vec<String> {
+    let before = std::iter::once(None).chain(argv.iter().map(|word| Some(word.as_str())));
+    let words = argv.iter().zip(before);
+    words
+        .map(|(word, before)| Masks::ForReaders.word(before, word))
+        .collect()
+}
+
+/// The parts of a text that its masked form does not show.
+fn hidden(text: &str, masked: &str) -> Vec<String> {
+    if text == masked {
+        return Vec::new();
+    }
+    let shown = masked.split(MASK).next().unwrap_or_default();
+    let rest = text.strip_prefix(shown).unwrap_or(text);
+    // `Authorization: Bearer x` hides two words, and each may be printed alone.
+    let words = rest.split_whitespace().map(str::to_owned);
+    std::iter::once(rest.to_owned()).chain(words).collect()
+}
+
+/// A text that a command has printed, or that speaks of it, with each of the command's secrets masked: values under names
+/// that look secret, options, headers, and what comes from files.
+pub(crate) fn without_secrets(launch: &Launch, text: &str) -> String {
+    let mut secrets = Vec::new();
+    for (word, masked) in launch.argv.iter().zip(masked(&launch.argv)) {
+        secrets.extend(hidden(word, &masked));
+    }
+    for (name, value) in &launch.env {
+        if http_client::is_secret_name(name) {
+            secrets.push(value.clone());
+        }
+    }
+    let files = launch.env_files.values();
+    secrets.extend(files.filter_map(|file| secret_in(file).ok()));
+    secrets.retain(|secret| secret.chars().count() >= SECRET_CHARS_MIN);
+    // A secret may be a part of another one.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets
+        .iter()
+        .fold(text.to_owned(), |text, secret| text.replace(secret, MASK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_command_prints_shows_none_of_its_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "f1le-t0ken\n").unwrap();
+        let text = |it: &str| it.to_owned();
+        let words = [
+            "db",
+            "--password=0ption-pw",
+            "--token",
+            "w0rd-token",
+            "-H",
+            "Authorization: Bearer h3ader-token",
+            "--auth=none",
+            "plain-word",
+        ];
+        let launch = Launch {
+            argv: words.into_iter().map(str::to_owned).collect(),
+            env: [
+                (text("DB_PASSWORD"), text("env-s3cret")),
+                (text("LEVEL"), text("harmless")),
+            ]
+            .into(),
+            env_files: [(text("API_TOKEN"), file)].into(),
+            ..Launch::default()
+        };
+        let said = "0ption-pw w0rd-token h3ader-token env-s3cret f1le-t0ken; plain-word harmless none";
+        assert_eq!(
+            without_secrets(&launch, said),
+            "… … … … …; plain-word harmless none"
+        );
+        let line = launch.command_line();
+        for secret in ["0ption-pw", "w0rd-token", "h3ader-token"] {
+            assert!(!line.contains(secret), "{line}");
+        }
+        assert!(line.contains("plain-word"), "{line}");
+    }
+}
