@@ -16,6 +16,8 @@ use crate::store::{ExperimentRow, NewExperiment, Once, Promotion, State, Wish};
 
 /// The most evaluations that an experiment may have: its pages and its model must stay usable.
 const EVALUATIONS_MAX: usize = 100_000;
+/// The most characters of a note: some pages.
+const NOTE_CHARS_MAX: usize = 10_000;
 
 impl Coordinator {
     /// Checks a specification against itself and this host. `path` is where it would be: its ending says whether it is
@@ -111,6 +113,34 @@ impl Coordinator {
         })?;
         self.nudge();
         Ok(id)
+    }
+
+    /// Writes down what a person says of an experiment, or of one of its evaluations. An empty text takes it away. A
+    /// password in an address is masked, because whoever may look reads it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] for a text that is too long or has control characters.
+    pub fn note(&self, id: i64, evaluation: Option<usize>, text: &str) -> Result<(), Error> {
+        let text = text.replace("\r\n", "\n");
+        let text = text.trim_end();
+        if text.chars().count() > NOTE_CHARS_MAX {
+            return Err(Error::Invalid(format!(
+                "text: a note has at most {NOTE_CHARS_MAX} characters"
+            )));
+        }
+        if text
+            .chars()
+            .any(|it| it.is_control() && !matches!(it, '\n' | '\t'))
+        {
+            return Err(Error::Invalid(
+                "text: a note has no control characters but line feeds and tabs".into(),
+            ));
+        }
+        let note = (!text.is_empty()).then_some(text);
+        match evaluation {
+            Some(number) => self.store.note_evaluation(id, number, note),
+            None => self.store.note(id, note),
+        }
     }
 
     /// Lets an experiment wait: at once where it does not run yet, else after the present evaluation.

@@ -23,6 +23,7 @@ impl Coordinator {
         let mut report = self.with_runs(&row)?;
         report.evaluations = ended.map(|row| row.record).collect();
         report.spec = row.spec;
+        report.note = row.note;
         Ok(report)
     }
 
@@ -101,6 +102,7 @@ impl Coordinator {
         // What was in force elsewhere is not in force here.
         report.promoted.clear();
         report.imported = true;
+        let note = report.note.take();
         let source = serde_json::to_string_pretty(&spec)
             .map_err(|error| Error::Invalid(error.to_string()))?;
         let id = self.store.create(&NewExperiment {
@@ -115,6 +117,9 @@ impl Coordinator {
             once,
         })?;
         self.store.import(id, &evaluations)?;
+        if note.is_some() {
+            self.store.note(id, note.as_deref())?;
+        }
         if !plan.is_empty() {
             self.store.set_plan(id, &plan)?;
             for run in &runs {

@@ -56,7 +56,7 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
         column("host", texts(&|row| row.record.host.clone())),
         column(
             "started_ms",
-            Cells::Ints(rows.iter().map(|row| Some(row.started_ms)).collect()),
+            Cells::Ints(rows.iter().map(|row| row.started_ms).collect()),
         ),
         column("duration_s", reals(&|record| Some(record.duration_s))),
         column(
@@ -307,7 +307,7 @@ mod tests {
     fn rows() -> Vec<EvaluationRow> {
         let row = |number: usize, measurement: Option<Measurement>| EvaluationRow {
             is_running: measurement.is_none(),
-            started_ms: 1_700_000_000_000,
+            started_ms: Some(1_700_000_000_000),
             record: EvaluationRecord {
                 number,
                 configuration: Configuration(
@@ -329,6 +329,7 @@ mod tests {
                 own_cpu_s: 0.0,
                 host: None,
                 output: None,
+                note: None,
             },
         };
         let measured = Measurement {

@@ -3,7 +3,7 @@ import { axis, counts, dark, draw, ink, inside, legend, mark, marksOf, nearest, 
 import { importance, scatters } from "./parameters.js";
 import { map } from "./map.js";
 import { parallel } from "./parallel.js";
-import { blocks, compared, evidence, gain, integrals } from "./series.js";
+import { blocks, compared, evidence, gain, integrals, runs } from "./series.js";
 
 function convergence(id, points, unit) {
   const element = document.getElementById("plot-convergence");
@@ -53,6 +53,7 @@ async function experiment(id) {
   const complaining = (work) => work.catch((error) => { document.getElementById("model-note").textContent = error.message; });
   const quick = () => {
     convergence(id, points, unit);
+    runs(id, points, unit);
     parallel(id, points, unit);
     scatters(id, points, unit, model);
   };

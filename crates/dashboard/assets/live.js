@@ -78,6 +78,10 @@ function dress() {
     if (passed >= 0 && it.textContent !== text) it.textContent = text;
   }
 }
+for (const link of document.querySelectorAll("header a:not(.brand)")) {
+  const isBelow = link.pathname === "/" && location.pathname.startsWith("/experiments/");
+  if (link.pathname === location.pathname || isBelow) link.setAttribute("aria-current", "page");
+}
 dress();
 setInterval(dress, 20000);
 
@@ -93,9 +97,11 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   const filled = [...new FormData(form)].filter(([, text]) => text.trim() !== "");
   const values = Object.fromEntries(filled.map(([name, text]) => [name, scalar(text.trim())]));
-  const body = form.dataset.shape === "configuration" ? { configuration: values } : values;
+  const body = form.dataset.shape === "configuration" ? { configuration: values }
+    : form.dataset.shape === "note" ? { text: form.elements.text.value } : values;
   if (await change(form.dataset.method || "POST", form.dataset.form, body)) {
     if (form.dataset.shape === "configuration") form.reset();
+    if (form.dataset.shape === "note") form.closest("details").open = false;
     refresh();
   }
 });

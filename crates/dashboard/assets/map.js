@@ -1,5 +1,6 @@
 // The model over two parameters: a map in colours, with the evaluations on it.
 import { canvas, fitted, ink, mark, pointed, read, unscored, verified } from "./plot.js";
+import { savable } from "./zoom.js";
 
 const parts = (name) => {
   const text = ink(name).slice(1, 7);
@@ -80,7 +81,7 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
   // The control is the middle of the scale: of a ratio 0, else the middle of what there is.
   const middle = unit.control === null ? (Math.min(...scores) + Math.max(...scores)) / 2 : 0;
   const far = Math.max(...scores.map((score) => Math.abs(score - middle))) || 1;
-  const [left, top, right, bottom] = [isNarrow ? 58 : 92, 12, isNarrow ? 58 : 96, 46];
+  const [left, top, right, bottom] = [isNarrow ? 50 : 92, 12, isNarrow ? 84 : 96, 46];
   const [across, up] = [(width - left - right) / pair.x.length, (height - top - bottom) / pair.y.length];
   const corner = (i, j) => [left + i * across, top + (pair.y.length - 1 - j) * up];
   let isDoubtful = false;
@@ -110,6 +111,7 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
     context.lineWidth = 2;
     context.strokeRect(own[0] - 7, own[1] - 7, 14, 14);
   }
+  savable(element.parentElement, () => element);
   frame(context, pair, [nameX, nameY], { left, top, right, bottom, width, height, across, up });
   bar(context, unit, middle, far, { left: width - right + 14, top, height: height - top - bottom, room: right - 30 });
   const doubt = isDoubtful ? " Hatched: a configuration there probably crashes or breaks a constraint." : "";

@@ -1,5 +1,6 @@
 // Parallel coordinates: a line for each evaluation over every parameter, which ends in its value. Dragging along an axis selects.
 import { canvas, fitted, ink, pointed, scaleOf, unscored } from "./plot.js";
+import { savable } from "./zoom.js";
 
 const short = (value) => (typeof value === "number" ? Number(value.toPrecision(4)) : value).toString();
 
@@ -105,6 +106,7 @@ export function parallel(id, points, unit) {
     const score = points.score[near] === null ? "" : `: ${unit.text(unit.of(points.score[near]))}`;
     return { text: `Evaluation ${points.number[near]}, ${points.outcome[near]}${score}`, href: `/experiments/${id}/evaluations/${points.number[near]}` };
   });
+  savable(element.parentElement, () => element);
   paint();
 }
 

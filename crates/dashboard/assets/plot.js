@@ -1,4 +1,5 @@
 // What every chart has: colours, units, axes, values at the cursor, and a click through to what is drawn.
+import { zoomable, zoomed } from "./zoom.js";
 
 export const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -81,6 +82,20 @@ export const axis = (label, more) => ({
   ...more,
 });
 
+/** An axis of moments, in the zone of all times on the pages. The second line of a label is what has changed. */
+export const moments = () => axis("Time, UTC", {
+  space: 80, size: 48,
+  values: [
+    [86400, "{YYYY}-{MM}-{DD}", null, null, null, null, null, null, 1],
+    [60, "{HH}:{mm}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1],
+    [1, "{HH}:{mm}:{ss}", "\n{YYYY}-{MM}-{DD}", null, "\n{MM}-{DD}", null, null, null, 1],
+    [0.001, "{ss}.{fff} s", "\n{YYYY}-{MM}-{DD} {HH}:{mm}", null, "\n{MM}-{DD} {HH}:{mm}", null, "\n{HH}:{mm}", null, 1],
+  ],
+});
+
+/** A moment in seconds, as the pages write it. */
+export const moment = (at_s) => `${new Date(at_s * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC`;
+
 /** An axis of what is counted. */
 export const counts = (label) => axis(label, { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] });
 
@@ -90,8 +105,13 @@ const plots = new Map();
 export function draw(element, options, data) {
   plots.get(element)?.destroy();
   const width = Math.max(240, element.clientWidth);
-  const plot = new uPlot({ width, height: 260, ...options }, data, element);
+  // The legend shows each line as it is drawn, with its dashes.
+  const markers = { width: 3, dash: (plot, index) => (plot.series[index].dash?.length ? (plot.series[index].dash[0] < 4 ? "dotted" : "dashed") : "solid") };
+  const legend = { markers, ...options.legend };
+  const tzDate = (at_s) => uPlot.tzDate(new Date(at_s * 1000), "Etc/UTC");
+  const plot = new uPlot({ width, height: 260, ...zoomed(element, { tzDate, ...options, legend }, data) }, data, element);
   plots.set(element, plot);
+  zoomable(element, plot);
   return plot;
 }
 

@@ -1,5 +1,5 @@
 // Series: blocks of an evaluation, integrals of a verification, rounds of a continuous experiment, several experiments.
-import { axis, counts, digits, draw, ink, inUnit, inside, lines, mark, pointed, range, read, rule, scoreReader } from "./plot.js";
+import { axis, colours, counts, digits, draw, ink, inUnit, inside, legend, lines, mark, moment, moments, pointed, range, read, rule, scoreReader } from "./plot.js";
 
 const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length][0]), dash: lines[place % lines.length][1], width: 2, points: { show: false }, ...more });
 /** The values at the cursor, below the plot. */
@@ -54,6 +54,56 @@ export async function integrals(element) {
   }, [x, ...all.map((it) => x.map((_, index) => unit.of(it.values[index] ?? null)))]);
 }
 
+/** From when to when each evaluation ran: a lane for each host. */
+export function runs(id, points, unit) {
+  const element = document.getElementById("plot-runs");
+  const known = points.number.map((_, index) => index).filter((index) => points.began_ms[index] !== null);
+  document.getElementById("runs").hidden = !known.length;
+  if (!known.length) return;
+  const own = "this host";
+  const hosts = [...new Set(known.map((index) => points.host[index] ?? own))].sort();
+  const bars = known.map((index) => ({
+    number: points.number[index], outcome: points.outcome[index], lane: hosts.indexOf(points.host[index] ?? own),
+    from: points.began_ms[index] / 1000, to: points.began_ms[index] / 1000 + points.took_s[index],
+    score: points.score[index] === null ? "" : `: ${unit.text(unit.of(points.score[index]))}`,
+  }));
+  const [first, last] = [Math.min(...bars.map((it) => it.from)), Math.max(...bars.map((it) => it.to))];
+  const pad = 0.01 * (last - first || 1);
+  const plot = draw(element, {
+    height: 90 + 34 * Math.min(12, hosts.length),
+    legend: { show: false },
+    cursor: { show: false },
+    scales: { x: { time: true, range: () => [first - pad, last + pad] }, y: { range: () => [-0.6, hosts.length - 0.4] } },
+    axes: [moments(), axis("", {
+      splits: () => hosts.map((_, lane) => lane), filter: (_, ticks) => ticks, values: (_, ticks) => ticks.map((lane) => hosts[lane] ?? ""), grid: { show: false },
+    })],
+    series: [{}, { stroke: "transparent", points: { show: false } }],
+    hooks: {
+      draw: [(plot) => inside(plot, (context) => {
+        for (const it of bars) {
+          const [left, right] = [it.from, it.to].map((at) => plot.valToPos(at, "x", true));
+          const [top, bottom] = [it.lane + 0.35, it.lane - 0.35].map((at) => plot.valToPos(at, "y", true));
+          context.fillStyle = ink(colours[it.outcome] || "--quiet");
+          context.globalAlpha = 0.85;
+          // A gap of a pixel tells one from the next, where there is room for it.
+          context.fillRect(left, top, Math.max(1, right - left - (right - left > 4 ? 1 : 0)), bottom - top);
+        }
+      })],
+    },
+  }, [[first, last], [null, null]]);
+  legend(element, { ...points, score: points.score.map(() => 0) });
+  pointed(element, (left, top) => {
+    const over = plot.over.getBoundingClientRect();
+    const frame = element.getBoundingClientRect();
+    const [x, y] = [left - (over.left - frame.left), top - (over.top - frame.top)];
+    if (x < 0 || x > over.width) return null;
+    const lane = Math.round(plot.posToVal(y, "y"));
+    const [low, at, high] = [x - 3, x, x + 3].map((place) => plot.posToVal(place, "x"));
+    const it = bars.find((bar) => bar.lane === lane && bar.from <= at && bar.to >= at) || bars.find((bar) => bar.lane === lane && bar.from <= high && bar.to >= low);
+    return it && { text: `Evaluation ${it.number}, ${it.outcome}${it.score}, took ${digits(it.to - it.from)} s`, href: `/experiments/${id}/evaluations/${it.number}` };
+  });
+}
+
 const percent = (log) => (log === null ? null : 100 * Math.expm1(log));
 
 export async function gain(element) {
@@ -75,9 +125,9 @@ export async function gain(element) {
   const plot = draw(element, {
     legend: { live: true },
     scales: { x: { time: true, range: () => [span[0] - pad, span[1] + pad] }, y: { range: () => visible } },
-    axes: [axis("Time of your browser", { values: null }), axis("% against control")],
+    axes: [moments(), axis("% against control")],
     series: [
-      { label: "Round", value: (_, value) => (value === null ? "–" : new Date(value * 1000).toLocaleString()) },
+      { label: "Round", value: (_, value) => (value === null ? "–" : moment(value)) },
       { label: "change", stroke: ink("--accent"), width: 2, points: { show: at.length < 200, size: 5 }, value: read4(" %") },
       { label: "95 % from", stroke: "transparent", points: { show: false }, value: read4(" %") },
       { label: "to", stroke: "transparent", points: { show: false }, value: read4(" %") },
@@ -118,13 +168,13 @@ export async function evidence(element) {
   draw(element, {
     legend: { live: true },
     scales: { x: { time: true }, y: { distr: 3, range: () => [low / 1.5, high * 1.5] } },
-    axes: [axis("Time of your browser", { values: null }), axis("Share of the alarm line", {
+    axes: [moments(), axis("Share of the alarm line", {
       splits: () => [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100].filter((tick) => tick >= low / 1.5 && tick <= high * 1.5),
       values: (_, ticks) => ticks.map((tick) => (tick < 1e-3 ? `10⁻${"⁰¹²³⁴⁵⁶"[Math.round(-Math.log10(tick))]}` : String(tick))),
       filter: (_, ticks) => ticks,
     })],
     series: [
-      { label: "Round", value: (_, value) => (value === null ? "–" : new Date(value * 1000).toLocaleString()) },
+      { label: "Round", value: (_, value) => (value === null ? "–" : moment(value)) },
       ...tests.map((test, place) => line(test.series, place, { spanGaps: true, value: read4(), points: { show: at.length < 60, size: 5 } })),
     ],
     hooks: { draw: [(plot) => inside(plot, () => rule(plot, 1, false, ink("--bad")))] },

@@ -1,6 +1,7 @@
 //! The JSON interface: one handler a verb.
 
 mod columns;
+mod notes;
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -23,6 +24,7 @@ use tuner::report::Report;
 use tuner::spec::{BudgetSpec, Masks, Spec};
 
 pub(crate) use columns::{model, model_pair, points, rounds};
+pub(crate) use notes::{GivenNote, note, note_evaluation};
 
 use crate::access::{Role, Visitor};
 use crate::audit::Detail;
@@ -170,6 +172,7 @@ pub(crate) struct Shown {
     /// The specification, without what this reader may not see.
     spec: Value,
     wall_time_min: Option<f64>,
+    note: Option<String>,
     control: Configuration,
     recommended: Option<tuner::report::Recommended>,
     finding: tuner::report::Finding,
@@ -213,6 +216,7 @@ fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error>
     Ok(Shown {
         summary,
         wall_time_min: row.budget().wall_time_min,
+        note: row.note,
         dir: row.dir,
         source: masks(role).text(&row.source),
         spec: masks(role).spec(&row.spec),

@@ -31,6 +31,11 @@ const FILES: &[(&str, &str, &str)] = &[
         include_str!("../assets/plot.js"),
     ),
     (
+        "zoom.js",
+        "text/javascript; charset=utf-8",
+        include_str!("../assets/zoom.js"),
+    ),
+    (
         "experiment.js",
         "text/javascript; charset=utf-8",
         include_str!("../assets/experiment.js"),

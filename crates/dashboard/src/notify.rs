@@ -142,7 +142,7 @@ impl Notifications {
         coordinator: &Coordinator,
         base_url: &str,
     ) -> Result<bool, coordinator::Error> {
-        let seen = Seen::of(coordinator)?;
+        let seen = Seen::of(coordinator, kept.seen.as_ref())?;
         // At the very first start nobody is told of what is long past.
         let events = match &kept.seen {
             Some(before) => seen.since(before),

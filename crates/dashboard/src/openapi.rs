@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::api::{GivenBudget, GivenConfiguration, GivenFork, GivenSpec};
+use crate::api::{GivenBudget, GivenConfiguration, GivenFork, GivenNote, GivenSpec};
 use crate::reply::Refusal;
 
 /// One verb.
@@ -29,6 +29,7 @@ enum Body {
     Fork,
     Budget,
     Configuration,
+    Note,
     Report,
 }
 
@@ -141,6 +142,15 @@ const OPERATIONS: &[Operation] = &[
             "Change how much it may measure",
         )
     },
+    Operation {
+        method: "put",
+        body: Some(Body::Note),
+        ..get(
+            "/experiments/{id}/note",
+            "note",
+            "Write a note on an experiment",
+        )
+    },
     get(
         "/experiments/{id}/queue",
         "queue",
@@ -222,6 +232,15 @@ const OPERATIONS: &[Operation] = &[
         "End one evaluation that is measured; the experiment goes on",
     ),
     Operation {
+        method: "put",
+        body: Some(Body::Note),
+        ..get(
+            "/experiments/{id}/evaluations/{number}/note",
+            "note-evaluation",
+            "Write a note on one evaluation",
+        )
+    },
+    Operation {
         body: Some(Body::Spec),
         ..post(
             "/specs/check",
@@ -276,6 +295,33 @@ const OPERATIONS: &[Operation] = &[
 /// The path by which the interface is reached.
 const BASE: &str = "/api/v1";
 
+/// The pages, and the parameters that each takes.
+const PAGES: &[(&str, &[&str])] = &[
+    ("/", &[]),
+    ("/new", &[]),
+    ("/host", &[]),
+    ("/promotions", &[]),
+    ("/audit", &[]),
+    ("/login", &["next"]),
+    ("/compare", &["id"]),
+    (
+        "/experiments/{id}",
+        &["sort", "outcome", "search", "column", "page"],
+    ),
+    ("/experiments/{id}/evaluations/{number}", &[]),
+    ("/experiments/{id}/verification", &[]),
+    ("/metrics", &[]),
+];
+
+/// The parameters that a path takes, as far as it is known.
+fn parameters(method: &Method, matched: &str) -> Option<Vec<&'static str>> {
+    if let Some(operation) = find(method, matched) {
+        return Some(operation.query.iter().map(|(name, ..)| *name).collect());
+    }
+    let page = PAGES.iter().find(|(path, _)| *path == matched);
+    page.map(|(_, known)| known.to_vec())
+}
+
 fn find(method: &Method, matched: &str) -> Option<&'static Operation> {
     let path = matched.strip_prefix(BASE)?;
     let mut operations = OPERATIONS.iter();
@@ -290,9 +336,8 @@ pub(crate) fn operation(method: &Method, matched: &str) -> Option<&'static str> 
 /// Refuses a parameter that an operation does not have: a misspelt one must not be ignored.
 pub(crate) async fn known_parameters(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
-    let operation = matched.and_then(|path| find(request.method(), path.as_str()));
-    if let (Some(operation), Some(query)) = (operation, request.uri().query()) {
-        let known: Vec<&str> = operation.query.iter().map(|(name, ..)| *name).collect();
+    let known = matched.and_then(|path| parameters(request.method(), path.as_str()));
+    if let (Some(known), Some(query)) = (known, request.uri().query()) {
         let mut given = crate::web::pairs(query).map(|(name, _)| name);
         if let Some(unknown) = given.find(|name| !known.contains(&name.as_str())) {
             let why = match known.is_empty() {
@@ -399,6 +444,7 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
         Body::Fork => of::<GivenFork>(schemas),
         Body::Budget => of::<GivenBudget>(schemas),
         Body::Configuration => of::<GivenConfiguration>(schemas),
+        Body::Note => of::<GivenNote>(schemas),
         Body::Report => json!({ "type": "object" }),
     });
     if let Some(schema) = schema {

@@ -278,11 +278,11 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
             let with = judged
                 .ratios
                 .iter()
-                .map(|(metric, interval)| (metric.clone(), change(interval)));
+                .map(|(metric, interval)| (Unit::of(metric).name(), change(interval)));
             let without = judged
                 .without_interval
                 .iter()
-                .map(|(metric, why)| (metric.clone(), why.clone()));
+                .map(|(metric, why)| (Unit::of(metric).name(), why.clone()));
             with.chain(without).collect()
         });
         ArmRow {

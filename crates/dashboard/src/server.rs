@@ -160,6 +160,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/experiments/{id}/rollback", post(api::roll_back))
         .route("/experiments/{id}/fork", post(api::fork))
         .route("/experiments/{id}/budget", put(api::set_budget))
+        .route("/experiments/{id}/note", put(api::note))
         .route(
             "/experiments/{id}/queue",
             get(api::queue).post(api::enqueue),
@@ -178,6 +179,10 @@ fn router(app: Arc<App>) -> Router {
         .route(
             "/experiments/{id}/evaluations/{number}/kill",
             post(api::kill),
+        )
+        .route(
+            "/experiments/{id}/evaluations/{number}/note",
+            put(api::note_evaluation),
         )
         .route("/specs/check", post(api::check))
         .route("/host", get(api::host))

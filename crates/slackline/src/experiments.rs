@@ -112,6 +112,16 @@ enum Verb {
         #[arg(long, value_name = "MINUTES")]
         wall_time_min: Option<f64>,
     },
+    /// Write a note on an experiment, or on one of its evaluations.
+    Note {
+        /// The experiment's number.
+        id: i64,
+        /// The evaluation's number.
+        #[arg(long, value_name = "N")]
+        evaluation: Option<usize>,
+        /// The note. An empty text takes the note away.
+        text: String,
+    },
     /// Make an experiment that starts from what this one measured; prints its number.
     Fork {
         /// Its number.
@@ -358,6 +368,21 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 "experiment {id} may measure {evaluations} evaluations"
             ));
         }
+        Verb::Note {
+            id,
+            evaluation,
+            text,
+        } => {
+            let path = match evaluation {
+                Some(number) => on(id, &format!("evaluations/{number}/note")),
+                None => on(id, "note"),
+            };
+            client.json("PUT", &path, Some(&json!({ "text": text })))?;
+            message(match text.trim().is_empty() {
+                true => "the note is taken away",
+                false => "the note is written",
+            });
+        }
         Verb::Fork { id, spec } => {
             let body = match spec {
                 Some(file) => {
@@ -484,6 +509,9 @@ fn show(it: &Value) -> String {
         format!("{} (experiment {})", text(&it["name"]), it["id"]),
         format!("{}: {progress}", state(it)),
     ];
+    if let Some(note) = it["note"].as_str() {
+        lines.push(format!("note: {note}"));
+    }
     for why in ["message", "waits"] {
         lines.extend(it[why].as_str().map(str::to_owned));
     }

@@ -101,6 +101,7 @@ impl Measured {
             own_cpu_s: self.own_cpu_s,
             host: self.host,
             output: self.output,
+            note: None,
         }
     }
 

@@ -89,6 +89,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         error: None,
         promoted: Vec::new(),
         settings: Vec::new(),
+        note: None,
     }
 }
 
@@ -589,6 +590,7 @@ search = { strategy = "random" }
                 own_cpu_s: 0.0,
                 host: Some(host.into()),
                 output: None,
+                note: None,
             };
             self.search.take(record, self.at_once, &self.workers)
         }

@@ -67,6 +67,9 @@ pub struct Report {
     pub promoted: Vec<String>,
     /// The exact settings of the winner, ready to apply.
     pub settings: Vec<String>,
+    /// What a person has written about the experiment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// One evaluation.
@@ -101,6 +104,9 @@ pub struct EvaluationRecord {
     /// The last lines that the service printed, where it made the evaluation fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+    /// What a person has written about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 impl EvaluationRecord {

@@ -100,6 +100,7 @@ impl Memory {
                 own_cpu_s: 0.0,
                 host: None,
                 output: None,
+                note: None,
                 crash: None,
             });
         }

@@ -103,7 +103,13 @@ impl Store {
             number: running.number,
         };
         self.change(|database| {
-            insert(database, id, running.number, &running.configuration)?;
+            insert(
+                database,
+                id,
+                running.number,
+                &running.configuration,
+                now_ms(),
+            )?;
             if is_from_queue {
                 leave_queue(database, id)?;
             }

@@ -18,8 +18,8 @@ pub struct EvaluationRow {
     pub record: EvaluationRecord,
     /// It is being measured.
     pub is_running: bool,
-    /// When it began, in milliseconds since 1970.
-    pub started_ms: i64,
+    /// When it began, in milliseconds since 1970; `None` of one that was measured elsewhere.
+    pub started_ms: Option<i64>,
 }
 
 /// The evaluation that is being measured.
@@ -46,7 +46,10 @@ pub struct Tally {
     pub last_ms: Option<i64>,
 }
 
-const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output, crash";
+const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output, crash, note";
+
+/// Stands for the beginning of an evaluation that was measured elsewhere: no report says it.
+const ELSEWHERE: i64 = 0;
 
 /// As it is written in a column.
 fn word(value: &impl serde::Serialize) -> Result<String, Error> {
@@ -64,7 +67,7 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
     let measurement: Option<Measurement> = json(&cells[5])?;
     Ok(EvaluationRow {
         is_running,
-        started_ms: cells[6].int().unwrap_or(0),
+        started_ms: cells[6].int().filter(|at_ms| *at_ms != ELSEWHERE),
         record: EvaluationRecord {
             number: usize_of(&cells[0]),
             configuration: json(&cells[1])?,
@@ -82,6 +85,7 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
             own_cpu_s: cells[8].real().unwrap_or(0.0),
             host: cells[9].text().map(str::to_owned),
             output: cells[10].text().map(str::to_owned),
+            note: cells[12].text().map(str::to_owned),
         },
     })
 }
@@ -117,16 +121,35 @@ pub(super) fn write_end(
     Ok(())
 }
 
+/// Writes what a person says of an evaluation, inside a transaction.
+fn note_evaluation(
+    database: &mut Database,
+    id: i64,
+    number: usize,
+    note: Option<&str>,
+) -> Result<(), Error> {
+    database.execute(
+        "UPDATE evaluations SET note = $1 WHERE experiment = $2 AND number = $3",
+        &[
+            note.map(http_client::redact).into(),
+            id.into(),
+            number.into(),
+        ],
+    )?;
+    Ok(())
+}
+
 pub(super) fn insert(
     database: &mut Database,
     id: i64,
     number: usize,
     configuration: &Configuration,
+    started_ms: i64,
 ) -> Result<(), Error> {
     database.execute(
         "INSERT INTO evaluations (experiment, number, configuration, outcome, is_to_be_killed, started_ms) \
          VALUES ($1, $2, $3, 'running', 0, $4)",
-        &[id.into(), number.into(), to_json(configuration)?.into(), now_ms().into()],
+        &[id.into(), number.into(), to_json(configuration)?.into(), started_ms.into()],
     )?;
     Ok(())
 }
@@ -266,7 +289,7 @@ impl Store {
     pub fn tally(&self, id: i64) -> Result<Tally, Error> {
         let rows = self.read(|database| {
             database.query(
-                "SELECT outcome, COUNT(*), SUM(duration_s), MIN(started_ms), MAX(started_ms) FROM evaluations \
+                "SELECT outcome, COUNT(*), SUM(duration_s), MIN(NULLIF(started_ms, 0)), MAX(NULLIF(started_ms, 0)) FROM evaluations \
                  WHERE experiment = $1 GROUP BY outcome",
                 &[id.into()],
             )
@@ -340,7 +363,7 @@ impl Store {
         is_from_queue: bool,
     ) -> Result<(), Error> {
         self.change(|database| {
-            insert(database, id, running.number, &running.configuration)?;
+            insert(database, id, running.number, &running.configuration, now_ms())?;
             if is_from_queue {
                 leave_queue(database, id)?;
             }
@@ -368,13 +391,29 @@ impl Store {
     pub(crate) fn import(&self, id: i64, records: &[EvaluationRecord]) -> Result<(), Error> {
         self.change(|database| {
             for record in records {
-                insert(database, id, record.number, &record.configuration)?;
+                insert(database, id, record.number, &record.configuration, ELSEWHERE)?;
                 write_end(database, id, record)?;
+                if let Some(note) = &record.note {
+                    note_evaluation(database, id, record.number, Some(note))?;
+                }
                 for (number, block) in (1..).zip(&record.blocks) {
                     insert_block(database, id, record.number, number, block)?;
                 }
             }
             Ok(())
+        })
+    }
+
+    /// What a person has written about an evaluation; `None` takes it away.
+    pub(crate) fn note_evaluation(
+        &self,
+        id: i64,
+        number: usize,
+        note: Option<&str>,
+    ) -> Result<(), Error> {
+        self.change(|database| {
+            find_evaluation(database, id, number)?;
+            note_evaluation(database, id, number, note)
         })
     }
 

@@ -182,6 +182,8 @@ pub struct ExperimentRow {
     pub report: Report,
     /// What of it is in force on the host.
     pub promotion: Option<Promotion>,
+    /// What a person has written about it.
+    pub note: Option<String>,
 }
 
 impl ExperimentRow {
@@ -280,7 +282,7 @@ fn say_what_waits(all: &mut [Summary]) {
 }
 
 const COLUMNS: &str = "id, name, state, wish, dir, source, spec, budget, prior, parent, created_ms, message, \
-    verification, plan, report, promotion";
+    verification, plan, report, promotion, note";
 
 fn row(cells: &[Cell]) -> Result<ExperimentRow, Error> {
     let text = |index: usize| cells[index].text().unwrap_or_default().to_owned();
@@ -302,6 +304,7 @@ fn row(cells: &[Cell]) -> Result<ExperimentRow, Error> {
         plan: json(&cells[13])?,
         report: json(&cells[14])?,
         promotion: json(&cells[15])?,
+        note: optional(16),
     })
 }
 
@@ -582,6 +585,19 @@ impl Store {
             database.execute(
                 "UPDATE experiments SET budget = $1 WHERE id = $2",
                 &[budget.as_str().into(), id.into()],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// What a person has written about an experiment; `None` takes it away.
+    pub(crate) fn note(&self, id: i64, note: Option<&str>) -> Result<(), Error> {
+        let note = note.map(http_client::redact);
+        self.change(|database| {
+            find(database, id)?;
+            database.execute(
+                "UPDATE experiments SET note = $1 WHERE id = $2",
+                &[note.clone().into(), id.into()],
             )?;
             Ok(())
         })

@@ -98,6 +98,11 @@ INSERT INTO counters (name, value) VALUES ('queue_is_paused', 0);
 ",
     // How an evaluation crashed.
     "ALTER TABLE evaluations ADD COLUMN crash TEXT;",
+    // What people write.
+    "
+ALTER TABLE experiments ADD COLUMN note TEXT;
+ALTER TABLE evaluations ADD COLUMN note TEXT;
+",
 ];
 
 /// Brings the store to the present version, each step whole or not at all.

@@ -160,6 +160,7 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
         own_cpu_s: 0.01,
         host: None,
         output: None,
+        note: None,
         crash: None,
     }
 }
@@ -315,6 +316,51 @@ fn a_later_store_is_left_alone() {
 }
 
 #[test]
+fn notes_are_kept_and_taken_away() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let id = store.create(&new_experiment()).unwrap();
+        let running = Running {
+            number: 1,
+            configuration: at(30),
+        };
+        store.started(id, &running, false).unwrap();
+        let text = "odd: see http://me:s3cr3t@h/\n\tbeside a backup";
+        store.note(id, Some(text)).unwrap();
+        store.note_evaluation(id, 1, Some(text)).unwrap();
+        // The end of an evaluation leaves its note as it is.
+        store.ended(id, &record(1, Outcome::Completed)).unwrap();
+        let kept = "odd: see http://\u{2026}@h/\n\tbeside a backup";
+        let notes = || {
+            let evaluation = store.evaluation(id, 1).unwrap().record.note;
+            (store.experiment(id).unwrap().note, evaluation)
+        };
+        assert_eq!(notes(), (Some(kept.into()), Some(kept.into())));
+        store.note(id, None).unwrap();
+        store.note_evaluation(id, 1, None).unwrap();
+        assert_eq!(notes(), (None, None));
+        for missing in [store.note(9, None), store.note_evaluation(id, 9, None)] {
+            assert!(matches!(missing, Err(Error::NotFound(_))), "{missing:?}");
+        }
+    });
+}
+
+#[test]
+fn an_evaluation_from_elsewhere_has_no_beginning() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let id = store.create(&new_experiment()).unwrap();
+        store.import(id, &[record(1, Outcome::Completed)]).unwrap();
+        assert_eq!(store.evaluation(id, 1).unwrap().started_ms, None);
+        let tally = store.tally(id).unwrap();
+        assert_eq!(
+            (tally.ended, tally.first_ms, tally.last_ms),
+            (1, None, None)
+        );
+    });
+}
+
+#[test]
 fn a_store_of_the_first_version_is_brought_to_the_present_one() {
     on_both(|location| {
         let mut database = Database::open(location).unwrap();
@@ -404,9 +450,9 @@ fn a_server_that_is_restarted_in_a_transaction_has_kept_nothing_of_it() {
         configuration: at(3),
     };
     let changed = store.change(|database| {
-        super::evaluations::insert(database, id, 1, &at(3))?;
+        super::evaluations::insert(database, id, 1, &at(3), 1)?;
         server.restart();
-        super::evaluations::insert(database, id, 2, &at(3))
+        super::evaluations::insert(database, id, 2, &at(3), 2)
     });
     assert!(matches!(changed, Err(Error::Unavailable(_))), "{changed:?}");
     assert_eq!(

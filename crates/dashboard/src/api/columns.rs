@@ -31,6 +31,11 @@ pub(crate) struct Points {
     score: Vec<Option<f64>>,
     /// The standard error of the score.
     score_se: Vec<Option<f64>>,
+    /// When each began, in milliseconds since 1970; null of one that was measured elsewhere.
+    began_ms: Vec<Option<i64>>,
+    took_s: Vec<f64>,
+    /// The worker that measured it; null of this host.
+    host: Vec<Option<String>>,
     parameters: BTreeMap<String, Vec<Value>>,
     /// The values of each parameter that has a list, in the specification's order.
     values: BTreeMap<String, Vec<Value>>,
@@ -77,6 +82,12 @@ fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Erro
             .collect(),
         score: measured(|measurement| measurement.score),
         score_se: measured(|measurement| measurement.score_variance.max(0.0).sqrt()),
+        began_ms: ended.iter().map(|row| row.started_ms).collect(),
+        took_s: ended
+            .iter()
+            .map(|row| (row.record.duration_s * 1e3).round() / 1e3)
+            .collect(),
+        host: ended.iter().map(|row| row.record.host.clone()).collect(),
         parameters: names
             .map(|name| {
                 let value = |row: &&EvaluationRow| json!(row.record.configuration.get(name));

@@ -77,6 +77,9 @@ impl Event {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Standing {
     name: String,
+    /// It was measured elsewhere: its end is no news.
+    #[serde(default)]
+    is_imported: bool,
     state: State,
     is_shown: bool,
     /// Which verification its finding is of.
@@ -91,6 +94,26 @@ struct Standing {
     message: Option<String>,
 }
 
+impl Standing {
+    /// An experiment that was made a moment ago: it may have come to its end before it was first looked at.
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            is_imported: false,
+            state: State::Queued,
+            is_shown: false,
+            verification: 1,
+            is_promoted: false,
+            alarms: 0,
+            promotions: 0,
+            rollbacks: 0,
+            needs: None,
+            sentence: String::new(),
+            message: None,
+        }
+    }
+}
+
 /// The store at one look.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Seen {
@@ -99,15 +122,17 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(crate) fn of(coordinator: &Coordinator) -> Result<Self, Error> {
+    /// Looks at the store; `before` is what was seen last.
+    pub(crate) fn of(coordinator: &Coordinator, before: Option<&Self>) -> Result<Self, Error> {
         let store = coordinator.store();
         let always_on = store.all_continuous()?;
         let mut experiments = BTreeMap::new();
         for summary in store.experiments()? {
             let id = summary.id;
             let continuous = always_on.iter().find(|it| it.id == id).map(|it| &it.state);
+            let was = before.and_then(|before| before.experiments.get(&id));
             // The row is read only where it can tell something: most experiments are at rest.
-            let row = match summary.sentence.is_empty() {
+            let row = match summary.sentence.is_empty() && was.is_some() {
                 true => None,
                 false => Some(store.experiment(id)?),
             };
@@ -125,6 +150,10 @@ impl Seen {
                 id,
                 Standing {
                     name: summary.name,
+                    is_imported: row.as_ref().map_or_else(
+                        || was.is_some_and(|was| was.is_imported),
+                        |row| row.report.imported,
+                    ),
                     state: summary.state,
                     is_shown: row
                         .as_ref()
@@ -174,8 +203,12 @@ impl Seen {
             } else {
                 &it.sentence
             };
-            // An imported or deleted one tells nothing.
-            let Some(was) = was else { continue };
+            // Between two looks an experiment can be made and come to its end. An imported one tells nothing.
+            let new = Standing::new(&it.name);
+            let was = match was {
+                None if it.is_imported => continue,
+                was => was.unwrap_or(&new),
+            };
             let is_shown_anew =
                 it.is_shown && (!was.is_shown || was.verification != it.verification);
             if is_shown_anew && it.state != State::Running {
@@ -228,17 +261,8 @@ mod tests {
 
     fn standing() -> Standing {
         Standing {
-            name: "web".into(),
             state: State::Running,
-            is_shown: false,
-            verification: 1,
-            is_promoted: false,
-            alarms: 0,
-            promotions: 0,
-            rollbacks: 0,
-            needs: None,
-            sentence: String::new(),
-            message: None,
+            ..Standing::new("web")
         }
     }
 
@@ -274,6 +298,30 @@ mod tests {
         let needs = |it: &mut Standing| it.needs = Some("x".into());
         assert_eq!(told(needs, nothing), [Kind::NeedsAttention]);
         assert_eq!(told(needs, needs), []);
+    }
+
+    #[test]
+    fn an_experiment_that_was_over_before_the_first_look_is_told() {
+        let one = |it: Standing| Seen {
+            experiments: [(1, it)].into(),
+            trouble: None,
+        };
+        let kinds = |it: Standing| {
+            let events = one(it).since(&Seen::default()).into_iter();
+            events.map(|event| event.event).collect::<Vec<_>>()
+        };
+        let failed = Standing {
+            state: State::Failed,
+            ..standing()
+        };
+        assert_eq!(kinds(failed.clone()), [Kind::Ended, Kind::NeedsAttention]);
+        assert_eq!(kinds(standing()), [], "it runs");
+        let imported = Standing {
+            is_imported: true,
+            is_shown: true,
+            ..failed
+        };
+        assert_eq!(kinds(imported), []);
     }
 
     #[test]

@@ -48,7 +48,7 @@ struct EvaluationPage {
     metric: String,
     unit: String,
     name: String,
-    began: When,
+    began: Option<When>,
     took: String,
     host: Option<String>,
     configuration: Vec<Setting>,
@@ -57,6 +57,7 @@ struct EvaluationPage {
     blocks: Vec<BlockRow>,
     is_running: bool,
     may_write: bool,
+    note: String,
     /// The body of a request that measures this configuration once more.
     again: String,
 }
@@ -127,7 +128,7 @@ fn evaluation_page(
         unit: serde_json::to_string(&unit).unwrap_or_default(),
         name: unit.name(),
         metric,
-        began: When::ms(shown.started_ms),
+        began: shown.started_ms.map(When::ms),
         took: match shown.is_running {
             true => String::new(),
             false => format::duration(record.duration_s),
@@ -142,6 +143,7 @@ fn evaluation_page(
             .collect(),
         is_running: shown.is_running,
         may_write: visitor.role == Role::Write,
+        note: record.note.clone().unwrap_or_default(),
         again: again.to_string(),
     }))
 }

@@ -152,6 +152,7 @@ struct ExperimentPage {
     /// How `mode = "continuous"` stands, in words.
     always_on: Vec<String>,
     history: Vec<super::history::Event>,
+    note: String,
     source: String,
 }
 
@@ -193,6 +194,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .unwrap_or_default(),
         history: super::history::of(app, &row, visitor)?,
         source: api::masks(visitor.role).text(&row.source),
+        note: row.note.clone().unwrap_or_default(),
         summary,
     }))
 }

@@ -48,6 +48,8 @@ fn word(action: &str) -> &str {
         "enqueue" => "configuration asked for",
         "kill" => "evaluation killed",
         "fork" => "forked",
+        "note" => "note written",
+        "note-evaluation" => "note written",
         other => other,
     }
 }

@@ -32,6 +32,7 @@ const COLUMNS: &[(&str, &str, bool)] = &[
     ("began", "Began", false),
     ("reason", "Reason", false),
     ("host", "Host", false),
+    ("note", "Note", false),
 ];
 /// Those that can be sorted by; so can every parameter.
 const SORTED: &[&str] = &[
@@ -188,6 +189,7 @@ pub(super) struct Row {
     pub(super) is_running: bool,
     /// Its configuration is what the verification measured.
     pub(super) mark: &'static str,
+    pub(super) note: Option<String>,
     pub(super) cells: Vec<Shown>,
 }
 
@@ -283,6 +285,7 @@ fn matches(row: &EvaluationRow, look: &Look, control: &Configuration) -> bool {
         format!("#{}", record.number),
         record.reason.clone().unwrap_or_default(),
         record.host.clone().unwrap_or_default(),
+        record.note.clone().unwrap_or_default(),
         difference(&record.configuration, control),
     ]);
     words.any(|text| text.to_lowercase().contains(&wanted)) || wanted.parse() == Ok(record.number)
@@ -391,9 +394,14 @@ impl Cells<'_> {
             "limits" => text(self.limits()),
             "took" if self.row.is_running => number(String::new()),
             "took" => number(format::duration(record.duration_s)),
-            "began" => number(When::ms(self.row.started_ms).to_string()),
+            "began" => number(
+                self.row
+                    .started_ms
+                    .map_or_else(String::new, |at_ms| When::ms(at_ms).to_string()),
+            ),
             "reason" => text(record.reason.clone().unwrap_or_default()),
             "host" => text(record.host.clone().unwrap_or_default()),
+            "note" => text(record.note.clone().unwrap_or_default()),
             _ => Shown::default(),
         }
     }
@@ -566,6 +574,7 @@ pub(super) fn results(store: &Store, row: &ExperimentRow, look: &Look) -> Result
                 .get(&key(&record.configuration))
                 .copied()
                 .unwrap_or_default(),
+            note: record.note.clone(),
             cells: shown.iter().map(|choice| cells.of(&choice.key)).collect(),
         });
     }

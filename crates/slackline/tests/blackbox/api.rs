@@ -206,6 +206,17 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         ("POST", "/api/v1/experiments", 400),
         ("GET", "/assets/a/b", 404),
         ("GET", "/experiments/1?page=abc", 400),
+        ("GET", "/?x=1", 400),
+        ("GET", "/new?x=1", 400),
+        ("GET", "/host?x=1", 400),
+        ("GET", "/audit?x=1", 400),
+        ("GET", "/promotions?x=1", 400),
+        ("GET", "/compare?x=1", 400),
+        ("GET", "/login?x=1", 400),
+        ("GET", "/metrics?x=1", 400),
+        ("GET", "/experiments/1?x=1", 400),
+        ("GET", "/experiments/1/verification?x=1", 400),
+        ("GET", "/experiments/1/evaluations/1?x=1", 400),
         ("GET", "/experiments/99", 404),
     ] {
         let answer_to = |accept: &str| {
@@ -327,6 +338,61 @@ fn named_tokens_sign_what_they_do_in_the_audit_log() {
     );
     tokens(&["revoke", "anna"]).with_code(0);
     assert_eq!(status("POST", &pause, &[("authorization", &anna)], ""), 401);
+}
+
+#[test]
+fn a_note_is_written_by_hand_and_goes_with_an_export() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    server
+        .does(&["note", "1", "after the kernel was updated"])
+        .with_code(0);
+    server
+        .does(&["note", "1", "--evaluation", "2", "beside a backup"])
+        .with_code(0);
+    let shown = server.does(&["show", "1"]).with_code(0).stdout;
+    assert!(shown.contains("note: after the kernel was updated"), "{shown}");
+    assert_eq!(
+        server.get("/experiments/1/evaluations/2")["note"],
+        "beside a backup"
+    );
+    // Who may only look reads it, and cannot change it; nor can a text be too long or have an escape sequence in it.
+    let put = |role: &str, text: &str| {
+        let token = format!("Bearer {}", server.token(role));
+        let body = json!({ "text": text }).to_string();
+        let headers = [("authorization", token.as_str())];
+        status("PUT", &server.url("/experiments/1/note"), &headers, &body)
+    };
+    assert_eq!(put("read_token", "x"), 403);
+    assert_eq!(put("write_token", &"x".repeat(10_001)), 422);
+    assert_eq!(put("write_token", "\u{1b}[31m"), 422);
+    let read = format!("Bearer {}", server.token("read_token"));
+    let page = |path: &str| {
+        let headers = [("authorization", read.as_str()), ("accept", "text/html")];
+        let mut page = answer("GET", &server.page(path), &headers, "");
+        page.body_mut().read_to_string().unwrap()
+    };
+    assert!(page("/experiments/1").contains("after the kernel was updated"));
+    assert!(page("/experiments/1/evaluations/2").contains("beside a backup"));
+    assert!(page("/experiments/1?search=backup&column=note").contains("1 to 1 of 1"));
+    // It goes to another store and back.
+    let export = server.does(&["export", "1"]).with_code(0).stdout;
+    let file = toy.path("export.json");
+    std::fs::write(&file, export).unwrap();
+    server
+        .does(&["import", file.to_str().unwrap()])
+        .with_code(0);
+    assert_eq!(
+        server.get("/experiments/2")["note"],
+        "after the kernel was updated"
+    );
+    let imported = server.get("/experiments/2/evaluations/2");
+    assert_eq!(imported["note"], "beside a backup");
+    assert_eq!(imported["started_ms"], Value::Null);
+    assert_eq!(put("write_token", ""), 200);
+    assert_eq!(server.get("/experiments/1")["note"], Value::Null);
 }
 
 #[test]
