@@ -98,12 +98,13 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
   };
   const isVerified = verified(points);
   const dots = [];
+  const dark = ink("--ink");
   points.number.forEach((number, index) => {
     const has = points.score[index] !== null;
     const at = place(points.parameters[nameX][index], points.parameters[nameY][index]);
     if (!at || !(has || unscored.has(points.outcome[index]))) return;
     dots.push({ number, x: at[0], y: at[1], text: `Evaluation ${number}, ${points.outcome[index]}${has ? `: ${unit.text(unit.of(points.score[index]))}` : ""}` });
-    mark(context, { x: at[0], y: at[1], colour: ink("--ink"), size: points.number.length > 2000 ? 1.5 : 3, kind: has ? "dot" : "cross", isVerified: isVerified(index) });
+    mark(context, { x: at[0], y: at[1], colour: dark, size: points.number.length > 2000 ? 1.5 : 3, kind: has ? "dot" : "cross", isVerified: isVerified(index) });
   });
   const own = place(points.control[nameX], points.control[nameY]);
   if (own) {

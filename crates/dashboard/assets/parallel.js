@@ -53,9 +53,10 @@ export function parallel(id, points, unit) {
   const paint = () => {
     size = canvas(element, 340);
     const { context } = size;
+    const [good, bad, other] = ["--accent", "--bad", "--quiet"].map(ink);
     for (const index of shown()) {
       const isGood = isBest(index);
-      context.strokeStyle = ink(isGood ? "--accent" : points.score[index] === null ? "--bad" : "--quiet");
+      context.strokeStyle = isGood ? good : points.score[index] === null ? bad : other;
       context.globalAlpha = isGood ? 0.85 : rows.length > 300 ? 0.15 : 0.35;
       context.lineWidth = isGood ? 2 : 1;
       line(context, index);

@@ -14,6 +14,15 @@ export async function read(url) {
 export const colours = {
   completed: "--good", violated: "--warn", aborted: "--quiet", crashed: "--bad", killed: "--warn", failed: "--bad",
 };
+/** The colour of an outcome. The style sheet is asked once for each outcome, not for each point. */
+export function inks() {
+  const known = new Map();
+  return (outcome) => {
+    if (!known.has(outcome)) known.set(outcome, ink(colours[outcome] || "--quiet"));
+    return known.get(outcome);
+  };
+}
+
 /** Lines that are told apart by colour and by dashes. */
 export const lines = [["--accent", []], ["--warn", [8, 4]], ["--good", [2, 3]], ["--bad", [10, 3, 2, 3]], ["--quiet", [5, 5]]];
 
@@ -169,6 +178,9 @@ export function mark(context, { x, y, colour, size, kind, isVerified }) {
     context.lineTo(x - size * 1.3, y - way * size);
     context.lineTo(x + size * 1.3, y - way * size);
     context.fill();
+  } else if (size < 2) {
+    // Three pixels wide, a square looks like a circle and costs less: there are thousands of them.
+    context.fillRect(x - size, y - size, 2 * size, 2 * size);
   } else {
     context.arc(x, y, size, 0, 7);
     context.fill();
@@ -188,6 +200,7 @@ export function marksOf(points, x, unit, [low, high]) {
   const isVerified = verified(points);
   const size = points.number.length > 2000 ? 1.5 : 3.5;
   const marks = [];
+  const colour = inks();
   points.number.forEach((number, index) => {
     const outcome = points.outcome[index];
     const score = unit.of(points.score[index]);
@@ -195,7 +208,7 @@ export function marksOf(points, x, unit, [low, high]) {
     const kind = score === null ? "cross" : score > high ? "above" : score < low ? "below" : "dot";
     marks.push({
       number, x: x[index], y: score === null ? edge : Math.min(high, Math.max(low, score)), kind, size,
-      colour: ink(colours[outcome] || "--quiet"), isVerified: isVerified(index),
+      colour: colour(outcome), isVerified: isVerified(index),
       text: `Evaluation ${number}, ${outcome}${score === null ? "" : `: ${unit.text(score)}`}${isVerified(index) ? ", verified" : ""}`,
     });
   });

@@ -1,5 +1,5 @@
 // Series: blocks of an evaluation, integrals of a verification, rounds of a continuous experiment, several experiments.
-import { axis, colours, counts, digits, draw, ink, inUnit, inside, legend, lines, mark, moment, moments, pointed, range, read, rule, scoreReader } from "./plot.js";
+import { axis, counts, digits, draw, ink, inks, inUnit, inside, legend, lines, mark, moment, moments, pointed, range, read, rule, scoreReader } from "./plot.js";
 
 const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length][0]), dash: lines[place % lines.length][1], width: 2, points: { show: false }, ...more });
 /** The values at the cursor, below the plot. */
@@ -69,6 +69,7 @@ export function runs(id, points, unit) {
   }));
   const [first, last] = [Math.min(...bars.map((it) => it.from)), Math.max(...bars.map((it) => it.to))];
   const pad = 0.01 * (last - first || 1);
+  const colour = inks();
   const plot = draw(element, {
     height: 90 + 34 * Math.min(12, hosts.length),
     legend: { show: false },
@@ -83,7 +84,7 @@ export function runs(id, points, unit) {
         for (const it of bars) {
           const [left, right] = [it.from, it.to].map((at) => plot.valToPos(at, "x", true));
           const [top, bottom] = [it.lane + 0.35, it.lane - 0.35].map((at) => plot.valToPos(at, "y", true));
-          context.fillStyle = ink(colours[it.outcome] || "--quiet");
+          context.fillStyle = colour(it.outcome);
           context.globalAlpha = 0.85;
           // A gap of a pixel tells one from the next, where there is room for it.
           context.fillRect(left, top, Math.max(1, right - left - (right - left > 4 ? 1 : 0)), bottom - top);
