@@ -81,7 +81,8 @@ mod tests {
             env_files: [(text("API_TOKEN"), file)].into(),
             ..Launch::default()
         };
-        let said = "0ption-pw w0rd-token h3ader-token env-s3cret f1le-t0ken; plain-word harmless none";
+        let said =
+            "0ption-pw w0rd-token h3ader-token env-s3cret f1le-t0ken; plain-word harmless none";
         assert_eq!(
             without_secrets(&launch, said),
             "… … … … …; plain-word harmless none"

@@ -363,7 +363,13 @@ impl Store {
         is_from_queue: bool,
     ) -> Result<(), Error> {
         self.change(|database| {
-            insert(database, id, running.number, &running.configuration, now_ms())?;
+            insert(
+                database,
+                id,
+                running.number,
+                &running.configuration,
+                now_ms(),
+            )?;
             if is_from_queue {
                 leave_queue(database, id)?;
             }
@@ -391,7 +397,13 @@ impl Store {
     pub(crate) fn import(&self, id: i64, records: &[EvaluationRecord]) -> Result<(), Error> {
         self.change(|database| {
             for record in records {
-                insert(database, id, record.number, &record.configuration, ELSEWHERE)?;
+                insert(
+                    database,
+                    id,
+                    record.number,
+                    &record.configuration,
+                    ELSEWHERE,
+                )?;
                 write_end(database, id, record)?;
                 if let Some(note) = &record.note {
                     note_evaluation(database, id, record.number, Some(note))?;

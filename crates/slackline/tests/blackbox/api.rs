@@ -353,7 +353,10 @@ fn a_note_is_written_by_hand_and_goes_with_an_export() {
         .does(&["note", "1", "--evaluation", "2", "beside a backup"])
         .with_code(0);
     let shown = server.does(&["show", "1"]).with_code(0).stdout;
-    assert!(shown.contains("note: after the kernel was updated"), "{shown}");
+    assert!(
+        shown.contains("note: after the kernel was updated"),
+        "{shown}"
+    );
     assert_eq!(
         server.get("/experiments/1/evaluations/2")["note"],
         "beside a backup"

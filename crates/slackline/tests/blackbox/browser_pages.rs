@@ -206,13 +206,18 @@ fn a_drag_enlarges_a_part_of_a_chart_and_leads_nowhere() {
         ));
         let part = format!("document.getElementById('{chart}').selection");
         browser.wait(&part);
-        assert_eq!(browser.run(&format!("return {part}.y ?? null")), Value::Null);
+        assert_eq!(
+            browser.run(&format!("return {part}.y ?? null")),
+            Value::Null
+        );
         // A live page draws its charts again: the part stays.
         browser.run("document.dispatchEvent(new Event('refreshed'))");
         let all = format!("#{chart} ~ .tools .all");
         browser.wait(&format!("!document.querySelector('{all}').hidden"));
         browser.click(&all);
-        browser.wait(&format!("!{part} && document.querySelector('{all}').hidden"));
+        browser.wait(&format!(
+            "!{part} && document.querySelector('{all}').hidden"
+        ));
     }
     assert_eq!(
         browser.run("return location.pathname"),
