@@ -10,7 +10,7 @@ use block_load::generator::{self, Arrivals, Load};
 use block_load::nbd::Nbd;
 use qos::{Curve, Objective, Operation, Request, Scheduler, TenantSpec};
 
-use crate::servers::{PORT, Server};
+use crate::servers::{Server, next_port};
 use crate::{Bench, Fallible};
 
 const HALF_BYTES: u64 = 2 << 30;
@@ -22,7 +22,7 @@ const READ_SHARE: f64 = 0.9;
 /// Requests that the writer keeps under way.
 const WRITER_DEPTH: u32 = 64;
 /// Seconds of each run with an objective.
-const OBJECTIVE_S: u64 = 8;
+const OBJECTIVE_S: u64 = 6;
 const TENANTS: usize = 1000;
 /// Connections of a tenant: 1 to 19, so that 1,000 tenants have about 10,000.
 const CONNECTIONS_MAX: usize = 19;
@@ -246,10 +246,10 @@ impl Bench {
             load.is_polling = false;
             load.duration = Duration::from_secs(2);
             generator::run(&mut nbd, &load)?;
-            let before = reads(TENANTS)?;
+            let before = reads(&server, TENANTS)?;
             load.duration = Duration::from_secs(6);
             let outcome = generator::run(&mut nbd, &load)?;
-            let after = reads(TENANTS)?;
+            let after = reads(&server, TENANTS)?;
             let each: Vec<f64> = after
                 .iter()
                 .zip(&before)
@@ -404,7 +404,10 @@ fn two_daemon_tenants(path: &std::path::Path, writer_iops: Option<f64>) -> Falli
     };
     add(
         "--nbd-server",
-        format!("addr.type=inet,addr.host=127.0.0.1,addr.port={PORT},max-connections=0"),
+        format!(
+            "addr.type=inet,addr.host=127.0.0.1,addr.port={},max-connections=0",
+            next_port()
+        ),
     );
     add(
         "--export",
@@ -418,8 +421,8 @@ fn two_daemon_tenants(path: &std::path::Path, writer_iops: Option<f64>) -> Falli
 }
 
 /// Reads of each tenant until now, by the server's own page.
-fn reads(tenants: usize) -> Fallible<Vec<f64>> {
-    let mut stream = TcpStream::connect(("127.0.0.1", PORT + 1))?;
+fn reads(server: &Server, tenants: usize) -> Fallible<Vec<f64>> {
+    let mut stream = TcpStream::connect((server.address.ip(), server.address.port() + 1))?;
     stream.write_all(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;

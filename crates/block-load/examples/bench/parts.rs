@@ -11,7 +11,7 @@ use block_load::disk;
 use block_load::generator::{self, Arrivals, Load, Order, Outcome};
 use block_load::nbd::Nbd;
 
-use crate::servers::{Disk, Kind, PORT, Server};
+use crate::servers::{Disk, Kind, Server};
 use crate::{Bench, Fallible};
 
 /// Bytes of memory-backed exports: more than the processor's caches, and little enough for all.
@@ -183,7 +183,7 @@ impl Bench {
                 let result = self.run_fio(
                     &[
                         "--ioengine=nbd",
-                        &format!("--uri=nbd://127.0.0.1:{PORT}/a"),
+                        &format!("--uri=nbd://{}/a", server.address),
                         "--iodepth=32",
                     ],
                     RAM_BYTES,
@@ -305,8 +305,8 @@ impl Bench {
                 Kind::QemuNbd,
                 Kind::StorageDaemon,
             ] {
-                let _server = self.start(kind, &Disk::File(path.clone()))?;
-                let uri = format!("--uri=nbd://127.0.0.1:{PORT}/a");
+                let server = self.start(kind, &Disk::File(path.clone()))?;
+                let uri = format!("--uri=nbd://{}/a", server.address);
                 let found = self.run_fio(&["--ioengine=nbd", &uri], FILE_BYTES)?;
                 self.rows.add(part, "QD1", kind.name(), "p50_us", found.1);
             }

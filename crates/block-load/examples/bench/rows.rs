@@ -149,8 +149,8 @@ impl Rows {
 
 fn interval(values: &[f64]) -> String {
     let digits = |value: f64| match value.abs() {
-        value if value >= 1000.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
+        1000.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
         _ => format!("{value:.3}"),
     };
     match mean_interval(values, 0.95) {

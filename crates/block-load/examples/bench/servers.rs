@@ -4,12 +4,19 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Fallible;
 
-/// Where servers listen, one at a time.
-pub(crate) const PORT: u16 = 17_809;
+/// Where the first server listens. Each has two ports of its own, so that none waits for another's
+/// old connections.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(17_810);
+
+/// The port of the server that is started next; the one after it is for its metrics.
+pub(crate) fn next_port() -> u16 {
+    NEXT_PORT.load(Ordering::Relaxed)
+}
 /// How long a server may take to listen.
 const START: Duration = Duration::from_secs(10);
 
@@ -60,7 +67,7 @@ impl Drop for Server {
 impl Server {
     /// Starts a server of one export, `a`.
     pub(crate) fn start(kind: Kind, disk: &Disk, work: &Path, slackline: &Path) -> Fallible<Self> {
-        let port = PORT.to_string();
+        let port = next_port().to_string();
         let mut words: Vec<String> = Vec::new();
         let mut add = |text: &[&str]| words.extend(text.iter().map(|word| (*word).to_owned()));
         match (kind, disk) {
@@ -144,9 +151,10 @@ impl Server {
     /// Starts `slackline` with a configuration of devices and tenants.
     pub(crate) fn ours(config: &str, idle: &str, work: &Path, slackline: &Path) -> Fallible<Self> {
         let file = work.join("blocks.toml");
+        let port = next_port();
         let head = format!(
-            "listen = [\"127.0.0.1:{PORT}\"]\nmetrics = \"127.0.0.1:{}\"\ncores = [0]\nmemory = \"1GiB\"\n",
-            PORT + 1
+            "listen = [\"127.0.0.1:{port}\"]\nmetrics = \"127.0.0.1:{}\"\ncores = [0]\nmemory = \"1GiB\"\n",
+            port + 1
         );
         fs::write(&file, head + config)?;
         let words = [
@@ -160,7 +168,7 @@ impl Server {
         Self::spawn(&words.map(str::to_owned))
     }
 
-    /// Starts any server that listens at [`PORT`].
+    /// Starts any server that listens at [`next_port`].
     pub(crate) fn spawn(words: &[String]) -> Fallible<Self> {
         let mut command = Command::new("taskset");
         command.args(["-c", "0"]).args(words);
@@ -168,7 +176,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let address = SocketAddr::from(([127, 0, 0, 1], PORT));
+        let address = SocketAddr::from(([127, 0, 0, 1], NEXT_PORT.fetch_add(2, Ordering::Relaxed)));
         let mut server = Self { child, address };
         let end = Instant::now() + START;
         while TcpStream::connect(address).is_err() {

@@ -7,10 +7,11 @@ use super::socket;
 use crate::api::{Calls, DeadReason, FlowId, ListenerId};
 use crate::file::FileOperation;
 
-/// Bytes of a send buffer that is kept for reuse; larger ones go back to the allocator.
-const KEPT_BYTES: usize = 16 * 1024;
-/// Kept send buffers. More are in use only while many sends are under way.
-const KEPT_BUFFERS: usize = 1024;
+/// Bytes of a send buffer that is kept for reuse; larger ones go back to the allocator. A buffer of a
+/// batch of disk reads has some hundred KiB, and a new one costs a page fault for every page.
+const KEPT_BYTES: usize = 2 << 20;
+/// Bytes of all kept send buffers. More are in use only while many sends are under way.
+const KEPT_BYTES_ALL: usize = 16 << 20;
 /// Bytes that every flow may queue, whatever the others have queued.
 pub(super) const RESERVE_BYTES: usize = 4096;
 
@@ -141,6 +142,7 @@ pub struct UringCalls {
     /// Bytes queued by all flows.
     pub(super) queued_bytes: usize,
     kept: Vec<Vec<u8>>,
+    kept_bytes: usize,
     pub(super) sweep: u32,
     pub(super) files: super::files::Files,
 }
@@ -157,6 +159,7 @@ impl UringCalls {
             locals: std::collections::VecDeque::new(),
             queued_bytes: 0,
             kept: Vec::new(),
+            kept_bytes: 0,
             sweep: 0,
             files: super::files::Files::default(),
         }
@@ -194,8 +197,10 @@ impl UringCalls {
 
     /// Takes a send buffer back for reuse.
     pub(super) fn keep(&mut self, mut buffer: Vec<u8>) {
-        if (1..=KEPT_BYTES).contains(&buffer.capacity()) && self.kept.len() < KEPT_BUFFERS {
+        let bytes = buffer.capacity();
+        if (1..=KEPT_BYTES).contains(&bytes) && self.kept_bytes + bytes <= KEPT_BYTES_ALL {
             buffer.clear();
+            self.kept_bytes += bytes;
             self.kept.push(buffer);
         }
     }
@@ -307,6 +312,7 @@ impl Calls for UringCalls {
         if found.pending.capacity() == 0
             && let Some(buffer) = self.kept.pop()
         {
+            self.kept_bytes -= buffer.capacity();
             found.pending = buffer;
         }
         found.pending.extend_from_slice(&data[..accepted]);
