@@ -106,6 +106,7 @@ fn realtime() -> Duration {
 /// Has the kernel say when each request arrived (socket(7), SO_TIMESTAMPNS).
 fn stamp_arrivals(stream: &TcpStream) {
     let on: libc::c_int = 1;
+    let length = libc::socklen_t::try_from(size_of_val(&on)).expect("4");
     // SAFETY: the descriptor is open, and `on` is an int of the length that is given.
     let code = unsafe {
         libc::setsockopt(
@@ -113,7 +114,7 @@ fn stamp_arrivals(stream: &TcpStream) {
             libc::SOL_SOCKET,
             libc::SO_TIMESTAMPNS,
             (&raw const on).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
+            length,
         )
     };
     assert_eq!(code, 0, "time stamps");
@@ -143,7 +144,10 @@ fn receive(stream: &TcpStream, buffer: &mut [u8]) -> Option<Duration> {
     // SAFETY: it points to the first control message, a timespec as that was asked for alone.
     let time: libc::timespec = unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(first).cast()) };
     let seconds = u64::try_from(time.tv_sec).expect("after 1970");
-    Some(Duration::new(seconds, u32::try_from(time.tv_nsec).expect("below a second")))
+    Some(Duration::new(
+        seconds,
+        u32::try_from(time.tv_nsec).expect("below a second"),
+    ))
 }
 
 /// Sends requests at random moments, so many a second on average.
