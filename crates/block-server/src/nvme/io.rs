@@ -1,6 +1,6 @@
 //! Commands of I/O queues, as requests of the server.
 
-use super::command::{Entry, Status};
+use super::command::{Entry, Sgl, Status};
 use super::{BLOCK_BYTES, number, number32};
 use crate::nbd::request::{FLAG_FUA, FLAG_NO_HOLE, Kind, Request};
 use crate::nbd::{Errno, ExportInfo};
@@ -11,6 +11,8 @@ const READ: u8 = 0x02;
 const WRITE_ZEROES: u8 = 0x08;
 const DATASET: u8 = 0x09;
 
+/// Ranges of Dataset Management at most.
+const RANGES_MAX: usize = 256;
 /// Bytes of a range of Dataset Management.
 const RANGE_BYTES: usize = 16;
 /// Force Unit Access, in the upper half of command dword 12.
@@ -33,11 +35,19 @@ pub enum Io {
 }
 
 impl Io {
-    /// Bytes of data that the host sends.
-    pub fn payload_bytes(&self) -> usize {
+    /// Bytes of data that the host sends. For ranges the host may send more than it names: Linux
+    /// always sends room for all.
+    pub fn payload_bytes(&self, entry: &Entry) -> usize {
         match self {
             Self::Request(request) => usize::try_from(request.payload_bytes).unwrap_or(0),
-            Self::Ranges { count, .. } => count * RANGE_BYTES,
+            Self::Ranges { count, .. } => {
+                let sent = match entry.sgl() {
+                    Sgl::Transport { len_bytes } | Sgl::Capsule { len_bytes, .. } => len_bytes,
+                    Sgl::Other => 0,
+                };
+                let most = RANGES_MAX * RANGE_BYTES;
+                (count * RANGE_BYTES).max(most.min(sent as usize))
+            }
         }
     }
 }
@@ -127,9 +137,9 @@ pub fn parse(
 ///
 /// # Errors
 /// A range lies beyond the end: none is deallocated.
-pub fn ranges(data: &[u8], info: &ExportInfo) -> Result<Vec<Request>, Status> {
+pub fn ranges(data: &[u8], count: usize, info: &ExportInfo) -> Result<Vec<Request>, Status> {
     let mut requests = Vec::new();
-    for range in data.chunks_exact(RANGE_BYTES) {
+    for range in data.chunks_exact(RANGE_BYTES).take(count) {
         let blocks = number32(range, 4);
         let (offset, len_bytes) = extent(number(range, 8, 8), blocks.into(), info)?;
         if len_bytes > 0 {
@@ -187,7 +197,7 @@ mod tests {
         let write = parsed(&entry(WRITE, 0, 1, FORCE_ACCESS)).unwrap();
         let expected = request(Kind::Write, FLAG_FUA, 0, 512);
         assert_eq!(write, Io::Request(expected));
-        assert_eq!(write.payload_bytes(), 512);
+        assert_eq!(write.payload_bytes(&entry(WRITE, 0, 1, 0)), 512);
         let through = parse(&entry(WRITE, 0, 1, 0), &info(false), 64 << 10, true);
         assert_eq!(through, Ok(Io::Request(expected)));
         let zeroes = parsed(&entry(WRITE_ZEROES, 0, 2048, DEALLOCATE));
@@ -232,8 +242,9 @@ mod tests {
             bytes
         };
         let good = [range(0, 8), range(5, 0), range(2040, 8)].concat();
-        assert_eq!(ranges(&good, &info(false)).unwrap().len(), 2);
+        assert_eq!(ranges(&good, 3, &info(false)).unwrap().len(), 2);
+        assert_eq!(ranges(&good, 1, &info(false)).unwrap().len(), 1);
         let bad = [range(0, 8), range(2040, 9)].concat();
-        assert_eq!(ranges(&bad, &info(false)), Err(Status::OUT_OF_RANGE));
+        assert_eq!(ranges(&bad, 2, &info(false)), Err(Status::OUT_OF_RANGE));
     }
 }

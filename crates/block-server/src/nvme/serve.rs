@@ -275,7 +275,7 @@ impl Block {
                 let transfer_bytes = self.transfer_bytes();
                 let io = io::parse(entry, &export.info, transfer_bytes, is_write_through);
                 let io = io.inspect_err(|_| add(&export.stats[self.shard].errors, 1))?;
-                let payload_bytes = io.payload_bytes();
+                let payload_bytes = io.payload_bytes(entry);
                 let (given_bytes, reserved_bytes) = match &io {
                     Io::Request(request) => self.needs(queue, request, &export),
                     Io::Ranges { .. } => (0, pages(payload_bytes as u64)),
@@ -543,8 +543,8 @@ impl Block {
                 let flow = connection.flow;
                 self.submit(Pending::new(flow, reply, request, of, memory, now), now);
             }
-            Io::Ranges { deallocates, .. } => {
-                let mut left = io::ranges(command.data(), &export.info)?;
+            Io::Ranges { count, deallocates } => {
+                let mut left = io::ranges(command.data(), count, &export.info)?;
                 left.reverse();
                 let Some(first) = left.pop().filter(|_| deallocates) else {
                     return Ok(false);

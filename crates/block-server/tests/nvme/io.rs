@@ -130,6 +130,15 @@ fn zeros_and_deallocation() {
         let deallocate = entry(DATASET, namespace, &[1, 1 << 2]);
         assert_eq!(host.write(deallocate, &ranges, Place::Capsule).status, 0);
         assert_eq!(host.write(deallocate, &ranges, Place::Asked).status, 0);
+        // Linux sends room for 256 ranges, whatever their number.
+        let mut room = ranges.clone();
+        room.resize(4096, 0xff);
+        assert_eq!(host.write(deallocate, &room, Place::Asked).status, 0);
+        assert_eq!(host.write(deallocate, &room, Place::Capsule).status, 0);
+        for len in [16, 4112] {
+            let done = host.write(deallocate, &vec![0; len], Place::Asked);
+            assert_eq!(done.status, 0x0f, "{len}");
+        }
         let around = read(host, namespace, 1199, 512);
         assert_eq!(around, [7; 512]);
         let beyond = [range(0, 1), range(BLOCKS, 1)].concat();
