@@ -239,6 +239,11 @@ const FIO: Need = Need {
     package: "fio",
     purpose: "a client of NBD that verifies what it wrote",
 };
+const NVME: Need = Need {
+    present: Present::Program("nvme"),
+    package: "nvme-cli",
+    purpose: "drives Linux' host of NVMe/TCP in a guest",
+};
 
 const NBDKIT: Need = Need {
     present: Present::Program("nbdkit"),
@@ -296,6 +301,8 @@ pub(crate) const TEST: &[Need] = &[
     LIBNBD,
     QEMU_UTILS,
     FIO,
+    NVME,
+    E2FSPROGS,
 ];
 /// What `cargo xtask bench tuners` needs.
 pub(crate) const BENCH_TUNERS: &[Need] = &[PYTHON, SWIG, CXX];
@@ -410,18 +417,20 @@ pub(crate) fn axe(root: &Path) {
 /// The package on which the kernel of Debian's cloud images depends.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
-/// Unpacks the guest's kernel into `target/guest`, where the tests look for it. It is not installed: this machine's own boot
-/// stays as it is.
+/// Unpacks the guest's kernel and its modules into `target/guest`, where the tests look for them. They are not installed: this
+/// machine's own boot stays as it is.
 ///
 /// # Errors
 /// The package cannot be found, fetched or unpacked.
 pub(crate) fn guest_kernel(root: &Path) -> anyhow::Result<()> {
     let directory = root.join("target/guest");
-    let has_kernel = std::fs::read_dir(directory.join("boot")).is_ok_and(|files| {
-        let mut names = files.flatten().map(|file| file.file_name());
-        names.any(|name| name.to_string_lossy().starts_with("vmlinuz-"))
-    });
-    if has_kernel {
+    let has = |folder: &str, is_wanted: fn(&str) -> bool| {
+        std::fs::read_dir(directory.join(folder)).is_ok_and(|files| {
+            let mut names = files.flatten().map(|file| file.file_name());
+            names.any(|name| is_wanted(&name.to_string_lossy()))
+        })
+    };
+    if has("boot", |name| name.starts_with("vmlinuz-")) && has("lib/modules", |_| true) {
         return Ok(());
     }
     println!(
@@ -445,7 +454,7 @@ pub(crate) fn guest_kernel(root: &Path) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(&directory)? {
         let file = entry?.path();
         if file.extension().is_some_and(|extension| extension == "deb") {
-            let unpack = "dpkg-deb --fsys-tarfile \"$1\" | tar --extract ./boot";
+            let unpack = "dpkg-deb --fsys-tarfile \"$1\" | tar --extract ./boot ./lib/modules";
             output_of(
                 Command::new("sh")
                     .args(["-c", unpack, "sh"])

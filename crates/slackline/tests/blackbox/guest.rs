@@ -1,169 +1,30 @@
 //! Control groups v2 for real: a small guest whose cpu controller is on v2, whatever this host's is on. Its only programs are
-//! a static busybox and `slackline`; QEMU emulates it in software, so that no privilege or hardware is needed.
+//! a static busybox and `slackline`.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::toy::skip;
+use crate::machine::{Machine, Steps};
 
 /// About 20 s on an idle machine.
 const GUEST_TIMEOUT: Duration = Duration::from_secs(300);
 const INIT: &str = include_str!("guest/init.sh");
 
-/// What each step ended with and printed.
-struct Steps {
-    of: HashMap<String, (i32, String)>,
-    console: String,
-}
-
-impl Steps {
-    /// A step's output; it must have ended with this code.
-    fn with_code(&self, name: &str, code: i32) -> &str {
-        let Some((ended, output)) = self.of.get(name) else {
-            panic!("the guest did not come to {name}:\n{}", self.console);
-        };
-        assert_eq!(*ended, code, "{name}: {output}\n{}", self.console);
-        output
-    }
-
-    fn json(&self, name: &str, code: i32) -> Value {
-        let text = self.with_code(name, code);
-        serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
-    }
-}
-
-/// The kernel that `cargo xtask install` unpacks, or says why there is none.
-fn kernel() -> Result<PathBuf, String> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/guest/boot");
-    let mut kernels: Vec<PathBuf> = std::fs::read_dir(&directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.to_string_lossy().contains("/vmlinuz-"))
-        .collect();
-    kernels.sort();
-    kernels.pop().ok_or(format!(
-        "no guest kernel in {}: cargo xtask install",
-        directory.display()
-    ))
-}
-
-fn found(program: &str) -> Result<PathBuf, String> {
-    std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-        .map(|directory| directory.join(program))
-        .find(|file| file.is_file())
-        .ok_or(format!("{program} is not installed: cargo xtask install"))
-}
-
-/// The initramfs: busybox, `slackline` without its debugging information, the libraries that it loads.
-fn initramfs(scratch: &Path, busybox: &Path, specs: &[(&str, &Value)]) -> PathBuf {
-    let root = scratch.join("root");
-    for directory in ["bin", "proc", "sys", "dev", "tmp", "spec", "var/lib"] {
-        std::fs::create_dir_all(root.join(directory)).unwrap();
-    }
-    std::fs::copy(busybox, root.join("bin/busybox")).unwrap();
-    let slackline = assert_cmd::cargo::cargo_bin!("slackline");
-    let ldd = Command::new("ldd").arg(slackline).output().unwrap();
-    for word in String::from_utf8(ldd.stdout).unwrap().split_whitespace() {
-        if let Some(below) = word.strip_prefix('/') {
-            let to = root.join(below);
-            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
-            std::fs::copy(word, to).unwrap();
-        }
-    }
-    run(Command::new("strip")
-        .arg("-o")
-        .arg(root.join("bin/slackline"))
-        .arg(slackline));
-    std::fs::write(root.join("init"), INIT).unwrap();
-    run(Command::new("chmod").arg("755").arg(root.join("init")));
-    for (name, spec) in specs {
-        std::fs::write(root.join("spec").join(name), spec.to_string()).unwrap();
-    }
-    let archive = scratch.join("initramfs");
-    let pack = format!(
-        "find . | {} cpio -o -H newc > {}",
-        busybox.display(),
-        archive.display()
-    );
-    run(Command::new("sh").args(["-c", &pack]).current_dir(&root));
-    archive
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
+fn json(steps: &Steps, name: &str, code: i32) -> Value {
+    let text = steps.with_code(name, code);
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{name}: {error}: {text}"))
 }
 
 /// Boots the guest and waits until it switches itself off.
 fn boot(specs: &[(&str, &Value)]) -> Option<Steps> {
-    let needs =
-        found("qemu-system-x86_64").and_then(|qemu| Ok((qemu, kernel()?, found("busybox")?)));
-    let (qemu, kernel, busybox) = needs.inspect_err(|why| skip(why)).ok()?;
-    let scratch = tempfile::tempdir().unwrap();
-    let archive = initramfs(scratch.path(), &busybox, specs);
-    let (console, results) = (
-        scratch.path().join("console"),
-        scratch.path().join("results"),
-    );
-    let serial = |path: &Path| format!("file:{}", path.display());
-    // One thread for both processors: with a thread each QEMU 7.2 now and then loses the interrupt by which a kernel that
-    // switches a tracepoint on waits for the other processor, and the guest stands still (1 of 14 runs; no slower this way).
-    let mut guest = Command::new(qemu)
-        .args([
-            "-accel",
-            "tcg,thread=single",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-            "-m",
-            "512",
-        ])
-        .args([
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-            "-nodefaults",
-            "-no-reboot",
-        ])
-        .args(["-serial", &serial(&console), "-serial", &serial(&results)])
-        .arg("-kernel")
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(archive)
-        .args([
-            "-append",
-            "console=ttyS0 cgroup_no_v1=all psi=1 quiet panic=-1",
-        ])
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
-    let end = Instant::now() + GUEST_TIMEOUT;
-    while guest.try_wait().unwrap().is_none() {
-        if Instant::now() > end {
-            guest.kill().unwrap();
-            guest.wait().unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(50));
+    let machine = Machine::new(INIT)?;
+    machine.install(assert_cmd::cargo::cargo_bin!("slackline"));
+    for (name, spec) in specs {
+        machine.write(&format!("spec/{name}"), &spec.to_string());
     }
-    let read = |path: &Path| {
-        String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).replace('\r', "")
-    };
-    let console = read(&console);
-    let mut of = HashMap::new();
-    for part in read(&results).split("=== ").skip(1) {
-        let (head, output) = part.split_once('\n').unwrap();
-        let (name, code) = head.split_once(' ').unwrap();
-        of.insert(name.to_owned(), (code.parse().unwrap(), output.to_owned()));
-    }
-    Some(Steps { of, console })
+    let guest = machine.boot("cgroup_no_v1=all psi=1", &[]);
+    Some(guest.finish(GUEST_TIMEOUT))
 }
 
 /// Each side in a group of its own, whose quota and burst differ.
@@ -220,7 +81,7 @@ fn a_host_of_cgroups_v2_is_watched_tuned_and_restored() {
 }
 
 fn doctor(steps: &Steps) {
-    let probes = steps.json("doctor", 0);
+    let probes = json(steps, "doctor", 0);
     let probe = |name: &str| {
         let mut all = probes.as_array().unwrap().iter();
         all.find(|probe| probe["name"] == name).unwrap()["state"].clone()
@@ -242,7 +103,7 @@ fn doctor(steps: &Steps) {
 
 fn each_side_had_its_quota(steps: &Steps) {
     // No improvement is shown: the load measures nothing.
-    let report = steps.json("quota", 1);
+    let report = json(steps, "quota", 1);
     let evaluations = report["evaluations"].as_array().unwrap();
     assert_eq!(evaluations.len(), 2, "{report}");
     for evaluation in evaluations {
@@ -268,7 +129,7 @@ fn each_side_had_its_quota(steps: &Steps) {
 }
 
 fn nested_limits(steps: &Steps) {
-    let report = steps.json("watch", 0);
+    let report = json(steps, "watch", 0);
     assert_eq!(report["group"], "outer/inner");
     assert_eq!(report["limited_by"], "outer");
     assert_eq!(

@@ -1,0 +1,128 @@
+#!/bin/busybox sh
+# The first process of a guest that is a host of NVMe/TCP: Linux' own initiator, driven by nvme-cli. What each step prints goes
+# over the second serial line, what goes to standard error is in the guest's console.
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+stty -F /dev/ttyS1 raw -echo
+for module in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net \
+    nvme-fabrics nvme-tcp; do
+    insmod /modules/$module.ko || echo "no module $module" >&2
+done
+ip link set lo up
+ip link set eth0 up
+ip addr add 10.0.2.15/24 dev eth0
+# The server, which QEMU's user network shows at this address.
+. /settings
+HERE="--hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
+    --hostid=11111111-2222-3333-4444-555555555555"
+THERE="--transport=tcp --traddr=10.0.2.2 --trsvcid=$PORT"
+D=/dev/nvme0n1
+export PATH=/bin:/sbin
+
+step() {
+    name=$1
+    shift
+    echo "step $name at $(cut -d' ' -f1 /proc/uptime) s" >&2
+    "$@" > /tmp/out 2> /tmp/err < /dev/null
+    code=$?
+    cat /tmp/err >&2
+    { echo "=== $name $code"; cat /tmp/out; echo; } > /dev/ttyS1
+}
+
+wait_for() {
+    tries=0
+    while ! [ -e "$1" ] && [ $tries -lt 300 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    [ -e "$1" ]
+}
+
+connect() {
+    nvme connect $THERE $HERE --nqn=$NQN --nr-io-queues=2 --reconnect-delay=1 "$@" && wait_for $D
+}
+
+# Random data, written and read back past the page cache.
+verify() {
+    dd if=/dev/urandom of=/tmp/data bs=64k count=$1 2> /dev/null || return 1
+    dd if=/tmp/data of=$D bs=$2 oflag=direct conv=fsync seek=$3 || return 1
+    echo 3 > /proc/sys/vm/drop_caches
+    dd if=$D of=/tmp/back bs=$2 iflag=direct skip=$3 count=$(($1 * 65536 / $2)) || return 1
+    cmp /tmp/data /tmp/back && echo "$(($1 * 64)) KiB are the same"
+}
+
+file_system() {
+    mkfs.ext4 -q -F $D && mkdir -p /mnt && mount -t ext4 -o discard $D /mnt || return 1
+    dd if=/dev/urandom of=/mnt/file bs=64k count=32 2> /dev/null && sync || return 1
+    sha256sum < /mnt/file > /tmp/sum
+    dd if=/dev/zero of=/mnt/gone bs=64k count=32 2> /dev/null && sync && rm /mnt/gone && umount /mnt || return 1
+    e2fsck -f -n $D || return 1
+    mount -t ext4 -o ro $D /mnt || return 1
+    sha256sum < /mnt/file | cmp - /tmp/sum && echo "the file is the same"
+    umount /mnt
+}
+
+write_zeroes() {
+    nvme write-zeroes $D --start-block=8 --block-count=7 || return 1
+    dd if=$D bs=4096 skip=1 count=1 iflag=direct 2> /dev/null | tr -d '\0' | wc -c
+}
+
+# Writes while the server is killed and started again.
+outlive() {
+    : > /tmp/go
+    (i=0; while [ -e /tmp/go ] && [ $i -lt 2000 ]; do
+        dd if=/tmp/data of=$D bs=64k count=1 seek=$((i % 32)) oflag=direct conv=fsync 2> /dev/null || touch /tmp/failed
+        i=$((i + 1)); echo $i > /tmp/writes
+    done) &
+    writer=$!
+    echo "=== killme 0" > /dev/ttyS1
+    wait_for /sys/class/nvme/nvme0/state
+    tries=0
+    while [ "$(cat /sys/class/nvme/nvme0/state)" = live ] && [ $tries -lt 300 ]; do sleep 0.1; tries=$((tries + 1)); done
+    [ "$(cat /sys/class/nvme/nvme0/state)" != live ] && echo "connection lost"
+    tries=0
+    while [ "$(cat /sys/class/nvme/nvme0/state)" != live ] && [ $tries -lt 600 ]; do sleep 0.1; tries=$((tries + 1)); done
+    echo "state $(cat /sys/class/nvme/nvme0/state)"
+    before=$(cat /tmp/writes)
+    sleep 1
+    rm /tmp/go
+    wait $writer
+    [ "$(cat /tmp/writes)" -gt "$before" ] && ! [ -e /tmp/failed ] && echo "writes go on"
+}
+
+step discover nvme discover $THERE $HERE
+step connect connect
+if ! [ -e $D ]; then
+    poweroff -f
+fi
+step list nvme list
+step id_ctrl nvme id-ctrl /dev/nvme0
+step id_ns nvme id-ns $D
+step sizes cat /sys/block/nvme0n1/size /sys/block/nvme0n1/queue/physical_block_size /sys/block/nvme0n1/queue/write_cache \
+    /sys/block/nvme0n1/queue/fua /sys/block/nvme0n1/wwid
+step smart nvme smart-log /dev/nvme0
+step features nvme get-feature /dev/nvme0 --feature-id=7 --human-readable
+step errors nvme error-log /dev/nvme0 --log-entries=2
+step firmware nvme fw-log /dev/nvme0
+step effects nvme effects-log /dev/nvme0
+step flush nvme flush $D
+step verify verify 64 4096 100
+step verify_long verify 64 1048576 2
+step zeroes write_zeroes
+step discard blkdiscard -o 1048576 -l 4194304 $D
+step beyond nvme read $D --start-block=999999999 --block-count=0 --data-size=512
+step read_only dd if=/tmp/data of=/dev/nvme0n2 bs=4096 count=1 oflag=direct
+step file_system file_system
+step outlive outlive
+step reload sh -c 'echo "=== hangup 0" > /dev/ttyS1; i=0; while ! [ -e /dev/nvme0n3 ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; ls /dev/nvme0n3'
+step disconnect nvme disconnect --nqn=$NQN
+# With digests of headers and data.
+step connect_digests connect --hdr-digest --data-digest
+step verify_digests verify 16 65536 3
+step disconnect_digests nvme disconnect --nqn=$NQN
+step gone sh -c "! ls $D"
+echo "guest: done at $(cut -d' ' -f1 /proc/uptime) s" >&2
+poweroff -f
