@@ -129,7 +129,7 @@ fn clients_copy_over_tls_with_certificates_of_both_sides() {
     with_server("client_ca = \"DIR/ca-cert.pem\"", |server, directory| {
         let image = directory.join("image");
         let bytes: Vec<u8> = (0..SIZE_BYTES)
-            .map(|at| (at % 251) as u8 ^ (at >> 12) as u8)
+            .map(|at| u8::try_from((at % 251) ^ ((at >> 12) & 0xff)).unwrap())
             .collect();
         fs::write(&image, &bytes).unwrap();
         for export in ["ram", "file"] {
