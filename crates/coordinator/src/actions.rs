@@ -64,11 +64,9 @@ impl Coordinator {
             None => (row.source.clone(), self.checked(&row)?),
         };
         let theirs = self.checked(&row)?.objective;
-        if theirs.name() != spec.objective.name() || theirs.scale != spec.objective.scale {
+        if !theirs.is_comparable_with(&spec.objective) {
             return Err(Error::Invalid(format!(
-                "the objective of experiment {id} is {}, not {}: their values cannot be compared",
-                theirs.name(),
-                spec.objective.name()
+                "the objective of experiment {id} has another metric, scale or goal: the values cannot be compared"
             )));
         }
         if spec.name == row.name {
@@ -480,4 +478,39 @@ fn may_be_measured(row: &ExperimentRow) -> Result<(), Error> {
 
 pub(crate) fn refused(id: i64, state: State, why: &str) -> Error {
     Error::Conflict(format!("experiment {id} is {state}: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Location, Store};
+
+    const SPEC: &str = r#"
+parameters = [{ name = "x", type = "int", low = 0, high = 9, default = 5 }]
+target = { start = ["true"] }
+workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" } }
+"#;
+
+    #[test]
+    fn a_fork_takes_no_values_of_another_objective() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("spec.toml");
+        let text = |objective: &str| format!("{SPEC}[objective]\n{objective}\n");
+        let store = dir.path().join("store.db");
+        let store = Store::open(&Location::parse(store.to_str().unwrap())).unwrap();
+        let coordinator = Coordinator::new(store, dir.path());
+        let first = text("metric = \"latency_p99_us\"");
+        let id = coordinator.create(&first, &path, None).unwrap();
+        for other in [
+            "metric = \"requests_per_s\"",
+            "metric = \"latency_p99_us\"\nscale = \"absolute\"",
+            "metric = \"latency_p99_us\"\ngoal = \"maximise\"",
+        ] {
+            let refused = coordinator.fork(id, Some((&text(other), path.clone())), None);
+            let why = refused.unwrap_err().to_string();
+            assert!(why.contains("metric, scale or goal"), "{other}: {why}");
+        }
+        let same = text("metric = \"latency_p99_us\"\ngoal = \"minimise\"");
+        coordinator.fork(id, Some((&same, path)), None).unwrap();
+    }
 }

@@ -425,6 +425,13 @@ impl ObjectiveSpec {
         }
     }
 
+    /// Whether a value of one means the same as a value of the other.
+    #[must_use]
+    pub fn is_comparable_with(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.name(), it.scale, it.goal);
+        of(self) == of(other)
+    }
+
     /// The objective over several blocks, of each side: the mean, or `mean + k·std`.
     pub fn of_blocks(&self, pairs: &[Pair]) -> Pair {
         let sign = self.goal.sign();

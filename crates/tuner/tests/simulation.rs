@@ -506,12 +506,17 @@ fn an_earlier_report_is_a_warm_start() {
     }
     let [first, second, cold] = costs;
     assert!(second < 0.5 * cold && second < first + 0.02, "{costs:?}");
-    let other = "[objective]\nmetric = \"latency_p99_us\"\n";
-    let text = format!("{POOLED}\n{other}[search]\nwarm_start = [{path:?}]\n");
-    let wrong = dir.path().join("wrong.toml");
-    std::fs::write(&wrong, text).unwrap();
-    let error = load(&wrong, &Roots::default()).unwrap_err().to_string();
-    assert!(error.contains("cannot be compared"), "{error}");
+    for other in [
+        "latency_p99_us\"\n",
+        "cpu_s_per_request\"\ngoal = \"maximise\"\n",
+    ] {
+        let other = format!("[objective]\nmetric = \"{other}");
+        let text = format!("{POOLED}\n{other}[search]\nwarm_start = [{path:?}]\n");
+        let wrong = dir.path().join("wrong.toml");
+        std::fs::write(&wrong, text).unwrap();
+        let error = load(&wrong, &Roots::default()).unwrap_err().to_string();
+        assert!(error.contains("cannot be compared"), "{error}");
+    }
 }
 
 #[test]

@@ -61,13 +61,11 @@ fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
     let report: Report = serde_json::from_str(&text)
         .map_err(|error| format!("is not a report of `slackline tune --json`: {error}"))?;
     if let (Some(ours), Some(theirs)) = (&spec.objective, &report.spec.objective)
-        && (ours.name() != theirs.name() || ours.scale != theirs.scale)
+        && !theirs.is_comparable_with(ours)
     {
-        return Err(format!(
-            "its objective is {}, not {}: their values cannot be compared",
-            theirs.name(),
-            ours.name()
-        ));
+        return Err(
+            "its objective has another metric, scale or goal: the values cannot be compared".into(),
+        );
     }
     let measured = report.evaluations.into_iter().filter_map(|record| {
         let measurement = record.measurement?;
