@@ -38,6 +38,8 @@ pub struct Tally {
     pub running: usize,
     /// Those that ended.
     pub ended: usize,
+    /// How long those that ended took, together.
+    pub measured_s: f64,
     /// How long one took on average, once one has ended.
     pub mean_s: Option<f64>,
     /// When the first one began, in milliseconds since 1970.
@@ -295,20 +297,19 @@ impl Store {
             )
         })?;
         let mut tally = Tally::default();
-        let mut duration_s = 0.0;
         for row in &rows {
             let count = usize_of(&row[1]);
             if row[0].text() == Some("running") {
                 tally.running = count;
             } else {
                 tally.ended += count;
-                duration_s += row[2].real().unwrap_or(0.0);
+                tally.measured_s += row[2].real().unwrap_or(0.0);
             }
             let first = [tally.first_ms, row[3].int()];
             tally.first_ms = first.into_iter().flatten().min();
             tally.last_ms = tally.last_ms.max(row[4].int());
         }
-        tally.mean_s = (tally.ended > 0).then(|| duration_s / tally.ended as f64);
+        tally.mean_s = (tally.ended > 0).then(|| tally.measured_s / tally.ended as f64);
         Ok(tally)
     }
 

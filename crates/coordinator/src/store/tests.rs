@@ -357,6 +357,7 @@ fn an_evaluation_from_elsewhere_has_no_beginning() {
             (tally.ended, tally.first_ms, tally.last_ms),
             (1, None, None)
         );
+        assert_eq!((tally.measured_s, tally.mean_s), (1.5, Some(1.5)));
     });
 }
 

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::Extension;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish};
+use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Tally, Wish};
 use coordinator::{Coordinator, Error};
 use tuner::report::difference;
 use tuner::spec::Mode;
@@ -78,6 +78,20 @@ fn about(left_s: f64) -> String {
     }
 }
 
+/// How long a search still takes at most, by what is left of its evaluations and of its minutes. The search counts how long
+/// its evaluations took, not the pauses between them; of several at once, each counts its share.
+fn left_s(tally: &Tally, left: usize, minutes: Option<f64>, at_once: usize) -> Option<f64> {
+    let at_once = at_once.max(1) as f64;
+    let by_count = tally.mean_s.map(|mean| mean * left as f64 / at_once);
+    let by_time = minutes
+        .filter(|_| tally.first_ms.is_some())
+        .map(|minutes| (minutes * 60.0 - tally.measured_s / at_once).max(0.0));
+    match (by_count, by_time) {
+        (Some(count), Some(time)) => Some(count.min(time)),
+        (count, time) => count.or(time),
+    }
+}
+
 fn progress(
     coordinator: &Coordinator,
     row: &ExperimentRow,
@@ -109,16 +123,8 @@ fn progress(
         }));
     }
     let left = summary.budget.saturating_sub(summary.evaluations);
-    let by_count = tally.mean_s.map(|mean| mean * left as f64);
-    let minutes = row.budget().wall_time_min;
-    let by_time = minutes.zip(tally.first_ms).map(|(minutes, first_ms)| {
-        let passed = jiff::Timestamp::now().as_millisecond() - first_ms;
-        (minutes * 60.0 - passed as f64 / 1000.0).max(0.0)
-    });
-    let left_s = match (by_count, by_time) {
-        (Some(count), Some(time)) => Some(count.min(time)),
-        (count, time) => count.or(time),
-    };
+    let at_once = row.spec.workers.as_ref().map_or(1, |it| it.at_once);
+    let left_s = left_s(&tally, left, row.budget().wall_time_min, at_once);
     Ok(Some(Progress {
         label: format!("Search: {}", summary.counted()),
         done: summary.evaluations.min(summary.budget),
@@ -216,6 +222,24 @@ pub(crate) async fn experiment(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_takes_nothing_of_the_time_that_is_left() {
+        // It began in 1970; since then, it measured for ten minutes.
+        let tally = Tally {
+            ended: 10,
+            measured_s: 600.0,
+            mean_s: Some(60.0),
+            first_ms: Some(1),
+            ..Tally::default()
+        };
+        assert_eq!(left_s(&tally, 90, Some(60.0), 1), Some(3000.0));
+        assert_eq!(left_s(&tally, 5, Some(60.0), 1), Some(300.0));
+        assert_eq!(left_s(&tally, 90, None, 1), Some(5400.0));
+        assert_eq!(left_s(&tally, 90, Some(60.0), 2), Some(2700.0));
+        assert_eq!(left_s(&tally, 90, Some(5.0), 1), Some(0.0));
+        assert_eq!(left_s(&Tally::default(), 90, Some(60.0), 1), None);
+    }
 
     #[test]
     fn a_wait_is_said_in_people_s_units() {
