@@ -1,13 +1,13 @@
 //! Starts the shards, waits for signals, and ends them.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::Shard;
 use dataplane::idle::IdlePolicy;
+use dataplane::launch::{self, Shards};
 use dataplane::metrics::Page;
 use dataplane::sandbox::{self, SandboxError};
 use dataplane::shard::{Plane, ShardConfig};
@@ -63,34 +63,36 @@ pub struct Options {
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The runtime.
+    /// The shards, or what they stand on.
     #[error(transparent)]
-    Dataplane(#[from] dataplane::Error),
+    Launch(#[from] launch::LaunchError),
     /// The configuration file, or a device that it names.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Giving up privileges.
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-    /// The address for metrics.
-    #[error("metrics {0}: {1}")]
-    Metrics(SocketAddr, std::io::Error),
-    /// A thread or a signal handler cannot be set up.
-    #[error("{0}: {1}")]
-    Start(&'static str, std::io::Error),
-    /// A shard's thread ended by a panic.
-    #[error("shard {0} ended by a panic")]
-    Panic(usize),
+}
+
+impl From<dataplane::Error> for LaunchError {
+    fn from(error: dataplane::Error) -> Self {
+        Self::Launch(error.into())
+    }
+}
+
+impl From<SandboxError> for LaunchError {
+    fn from(error: SandboxError) -> Self {
+        Self::Launch(error.into())
+    }
 }
 
 impl LaunchError {
+    fn start(step: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| launch::LaunchError::Start(step, error).into()
+    }
+
     /// Whether a privilege or a kernel feature is missing (exit code 3).
     pub fn is_missing_privilege(&self) -> bool {
         match self {
-            Self::Dataplane(error) => error.is_missing_privilege(),
-            Self::Sandbox(_) => true,
-            Self::Metrics(_, error) => error.kind() == std::io::ErrorKind::PermissionDenied,
-            _ => false,
+            Self::Launch(error) => error.is_missing_privilege(),
+            Self::Config(_) => false,
         }
     }
 }
@@ -118,7 +120,6 @@ pub enum Notice {
 }
 
 type BlockPlane = Plane<Uring, Block>;
-type Outcome = (usize, Result<(), dataplane::Error>);
 
 fn names(exports: &export::Exports) -> Vec<String> {
     exports.iter().map(|export| export.name.clone()).collect()
@@ -141,10 +142,10 @@ pub fn check(file: &std::path::Path) -> Result<Vec<String>, LaunchError> {
 pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, LaunchError> {
     let config = Config::read(&options.config)?;
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| LaunchError::Start("signals cannot be caught", error))?;
+        .map_err(LaunchError::start("signals cannot be caught"))?;
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
     let mut audit = Audit::open(config.audit_log.as_deref())
-        .map_err(|error| LaunchError::Start("the audit log cannot be opened", error))?;
+        .map_err(LaunchError::start("the audit log cannot be opened"))?;
     let exports = export::open(&config, &Vec::new(), shards.into())
         .inspect_err(|error| audit.refused(&error.to_string()))?;
     audit.changed(&Vec::new(), &exports);
@@ -168,28 +169,24 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     }
     shared.set_tls(tls);
     let shared = Arc::new(shared);
-    let metrics = match config.metrics {
-        Some(address) => {
-            let bound = TcpListener::bind(address);
-            Some(bound.map_err(|error| LaunchError::Metrics(address, error))?)
-        }
-        None => None,
-    };
-    let (ended, outcomes) = mpsc::channel::<Outcome>();
+    let metrics = launch::metrics_listener(config.metrics)?;
+    let mut running = Shards::new(Arc::clone(&plane), options.is_sandboxed);
     let mut listeners = Some(listeners);
-    for shard in 0..usize::from(shards) {
+    for shard in 0..shards {
         let listeners = listeners.take().unwrap_or_default();
-        let parts = (shard, listeners);
-        start_shard(options, &config, &plane, &shared, parts, &ended)?;
+        let backend = backend(&config, &plane, shard, listeners);
+        let shard_config = ShardConfig {
+            id: shard,
+            cpu: config.cores.get(usize::from(shard)).copied(),
+            idle: options.idle,
+            ..ShardConfig::default()
+        };
+        let block = Block::new(Arc::clone(&shared), shard.into());
+        running.start(shard_config, move || Ok((Uring::new(backend)?, block)))?;
     }
     if let Some(listener) = metrics {
         let shared = Arc::clone(&shared);
-        std::thread::Builder::new()
-            .name("metrics".into())
-            .spawn(move || dataplane::metrics::serve(&listener, |path| page(&shared, path)))
-            .map_err(|error| {
-                LaunchError::Start("the thread for metrics cannot be started", error)
-            })?;
+        launch::serve_pages(listener, move |path| page(&shared, path))?;
     }
     if options.is_sandboxed {
         sandbox::restrict_system_calls(CALLS)?;
@@ -199,7 +196,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
         nvme,
         exports: exported,
     });
-    let heard = (&mut signals, &outcomes);
+    let heard = (&mut signals, &mut running);
     let audited = (&mut audit, notice);
     attend(options, &config, &plane, &shared, heard, audited)
 }
@@ -247,63 +244,26 @@ fn sockets(config: &Config) -> Result<Sockets, LaunchError> {
     })
 }
 
-fn start_shard(
-    options: &Options,
+/// The network of a shard. The first shard has all listeners.
+fn backend(
     config: &Config,
     plane: &Arc<BlockPlane>,
-    shared: &Arc<Shared>,
-    (shard, listeners): (usize, Vec<OwnedFd>),
-    ended: &mpsc::Sender<Outcome>,
-) -> Result<(), LaunchError> {
-    let id = u8::try_from(shard).unwrap_or(0);
-    let shard_config = ShardConfig {
-        id,
-        cpu: config.cores.get(shard).copied(),
-        idle: options.idle,
-        ..ShardConfig::default()
-    };
+    shard: u8,
+    listeners: Vec<OwnedFd>,
+) -> UringConfig {
     let shards = plane.mailboxes.len();
     let owners = Arc::clone(plane);
+    let owns = move |group| owners.groups.owner(group) == shard;
     let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-    let backend = UringConfig {
+    UringConfig {
         listeners,
         flows_max: config.connections_max,
         receive_window_bytes: RECEIVE_WINDOW_BYTES,
         send_queue_bytes: SEND_QUEUE_BYTES,
         send_memory_bytes: memory_bytes / shards,
-        owns_group: (shards > 1)
-            .then(|| Box::new(move |group| owners.groups.owner(group) == id) as uring::OwnsGroup),
+        owns_group: (shards > 1).then(|| Box::new(owns) as uring::OwnsGroup),
         ..UringConfig::default()
-    };
-    let (plane, shared, ended) = (Arc::clone(plane), Arc::clone(shared), ended.clone());
-    let is_sandboxed = options.is_sandboxed;
-    let (ready, is_ready) = mpsc::channel();
-    std::thread::Builder::new()
-        .name(format!("shard-{shard}"))
-        .spawn(move || {
-            let run = || -> Result<(), LaunchError> {
-                if let Some(cpu) = shard_config.cpu {
-                    dataplane::shard::bind(cpu)?;
-                }
-                let uring = Uring::new(backend)?;
-                let block = Block::new(shared, shard);
-                let shard = Shard::new(shard_config, uring, block, plane)?;
-                if is_sandboxed {
-                    sandbox::drop_capabilities()?;
-                }
-                let _ = ready.send(Ok(()));
-                shard.run()?;
-                Ok(())
-            };
-            let outcome = run().map_err(|error| {
-                let text = error.to_string();
-                let _ = ready.send(Err(error));
-                dataplane::Error::Backend(text)
-            });
-            let _ = ended.send((shard, outcome));
-        })
-        .map_err(|error| LaunchError::Start("a shard's thread cannot be started", error))?;
-    is_ready.recv().unwrap_or(Err(LaunchError::Panic(shard)))
+    }
 }
 
 /// Looks after signals and shards until the end.
@@ -312,21 +272,14 @@ fn attend(
     config: &Config,
     plane: &BlockPlane,
     shared: &Shared,
-    (signals, outcomes): (
+    (signals, running): (
         &mut signal_hook::iterator::Signals,
-        &mpsc::Receiver<Outcome>,
+        &mut Shards<Uring, Block>,
     ),
     (audit, notice): (&mut Audit, &mut dyn FnMut(Notice)),
 ) -> Result<i32, LaunchError> {
-    let mut left = plane.mailboxes.len();
     let mut ended_by = None;
-    while left > 0 {
-        match outcomes.recv_timeout(TICK) {
-            Ok((_, Ok(()))) => left -= 1,
-            Ok((_, Err(error))) => return Err(error.into()),
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Err(LaunchError::Panic(0)),
-        }
+    while running.wait(TICK)? {
         while let Some((name, about)) = shared.take_notice() {
             notice(Notice::Tenant(text(&name, about)));
         }
