@@ -176,8 +176,8 @@ impl Coordinator {
             return Err(refused(
                 id,
                 row.state,
-                "a continuous one verifies before each promotion, and its rounds compare what is in force with the control; to \
-                 verify what it has found by itself, fork it with a specification without mode = \"continuous\"",
+                "a continuous experiment verifies before each promotion. For a separate verification, fork it with a specification \
+                 without mode = \"continuous\"",
             ));
         }
         if row.state != State::Running && !self.store.has_measured(id)? {
@@ -314,7 +314,8 @@ impl Coordinator {
         if changed.is_empty() {
             self.store.set_promotion(id, None)?;
             return Err(Error::Conflict(
-                "the service was started for the experiment only: there is nothing to promote to; put the settings into your own"
+                "Slackline starts this service only for the experiment, so it cannot promote. Write the settings into your own service's \
+                 configuration"
                     .into(),
             ));
         }
@@ -386,7 +387,7 @@ impl Coordinator {
         let why = self.trouble();
         let why = why.unwrap_or_else(|| "it has only just started".into());
         Err(Error::Conflict(format!(
-            "this server does not have the store yet, so it changes nothing: {why}"
+            "the server does not control the store yet and refuses changes: {why}"
         )))
     }
 
@@ -470,7 +471,7 @@ fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
 fn may_be_measured(row: &ExperimentRow) -> Result<(), Error> {
     let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
     if row.spec.mode == Mode::Once && row.promotion.is_some() && is_told {
-        let why = "what it found is in force on a service that runs by itself: roll it back first, and promote it again later";
+        let why = "its configuration is promoted on a running service: roll back first, then promote again later";
         return Err(refused(row.id, row.state, why));
     }
     Ok(())

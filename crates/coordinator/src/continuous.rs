@@ -169,7 +169,7 @@ impl Coordinator {
                 Err(error) => {
                     // What of it was applied is taken back; that the service cannot be told so is why we are here.
                     let _ = live.restore();
-                    let message = format!("{why}; nor can it be rolled back: {error}");
+                    let message = format!("{why}; the rollback failed too: {error}");
                     self.store.say(id, Some(&message))?;
                     return Ok(false);
                 }
@@ -342,7 +342,7 @@ impl World for Host<'_> {
                 .map(|applied| match applied {
                     Ok(_) => Seen::PutBack(what),
                     Err(why) => Seen::Strayed(format!(
-                        "{what}, since the host was started again, and cannot be put back: {why}"
+                        "{what}: a restart of the host reset it, and restoring the promoted value failed: {why}"
                     )),
                 }));
         }
@@ -549,7 +549,7 @@ json = { requests = "n", latency_p99_us = "us" }
         assert!(
             entries[1]
                 .text
-                .contains(" is 50, not 20; nothing is measured or promoted until")
+                .contains(" is 50, not 20. Restore that value, or roll back")
         );
     }
 

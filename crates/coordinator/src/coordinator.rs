@@ -181,7 +181,7 @@ impl Coordinator {
             let worked = self.take_lock().and_then(|is_ours| {
                 if !is_ours {
                     return Err(Error::Conflict(format!(
-                        "another coordinator has the store {}: waiting for its end",
+                        "another coordinator uses the store {}: waiting for its end",
                         self.store.location()
                     )));
                 }
@@ -195,7 +195,7 @@ impl Coordinator {
                 }
                 self.tell_of_rollbacks()?;
                 if self.trouble().is_some() {
-                    report("that is over: what is queued goes on");
+                    report("the trouble is over: queued experiments go on");
                 }
                 self.set_trouble(None);
                 self.work()
@@ -440,7 +440,7 @@ pub(crate) fn end_of(
         (Some(error), ..) => (State::Failed, Some(error.to_string())),
         (None, Some(_), _) if is_stopped => {
             report.interrupted = None;
-            report.sentence = "Stopped by its user: nothing is claimed.".into();
+            report.sentence = "A user stopped the experiment. There is no result.".into();
             (State::Stopped, None)
         }
         (None, Some(_), _) => {

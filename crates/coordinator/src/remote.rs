@@ -215,9 +215,9 @@ impl<'a> RemoteSitting<'a> {
             return Ok(Next::Wait);
         }
         if row.wish == Some(Wish::Stop) {
-            store.withdraw_all(self.id, "with its experiment")?;
+            store.withdraw_all(self.id, "the experiment ended")?;
             let mut report = row.report;
-            report.sentence = "Stopped by its user: nothing is claimed.".into();
+            report.sentence = "A user stopped the experiment. There is no result.".into();
             store.sat(self.id, State::Stopped, None, &report)?;
             return Ok(Next::Rests);
         }
@@ -456,7 +456,7 @@ impl<'a> RemoteSitting<'a> {
     fn fail(&self, error: &TunerError) -> Result<(), Error> {
         let store = &self.coordinator.store;
         let message = error.to_string();
-        store.withdraw_all(self.id, "with its experiment")?;
+        store.withdraw_all(self.id, "the experiment ended")?;
         let mut report = experiment::begin(self.spec);
         report.error = Some(message.clone());
         report.duration_s = self.elapsed_s();

@@ -99,7 +99,7 @@ impl Coordinator {
         }
         let left = changed.left.join(", ");
         Err(Error::Conflict(format!(
-            "experiment {id} is rolled back, but for what had to be left as it was: {left}"
+            "experiment {id} is rolled back, except what could not be restored: {left}"
         )))
     }
 

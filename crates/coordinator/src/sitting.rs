@@ -126,7 +126,7 @@ impl<'a> Sitting<'a> {
         let by_signal = record.reason.as_deref() != Some(BY_USER);
         if record.outcome == Outcome::Killed && by_signal {
             if self.coordinator.store.experiment(self.id)?.wish == Some(Wish::Stop) {
-                record.reason = Some("with its experiment".into());
+                record.reason = Some("the experiment ended".into());
             } else {
                 record.outcome = Outcome::Failed;
                 record.failure = Some(Failure::Lost);

@@ -438,8 +438,8 @@ impl Workers {
         );
         holder.complain(None, complaint, self.alive() * 2);
         Some(format!(
-            "another worker named {:?} is alive, {place}: give this one a `name` of its own in its worker.toml (where that one has \
-             just ended, this one goes on within {:.0} s)",
+            "another worker named {:?} is alive, {place}. If the other worker has just ended, wait: this worker goes on within \
+             {:.0} s. Otherwise give it another `name` in its worker.toml",
             hello.name,
             self.alive().as_secs_f64().ceil()
         ))

@@ -448,7 +448,7 @@ fn what_ends_with_its_experiment_is_measured_again_and_costs_nothing() {
         wait_for(coordinator, id, State::Stopped);
         let ended = coordinator.store().evaluation(id, 1).unwrap().record;
         assert_eq!(ended.failure, Some(tuner::report::Failure::Lost));
-        assert_eq!(ended.reason.as_deref(), Some("with its experiment"));
+        assert_eq!(ended.reason.as_deref(), Some("the experiment ended"));
         queue.orders.lock().unwrap().clear();
         coordinator.resume(id).unwrap();
         with_worker(coordinator, &queue, "w", simulated, || {

@@ -62,7 +62,7 @@ document.addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(button.dataset.copy);
     button.textContent = "Copied";
   } catch {
-    button.textContent = "Not allowed";
+    button.textContent = "Copying failed";
   }
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
@@ -150,8 +150,8 @@ async function refresh() {
     const response = await fetch(location.href, { headers: { accept: "text/html" } });
     hear(true);
     if (response.ok && !response.redirected) replace(new DOMParser().parseFromString(await response.text(), "text/html"));
-    else if (response.redirected) complain("You are signed out. Read the page again to sign in.");
-    else if (response.status === 404) complain("This is not there any more.");
+    else if (response.redirected) complain("You are signed out. Reload the page to sign in.");
+    else if (response.status === 404) complain("This page no longer exists.");
   } catch { hear(false); }
   isReading = false;
   // No more than one reading a second: a page costs its server more than an event.

@@ -122,7 +122,7 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
     if (dot) return { text: dot.text, href: `/experiments/${id}/evaluations/${dot.number}` };
     const [i, j] = [Math.floor((atX - left) / across), pair.y.length - 1 - Math.floor((atY - top) / up)];
     if (!(i >= 0 && j >= 0 && i < pair.x.length && j < pair.y.length)) return null;
-    const feasible = pair.feasible[i][j] < 0.995 ? `, ${Math.round(100 * pair.feasible[i][j])} % probably works` : "";
+    const feasible = pair.feasible[i][j] < 0.995 ? `, feasible with a probability of ${Math.round(100 * pair.feasible[i][j])} %` : "";
     return { text: `${nameX} ${short(pair.x[i])}, ${nameY} ${short(pair.y[j])}: ${unit.text(unit.of(pair.mean[i][j]))}${feasible}` };
   });
 }

@@ -45,7 +45,7 @@ async function check() {
     // The check of the text alone does not know how many there are.
     const size = answer.configurations === undefined ? "" : `, ${answer.configurations ?? "a continuum of"} configurations`;
     const parameters = answer.parameters === 1 ? "1 parameter" : `${answer.parameters} parameters`;
-    const verdict = answer.remarks.length ? `To know: ${answer.remarks.join("; ")}.` : "Nothing is wrong with it.";
+    const verdict = answer.remarks.length ? `Note: ${answer.remarks.join("; ")}.` : "Nothing is wrong with it.";
     say(`${answer.name}: ${parameters}${size}. ${verdict}`, "right", 0);
   } else {
     const where = [answer.line && `Line ${answer.line}`, answer.key].filter(Boolean).join(", ");

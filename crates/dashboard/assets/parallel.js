@@ -90,7 +90,7 @@ export function parallel(id, points, unit) {
     const best = chosen[chosen.length - 1];
     const bestText = best !== undefined && points.score[best] !== null ? ` The best of them is evaluation ${points.number[best]} with ${unit.text(unit.of(points.score[best]))}.` : "";
     caption.textContent = brushes.size
-      ? `${chosen.length} of ${rows.length} evaluations are selected.${bestText} Click on an axis to take its selection back.`
+      ? `${chosen.length} of ${rows.length} evaluations are selected.${bestText} Click on an axis to clear its selection.`
       : "One line for each evaluation, from its parameters to its value. The blue lines are the best tenth, red ones have no value. Drag along an axis to select.";
   };
   const axisAt = (x) => axes.findIndex((_, at) => Math.abs(left(at) - x) < 16);

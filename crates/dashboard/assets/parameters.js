@@ -90,8 +90,8 @@ export function importance(model) {
     note.textContent = "Nothing has been measured yet, so there is no model.";
     return;
   }
-  const some = model.used < model.of ? ` They are ${model.used} of ${model.of}, chosen evenly over their scores.` : "";
-  note.textContent = `The model knows ${model.used} evaluations.${some}`;
+  const some = model.used < model.of ? ` of ${model.of} evaluations, spread evenly over the scores` : " evaluations";
+  note.textContent = `The model was fitted to ${model.used}${some}.`;
   const percent = (share) => `${(100 * share).toFixed(0)} %`;
   for (const share of model.importance) {
     const row = body.insertRow();

@@ -25,7 +25,7 @@ export async function blocks(element) {
   draw(element, {
     scales: { x: { time: false } },
     axes: [counts("Block"), axis(unit.label)],
-    series: [{ label: "Block" }, look("control", 4), look("experiment", 0)],
+    series: [{ label: "Block" }, look("control", 4), look("candidate", 0)],
   }, [evaluation.blocks.map((_, index) => index + 1), value("control").map(unit.of), value("experiment").map(unit.of)]);
 }
 
@@ -199,7 +199,7 @@ export async function compared(element) {
   }
   const x = [...new Set(all.flatMap((it) => [...it.values.keys()]))].sort((a, b) => a - b);
   const hasRatio = all.some((it) => it.unit.control !== null);
-  const label = all.every((it) => it.unit.label === all[0].unit.label) ? all[0].unit.label : "% against the own control";
+  const label = all.every((it) => it.unit.label === all[0].unit.label) ? all[0].unit.label : "% against each experiment's control";
   draw(element, {
     height: 320,
     scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0] : []) } },

@@ -338,7 +338,7 @@ pub(crate) async fn admit(
     };
     let is_for_readers = path == "/logout" || path == CHECK;
     if is_change && identity.visitor.role < Role::Write && !is_for_readers {
-        let why = "this token only admits to looking";
+        let why = "this token has the role read, so it cannot change anything";
         let refusal = Refusal::new(StatusCode::FORBIDDEN, why);
         return refuse(&app, &origin, Some(&identity), refusal);
     }

@@ -157,7 +157,7 @@ pub(crate) async fn nothing_here() -> Refusal {
 pub(crate) async fn not_so() -> Refusal {
     Refusal::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        "this path has another method; see /api/v1/openapi.json",
+        "this path does not accept this method; see /api/v1/openapi.json",
     )
 }
 
@@ -373,7 +373,7 @@ fn text_checked(given: GivenSpec, path: &FilePath) -> Result<Value, Error> {
         "ok": true,
         "name": spec.name.or(stem),
         "parameters": spec.parameters.len(),
-        "remarks": ["the text alone was checked, because a token for looking may not look at files of the host"],
+        "remarks": ["only the text was checked: a token with the role read cannot make the server open files"],
     }))
 }
 

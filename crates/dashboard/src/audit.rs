@@ -64,20 +64,25 @@ impl Entry {
 
     /// The entry in one line of a log.
     pub(crate) fn line(&self) -> String {
-        let who = self.who.as_deref().unwrap_or("somebody");
+        let who = self.who.as_deref().unwrap_or("unknown user");
         let from = self.from.map(|from| format!(" from {from}"));
         let experiment = self.experiment.map(|id| format!(" experiment {id}"));
         let evaluation = self
             .evaluation
             .map(|number| format!(" evaluation {number}"));
         let detail = self.detail.as_ref().map(|detail| format!(": {detail}"));
+        // What was refused before it was known what it would do.
+        let (action, refused) = match self.action.as_str() {
+            "refused" => ("request", " refused"),
+            action => (action, ": refused"),
+        };
         let refusal = self
             .refusal
             .as_ref()
-            .map(|why| format!(": refused ({}): {why}", self.status));
+            .map(|why| format!("{refused} ({}): {why}", self.status));
         let parts = [experiment, evaluation, detail, refusal, from];
         let parts: String = parts.into_iter().flatten().collect();
-        format!("audit: {who}: {}{parts}", self.action)
+        format!("audit: {who}: {action}{parts}")
     }
 }
 
@@ -221,7 +226,7 @@ mod tests {
         refused.refusal = Some("no token".into());
         assert_eq!(
             refused.line(),
-            "audit: somebody: refused: refused (401): no token"
+            "audit: unknown user: request refused (401): no token"
         );
     }
 }

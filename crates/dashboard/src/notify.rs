@@ -206,7 +206,7 @@ impl Notifications {
                     delivery.failures += 1;
                     delivery.due = now + SignedDuration::from_secs(pause_s);
                     away.insert(delivery.receiver.clone(), delivery.due);
-                    report(&format!("{what} failed, again in {pause_s} s: {why}"));
+                    report(&format!("{what} failed; next try in {pause_s} s: {why}"));
                     left.push(delivery);
                 }
             }
@@ -242,7 +242,10 @@ impl Kept {
         };
         let kept = read.and_then(|text| serde_json::from_slice(&text).map_err(Into::into));
         kept.unwrap_or_else(|error| {
-            report(&format!("{}: {error}: begun anew", path.display()));
+            report(&format!(
+                "{}: {error}: starting with an empty file; undelivered notifications are lost",
+                path.display()
+            ));
             Self::default()
         })
     }

@@ -81,7 +81,7 @@ const OPERATIONS: &[Operation] = &[
         ..post(
             "/experiments/import",
             "import",
-            "Take in a report of `slackline tune --json` or of an export",
+            "Import a report written by `slackline tune --json` or by an export",
         )
     },
     get("/experiments/{id}", "show", "One experiment"),
@@ -91,33 +91,33 @@ const OPERATIONS: &[Operation] = &[
         ..get(
             "/experiments/{id}",
             "delete",
-            "Delete an experiment that does not run, with all that it measured",
+            "Delete an experiment that does not run, with all its measurements",
         )
     },
     post(
         "/experiments/{id}/pause",
         "pause",
-        "Let it wait after the present evaluation",
+        "Pause an experiment after its current evaluation",
     ),
     post(
         "/experiments/{id}/resume",
         "resume",
-        "Put it back into the queue; it goes on where it was",
+        "Put an experiment back into the queue; it goes on where it was",
     ),
     post(
         "/experiments/{id}/stop",
         "stop",
-        "End it now; the evaluation that is measured is killed",
+        "Stop an experiment now. The evaluation that is being measured is killed",
     ),
     post(
         "/experiments/{id}/verify",
         "verify",
-        "Verify what it has found so far, anew",
+        "Stop searching, and verify the best configurations so far on fresh runs",
     ),
     post(
         "/experiments/{id}/promote",
         "promote",
-        "Put its verified winner in force on the host",
+        "Put an experiment's verified winner in force on the host",
     ),
     post(
         "/experiments/{id}/rollback",
@@ -130,7 +130,7 @@ const OPERATIONS: &[Operation] = &[
         ..post(
             "/experiments/{id}/fork",
             "fork",
-            "Make an experiment that starts from what this one measured",
+            "Make an experiment that starts from this one's measurements",
         )
     },
     Operation {
@@ -139,7 +139,7 @@ const OPERATIONS: &[Operation] = &[
         ..get(
             "/experiments/{id}/budget",
             "budget",
-            "Change how much it may measure",
+            "Change how much an experiment may measure",
         )
     },
     Operation {
@@ -162,7 +162,7 @@ const OPERATIONS: &[Operation] = &[
         ..post(
             "/experiments/{id}/queue",
             "enqueue",
-            "Try a configuration before what the optimiser asks for",
+            "Measure this configuration next, before the optimiser's proposals",
         )
     },
     Operation {
@@ -229,7 +229,7 @@ const OPERATIONS: &[Operation] = &[
     post(
         "/experiments/{id}/evaluations/{number}/kill",
         "kill",
-        "End one evaluation that is measured; the experiment goes on",
+        "Kill one evaluation that is being measured; the experiment goes on",
     ),
     Operation {
         method: "put",
@@ -256,7 +256,7 @@ const OPERATIONS: &[Operation] = &[
     get(
         "/workers",
         "workers",
-        "The workers on other hosts, and what came of what they claimed and brought",
+        "Workers on other hosts, with counts of claims and results",
     ),
     get(
         "/status",
@@ -266,9 +266,9 @@ const OPERATIONS: &[Operation] = &[
     post(
         "/queue/pause",
         "pause-queue",
-        "Let nothing new begin; what is measured comes to the end of its evaluation",
+        "Pause the queue. The evaluation that is being measured runs to its end",
     ),
-    post("/queue/resume", "resume-queue", "Let the queue go on"),
+    post("/queue/resume", "resume-queue", "Resume the queue"),
     Operation {
         query: &[
             ("limit", "integer", "at most so many, 100 by default"),

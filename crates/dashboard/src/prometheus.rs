@@ -183,7 +183,7 @@ fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
         &mut out,
         "slackline_continuous_state",
         "gauge",
-        "1 for what a continuous experiment is at; where it does not run, for what the experiment is.",
+        "1 for the current activity; if the experiment is not running, for its state.",
         &states.collect::<Vec<_>>(),
     );
     let mut each =
@@ -210,7 +210,7 @@ fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
     each(
         "changes_per_day",
         "gauge",
-        "How many of them there may be.",
+        "Promotions allowed each day.",
         &|it| Some(it.rules.changes_per_day as f64),
     );
     each(

@@ -63,7 +63,9 @@ impl Refusal {
         let is_error = status.is_client_error() || status.is_server_error();
         is_error.then(|| {
             let detail = match status {
-                StatusCode::METHOD_NOT_ALLOWED => "this path has another method",
+                StatusCode::METHOD_NOT_ALLOWED => {
+                    "this path does not accept this method; see /api/v1/openapi.json"
+                }
                 StatusCode::BAD_REQUEST => "the request is malformed",
                 status => status.canonical_reason().unwrap_or("refused"),
             };
@@ -162,6 +164,9 @@ mod tests {
         assert_eq!(Refusal::of(&response), None);
         *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         let refusal = Refusal::of(&response).unwrap();
-        assert_eq!(refusal.text(), "this path has another method");
+        assert_eq!(
+            refusal.text(),
+            "this path does not accept this method; see /api/v1/openapi.json"
+        );
     }
 }

@@ -10,7 +10,7 @@ use crate::{Done, message, print, table};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Another server than the one of the state directory; its token comes from SLACKLINE_TOKEN.
+    /// Server address; by default, the server of the state directory. With this option, set the token in SLACKLINE_TOKEN.
     #[arg(long, global = true, env = "SLACKLINE_URL")]
     url: Option<String>,
     #[command(subcommand)]
@@ -36,79 +36,79 @@ enum Verb {
     },
     /// One experiment.
     Show {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Make an experiment of a specification and put it in the queue; prints its number.
+    /// Make an experiment of a specification and put it in the queue; prints the experiment's number.
     Create {
         /// The specification (TOML, or JSON with the ending .json).
         spec: PathBuf,
     },
-    /// Let it wait after the present evaluation.
+    /// Pause an experiment after its current evaluation.
     Pause {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
     },
-    /// Put it back into the queue; it goes on where it was.
+    /// Put an experiment back into the queue; it goes on where it was.
     Resume {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
     },
-    /// End it now; the evaluation that is measured is killed.
+    /// Stop an experiment now. The evaluation that is being measured is killed.
     Stop {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
     },
-    /// Verify what it has found so far, anew.
+    /// Stop searching, and verify the best configurations so far on fresh runs.
     Verify {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
     },
-    /// Put its verified winner in force on the host.
+    /// Put an experiment's verified winner in force on the host.
     Promote {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
     },
-    /// Let nothing new begin; what is measured comes to the end of its evaluation.
+    /// Pause the queue. The evaluation that is being measured runs to its end.
     PauseQueue,
-    /// Let the queue go on.
+    /// Resume the queue.
     ResumeQueue,
-    /// Put the control's configuration in force again, whatever is measured.
+    /// Put the control's configuration in force again. The evaluation that is being measured is interrupted.
     Rollback {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
     },
-    /// Delete it, with all that it measured.
+    /// Delete an experiment with all its measurements.
     Delete {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
     },
-    /// End one evaluation that is measured; the experiment goes on.
+    /// Kill one evaluation that is being measured; the experiment goes on.
     Kill {
         /// The experiment's number.
         id: i64,
         /// The evaluation's number.
         evaluation: usize,
     },
-    /// Try a configuration before what the optimiser asks for: `threads=8 cache=on`.
+    /// Measure this configuration next, before the optimiser's proposals: `threads=8 cache=on`.
     Enqueue {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
         /// Parameters that differ from the control's.
         #[arg(required = true, value_name = "PARAMETER=VALUE")]
         values: Vec<String>,
     },
-    /// Change how much it may measure.
+    /// Change how much an experiment may measure.
     Budget {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
         /// Evaluations, the failed ones included.
         #[arg(long, value_name = "N")]
         evaluations: usize,
-        /// Minutes; no limit by default.
+        /// Minutes of measuring. Without this option, an existing limit is removed.
         #[arg(long, value_name = "MINUTES")]
         wall_time_min: Option<f64>,
     },
@@ -122,23 +122,23 @@ enum Verb {
         /// The note. An empty text takes the note away.
         text: String,
     },
-    /// Make an experiment that starts from what this one measured; prints its number.
+    /// Make an experiment that starts from this one's measurements; prints the new experiment's number.
     Fork {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
         /// Another specification with the same objective.
         spec: Option<PathBuf>,
     },
     /// Print the whole report, or the evaluations as a table.
     Export {
-        /// Its number.
+        /// The experiment's number.
         id: i64,
-        /// json, csv or parquet. The score in a table is what the search minimises: the logarithm of the ratio to the control, or
-        /// with `scale = "absolute"` the value itself; its negative where more is better.
+        /// json, csv or parquet. Score: log ratio to the control, or the value if `scale = "absolute"`. If the goal is maximise,
+        /// its sign is reversed.
         #[arg(long, default_value = "json")]
         format: String,
     },
-    /// Take in a report of `tune --json` or of an export; prints its number.
+    /// Import a report written by `tune --json` or `experiments export`; prints the new experiment's number.
     Import {
         /// The report (JSON).
         report: PathBuf,
@@ -425,7 +425,7 @@ fn text(value: &Value) -> String {
 fn state(experiment: &Value) -> String {
     let now = text(&experiment["state"]);
     match experiment["wish"].as_str() {
-        Some(wish) => format!("{now}, to {wish}"),
+        Some(wish) => format!("{now}, will {wish}"),
         None => now,
     }
 }
@@ -447,7 +447,7 @@ fn trouble(status: &Value) -> String {
 fn counted(experiment: &Value) -> String {
     let (done, budget) = (&experiment["evaluations"], &experiment["budget"]);
     if experiment["always_on"] == true {
-        format!("{done}, {budget} a search")
+        format!("{done}; each search has {budget}")
     } else if done.as_u64() > budget.as_u64() {
         format!("{done}, budget {budget}")
     } else {
@@ -466,10 +466,12 @@ fn in_force(experiment: &Value) -> String {
 fn until_tried(experiment: &Value) -> Option<String> {
     let used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
     let now = match experiment["state"].as_str()? {
-        "queued" | "running" if used_up => "has used up its budget: raise it".to_owned(),
+        "queued" | "running" if used_up => "has used up its budget: raise the budget".to_owned(),
         "queued" | "running" => return None,
         state if used_up => {
-            format!("is {state}, and has used up its budget: raise it, and resume it")
+            format!(
+                "is {state}, and has used up its budget: raise the budget, then resume the experiment"
+            )
         }
         state => format!("is {state}: resume it"),
     };
@@ -499,9 +501,9 @@ fn list(experiments: &Value) -> String {
 fn show(it: &Value) -> String {
     let (done, budget) = (&it["evaluations"], &it["budget"]);
     let progress = if it["continuous"].is_object() {
-        format!("{done} evaluations, {budget} a search")
+        format!("{done} evaluations; each search has {budget}")
     } else if done.as_u64() > budget.as_u64() {
-        format!("{done} evaluations, of a budget of {budget}")
+        format!("{done} evaluations, above the budget of {budget}")
     } else {
         format!("{done} of {budget} evaluations")
     };
@@ -543,6 +545,8 @@ fn show(it: &Value) -> String {
             Some((second, _)) => format!("{second}Z"),
             None => at,
         };
+        // The word of the store, and the one for people.
+        let kind = if kind == "held" { "waits" } else { &kind };
         format!("  {at} {kind}: {words}")
     }));
     if it["promotion"].is_object() {
@@ -581,7 +585,7 @@ mod tests {
                 { "at": "2026-11-26T17:12:54Z", "kind": "held", "text": "outside the hours" },
             ],
         }));
-        let told = "  2026-11-26T17:12:53Z search: begins: the first\n  2026-11-26T17:12:54Z held: outside the hours\n";
+        let told = "  2026-11-26T17:12:53Z search: begins: the first\n  2026-11-26T17:12:54Z waits: outside the hours\n";
         assert!(shown.ends_with(told), "{shown}");
     }
 }

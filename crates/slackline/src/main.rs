@@ -35,8 +35,8 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(version = VERSION, about, after_help = EXIT_CODES)]
 struct Arguments {
-    /// Where the undo journal is, and the lock that keeps a second Slackline out. Have one for each host: two Slacklines with
-    /// different ones know nothing of each other.
+    /// Directory of the undo journal and the lock. Use one for each host: two Slacklines with different directories do not see
+    /// each other.
     #[arg(
         long,
         global = true,

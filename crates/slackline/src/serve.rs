@@ -44,18 +44,17 @@ struct Server {
     /// Address and port. Beyond loopback, tokens cross the network unencrypted: put a TLS proxy in front.
     #[arg(long, default_value = "127.0.0.1:8431", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// `postgresql://…` (without TLS: by a local socket, loopback or a tunnel), or a SQLite file; by default slackline.db in
-    /// the state directory.
+    /// `postgresql://…` or a SQLite file; by default slackline.db in the state directory. Slackline uses no TLS to
+    /// PostgreSQL: connect by local socket, loopback or tunnel.
     #[arg(long, value_name = "URL", env = "SLACKLINE_STORE")]
     store: Option<String>,
-    /// Let workers on other hosts measure: a TOML file that says where NATS is, in `[nats]` as a worker's.
+    /// Let workers on other hosts measure. The TOML file has a `[nats]` section, as in a worker's file.
     #[arg(long, value_name = "FILE", env = "SLACKLINE_WORKERS")]
     workers: Option<PathBuf>,
     /// A host name under which a proxy or another machine calls this server. Repeatable.
     #[arg(long = "name", value_name = "HOST")]
     names: Vec<String>,
-    /// Requests a second of one client that are answered, on average; those beyond are refused with 429. A token is a client, and
-    /// so is an address without one.
+    /// Average requests a second allowed for each token, or for each address without a token. More are refused with 429.
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     rate: f64,
     /// The address of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Repeatable.

@@ -25,19 +25,19 @@ enum Verb {
     },
     /// Make a token and print it. It is shown once: only a digest of it is kept.
     New {
-        /// The person or program that gets it. The audit log names it.
+        /// The person or program that uses the token; shown in the audit log.
         #[arg(long)]
         name: String,
         /// read: looking. write: everything, which is as good as being the server's user.
         #[arg(long, default_value = "read", value_parser = role)]
         role: Role,
-        /// When it ends: a date, a time (RFC 3339), or how long from now, such as 90d. Without it, it does not end.
+        /// When the token expires: a date, a time (RFC 3339), or how long from now, such as 90d. Without this option, never.
         #[arg(long, value_name = "WHEN", value_parser = moment)]
         expires: Option<Timestamp>,
     },
     /// Revoke a token. Its sessions end at once.
     Revoke {
-        /// Its name.
+        /// The token's name.
         name: String,
     },
 }
@@ -91,8 +91,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             }
             let token = file.create(name, *role, *expires)?;
             message(&format!(
-                "token {name} admits to {}; it is shown only now:",
-                meaning(*role)
+                "token {name} has the role {role}. It is shown only now:"
             ));
             print(&format!("{token}\n"))?;
         }
@@ -103,13 +102,6 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
     }
     Ok(Done::Positive)
-}
-
-fn meaning(role: Role) -> &'static str {
-    match role {
-        Role::Read => "looking",
-        Role::Write => "everything",
-    }
 }
 
 fn as_json(token: &NamedToken) -> serde_json::Value {

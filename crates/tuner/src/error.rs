@@ -83,7 +83,7 @@ pub enum TunerError {
     Promotion(String),
     /// The service could not be told of its own configuration again.
     #[error(
-        "the service's own configuration is back, but it could not be told so ({0}): see to it that it reads it again"
+        "the original configuration files are restored, but reloading the service failed ({0}): reload it yourself"
     )]
     Reapply(String),
     /// Somebody else changed a knob, or a templated file, while it was being tuned; it was left as found.

@@ -13,7 +13,7 @@ use crate::spec::{Limit, LoadLoop, MetricConstraint, ObjectiveScale, WorkloadSpe
 pub(crate) fn of(report: &Report, objective: &str) -> String {
     let evaluations = report.evaluations.len();
     if let Some(error) = &report.error {
-        return format!("Ended after {evaluations} evaluations: {error}; nothing is claimed.");
+        return format!("Ended after {evaluations} evaluations: {error}. There is no result.");
     }
     if report.paused {
         return format!("Paused after {evaluations} evaluations.");
@@ -21,7 +21,7 @@ pub(crate) fn of(report: &Report, objective: &str) -> String {
     let Some(winner) = report.winner() else {
         return match (report.interrupted, report.finding) {
             (Some(signal), _) => format!(
-                "Stopped by signal {signal} after {evaluations} evaluations: nothing was verified, nothing is claimed."
+                "Stopped by signal {signal} after {evaluations} evaluations, before a verification. There is no result."
             ),
             (None, Finding::NoDifference) => nothing_to_verify(report),
             (None, _) => no_result(report),
@@ -33,7 +33,7 @@ pub(crate) fn of(report: &Report, objective: &str) -> String {
             .first()
             .or_else(|| winner.without_interval.get(objective))
             .map_or("it was stopped early", String::as_str);
-        return format!("The winner could not be verified ({why}): nothing is claimed.");
+        return format!("The winner could not be verified ({why}). There is no result.");
     };
     verified(report, winner, objective, interval)
 }
@@ -195,7 +195,7 @@ fn of_guards(report: &Report, winner: &ArmResult) -> String {
     };
     let fine: Vec<String> = of(GuardVerdict::NotWorse).map(guard_change).collect();
     if !fine.is_empty() {
-        let _ = write!(text, " Not shown to be paid with: {}.", fine.join(", "));
+        let _ = write!(text, " Guards not shown worse: {}.", fine.join(", "));
     }
     let allowed: Vec<String> = of(GuardVerdict::Worse)
         .filter(|it| it.is_allowed)

@@ -185,7 +185,7 @@ fn a_file_that_somebody_else_has_changed_holds_the_rounds() {
     service.write("service.conf", "x = 33 # deployed\n");
     service.is_held_for(
         "service.conf",
-        "/service.conf has other contents than when promoted; nothing is measured or promoted until",
+        "/service.conf has other contents than when promoted. Restore that value, or roll back",
     );
 }
 
@@ -306,7 +306,8 @@ fn a_rollback_without_its_template_and_without_a_copy_does_the_rest_and_says_wha
         known.left
     );
     let view = service.coordinator.continuous(service.id).unwrap().unwrap();
-    let line = "the control's configuration is in force, but for what was left at the rollback: /";
+    let line =
+        "the control's configuration is in force, except what the rollback could not restore: /";
     assert!(view.lines[0].starts_with(line), "{:?}", view.lines);
 }
 
@@ -338,7 +339,10 @@ fn a_rollback_by_hand_needs_no_template_either() {
         let done = coordinator.roll_back(id).map_err(|error| error.to_string());
         match done {
             Ok(_) => assert!(is_kept),
-            Err(why) => assert!(!is_kept && why.contains("is rolled back, but for"), "{why}"),
+            Err(why) => assert!(
+                !is_kept && why.contains("is rolled back, except what"),
+                "{why}"
+            ),
         }
         let conf = if is_kept { "x = 50\n" } else { "x = 20\n" };
         assert_eq!(service.read("service.conf"), conf);

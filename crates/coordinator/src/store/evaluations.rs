@@ -489,17 +489,19 @@ fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
     let each = running.iter().map(|row| {
         let id = row[0].int().unwrap_or(0);
         let then = match row[2].text() {
-            Some("stop") => "it is stopped, as its user wished",
-            Some("pause") => "it is paused, as its user wished",
+            Some("stop") => "it is stopped, as a user wished",
+            Some("pause") => "it is paused, as a user wished",
             _ => "it goes on",
         };
         let evaluation = lost.iter().find(|row| row[0].int() == Some(id));
         let evaluation = evaluation.and_then(|row| row[1].int());
         let evaluation = evaluation.map_or_else(String::new, |number| {
-            format!(", and evaluation {number} is lost")
+            format!("; evaluation {number} was interrupted")
         });
         let name = row[1].text().unwrap_or_default();
-        format!("recovered experiment {id} ({name}), which ran when the last server ended: {then}{evaluation}")
+        format!(
+            "experiment {id} ({name}) was running when the last server ended: {then}{evaluation}"
+        )
     });
     Ok(each.collect())
 }

@@ -206,7 +206,7 @@ impl ExperimentRow {
             Some("its improvement was shown elsewhere: verify it here first")
         } else if !self.spec.changes_host() {
             Some(
-                "the service is started for the experiment only, so there is nothing to promote to: put the settings into your own",
+                "Slackline starts this service only for the experiment, so it cannot promote. Write the settings into your own service's configuration",
             )
         } else {
             None
@@ -256,8 +256,8 @@ impl Summary {
     pub fn counted(&self) -> String {
         let (done, budget) = (self.evaluations, self.budget);
         match (self.always_on, done > budget) {
-            (true, _) => format!("{done} evaluations, {budget} a search"),
-            (false, true) => format!("{done} evaluations, of a budget of {budget}"),
+            (true, _) => format!("{done} evaluations; each search has {budget}"),
+            (false, true) => format!("{done} evaluations, above the budget of {budget}"),
             (false, false) => format!("{done} of {budget} evaluations"),
         }
     }

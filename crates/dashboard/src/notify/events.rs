@@ -137,14 +137,14 @@ impl Seen {
                 false => Some(store.experiment(id)?),
             };
             let needs = continuous.and_then(|state| {
-                let left = (!state.left.is_empty()).then(|| {
-                    format!(
-                        "a rollback had to leave something as it was: {}",
-                        state.left.join(", ")
-                    )
-                });
+                let left = (!state.left.is_empty())
+                    .then(|| format!("a rollback could not restore: {}", state.left.join(", ")));
                 let strayed = state.strayed.as_ref();
-                left.or_else(|| strayed.map(|what| format!("somebody else has changed it: {what}")))
+                left.or_else(|| {
+                    strayed.map(|what| {
+                        format!("a promoted setting was changed outside Slackline: {what}")
+                    })
+                })
             });
             experiments.insert(
                 id,

@@ -74,8 +74,8 @@ fn block_rows(blocks: &[Block], metrics: &[String]) -> Vec<BlockRow> {
     let rows = (1..).zip(blocks).map(|(number, block)| BlockRow {
         number,
         order: match block.order {
-            Order::ControlFirst => "control, experiment",
-            Order::ExperimentFirst => "experiment, control",
+            Order::ControlFirst => "control, candidate",
+            Order::ExperimentFirst => "candidate, control",
             Order::Parallel => "both at once",
         },
         start: format::duration(block.start_s),

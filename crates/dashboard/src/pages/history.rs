@@ -35,17 +35,18 @@ impl Event {
     }
 }
 
-/// Words for what the interface calls its operations.
+/// Words for what the interface calls its operations, and the store its entries.
 fn word(action: &str) -> &str {
     match action {
         "pause" => "paused",
         "resume" => "resumed",
         "stop" => "stopped",
-        "verify" => "verification asked for",
+        "held" => "waits",
+        "verify" => "verification requested",
         "promote" => "promoted",
         "rollback" => "rolled back",
         "budget" => "budget changed",
-        "enqueue" => "configuration asked for",
+        "enqueue" => "configuration enqueued",
         "kill" => "evaluation killed",
         "fork" => "forked",
         "note" => "note written",
@@ -66,7 +67,7 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     let tally = store.tally(row.id)?;
     let begins = [
         (tally.first_ms, "first evaluation began"),
-        (tally.last_ms, "last evaluation began"),
+        (tally.last_ms, "latest evaluation began"),
     ];
     for (at_ms, what) in begins {
         if let Some(at_ms) = at_ms {
@@ -78,7 +79,7 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     for promotion in once {
         events.push(Event::new(
             promotion.at,
-            "in force since then",
+            "promoted configuration in force",
             promotion.changed.join(", "),
             "good",
         ));
@@ -90,7 +91,7 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
             "drift" | "held" | "changed" | "unmeasured" => "open",
             _ => "",
         };
-        events.push(Event::new(entry.at, &entry.kind, entry.text, class));
+        events.push(Event::new(entry.at, word(&entry.kind), entry.text, class));
     }
     let audit = app.audit.last(EVENTS_MAX, Some(row.id));
     let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;

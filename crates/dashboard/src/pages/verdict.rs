@@ -39,7 +39,7 @@ impl Verdict {
         let report = &row.report;
         let (class, title) = match report.finding {
             Finding::Improvement => ("good", "Shown to be better"),
-            Finding::Paid => ("open", "Better, but paid for"),
+            Finding::Paid => ("open", "Better, but a guard is worse"),
             Finding::Undecided => ("open", "Better, but not everything is decided"),
             Finding::NoDifference => ("open", "No difference shown"),
             Finding::Worse => ("bad", "Worse than the control"),
@@ -82,7 +82,7 @@ impl Verdict {
         for guard in winner.iter().flat_map(|winner| &winner.guards) {
             let (word, class) = match guard.verdict {
                 GuardVerdict::Worse if guard.is_allowed => ("worse, as allowed", "open"),
-                GuardVerdict::Worse => ("paid", "bad"),
+                GuardVerdict::Worse => ("worse", "bad"),
                 GuardVerdict::NotWorse => ("not worse", "good"),
                 GuardVerdict::NotMeasured => ("not measured", "open"),
                 GuardVerdict::Specified => continue,

@@ -447,7 +447,13 @@ fn what_cannot_be_asked_is_refused_in_words() {
             400,
             "expected a text",
         ),
-        ("DELETE", "/experiments", "", 405, "another method"),
+        (
+            "DELETE",
+            "/experiments",
+            "",
+            405,
+            "does not accept this method",
+        ),
         ("POST", "/specs/check", &long, 413, "longer than 64 MiB"),
         ("GET", "/nothing", "", 404, "nothing at this path"),
     ] {

@@ -127,7 +127,7 @@ fn a_person_clicks_through_all_of_it() {
     browser.wait("!document.querySelector('.tag.promoted')");
     assert_eq!(knob(), FIRST);
     browser.open(&server.page("/host"));
-    browser.wait(&says("every knob has its first value"));
+    browser.wait(&says("no change waits to be restored"));
     picture("serve-host.png");
     browser.open(&base);
     browser.wait(&says("pool and codec"));

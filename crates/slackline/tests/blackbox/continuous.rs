@@ -257,7 +257,7 @@ fn what_the_service_no_longer_accepts_is_rolled_back_after_a_kill() {
     let server = Server::start(&toy);
     wait_until(&server, id, |shown| {
         let message = shown["message"].as_str().unwrap_or_default();
-        message.contains("nor can it be rolled back")
+        message.contains("the rollback failed too")
     });
     std::fs::write(toy.path("refuses"), "").unwrap();
     std::fs::remove_file(toy.path("refuses-all")).unwrap();
@@ -370,7 +370,7 @@ fn a_knob_that_others_write_holds_the_rounds() {
     let first = &shown["continuous"]["lines"][0];
     let first = first.as_str().unwrap();
     assert!(
-        first.contains("not watched: somebody else has changed it"),
+        first.contains("not watched: a promoted setting was changed outside Slackline"),
         "{first}"
     );
     std::fs::remove_file(&disturbed).unwrap();

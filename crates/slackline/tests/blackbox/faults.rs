@@ -220,7 +220,7 @@ fn what_was_measured_before_an_error_is_reported() {
         report["sentence"]
             .as_str()
             .unwrap()
-            .contains("nothing is claimed")
+            .contains("There is no result")
     );
     toy.assert_as_before("after a broken load");
 }

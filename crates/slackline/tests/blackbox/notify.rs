@@ -121,7 +121,7 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
         kept["waiting"] == json!([])
     });
     let log = std::fs::read_to_string(toy.path("serve.stderr")).unwrap();
-    assert!(log.contains("failed, again in"), "{log}");
+    assert!(log.contains("failed; next try in"), "{log}");
     for text in [&log, &state, &mailed()] {
         assert!(
             !text.contains("pa55word") && !text.contains("s3cr3t"),

@@ -246,7 +246,7 @@ fn a_service_that_runs_by_itself_is_measured_as_what_it_was_told() {
         server
             .does(&[verb, &text])
             .with_code(2)
-            .saying(&["in force on a service that runs by itself: roll it back first"]);
+            .saying(&["promoted on a running service: roll back first"]);
     }
     assert_eq!(read(&toy, "live"), promoted);
     server.does(&["rollback", &text]).with_code(0);
@@ -469,7 +469,7 @@ fn one_experiment_at_a_time_and_a_stop_is_at_once() {
     );
     assert_eq!(
         stopped["sentence"],
-        "Stopped by its user: nothing is claimed."
+        "A user stopped the experiment. There is no result."
     );
     server.wait_for_evaluation(second);
     server.does(&["stop", &second.to_string()]).with_code(0);
@@ -591,7 +591,7 @@ fn a_second_server_waits_for_the_first() {
         }
     };
     until("commands reach that one, and this one waits");
-    until("another coordinator has the store");
+    until("another coordinator uses the store");
     let id = first.create();
     first.wait_for(id, &["done"]);
     first.kill();

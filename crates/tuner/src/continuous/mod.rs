@@ -262,7 +262,7 @@ impl Controller {
             self.state.search_again = None;
             self.state
                 .due
-                .get_or_insert_with(|| "nothing is in force: once more".into());
+                .get_or_insert_with(|| "no configuration is promoted; search again".into());
         }
         if self.state.due.is_none() && self.state.candidate.is_none() {
             return Action::Wait(self.state.next_round);
@@ -431,7 +431,11 @@ impl Controller {
                     self.state.breaks = 0;
                     if !measured.broken_by_both.is_empty() {
                         let which = measured.broken_by_both.join("; ");
-                        self.say(now, "slo", format!("broken by the control as much: {which}; nothing is rolled back for it"));
+                        self.say(
+                            now,
+                            "slo",
+                            format!("the control breaks it as much: {which}; no rollback"),
+                        );
                     }
                 } else if round.of_promoted {
                     let which = measured.broken.join("; ");
@@ -452,8 +456,8 @@ impl Controller {
             Seen::Strayed(what) => {
                 self.state.unmeasured += 1;
                 if self.state.strayed.as_ref() != Some(what) {
-                    let then = "nothing is measured or promoted until that is put right, or what is promoted rolled back";
-                    self.say(now, "changed", format!("by somebody else: {what}; {then}"));
+                    let then = "Restore that value, or roll back: until then nothing is measured or promoted";
+                    self.say(now, "changed", format!("outside Slackline: {what}. {then}"));
                     self.state.strayed = Some(what.clone());
                 }
             }

@@ -68,7 +68,7 @@ impl View {
                 "the control's configuration is in force".to_owned()
             }
             (None, None) => format!(
-                "the control's configuration is in force, but for what was left at the rollback: {}",
+                "the control's configuration is in force, except what the rollback could not restore: {}",
                 state.left.join(", ")
             ),
         };
@@ -76,7 +76,10 @@ impl View {
         let strayed = state.strayed.as_ref();
         let unwatched = resting
             .map(|resting| format!("the experiment is {resting}"))
-            .or_else(|| strayed.map(|what| format!("somebody else has changed it: {what}")));
+            .or_else(|| {
+                strayed
+                    .map(|what| format!("a promoted setting was changed outside Slackline: {what}"))
+            });
         let mut lines = vec![match (unwatched, &state.acting, &state.promoted) {
             (Some(why), Some(_), _) => format!("{what}; it waits: {why}"),
             (Some(why), None, _) => {
@@ -110,12 +113,7 @@ impl View {
             (None, None, None) => None,
         };
         lines.extend(doing);
-        lines.extend(
-            state
-                .held
-                .as_ref()
-                .map(|why| format!("held back now: {why}")),
-        );
+        lines.extend(state.held.as_ref().map(|why| format!("waits now: {why}")));
         lines.extend(self.tests.iter().map(|test| {
             format!(
                 "drift of {}: evidence {:.1} after {} rounds, alarm at {:.0}",
