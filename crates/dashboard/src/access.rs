@@ -555,6 +555,9 @@ fn unauthorised() -> Refusal {
     )
 }
 
+/// How long the sign-in form may take to arrive.
+const SIGN_IN_TIME: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// The form's answer.
 struct SignIn {
     token: String,
@@ -565,11 +568,13 @@ struct SignIn {
 pub(crate) async fn sign_in(State(app): State<Arc<App>>, request: Request) -> Response {
     let origin = Origin::of(&app, &request);
     if !is_same_origin(request.headers(), &origin.host) {
-        let why = "the form is not one of our pages";
+        let why = "the form was not sent from this server's own page: load the page again";
         return Refusal::new(StatusCode::FORBIDDEN, why).into_response();
     }
-    let body = axum::body::to_bytes(request.into_body(), 64 << 10).await;
-    let given = body.ok().map(|body| SignIn::read(&body));
+    let body = axum::body::to_bytes(request.into_body(), 64 << 10);
+    let body = tokio::time::timeout(SIGN_IN_TIME, body).await;
+    let given = body.ok().and_then(Result::ok);
+    let given = given.map(|body| SignIn::read(&body));
     let Some(given) = given else {
         return Refusal::new(StatusCode::BAD_REQUEST, "the form is malformed").into_response();
     };

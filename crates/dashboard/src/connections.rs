@@ -2,19 +2,23 @@
 //!
 //! A request's headers must arrive in time. There are so many connections at the most that enough
 //! descriptors stay for measuring. A connection beyond that takes the place of the one that has been
-//! without a request for longest, so half-sent requests lock nobody out. At the end, requests under way
+//! without a whole request for longest, so half-sent requests lock nobody out, whether headers or body
+//! are missing. At the end, requests under way
 //! get a short time, and everything else is cut off.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::HttpBody;
 use axum::extract::Request;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -61,7 +65,7 @@ struct Connection {
 /// What a connection is at.
 #[derive(Default)]
 struct Activity {
-    /// Requests whose answers have not begun.
+    /// Requests that are here whole, and whose answers have not begun.
     under_way: AtomicUsize,
     /// It has sent a whole request before.
     was_used: AtomicBool,
@@ -69,12 +73,55 @@ struct Activity {
     last: AtomicU64,
 }
 
-/// Counts a request for as long as it is under way.
-struct UnderWay(Arc<Activity>);
+/// Counts a request as under way, from when it is here whole.
+struct UnderWay {
+    state: Arc<Activity>,
+    is_counted: AtomicBool,
+}
+
+impl UnderWay {
+    fn count(&self) {
+        if !self.is_counted.swap(true, Ordering::Relaxed) {
+            self.state.under_way.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        if *self.is_counted.get_mut() {
+            self.state.under_way.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A request's body, which says when it is whole.
+struct Arriving {
+    body: Incoming,
+    request: std::sync::Weak<UnderWay>,
+}
+
+impl HttpBody for Arriving {
+    type Data = <Incoming as HttpBody>::Data;
+    type Error = <Incoming as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if self.body.is_end_stream() || matches!(frame, Poll::Ready(None)) {
+            self.request.upgrade().inspect(|request| request.count());
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -148,9 +195,19 @@ pub(crate) async fn serve(
                 let now = order.fetch_add(1, Ordering::Relaxed);
                 state.last.store(now, Ordering::Relaxed);
                 state.was_used.store(true, Ordering::Relaxed);
-                state.under_way.fetch_add(1, Ordering::Relaxed);
-                let under_way = UnderWay(Arc::clone(&state));
-                let mut request = request.map(axum::body::Body::new);
+                let under_way = Arc::new(UnderWay {
+                    state: Arc::clone(&state),
+                    is_counted: AtomicBool::new(false),
+                });
+                if request.body().is_end_stream() {
+                    under_way.count();
+                }
+                let mut request = request.map(|body| {
+                    axum::body::Body::new(Arriving {
+                        body,
+                        request: Arc::downgrade(&under_way),
+                    })
+                });
                 request.extensions_mut().insert(Peer(peer));
                 let router = router.clone();
                 async move {
@@ -186,7 +243,7 @@ mod tests {
     use std::net::TcpStream;
     use std::time::Instant;
 
-    use axum::routing::get;
+    use axum::routing::{get, post};
 
     use super::*;
 
@@ -201,7 +258,9 @@ mod tests {
                 .enable_all()
                 .build()
                 .unwrap();
-            let router = Router::new().route("/", get(|| async { "hello" }));
+            let router = Router::new()
+                .route("/", get(|| async { "hello" }))
+                .route("/form", post(|form: String| async { form }));
             runtime.block_on(async {
                 let listener = TcpListener::from_std(listener).unwrap();
                 serve(listener, router, bounds, async {
@@ -245,6 +304,28 @@ mod tests {
             assert!(asks(address).ends_with("hello"));
         });
         assert!(end < END_MAX + Duration::from_secs(5), "{end:?}");
+    }
+
+    #[test]
+    fn half_sent_bodies_lock_nobody_out() {
+        let bounds = Bounds {
+            connections: 8,
+            headers: Duration::from_secs(60),
+        };
+        let mut half = Vec::new();
+        with_server(bounds, |address| {
+            half.extend((0..40).map(|_| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream
+                    .write_all(
+                        b"POST /form HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\ntoken=",
+                    )
+                    .unwrap();
+                stream
+            }));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(asks(address).ends_with("hello"));
+        });
     }
 
     #[test]

@@ -130,7 +130,8 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
         "content-security-policy",
         "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     );
-    set("referrer-policy", "no-referrer");
+    // Not "no-referrer": browsers then send a form with `Origin: null`, even to its own server.
+    set("referrer-policy", "same-origin");
     set("x-content-type-options", "nosniff");
     response
 }

@@ -250,7 +250,8 @@ async fn serve(
     let telling = telling.transpose()?;
     // The token itself goes to a terminal, never to a log.
     if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
-        message(&format!("http://{address}/?token={}", access.write_token));
+        // The one line that is meant to have a secret in it: `message` here would mask it.
+        crate::message(&format!("http://{address}/?token={}", access.write_token));
     } else {
         message(&format!(
             "http://{address}/ (the tokens are in {})",

@@ -182,6 +182,24 @@ fn a_person_clicks_through_all_of_it() {
 }
 
 #[test]
+fn a_person_signs_in_by_the_form() {
+    let toy = toy();
+    let Some(browser) = Browser::start(1200, false) else {
+        return skip(&"chromedriver is not installed");
+    };
+    let server = Server::start(&toy);
+    browser.open(&server.page("/"));
+    browser.wait("document.querySelector('form[action=\"/login\"]')");
+    let fill = format!(
+        "document.querySelector('form[action=\"/login\"] [name=token]').value = '{}'",
+        server.token("write_token")
+    );
+    browser.run(&fill);
+    browser.click("form[action=\"/login\"] button");
+    browser.wait("document.querySelector('#sign-out')");
+}
+
+#[test]
 fn ten_tabs_of_one_browser_are_live() {
     let toy = toy();
     let Some(browser) = Browser::start(1200, false) else {
