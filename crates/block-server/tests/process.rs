@@ -342,6 +342,7 @@ fn nothing_answered_is_lost_when_the_server_is_killed() {
             signal(&child, "-KILL");
         });
         child.wait().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
         let bytes = std::fs::read(&disk).unwrap();
         for (ledger, lane) in ledgers.iter_mut().zip(0..) {
             for at in 0..usize::try_from(OWN_BLOCKS).unwrap() {
@@ -356,9 +357,9 @@ fn nothing_answered_is_lost_when_the_server_is_killed() {
                 );
                 let is_whole = version == 0 || found == block(number, version);
                 assert!(is_whole, "round {round}: block {number} is torn");
-                // What is on the disk now stays.
+                // What is on the disk now is not lost any more. A write that was under way at the
+                // kill may still come, as the kernel ends a killed process's requests later.
                 ledger.durable[at] = version;
-                ledger.newest[at] = version;
             }
         }
     }
