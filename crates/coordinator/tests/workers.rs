@@ -530,7 +530,7 @@ fn a_second_worker_of_a_name_is_refused_while_the_first_lives() {
         let why = greet("b", 9);
         assert!(
             why.starts_with(
-                "another worker named \"w\" is alive, on another host: give this one a `name` of its own"
+                "another worker named \"w\" is alive, on another host. If the other worker has just ended, wait"
             ),
             "{why}"
         );

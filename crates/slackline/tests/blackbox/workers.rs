@@ -235,7 +235,7 @@ fn of_two_workers_of_one_name_one_is_refused_and_both_sides_say_so() {
     // On one host the later one has the name, as it has after the earlier one was killed.
     let mut twin = cluster.twin(0);
     let refusal =
-        "another worker named \"w0\" is alive, started later on this host: give this one a `name`";
+        "another worker named \"w0\" is alive, started later on this host. If the other worker";
     let is_refused = || cluster.log("w0.log").contains(refusal);
     wait_for(&is_refused, "the first is not told", &cluster);
     let complaint = "two workers are named \"w0\"";
