@@ -786,39 +786,3 @@ fn a_full_disk_is_waited_out() {
     toy.assert_as_before("after a full disk");
     assert!(run("umount", &[&at]));
 }
-
-/// `script` of util-linux gives a command a terminal.
-#[test]
-fn on_a_terminal_the_address_has_the_token() {
-    let toy = Toy::new();
-    let state = toy.path("state");
-    let command = format!(
-        "exec {} serve --state-dir {} --listen 127.0.0.1:0",
-        env!("CARGO_BIN_EXE_slackline"),
-        state.display()
-    );
-    let mut terminal = std::process::Command::new("script")
-        .args(["-qec", &command, "/dev/null"])
-        .stdin(std::process::Stdio::null())
-        .stdout(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let shown = std::io::BufReader::new(terminal.stdout.take().unwrap());
-    let line = std::io::BufRead::lines(shown)
-        .map_while(Result::ok)
-        .find(|line| line.contains("?token="))
-        .unwrap();
-    let access = std::fs::read_to_string(state.join("serve.json")).unwrap();
-    let access: Value = serde_json::from_str(&access).unwrap();
-    let token = access["write_token"].as_str().unwrap();
-    assert!(
-        line.trim_end().ends_with(&format!("?token={token}")),
-        "{line}"
-    );
-    let pid = terminal.id();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    for child in children.split_whitespace() {
-        let _ = std::process::Command::new("kill").arg(child).status();
-    }
-    terminal.wait().unwrap();
-}
