@@ -29,9 +29,6 @@ const SEND_QUEUE_BYTES: usize = 2 * (VALUE_MAX_BYTES + 64 * 1024);
 /// How often the elastic control plane looks at the shards.
 const ELASTIC_TICK: Duration = Duration::from_millis(100);
 
-/// Frames of the AF_XDP socket: a ring that overflows loses requests. 32 MiB.
-const XDP_FRAMES: u32 = 1 << 13;
-
 /// How to serve.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -156,7 +153,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     match &options.network {
         Network::Kernel => {
             let (listeners, addresses) = sockets(options)?;
-            let mut server = Server::new(options, settings, addresses, 1)?;
+            let mut server = Server::new(options, settings, addresses)?;
             server.start_uring(listeners)?;
             server.run(notice)
         }
@@ -165,7 +162,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
                 return Err(LaunchError::ManyShards(interface.clone()));
             }
             let addresses = options.listen.clone();
-            let mut server = Server::new(options, settings, addresses, 1)?;
+            let mut server = Server::new(options, settings, addresses)?;
             server.start_xdp(interface, *queue)?;
             server.run(notice)
         }
@@ -189,12 +186,12 @@ impl<'a, B: Backend + 'static> Server<'a, B> {
         options: &'a Options,
         settings: Settings,
         addresses: Vec<SocketAddr>,
-        active: u8,
     ) -> Result<Self, LaunchError> {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
             .map_err(|error| launch::LaunchError::Start("signals cannot be caught", error))?;
         let shards = u8::try_from(options.cores.len().max(1)).unwrap_or(u8::MAX);
-        let plane = Arc::new(Plane::new(shards, active)?);
+        // One shard owns all connections until the load needs another.
+        let plane = Arc::new(Plane::new(shards, 1)?);
         let shared = Shared::new(
             options.memory_bytes,
             Arc::clone(&plane.stats),
@@ -328,8 +325,7 @@ impl Server<'_, XdpBackend> {
         let config = XdpConfig {
             socket: SocketConfig {
                 queue,
-                frames: XDP_FRAMES,
-                busy_poll_us: None,
+                ..SocketConfig::default()
             },
             listen: self.options.listen.clone(),
             connections_max: self.options.connections_max,

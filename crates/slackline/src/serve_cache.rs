@@ -16,7 +16,7 @@ const MEMORY_MIN_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The network: `kernel`, or `xdp:INTERFACE[:QUEUE]` for AF_XDP with a TCP of our own. It takes the
+    /// The network: `kernel`, or `xdp:INTERFACE[:QUEUE]` for AF_XDP with its own TCP. The server takes the
     /// queue (default 0) from the kernel while it runs: give it an interface or a queue that nothing
     /// else uses. --listen needs an address of that interface then.
     #[arg(long, value_name = "NETWORK", default_value = "kernel", value_parser = parse_network)]

@@ -82,32 +82,12 @@ impl Server {
                     format!("[[device]]\n{device}[[tenant]]\nexport = \"a\"\ndevice = \"d\"\n");
                 return Self::ours(&config, idle, work, slackline);
             }
-            (Kind::Nbdkit, Disk::Ram { size_bytes, .. }) => {
-                let size = size_bytes.to_string();
-                add(&[
-                    "nbdkit",
-                    "-f",
-                    "-i",
-                    "127.0.0.1",
-                    "-p",
-                    &port,
-                    "memory",
-                    &size,
-                ]);
-            }
-            (Kind::Nbdkit, Disk::File(path)) => {
-                let path = path.display().to_string();
-                add(&[
-                    "nbdkit",
-                    "-f",
-                    "-i",
-                    "127.0.0.1",
-                    "-p",
-                    &port,
-                    "file",
-                    &path,
-                    "cache=none",
-                ]);
+            (Kind::Nbdkit, _) => {
+                add(&["nbdkit", "-f", "-i", "127.0.0.1", "-p", &port]);
+                match disk {
+                    Disk::Ram { size_bytes, .. } => add(&["memory", &size_bytes.to_string()]),
+                    Disk::File(path) => add(&["file", &path.display().to_string(), "cache=none"]),
+                }
             }
             (Kind::QemuNbd, _) => {
                 let (path, cache, aio) = file_of(disk);

@@ -9,7 +9,7 @@ use tuner::protocol::Ticket;
 use tuner::report::{EvaluationRecord, Failure};
 
 use super::database::{Cell, Database};
-use super::evaluations::{Running, find_evaluation, insert, insert_block, leave_queue, write_end};
+use super::evaluations::{Running, begin, find_evaluation, insert_block, write_end};
 use super::{Store, now_ms, to_json, usize_of};
 use crate::error::Error;
 
@@ -103,16 +103,7 @@ impl Store {
             number: running.number,
         };
         self.change(|database| {
-            insert(
-                database,
-                id,
-                running.number,
-                &running.configuration,
-                now_ms(),
-            )?;
-            if is_from_queue {
-                leave_queue(database, id)?;
-            }
+            begin(database, id, running, is_from_queue)?;
             assign(database, ticket, incumbent)
         })?;
         Ok(ticket)

@@ -175,8 +175,28 @@ pub(super) fn insert_block(
     Ok(())
 }
 
+/// An evaluation begins, inside a transaction. One that was to be tried by hand leaves the queue.
+pub(super) fn begin(
+    database: &mut Database,
+    id: i64,
+    running: &Running,
+    is_from_queue: bool,
+) -> Result<(), Error> {
+    insert(
+        database,
+        id,
+        running.number,
+        &running.configuration,
+        now_ms(),
+    )?;
+    if is_from_queue {
+        leave_queue(database, id)?;
+    }
+    Ok(())
+}
+
 /// The first of those to be tried by hand is tried.
-pub(super) fn leave_queue(database: &mut Database, id: i64) -> Result<(), Error> {
+fn leave_queue(database: &mut Database, id: i64) -> Result<(), Error> {
     database.execute(
         "DELETE FROM queue WHERE experiment = $1 AND position = \
          (SELECT MIN(position) FROM queue WHERE experiment = $2)",
@@ -363,19 +383,7 @@ impl Store {
         running: &Running,
         is_from_queue: bool,
     ) -> Result<(), Error> {
-        self.change(|database| {
-            insert(
-                database,
-                id,
-                running.number,
-                &running.configuration,
-                now_ms(),
-            )?;
-            if is_from_queue {
-                leave_queue(database, id)?;
-            }
-            Ok(())
-        })
+        self.change(|database| begin(database, id, running, is_from_queue))
     }
 
     /// A block of the running evaluation was measured.

@@ -138,7 +138,7 @@ impl Stack {
         };
         let max = context.config.send_queue_max_bytes;
         let space = connection.queue.space(&context.pool, max);
-        if space < max / 2 && !connection.flags.has(Flags::BLOCKED) {
+        if space < max / 2 {
             connection.wait_for_room(context);
         }
         index(space)

@@ -402,8 +402,11 @@ impl Connection {
         }
     }
 
-    /// Has the application told when there is room for more data.
+    /// Has the application told, once, when there is room for more data.
     pub(crate) fn wait_for_room(&mut self, context: &mut Context) {
+        if self.flags.has(Flags::BLOCKED) {
+            return;
+        }
         self.flags.set(Flags::BLOCKED);
         if self.queue.len() == 0 {
             // Nothing of this connection will be acknowledged: the stack's next turn asks again.

@@ -142,7 +142,7 @@ fn csrf_of(page: &str) -> &str {
 
 /// A browser's session for a token of `serve.json`.
 pub(crate) fn session(server: &Server<'_>, role: &str) -> String {
-    let url = server.page(&format!("/?token={}", server.token(role)));
+    let url = server.sign_in(role);
     cookie_of(&answer("GET", &url, &[], ""))
 }
 

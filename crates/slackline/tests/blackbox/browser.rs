@@ -56,7 +56,7 @@ fn a_person_clicks_through_all_of_it() {
     let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
     let knob = || toy.knob();
 
-    browser.open(&format!("{base}?token={}", server.token("write_token")));
+    browser.open(&server.sign_in("write_token"));
     browser.wait(&says("There is none yet"));
     assert_eq!(
         browser.run("return location.search"),
@@ -136,7 +136,7 @@ fn a_person_clicks_through_all_of_it() {
 
     // On a telephone, in the dark: nothing is wider than the screen but what scrolls by itself.
     let small = Browser::start(360, true).unwrap();
-    small.open(&format!("{base}?token={}", server.token("read_token")));
+    small.open(&server.sign_in("read_token"));
     for path in [
         "/",
         "/new",
@@ -207,7 +207,7 @@ fn ten_tabs_of_one_browser_are_live() {
     };
     let server = Server::start(&toy);
     let base = server.page("/");
-    browser.open(&format!("{base}?token={}", server.token("write_token")));
+    browser.open(&server.sign_in("write_token"));
     for _ in 0..9 {
         browser.tab();
         browser.open(&base);

@@ -84,11 +84,7 @@ fn every_page_is_whole_at_three_widths_in_both_colour_schemes() {
         println!("SKIP: axe-core was not fetched, see `cargo xtask install test`");
     }
     let server = measured(&toy);
-    browser.open(&format!(
-        "{}?token={}",
-        server.page("/"),
-        server.token("write_token")
-    ));
+    browser.open(&server.sign_in("write_token"));
     for path in [
         "/",
         "/experiments/1",
@@ -131,11 +127,7 @@ fn charts_show_crashes_and_what_is_probably_infeasible() {
         !evaluations.as_array().unwrap().is_empty(),
         "nothing crashed"
     );
-    browser.open(&format!(
-        "{}?token={}",
-        server.page("/"),
-        server.token("read_token")
-    ));
+    browser.open(&server.sign_in("read_token"));
     for (width, is_dark) in [(1400, false), (360, true)] {
         browser.look(width, is_dark);
         browser.open(&server.page("/experiments/1"));
@@ -188,11 +180,7 @@ fn a_drag_enlarges_a_part_of_a_chart_and_leads_nowhere() {
         return skip(&"chromedriver is not installed");
     };
     let server = measured(&toy);
-    browser.open(&format!(
-        "{}?token={}",
-        server.page("/"),
-        server.token("read_token")
-    ));
+    browser.open(&server.sign_in("read_token"));
     browser.open(&server.page("/experiments/1"));
     for chart in ["plot-convergence", "plot-runs"] {
         let over = format!("document.querySelector('#{chart} .u-over')");
@@ -233,11 +221,7 @@ fn the_table_is_sorted_filtered_and_searched() {
         return skip(&"chromedriver is not installed");
     };
     let server = measured(&toy);
-    browser.open(&format!(
-        "{}?token={}",
-        server.page("/"),
-        server.token("write_token")
-    ));
+    browser.open(&server.sign_in("write_token"));
     browser.open(&server.page("/experiments/1"));
     browser.wait("document.querySelector('.tag.winner')");
     let numbers = "return [...document.querySelectorAll('#live-results tbody th a')].map(it => Number(it.textContent))";
@@ -320,11 +304,7 @@ fn a_reader_checks_a_specification_and_is_offered_nothing_more() {
         return skip(&"chromedriver is not installed");
     };
     let server = Server::start(&toy);
-    browser.open(&format!(
-        "{}?token={}",
-        server.page("/"),
-        server.token("read_token")
-    ));
+    browser.open(&server.sign_in("read_token"));
     browser.open(&server.page("/new"));
     browser.run("document.getElementById('format').value = 'json'");
     browser.fill("#spec", &toy.spec.to_string());

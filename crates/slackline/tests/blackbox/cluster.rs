@@ -227,7 +227,7 @@ impl Cluster {
 
     fn make_configuration(&self, lease_s: f64) {
         let subnet = &self.subnet;
-        let port = free_port();
+        let port = crate::toy::free_port();
         self.write("password", "correct horse\n");
         self.write(
             "nats.conf",
@@ -627,9 +627,4 @@ fn asked_to_end(child: &mut Child) -> i32 {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     child.wait().unwrap().code().unwrap_or(-1)
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }

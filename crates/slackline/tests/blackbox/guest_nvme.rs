@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::machine::{Machine, found};
-use crate::toy::skip;
+use crate::toy::{free_port, skip};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 const NQN: &str = "nqn.2026-11.example:guest";
@@ -78,11 +78,6 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 #[test]

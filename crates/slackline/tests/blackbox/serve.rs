@@ -86,6 +86,11 @@ impl<'a> Server<'a> {
         )
     }
 
+    /// The address that signs a browser in.
+    pub(crate) fn sign_in(&self, role: &str) -> String {
+        self.page(&format!("/?token={}", self.token(role)))
+    }
+
     pub(crate) fn url(&self, path: &str) -> String {
         self.page(&format!("/api/v1{path}"))
     }

@@ -5,10 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
+use crate::toy::free_port;
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));

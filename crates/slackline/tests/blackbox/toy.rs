@@ -243,3 +243,9 @@ impl From<Output> for Ended {
         }
     }
 }
+
+/// A port of loopback that nothing listens on.
+pub(crate) fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
