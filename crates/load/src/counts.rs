@@ -144,6 +144,8 @@ pub(crate) struct Counts {
     pub(crate) busy_ns: u64,
     pub(crate) wall_ns: u64,
     pub(crate) cpu_ns: u64,
+    /// How much of it the loops polled in vain.
+    pub(crate) polled_ns: u64,
     pub(crate) run_queue_ns: u64,
     pub(crate) traffic: Traffic,
 }
@@ -162,6 +164,7 @@ impl Counts {
             busy_ns: 0,
             wall_ns: 0,
             cpu_ns: 0,
+            polled_ns: 0,
             run_queue_ns: 0,
             traffic: Traffic::default(),
         }
@@ -226,6 +229,7 @@ impl Counts {
         self.busy_ns += other.busy_ns;
         self.wall_ns += other.wall_ns;
         self.cpu_ns += other.cpu_ns;
+        self.polled_ns += other.polled_ns;
         self.run_queue_ns += other.run_queue_ns;
         self.traffic.received_bytes += other.traffic.received_bytes;
         self.traffic.opened += other.traffic.opened;

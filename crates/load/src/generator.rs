@@ -60,6 +60,10 @@ pub struct Plan {
     pub streams: usize,
     /// A connection is closed after so many requests.
     pub requests_per_connection: Option<u64>,
+    /// Poll instead of sleeping while an answer is awaited or a request is due soon. For threads that
+    /// have a CPU each to themselves: what a sleeping thread's wake-up costs is then no part of the
+    /// latencies.
+    pub busy_poll: bool,
     /// The service, where it is on this machine and known.
     pub service: ServiceOnHost,
     /// At most so much time is added for seconds that were disturbed; by default half of the plan,
@@ -83,6 +87,7 @@ impl Plan {
             http2: false,
             streams: 100,
             requests_per_connection: None,
+            busy_poll: false,
             service: ServiceOnHost::Unknown,
             repeat_max: None,
         }
@@ -186,7 +191,9 @@ fn work(
     // PR_SET_TIMERSLACK).
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let is_known = plan.service != ServiceOnHost::Unknown;
-    let _real_time = is_known.then(RealTime::take);
+    // A thread of real-time priority that never sleeps would keep the kernel's own threads from its
+    // CPU.
+    let _real_time = (is_known && !plan.busy_poll).then(RealTime::take);
     // The first threads have one more, where they cannot all have as many.
     let connections =
         plan.connections / plan.threads + usize::from(thread < plan.connections % plan.threads);
@@ -212,6 +219,7 @@ fn work(
         requests: plan.requests.len(),
         timeout_ns: u64::try_from(plan.timeout.as_nanos()).unwrap_or(u64::MAX / 4),
         repeat_max_ns: nanoseconds(repeat_s),
+        busy_poll: plan.busy_poll,
         stop,
     };
     Ok(Engine::new(network, task).run())

@@ -148,7 +148,10 @@ pub struct Report {
     pub lateness_p99_us: f64,
     /// The generator's own CPU time.
     pub own_cpu_s: f64,
-    /// The same for one request.
+    /// How much of it the generator polled and nothing had come.
+    #[serde(default)]
+    pub own_polled_s: f64,
+    /// What is left of the CPU time without that, for one request.
     pub own_cpu_per_request_us: f64,
     /// Share of the time in which the generator had something to do, its busiest thread's being 1
     /// at most.
@@ -202,6 +205,7 @@ impl Report {
         let kept_s = counts.kept.length_ns as f64 / 1e9 / threads;
         let duration_s = run.duration_s.max(1e-9);
         let own_cpu_s = counts.cpu_ns as f64 / 1e9;
+        let own_polled_s = counts.polled_ns as f64 / 1e9;
         let mut report = Self {
             due,
             requests: counts.requests,
@@ -219,7 +223,8 @@ impl Report {
             waited_share: counts.waited as f64 / due.max(1) as f64,
             lateness_p99_us: counts.kept.own.value_at_quantile(0.99) as f64,
             own_cpu_s,
-            own_cpu_per_request_us: 1e6 * own_cpu_s / due.max(1) as f64,
+            own_polled_s,
+            own_cpu_per_request_us: 1e6 * (own_cpu_s - own_polled_s).max(0.0) / due.max(1) as f64,
             own_busy_share: counts.busy_ns as f64 / counts.wall_ns.max(1) as f64,
             run_queue_s: counts.run_queue_ns as f64 / 1e9,
             stolen_share: run.stolen_share,

@@ -33,6 +33,10 @@ struct Simulated {
     busy_connections: usize,
     cpu_ns: u64,
     run_queue_ns: u64,
+    busy_poll: bool,
+    /// How long a look for answers takes, and how late a sleeping thread wakes.
+    poll_ns: u64,
+    wake_ns: u64,
 }
 
 impl Simulated {
@@ -53,6 +57,19 @@ impl Simulated {
             busy_connections: 0,
             cpu_ns: 0,
             run_queue_ns: 0,
+            busy_poll: false,
+            poll_ns: 200,
+            wake_ns: 0,
+        }
+    }
+
+    /// The same machine with a generator that polls, which takes long enough for a quick test.
+    fn polling(self, busy_poll: bool) -> Self {
+        let poll_ns = if busy_poll { 2000 } else { self.poll_ns };
+        Self {
+            busy_poll,
+            poll_ns,
+            ..self
         }
     }
 
@@ -90,6 +107,7 @@ impl Simulated {
             requests: 1,
             timeout_ns: 10 * SECOND_NS,
             repeat_max_ns: 2 * SECOND_NS,
+            busy_poll: self.busy_poll,
             stop: &|| false,
         };
         let counts = Engine::new(self, task).run();
@@ -129,14 +147,14 @@ impl World for Simulated {
     }
 
     fn poll(&mut self, until_ns: Option<Ns>) -> usize {
-        self.work(200);
+        self.work(self.poll_ns);
         let there = |answers: &VecDeque<(Ns, u32)>, now| {
             answers.iter().take_while(|(at, _)| *at <= now).count()
         };
         self.ready = there(&self.answers, self.now);
         if let (0, Some(until)) = (self.ready, until_ns) {
             let first = self.answers.front().map_or(u64::MAX, |(at, _)| *at);
-            self.now = self.now.max(until.min(first));
+            self.now = self.now.max(until.min(first) + self.wake_ns);
             self.lose_cpu();
             self.ready = there(&self.answers, self.now);
         }
@@ -220,6 +238,31 @@ fn a_closed_loop_shows_who_is_at_its_limit() {
     let generator = Simulated::new(20.0, 8, 10.0, 16).run(None, 2.0);
     assert_eq!(generator.bottleneck, Some(Bottleneck::Generator));
     assert!(generator.own_busy_share > 0.99, "{generator:?}");
+}
+
+#[test]
+fn a_generator_that_polls_leaves_its_wake_ups_out_of_the_latency() {
+    let world = Simulated {
+        wake_ns: 100_000,
+        ..Simulated::new(5.0, 1, 20.0, 64)
+    };
+    let sleeping = world.clone().run(Some(&random(2000.0, 1)), 2.0);
+    let polling = world.polling(true).run(Some(&random(2000.0, 1)), 2.0);
+    assert!(sleeping.latency.latency_p50_us > 200.0, "{sleeping:?}");
+    assert!(polling.latency.latency_p50_us < 40.0, "{polling:?}");
+    assert_eq!(polling.bottleneck, None);
+    // It has its CPU whenever an answer or a request is near; what it needs for a request is told
+    // apart from that.
+    assert!(polling.own_cpu_s > 0.3, "{polling:?}");
+    assert!(polling.own_busy_share < 0.3, "{polling:?}");
+    assert!(
+        (5.0..25.0).contains(&polling.own_cpu_per_request_us),
+        "{polling:?}"
+    );
+    // Five requests a second cost next to no CPU: it sleeps.
+    let idle = Simulated::new(5.0, 1, 20.0, 64).polling(true);
+    let idle = idle.run(Some(&random(5.0, 1)), 2.0);
+    assert!(idle.own_cpu_s < 0.1, "{idle:?}");
 }
 
 #[test]
@@ -318,12 +361,14 @@ proptest! {
         rate_share in prop_oneof![0.2..0.6_f64, 1.6..3.0_f64],
         servers in 1_usize..8,
         connections in 8_usize..64,
+        busy_poll in any::<bool>(),
         seed in any::<u64>(),
     ) {
         let lower = generator_per_s.min(service_per_s);
         prop_assume!(generator_per_s.max(service_per_s) > 2.0 * lower);
         let service_us = 1e6 * servers as f64 / service_per_s;
         let world = Simulated::new(1e6 / generator_per_s, servers, service_us, connections);
+        let world = world.polling(busy_poll);
         // Not a case of too few connections.
         prop_assume!(world.per_s() > 0.95 * service_per_s);
         let arrivals = random(rate_share * lower, seed);
@@ -346,10 +391,11 @@ proptest! {
     fn a_closed_loop_is_as_fast_as_the_slower_one(
         generator_us in 5.0..200.0_f64,
         service_us in 5.0..200.0_f64,
+        busy_poll in any::<bool>(),
     ) {
         let ratio = generator_us / service_us;
         prop_assume!(!(0.7..1.4).contains(&ratio));
-        let world = Simulated::new(generator_us, 1, service_us, 32);
+        let world = Simulated::new(generator_us, 1, service_us, 32).polling(busy_poll);
         let report = world.run(None, 1.0);
         let (slower_us, named) = if ratio > 1.0 {
             (generator_us, Bottleneck::Generator)

@@ -49,6 +49,9 @@ impl Live<'_> {
         let mut argv = command.collect::<Result<Vec<_>, _>>()?;
         if let Some(http) = &workload.http {
             argv.extend(self.service_arguments(http, instance));
+            if self.has_own_cpus(http) {
+                argv.push("--busy-poll".to_owned());
+            }
         }
         Ok(Launch {
             argv,
@@ -70,6 +73,20 @@ impl Live<'_> {
         let mut left = host::online_cpus(&self.roots).unwrap_or_default();
         left.retain(|cpu| !of_sides.iter().any(|side| side.contains(cpu)));
         Some(left).filter(|left| !left.is_empty())
+    }
+
+    /// Whether each thread of the built-in load generator has a CPU that no side has: it then polls
+    /// instead of sleeping.
+    fn has_own_cpus(&self, http: &HttpSpec) -> bool {
+        let (Some(sides), Some(own)) = (&self.spec.pins.sides, self.workload_cpus()) else {
+            return false;
+        };
+        let generators = match self.spec.target.pairing {
+            Pairing::Parallel => 2,
+            Pairing::Alternating => 1,
+        };
+        let is_apart = sides.iter().flatten().all(|cpu| !own.contains(cpu));
+        is_apart && http.threads * generators <= own.len()
     }
 
     /// What the built-in load generator is told of the service, so that it takes real-time priority
