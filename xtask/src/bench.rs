@@ -58,10 +58,14 @@ usage: cargo xtask bench wire-latency [truth] [cost] [servers]
 
   as root, about 6 minutes; writes docs/results/wire-latency.md; of parts alone, what the others found earlier stays
 
-usage: cargo xtask bench isolate [--quick] [--services memcached,nginx] [--antagonists cpu,memory,disk] [--policies A,B]
-                                 [--repeats N] [--seconds S] [--kills N]
+usage: cargo xtask bench isolate [--parts A,B] [--services A,B] [--antagonists A,B] [--policies A,B] [--repeats N] [--seconds S]
+                                 [--minutes M] [--again POLICY] [--kills N]
 
-  as root, with nothing else on the machine, about 75 minutes, with --quick 4; writes docs/results/isolate.{json,md}
+  as root, with nothing else on the machine, about 6 hours; writes docs/results/isolate.{json,md,svg}. What is kept in the JSON file
+  is not run again: with --minutes the bench ends before that time, and goes on when it is started again
+  --parts A,B     of services, reserved, reaction, kills, simulated; all by default
+  --services A,B  of memcached, nginx, mariadb, jvm; --antagonists A,B of cpu, memory, disk, network, ffmpeg, compiler, zstd
+  --again POLICY  forgets the kept runs of a policy
 
 usage: cargo xtask bench block [PART…]
 

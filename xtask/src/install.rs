@@ -208,6 +208,11 @@ const STRESS_NG: Need = Need {
     package: "stress-ng",
     purpose: "batch work beside a service",
 };
+const FFMPEG: Need = Need {
+    present: Present::Program("ffmpeg"),
+    package: "ffmpeg",
+    purpose: "batch work beside a service",
+};
 const ZSTD: Need = Need {
     present: Present::Program("zstd"),
     package: "zstd",
@@ -330,7 +335,9 @@ pub(crate) const BENCH_WIRE: &[Need] = &[
     POSTGRES,
 ];
 /// What `cargo xtask bench isolate` and the isolate examples need.
-pub(crate) const ISOLATE: &[Need] = &[MEMCACHED, NGINX, STRESS_NG, ZSTD, JDK, CURL, PYTHON];
+pub(crate) const ISOLATE: &[Need] = &[
+    MEMCACHED, NGINX, MARIADB, STRESS_NG, ZSTD, FFMPEG, JDK, CURL, PYTHON,
+];
 /// What `cargo xtask fuzz api` needs.
 pub(crate) const FUZZ: &[Need] = &[PYTHON];
 /// What `cargo xtask bench relayout` and `examples/relayout-mariadb` need.

@@ -55,7 +55,7 @@ pub fn boot_setting(roots: &Roots, knob: &Knob, value: &str) -> Option<BootSetti
             format!("w {} - - - - {value}", path.display()),
         ),
         // The service that has the threads sets it: no file of the system does.
-        Knob::File(_) | Knob::Sched { .. } => None,
+        Knob::File(_) | Knob::Sched { .. } | Knob::Egress { .. } => None,
     }
 }
 

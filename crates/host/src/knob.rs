@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup;
 use crate::cpus::parse_cpu_list;
 use crate::debugfs;
+use crate::egress;
 use crate::error::HostError;
 use crate::roots::{Roots, read_text, write_text};
 use crate::sched::{SchedAttribute, SchedThreads};
@@ -51,6 +52,13 @@ pub enum Knob {
         /// Which.
         attribute: SchedAttribute,
     },
+    /// What a control group may send on a network device, in bytes a second, or `max`.
+    Egress {
+        /// The device, e.g. `eth0`.
+        device: String,
+        /// The group.
+        group: String,
+    },
 }
 
 impl Knob {
@@ -70,6 +78,7 @@ impl Knob {
                 SchedThreads::PidFile(path) => path.clone(),
                 SchedThreads::Instance => PathBuf::from(format!("sched {attribute}")),
             },
+            Self::Egress { device, .. } => roots.sys("class/net").join(device),
         }
     }
 
@@ -127,6 +136,7 @@ impl Knob {
                     std::io::Error::from_raw_os_error(error.errno().unwrap_or(libc::EIO))
                 })
             }
+            Self::Egress { device, group } => egress::put(roots, device, group, value),
             knob => write_text(&knob.reach(roots), value),
         }
     }
@@ -152,6 +162,9 @@ impl Knob {
         }
         if let Self::Sched { threads, attribute } = self {
             return threads.read(roots, *attribute);
+        }
+        if let Self::Egress { device, group } = self {
+            return egress::read(roots, device, group);
         }
         let (path, at) = (self.path(roots), self.reach(roots));
         match read_text(&at) {
@@ -181,7 +194,7 @@ impl Knob {
     ///
     /// [`HostError::ReadOnly`].
     pub fn check_writable(&self, roots: &Roots) -> Result<(), HostError> {
-        if matches!(self, Self::Sched { .. }) {
+        if matches!(self, Self::Sched { .. } | Self::Egress { .. }) {
             return Ok(());
         }
         let (path, at) = (self.path(roots), self.reach(roots));
@@ -203,7 +216,7 @@ impl Knob {
     /// As [`Knob::read`].
     pub fn choices(&self, roots: &Roots) -> Result<Option<Vec<String>>, HostError> {
         self.check()?;
-        if matches!(self, Self::Sched { .. }) {
+        if matches!(self, Self::Sched { .. } | Self::Egress { .. }) {
             return Ok(None);
         }
         let Some(text) = read_text(&self.reach(roots))? else {
@@ -253,6 +266,10 @@ impl Knob {
                 SchedThreads::Group(group) => cgroup::check_group(group),
                 _ => Ok(()),
             },
+            Self::Egress { device, group } => {
+                check_relative(device, Path::new(device))?;
+                cgroup::check_group(group)
+            }
         }
     }
 }
@@ -265,6 +282,7 @@ impl fmt::Display for Knob {
             Self::Cgroup { group, file } => write!(f, "cgroup {group} {file}"),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Sched { threads, attribute } => write!(f, "{attribute} of {threads}"),
+            Self::Egress { device, group } => write!(f, "egress of cgroup {group} on {device}"),
         }
     }
 }

@@ -14,6 +14,7 @@ mod clock;
 mod cpu_time;
 mod cpus;
 mod debugfs;
+mod egress;
 mod error;
 mod knob;
 mod lock;
@@ -30,8 +31,9 @@ pub mod hsperf;
 mod journal;
 
 pub use actuator::{
-    Actuator, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, EnergyPreference, Freezer, Frequency,
-    IoCost, IoMax, IoWeight, MemoryHigh, MemoryLow, PowerCap, Resctrl, Uclamp, Wanted, cpu_list,
+    Actuator, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Egress, EnergyPreference, Freezer,
+    Frequency, IoCost, IoMax, IoWeight, MemoryHigh, MemoryLow, PowerCap, Resctrl, Uclamp, Wanted,
+    cpu_list,
 };
 pub use boot::{BootSetting, boot_setting};
 pub use cgroup::{CgroupLayout, CgroupVersion, CpuQuota, Hierarchies};
@@ -43,6 +45,7 @@ pub use cgroup_tree::{
 pub use clock::own_cpu_s;
 pub use cpu_time::CpuTimes;
 pub use cpus::{online_cpus, parse_cpu_list, pin, pin_process, spawn_pinned};
+pub use egress::egress_bytes;
 pub use error::HostError;
 pub use hsperf::{HsPerf, JvmSample};
 pub use journal::{

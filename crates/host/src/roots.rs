@@ -73,8 +73,11 @@ pub(crate) fn read_text(path: &Path) -> Result<Option<String>, HostError> {
     }
 }
 
+/// Most kernel files are shorter. An empty buffer would be filled by reads of 32, 64, 128 bytes and so on.
+const TEXT_USUAL_BYTES: usize = 4096;
+
 fn try_read(path: &Path) -> io::Result<String> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(TEXT_USUAL_BYTES);
     File::open(path)?
         .take(TEXT_LIMIT_BYTES)
         .read_to_end(&mut bytes)?;

@@ -197,7 +197,9 @@ fn make_group(journal: &mut Journal, roots: &Roots, group: &str) -> Result<(), I
         .into_iter()
         .filter(|name| hierarchies.controller(name).is_some())
         .collect();
-    Ok(journal.make_cgroup_with(roots, group, &present)?)
+    journal.make_cgroup_with(roots, group, &present)?;
+    // What it sends is told apart by its group of v2.
+    Ok(journal.make_unified_cgroup(roots, group)?)
 }
 
 /// The last number in a text.

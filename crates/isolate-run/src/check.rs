@@ -185,7 +185,11 @@ pub fn check(path: &Path, roots: &Roots) -> Result<Check, IsolateError> {
             }
         }
         let subject = format!("group {}", work.name);
-        let rows = actuators(&group, device.as_deref());
+        let mut rows = actuators(&group, device.as_deref());
+        if let Some(device) = config.policy.link_device.clone() {
+            let group = group.clone();
+            rows.push(Box::new(host::Egress { group, device }));
+        }
         check.rows.extend(
             rows.iter()
                 .map(|actuator| row(&subject, actuator.as_ref(), roots)),

@@ -146,7 +146,9 @@ pub struct PolicyConfig {
     pub suppress_percent: f64,
     /// Time between two steps, in milliseconds. Longer where the loop's own CPU time exceeds half a percent of a core.
     pub step_ms: f64,
-    /// The network device whose egress is shared, and its rate.
+    /// The network device whose egress is shared, for instance `eth0`. Its queue discipline must be the kernel's own choice.
+    pub link_device: Option<String>,
+    /// The rate of that device.
     pub link_mbit_per_s: Option<f64>,
 }
 
@@ -158,6 +160,7 @@ impl Default for PolicyConfig {
             fixed: FixedSettings::default(),
             suppress_percent: 65.0,
             step_ms: 250.0,
+            link_device: None,
             link_mbit_per_s: None,
         }
     }

@@ -30,14 +30,15 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Looks, `elapsed_s` after the last time.
+    /// Looks, `elapsed_s` after the last time. `pids` are the processes whose waiting time is read.
     pub(crate) fn look(
         &mut self,
         roots: &Roots,
         place: &Place,
         elapsed_s: f64,
-        with_waits: bool,
+        pids: &[u32],
     ) -> Result<Rates, HostError> {
+        let waits = waits(roots, pids);
         let mut rates = Rates::default();
         match &place.group {
             Some(group) => {
@@ -75,32 +76,29 @@ impl Counters {
             // The root group is everybody's: its threads are counted instead.
             None => {
                 host::start_time(roots, place.pid.unwrap_or(0))?;
-                let ran_ns = waits(roots, place).map(|(ran_ns, _)| ran_ns);
+                let ran_ns = waits.map(|(ran_ns, _)| ran_ns);
                 if let (Some(now), Some(last)) = (ran_ns, self.last_ran_ns) {
                     rates.cpu_cores = now.saturating_sub(last) as f64 / 1e9 / elapsed_s;
                 }
                 self.last_ran_ns = ran_ns;
             }
         }
-        if with_waits {
-            let waits = waits(roots, place);
-            if let (Some((ran, waited)), Some((last_ran, last_waited))) = (waits, self.last_waits) {
-                let ran = ran.saturating_sub(last_ran).max(1);
-                rates.waiting_share = Some(waited.saturating_sub(last_waited) as f64 / ran as f64);
-            }
-            self.last_waits = waits;
+        if let (Some((ran, waited)), Some((last_ran, last_waited))) = (waits, self.last_waits) {
+            let ran = ran.saturating_sub(last_ran).max(1);
+            rates.waiting_share = Some(waited.saturating_sub(last_waited) as f64 / ran as f64);
         }
+        self.last_waits = waits;
         Ok(rates)
     }
 }
 
 /// Nanoseconds that the threads ran, and that they waited for a CPU (`/proc/PID/task/TID/schedstat`: sched-stats.rst). The
 /// kernel counts both at every switch, so reading them costs less than a tracepoint would.
-fn waits(roots: &Roots, place: &Place) -> Option<(u64, u64)> {
+fn waits(roots: &Roots, pids: &[u32]) -> Option<(u64, u64)> {
     let mut sum = (0, 0);
     let mut count = 0;
-    for pid in place.pids(roots) {
-        for thread in host::thread_ids(roots, pid).unwrap_or_default() {
+    for pid in pids {
+        for thread in host::thread_ids(roots, *pid).unwrap_or_default() {
             count += 1;
             if count > THREADS_MAX {
                 return None;
@@ -135,6 +133,35 @@ impl Machine {
     }
 }
 
+/// What a network device has sent.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    last_bytes: Option<u64>,
+}
+
+impl Traffic {
+    /// Megabits a second that were sent since the last look and are not of limited groups. `None` at first, and without the device.
+    pub(crate) fn look<'a>(
+        &mut self,
+        roots: &Roots,
+        device: &str,
+        groups: impl Iterator<Item = &'a str>,
+        elapsed_s: f64,
+    ) -> Option<f64> {
+        let statistics = roots.sys("class/net").join(device).join("statistics");
+        let sent = fs::read_to_string(statistics.join("tx_bytes")).ok();
+        let sent: u64 = sent.and_then(|text| text.trim().parse().ok())?;
+        let theirs = groups.filter_map(|group| {
+            let bytes = host::egress_bytes(roots, device, group);
+            bytes.ok().flatten()
+        });
+        let rest = sent.saturating_sub(theirs.sum());
+        let last = self.last_bytes.replace(rest)?;
+        // A group's count begins at its first limit: then the rest seems to have fallen.
+        Some(rest.saturating_sub(last) as f64 * 8e-6 / elapsed_s)
+    }
+}
+
 /// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, guest. Time that the hypervisor took is nobody's.
 fn busy_s(stat: &str) -> f64 {
     let line = stat.lines().next().unwrap_or_default();
@@ -158,6 +185,23 @@ mod tests {
     }
 
     #[test]
+    fn traffic_is_a_rate_between_two_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        let statistics = dir.path().join("sys/class/net/eth0/statistics");
+        fs::create_dir_all(&statistics).unwrap();
+        let roots = Roots::at(dir.path());
+        let mut traffic = Traffic::default();
+        let mut look = |bytes: &str| {
+            fs::write(statistics.join("tx_bytes"), bytes).unwrap();
+            traffic.look(&roots, "eth0", ["batch"].into_iter(), 2.0)
+        };
+        assert_eq!(look("1000000\n"), None);
+        assert_eq!(look("3000000\n"), Some(8.0));
+        assert_eq!(look("2000000\n"), Some(0.0));
+        assert_eq!(look("broken"), None);
+    }
+
+    #[test]
     fn waits_are_summed_over_threads() {
         let dir = tempfile::tempdir().unwrap();
         for (thread, text) in [(7, "100 10 1\n"), (8, "200 20 1\n")] {
@@ -165,16 +209,7 @@ mod tests {
             fs::create_dir_all(&task).unwrap();
             fs::write(task.join("schedstat"), text).unwrap();
         }
-        fs::write(
-            dir.path().join("proc/7/stat"),
-            "7 (x) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 2 0 5 0 0\n",
-        )
-        .unwrap();
-        let place = Place {
-            group: None,
-            pid: Some(7),
-        };
-        assert_eq!(waits(&Roots::at(dir.path()), &place), Some((300, 30)));
+        assert_eq!(waits(&Roots::at(dir.path()), &[7]), Some((300, 30)));
     }
 
     #[test]
@@ -187,22 +222,22 @@ mod tests {
             pid: None,
         };
         let mut counters = Counters::default();
-        assert!(counters.look(&roots, &place, 1.0, false).is_err());
+        assert!(counters.look(&roots, &place, 1.0, &[]).is_err());
         fs::create_dir_all(&group).unwrap();
         fs::write(
             group.join("cpu.stat"),
             "nr_periods 10\nnr_throttled 5\nthrottled_time 0\n",
         )
         .unwrap();
-        counters.look(&roots, &place, 1.0, false).unwrap();
+        counters.look(&roots, &place, 1.0, &[]).unwrap();
         fs::write(
             group.join("cpu.stat"),
             "nr_periods 20\nnr_throttled 8\nthrottled_time 0\n",
         )
         .unwrap();
-        let rates = counters.look(&roots, &place, 1.0, false).unwrap();
+        let rates = counters.look(&roots, &place, 1.0, &[]).unwrap();
         assert!((rates.throttled_share - 0.3).abs() < 1e-9);
         fs::remove_dir_all(&group).unwrap();
-        assert!(counters.look(&roots, &place, 1.0, false).is_err());
+        assert!(counters.look(&roots, &place, 1.0, &[]).is_err());
     }
 }

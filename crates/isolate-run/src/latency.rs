@@ -1,13 +1,9 @@
-//! The latency of one service: a thread polls the source, the loop takes what is new and what the window holds.
+//! The latency of one service as controllers take it: the tail of what is new, and of what the window holds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolation::Tail;
-use wire_latency::{
-    Distribution, NoData, Slice, SourceSpec, Stopper, Surroundings, Window, WindowRules,
-};
+use wire_latency::{Distribution, Monitor, NoData, SourceSpec, Surroundings, WindowRules};
 
 use crate::config::Objective;
 use crate::error::IsolateError;
@@ -39,35 +35,10 @@ pub(crate) fn surroundings(
     }
 }
 
-struct Shared {
-    window: Window,
-    fresh: Distribution,
-    /// When a slice with a window of its own last counted as fresh.
-    counted: Option<Instant>,
-}
-
-impl Shared {
-    /// Adds what has not been counted yet. Of a source with a window of its own, such as a query of Prometheus, one answer
-    /// a window counts: the answers between hold the same requests.
-    fn add_fresh(&mut self, slice: &Slice, now: Instant) {
-        if let Some(window) = slice.own_window {
-            if self.counted.is_some_and(|last| now < last + window) {
-                return;
-            }
-            self.counted = Some(now);
-        }
-        self.fresh.merge(&slice.distribution);
-    }
-}
-
 /// A polled source.
 pub(crate) struct Latency {
-    shared: Arc<Mutex<Shared>>,
-    ends: Arc<AtomicBool>,
-    stopper: Option<Stopper>,
+    monitor: Monitor,
     objective: Objective,
-    /// The source in a few words.
-    pub(crate) description: String,
 }
 
 /// What a look gives.
@@ -89,11 +60,6 @@ impl Latency {
         surroundings: &Surroundings,
         every: Duration,
     ) -> Result<Self, IsolateError> {
-        let failed = |source| IsolateError::Source {
-            service: service.to_owned(),
-            source,
-        };
-        let mut source = wire_latency::open(spec, surroundings).map_err(failed)?;
         let length = Duration::from_secs_f64(objective.window_s);
         let least = if spec.is_asked() {
             ASKED_WINDOW_MIN
@@ -106,49 +72,25 @@ impl Latency {
             minimum_requests: 1,
             stale_after: STALE_AFTER.min(length.max(least)),
         };
-        let shared = Arc::new(Mutex::new(Shared {
-            window: Window::new(rules),
-            fresh: Distribution::Empty,
-            counted: None,
-        }));
-        let ends = Arc::new(AtomicBool::new(false));
-        let latency = Self {
-            shared: Arc::clone(&shared),
-            ends: Arc::clone(&ends),
-            stopper: source.stopper(),
+        let monitor = Monitor::start(spec, surroundings, rules, every);
+        Ok(Self {
+            monitor: monitor.map_err(|source| IsolateError::Source {
+                service: service.to_owned(),
+                source,
+            })?,
             objective,
-            description: source.describe(),
-        };
-        let body = move || {
-            let mut begin = Instant::now();
-            while !ends.load(Ordering::Relaxed) {
-                let polled = source.poll(begin + every);
-                let end = Instant::now();
-                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Ok(slice) = &polled {
-                    shared.add_fresh(slice, end);
-                }
-                shared.window.push(begin, end, polled);
-                drop(shared);
-                std::thread::sleep((begin + every).saturating_duration_since(end));
-                begin = end;
-            }
-        };
-        std::thread::Builder::new()
-            .name("latency".to_owned())
-            .spawn(body)
-            .map_err(|error| failed(wire_latency::Error::Thread(error)))?;
-        Ok(latency)
+        })
+    }
+
+    /// The source in a few words.
+    pub(crate) fn description(&self) -> &str {
+        self.monitor.description()
     }
 
     /// What is new, and what the window holds. Never waits for the source.
     pub(crate) fn look(&self) -> Seen {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = std::mem::take(&mut shared.fresh);
-        let window = shared.window.look(Instant::now());
-        drop(shared);
-        let fresh = tail(&fresh, &self.objective);
-        match window {
+        let fresh = tail(&self.monitor.take_fresh(), &self.objective);
+        match self.monitor.look() {
             Ok(reading) => Seen {
                 fresh,
                 requests_per_s: Some(reading.requests_per_s()),
@@ -170,16 +112,6 @@ impl Latency {
                 requests_per_s: None,
                 window: Err(no_data),
             },
-        }
-    }
-}
-
-impl Drop for Latency {
-    /// The thread ends by itself; a command that runs is killed.
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        if let Some(stopper) = &self.stopper {
-            stopper.stop();
         }
     }
 }
@@ -249,34 +181,6 @@ mod tests {
         let tail = tail(&Distribution::Fine(fine), &objective).unwrap();
         assert!((tail.latency_ms - 9.9).abs() < 0.05, "{tail:?}");
         assert!((498..=502).contains(&tail.above.unwrap()), "{tail:?}");
-    }
-
-    #[test]
-    fn answers_with_a_window_of_their_own_count_once_a_window() {
-        let mut shared = Shared {
-            window: Window::new(WindowRules::default()),
-            fresh: Distribution::Empty,
-            counted: None,
-        };
-        let began = Instant::now();
-        let slice = |own_window| {
-            let mut fine = Fine::default();
-            fine.record_times_ns(1000, 100);
-            Slice {
-                distribution: Distribution::Fine(fine),
-                own_window,
-                ..Slice::default()
-            }
-        };
-        for second in 0..20 {
-            let window = Some(Duration::from_secs(10));
-            shared.add_fresh(&slice(window), began + Duration::from_secs(second));
-        }
-        assert_eq!(shared.fresh.requests(), 200);
-        for second in 0..20 {
-            shared.add_fresh(&slice(None), began + Duration::from_secs(second));
-        }
-        assert_eq!(shared.fresh.requests(), 2200);
     }
 
     #[test]

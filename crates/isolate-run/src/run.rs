@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::best_effort::Work;
 use crate::config::{Config, Objective, Service};
-use crate::counters::{Counters, Machine, Rates};
+use crate::counters::{Counters, Machine, Rates, Traffic};
 use crate::error::IsolateError;
 use crate::latency::{self, Latency, Seen};
 use crate::record::{Entry, Recorder};
@@ -77,6 +77,8 @@ struct Watched {
     objective: Objective,
     latency: Latency,
     place: Option<Place>,
+    /// Its processes when it was last looked for.
+    pids: Vec<u32>,
     counters: Counters,
     rates: Rates,
     seen: Option<Seen>,
@@ -150,6 +152,7 @@ struct Session {
     services: Vec<Watched>,
     groups: Vec<Steered>,
     machine: Machine,
+    traffic: Traffic,
     cores: f64,
     busy_cores: f64,
     began: Instant,
@@ -194,7 +197,7 @@ impl Session {
         let groups = config.best_effort.iter().cloned().map(steered).collect();
         let mut session = Self {
             controller: guarded(&config.policy_settings()),
-            steer: Steer::new(roots.clone()),
+            steer: Steer::new(roots.clone(), config.policy.link_device.clone()),
             state_dir: state_dir.to_owned(),
             observe,
             journal,
@@ -203,6 +206,7 @@ impl Session {
             services,
             groups,
             machine: Machine::default(),
+            traffic: Traffic::default(),
             cores,
             busy_cores: 0.0,
             began: now,
@@ -345,6 +349,8 @@ impl Session {
                 service.counters = Counters::default();
                 service.place = place;
             }
+            let place = service.place.as_ref();
+            service.pids = place.map_or_else(Vec::new, |place| place.pids(&self.roots));
         }
         for group in &mut self.groups {
             let before = group.work.place.clone();
@@ -387,14 +393,14 @@ impl Session {
             let rates = service.place.as_ref().and_then(|place| {
                 service
                     .counters
-                    .look(&self.roots, place, elapsed_s, true)
+                    .look(&self.roots, place, elapsed_s, &service.pids)
                     .ok()
             });
             let is_running = rates.is_some()
                 && service
                     .place
                     .as_ref()
-                    .is_some_and(|place| !place.pids(&self.roots).is_empty());
+                    .is_some_and(|place| place.is_running(&self.roots));
             service.rates = rates.unwrap_or_default();
             let seen = service.latency.look();
             let rate = seen.requests_per_s;
@@ -419,12 +425,11 @@ impl Session {
             service.seen = Some(Seen { fresh, ..seen });
         }
         for group in &mut self.groups {
-            let rates = group.work.place.as_ref().and_then(|place| {
-                group
-                    .counters
-                    .look(&self.roots, place, elapsed_s, false)
-                    .ok()
-            });
+            let rates = group
+                .work
+                .place
+                .as_ref()
+                .and_then(|place| group.counters.look(&self.roots, place, elapsed_s, &[]).ok());
             group.is_running = rates.is_some() && group.work.is_running(&self.roots);
             group.rates = rates.unwrap_or_default();
             observation.groups.push(GroupSeen {
@@ -432,7 +437,23 @@ impl Session {
                 ..GroupSeen::running(&group.work.config.name, group.rates.cpu_cores)
             });
         }
+        self.look_at_traffic(&mut observation, elapsed_s);
         observation
+    }
+
+    /// What is sent and is not of a limited group counts as the services'.
+    fn look_at_traffic(&mut self, observation: &mut Observation, elapsed_s: f64) {
+        let Some(device) = &self.config.policy.link_device else {
+            return;
+        };
+        let places = self.groups.iter().filter_map(|group| {
+            let place = group.work.place.as_ref()?;
+            place.group.as_deref()
+        });
+        let rest = self.traffic.look(&self.roots, device, places, elapsed_s);
+        for (number, service) in observation.services.iter_mut().enumerate() {
+            service.egress_mbit_per_s = rest.map(|rest| if number == 0 { rest } else { 0.0 });
+        }
     }
 
     fn act(&mut self, decision: &Decision, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
@@ -552,7 +573,7 @@ impl Session {
         if config.best_effort != self.config.best_effort {
             self.exchange_groups(&config)?;
         }
-        self.steer.forget_yielded();
+        self.steer.reload(config.policy.link_device.clone());
         self.config = config;
         self.find()?;
         self.check_apart()?;
@@ -668,6 +689,7 @@ fn open_services(roots: &Roots, config: &Config) -> Result<Vec<Watched>, Isolate
             objective: *objective,
             latency,
             place: Some(place),
+            pids: Vec::new(),
             counters: Counters::default(),
             rates: Rates::default(),
             seen: None,
@@ -688,7 +710,7 @@ fn service_status(service: &Watched) -> ServiceStatus {
     let has_requests = window.filter(|tail| tail.requests > 0);
     ServiceStatus {
         name: service.service.name.clone(),
-        source: service.latency.description.clone(),
+        source: service.latency.description().to_owned(),
         is_running: service.place.is_some(),
         percentile: service.objective.percentile,
         objective_ms: service.objective.latency_ms,

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use host::{
-    Actuator as _, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Freezer, Frequency, HostError,
-    Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
+    Actuator as _, CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Egress, Freezer, Frequency,
+    HostError, Journal, PowerCap, Resctrl, Roots, Wanted, online_cpus,
 };
 use isolation::{Decision, Setting, Subject};
 use serde::{Deserialize, Serialize};
@@ -38,12 +38,15 @@ pub(crate) struct Steer {
     /// Groups that are off by quota because they have no freezer, with the quota that is wanted when they are on.
     squeezed: BTreeMap<String, Option<f64>>,
     quotas: BTreeMap<String, Option<f64>>,
+    /// The network device whose egress is shared.
+    device: Option<String>,
 }
 
 impl Steer {
-    pub(crate) fn new(roots: Roots) -> Self {
+    pub(crate) fn new(roots: Roots, device: Option<String>) -> Self {
         Self {
             roots,
+            device,
             yielded: BTreeMap::new(),
             squeezed: BTreeMap::new(),
             quotas: BTreeMap::new(),
@@ -55,9 +58,10 @@ impl Steer {
         self.yielded.values().cloned()
     }
 
-    /// Those that were left to others are tried again.
-    pub(crate) fn forget_yielded(&mut self) {
+    /// The configuration was read again: what was left to others is tried again.
+    pub(crate) fn reload(&mut self, device: Option<String>) {
         self.yielded.clear();
+        self.device = device;
     }
 
     /// A group that vanished is a new one when it comes back.
@@ -154,11 +158,7 @@ impl Steer {
                 frequency.probe(&roots).map_err(Trouble::Lacking)?;
                 frequency.apply(journal, &roots, &Wanted::Share(share))?;
             }
-            Setting::EgressMbit(_) => {
-                return Err(Trouble::Lacking(
-                    "egress is not shaped by this version".to_owned(),
-                ));
-            }
+            Setting::EgressMbit(rate) => self.egress(journal, group, rate)?,
             Setting::Power(_) => {}
         }
         Ok(())
@@ -266,6 +266,21 @@ impl Steer {
         Ok(resctrl)
     }
 
+    fn egress(&self, journal: &mut Journal, group: String, mbit: f64) -> Result<(), Trouble> {
+        let device = self.device.clone().ok_or_else(|| {
+            Trouble::Lacking("the configuration names no policy.link_device".to_owned())
+        })?;
+        let egress = Egress { group, device };
+        egress.probe(&self.roots).map_err(Trouble::Lacking)?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rate: positive, and far below 2^63"
+        )]
+        let bytes_per_s = (mbit * BYTES_PER_MBIT).max(1.0) as u64;
+        Ok(egress.apply(journal, &self.roots, &Wanted::Bytes(Some(bytes_per_s)))?)
+    }
+
     fn power(&self, journal: &mut Journal, share: f64) -> Result<(), Trouble> {
         let zones = PowerCap::zones(&self.roots);
         if zones.is_empty() {
@@ -282,6 +297,8 @@ impl Steer {
     }
 }
 
+/// Bytes in a million bits.
+const BYTES_PER_MBIT: f64 = 125_000.0;
 /// errno(3).
 const ENOENT: i32 = 2;
 const ENODEV: i32 = 19;
@@ -312,7 +329,7 @@ mod tests {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
-        let steer = Steer::new(Roots::at(dir.path()));
+        let steer = Steer::new(Roots::at(dir.path()), None);
         let journal = Journal::open(&dir.path().join("state")).unwrap();
         (dir, steer, journal)
     }
@@ -377,7 +394,7 @@ mod tests {
         carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6)));
         assert_eq!(fs::read_to_string(&file).unwrap().trim(), "50000");
         assert_eq!(steer.yielded().count(), 1);
-        steer.forget_yielded();
+        steer.reload(None);
         assert_eq!(
             carry(&mut steer, &mut journal, Setting::QuotaCores(Some(0.6))),
             Outcome::Applied

@@ -20,7 +20,15 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Its processes.
+    /// Whether it has a process. Of a service that is named by a process this is that process.
+    pub(crate) fn is_running(&self, roots: &Roots) -> bool {
+        match (&self.group, self.pid) {
+            (None, Some(pid)) => host::start_time(roots, pid).is_ok(),
+            _ => !self.pids(roots).is_empty(),
+        }
+    }
+
+    /// Its processes. Of a process in the root group all processes of the host are looked through: not for every step.
     pub(crate) fn pids(&self, roots: &Roots) -> Vec<u32> {
         match (&self.group, self.pid) {
             (Some(group), _) => processes_below(roots, group).unwrap_or_default(),

@@ -6,6 +6,7 @@
 
 use crate::decision::{Decision, Reason, Setting};
 use crate::harm::load_step;
+use crate::network::batch_egress_mbit;
 use crate::numbers::{number, whole};
 use crate::observation::Observation;
 use crate::policy::{Controller, Every, Outbox};
@@ -254,18 +255,6 @@ impl Heracles {
             self.frequency = (self.frequency + FREQUENCY_STEP).min(1.0);
         }
     }
-
-    fn network(&mut self, seen: &Observation) {
-        let measured: Option<f64> = seen
-            .services
-            .iter()
-            .map(|service| service.egress_mbit_per_s)
-            .sum();
-        if let (Some(link), Some(used)) = (seen.machine.link_mbit_per_s, measured) {
-            let reserve = (0.05 * link).max(0.10 * used);
-            self.egress_mbit = Some((link - used - reserve).max(0.01 * link));
-        }
-    }
 }
 
 impl Controller for Heracles {
@@ -289,7 +278,7 @@ impl Controller for Heracles {
             self.power(seen);
         }
         if self.network_every.is_due(now_s) {
-            self.network(seen);
+            self.egress_mbit = batch_egress_mbit(seen).or(self.egress_mbit);
         }
         let outbox = &mut self.outbox;
         outbox.put_groups(seen, Setting::Off(!self.is_on), self.why);

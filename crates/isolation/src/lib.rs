@@ -27,12 +27,14 @@
 #![forbid(unsafe_code)]
 
 mod autothrottle;
+mod ceiling;
 mod cpu_suppress;
 mod decision;
 mod fixed;
 mod guard;
 mod harm;
 mod heracles;
+mod network;
 mod numbers;
 mod observation;
 mod parties;
@@ -44,6 +46,7 @@ mod simulation;
 mod slackline;
 mod tail;
 
+pub use ceiling::{Ceiling, ceiling};
 pub use decision::{Decision, Reason, Setting, Subject};
 pub use fixed::FixedSettings;
 pub use guard::guarded;

@@ -277,7 +277,7 @@ impl Plant {
         self.under_way.extend(under_way);
     }
 
-    fn put_in_force(&mut self) {
+    pub(crate) fn put_in_force(&mut self) {
         while let Some((at_s, _)) = self.under_way.front()
             && *at_s <= self.now_s + 1e-9
         {

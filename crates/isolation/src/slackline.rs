@@ -11,6 +11,7 @@
 
 use crate::decision::{Decision, Reason, Setting};
 use crate::harm::{HarmMemory, load_step_near};
+use crate::network::batch_egress_mbit;
 use crate::numbers::number;
 use crate::observation::Observation;
 use crate::policy::{Controller, Outbox};
@@ -33,6 +34,10 @@ const FIRST_SHARE: f64 = 0.1;
 const LEAST_CORES: f64 = 0.05;
 /// The search stops within this distance below a level that did harm.
 const NEAR: f64 = 0.1;
+/// One growth, and one where the tail is within half of its objective: then there is room for more than one doubling.
+const GROWTH: f64 = 2.0;
+const GROWTH_FAR: f64 = 4.0;
+const FAR_SLACK: f64 = 0.5;
 /// One step of a growth near a level that did harm before.
 const CAREFUL: f64 = 1.2;
 /// Evidence that says nothing is collected for so many windows.
@@ -47,6 +52,9 @@ const ALARM_LEAST: f64 = 0.05;
 const ALARM_RAISE: f64 = 1.3;
 /// Steps in a row above the threshold.
 const ALARM_STEPS: u32 = 2;
+/// What best-effort work may send is thought over this often, and set anew where it changes by more than this share.
+const EGRESS_EVERY_S: f64 = 1.0;
+const EGRESS_CHANGE: f64 = 0.05;
 /// Waits before best-effort work is tried again beside a service that violated its objective alone.
 const OVERLOAD_WAIT_S: (f64, f64) = (30.0, 300.0);
 
@@ -111,11 +119,34 @@ pub(crate) struct Slackline {
     retry_s: f64,
     is_overloaded: bool,
     why: Reason,
+    egress: Option<Egress>,
     reclaim: Reclaim,
     outbox: Outbox,
 }
 
+/// What a group may send, and when that was last thought over.
+#[derive(Clone, Copy, Debug)]
+struct Egress {
+    mbit: f64,
+    at_s: f64,
+}
+
 impl Slackline {
+    /// The link is shared as Heracles does: neither latency nor CPU says in time that it is full.
+    fn share_link(&mut self, seen: &Observation, now_s: f64) {
+        let is_due = |egress: &Egress| now_s - egress.at_s >= EGRESS_EVERY_S;
+        if !self.egress.as_ref().is_none_or(is_due) {
+            return;
+        }
+        let Some(mbit) = batch_egress_mbit(seen) else {
+            return;
+        };
+        let known = self.egress.map(|egress| egress.mbit);
+        let is_near = |known: &f64| (mbit - known).abs() <= EGRESS_CHANGE * known;
+        let mbit = known.filter(is_near).unwrap_or(mbit);
+        self.egress = Some(Egress { mbit, at_s: now_s });
+    }
+
     fn set(&mut self, budget: f64, why: Reason, now_s: f64) {
         self.grown_from = (budget > self.budget).then_some(self.budget);
         self.budget = budget;
@@ -233,7 +264,8 @@ impl Slackline {
         self.is_overloaded = false;
         let least = self.least(seen);
         let first = match self.budget {
-            budget if budget > 0.0 => 2.0 * budget,
+            budget if budget > 0.0 && self.least_slack(seen) > FAR_SLACK => GROWTH_FAR * budget,
+            budget if budget > 0.0 => GROWTH * budget,
             _ => FIRST_SHARE * cores,
         };
         let next = first.max(least).min(cores);
@@ -372,12 +404,16 @@ impl Controller for Slackline {
             self.forget(now_s);
         }
         self.changed_s.get_or_insert(now_s);
+        self.share_link(seen, now_s);
         self.decide(seen, now_s);
         let groups = number(seen.running_groups().count().max(1) as u64);
         let is_open = self.budget >= seen.machine.cores;
         let quota = (!is_open).then(|| (self.budget / groups).max(0.01));
         let outbox = &mut self.outbox;
         outbox.put_groups(seen, Setting::CpuIdle(true), Reason::Start);
+        if let Some(egress) = self.egress {
+            outbox.put_groups(seen, Setting::EgressMbit(egress.mbit), Reason::Network);
+        }
         if self.budget <= 0.0 {
             outbox.put_groups(seen, Setting::Off(true), self.why);
         } else {
@@ -476,7 +512,7 @@ mod tests {
         assert!((slackline.budget - before).abs() < 1e-9);
         // From now on there is no harm, and the level is searched from below.
         let lines = run(&mut slackline, &seen(0, 0.0), 10, 60);
-        assert!(slackline.budget < 2.0 * before, "{lines:?}");
+        assert!(slackline.budget < 4.0 * before, "{lines:?}");
         run(&mut slackline, &seen(0, 0.0), 70, 90);
         assert!(slackline.budget >= 2.0 * before, "{}", slackline.budget);
     }
@@ -518,6 +554,31 @@ mod tests {
         short.services[0].window_s = 1.0;
         run(&mut slackline, &short, 0, 30);
         assert!(slackline.budget >= 4.0, "{}", slackline.budget);
+    }
+
+    #[test]
+    fn what_batch_work_may_send_follows_the_link_and_not_every_packet() {
+        let mut slackline = Slackline::default();
+        let mut link = seen(0, 0.0);
+        link.machine.link_mbit_per_s = Some(1000.0);
+        link.services[0].egress_mbit_per_s = Some(600.0);
+        let lines = run(&mut slackline, &link, 0, 1);
+        assert!(
+            lines.contains(&"group batch: egress 340 Mbit/s (network)".to_owned()),
+            "{lines:?}"
+        );
+        link.services[0].egress_mbit_per_s = Some(605.0);
+        let lines = run(&mut slackline, &link, 1, 3);
+        assert!(
+            !lines.iter().any(|line| line.contains("egress")),
+            "{lines:?}"
+        );
+        link.services[0].egress_mbit_per_s = Some(100.0);
+        let lines = run(&mut slackline, &link, 3, 5);
+        assert!(
+            lines.contains(&"group batch: egress 850 Mbit/s (network)".to_owned()),
+            "{lines:?}"
+        );
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::segment::{FIN, PSH, RST, SYN, Segment};
 
 /// Requests of one connection that may wait at once; the oldest is given up beyond.
 const WAITING_MAX: usize = 64;
+/// Requests that can lie in the part of a segment that was not captured: 64 KiB (GSO) of requests of
+/// 16 bytes. A client that skips more numbers did not use them.
+const UNSEEN_MAX: u32 = 4096;
 /// Exchanges that must not overlap before those of a blindly multiplexed connection are believed
 /// again.
 const MISTRUST: u8 = 16;
@@ -107,6 +110,16 @@ impl Stream {
     }
 }
 
+/// The part of a client's segments that was not captured, since the last request that was.
+#[derive(Clone, Copy, Debug)]
+struct Unseen {
+    first_ns: u64,
+    /// Sequence number behind it.
+    end: u32,
+    /// There are several such segments: a request may have come in any of them.
+    is_several: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
     dialect: Dialect,
@@ -114,6 +127,10 @@ pub(crate) struct Connection {
     server: Stream,
     waiting: VecDeque<Request>,
     mistrust: u8,
+    /// The highest number of a request; 0 before the first one, and where requests have none.
+    last_number: u32,
+    /// Where requests with higher numbers may lie.
+    unseen: Option<Unseen>,
     /// The client's last segment ended what the client wrote at once.
     client_pushed: bool,
     pub(crate) last_ns: u64,
@@ -129,6 +146,8 @@ impl Connection {
             server: Stream::default(),
             waiting: VecDeque::new(),
             mistrust: 0,
+            last_number: 0,
+            unseen: None,
             client_pushed: false,
             last_ns: 0,
             active_in: u64::MAX,
@@ -184,6 +203,7 @@ impl Connection {
                         ..Stream::default()
                     };
                     self.server = Stream::default();
+                    (self.last_number, self.unseen) = (0, None);
                 }
                 false => self.server.next = next,
             }
@@ -243,11 +263,30 @@ impl Connection {
                 Mark::Start(number) if self.has_number(number) => {
                     self.extend(number, end, time_ns);
                 }
-                Mark::Start(number) => self.begin(number, end, time_ns, false, tally),
+                Mark::Start(number) => {
+                    self.find_unseen(number.saturating_sub(2), tally);
+                    self.last_number = self.last_number.max(number);
+                    self.unseen = None;
+                    self.begin(number, end, time_ns, false, tally);
+                }
                 Mark::Excluded(number) => self.begin(number, end, time_ns, true, tally),
                 Mark::More(number) => self.extend(number, end, time_ns),
                 Mark::Cancel(number) => self.cancel(number, tally),
             }
+        }
+        if marks.is_hidden && self.dialect.has_numbers() {
+            self.unseen = Some(match self.unseen {
+                Some(unseen) => Unseen {
+                    end,
+                    is_several: true,
+                    ..unseen
+                },
+                None => Unseen {
+                    first_ns: time_ns,
+                    end,
+                    is_several: false,
+                },
+            });
         }
         if is_after_gap && !self.dialect.has_numbers() {
             let is_begun_here = |request: &&mut Request| request.end == end;
@@ -256,6 +295,28 @@ impl Connection {
             }
         }
         self.client_pushed = segment.has(PSH);
+    }
+
+    /// A client numbers its streams 1, 3, 5 and so on (RFC 9113, section 5.1.1). So a number up to
+    /// `number` that was not seen is a request in what was not captured, or in a lost packet.
+    fn find_unseen(&mut self, number: u32, tally: &mut Tally) {
+        if self.last_number == 0 || number <= self.last_number || !self.dialect.has_numbers() {
+            return;
+        }
+        let missing = ((number - self.last_number) / 2).min(UNSEEN_MAX);
+        self.last_number = number;
+        let Some(unseen) = self.unseen else {
+            tally.counts.ambiguous += u64::from(missing);
+            return;
+        };
+        let found = missing.min(u32::try_from(WAITING_MAX).unwrap_or(u32::MAX));
+        tally.counts.ambiguous += u64::from(missing - found);
+        for number in (0..found).rev().map(|back| number - 2 * back) {
+            self.begin(number, unseen.end, unseen.first_ns, false, tally);
+            if let Some(request) = self.waiting.back_mut() {
+                request.is_merged = unseen.is_several;
+            }
+        }
     }
 
     fn has_number(&self, number: u32) -> bool {
@@ -352,6 +413,9 @@ impl Connection {
             match *mark {
                 Mark::Start(number) | Mark::Excluded(number) => {
                     answers += 1;
+                    if self.unseen.is_some() {
+                        self.find_unseen(number, tally);
+                    }
                     let at = match has_numbers {
                         true => self.waiting.iter().position(found(number)),
                         false => self.waiting.front().is_some_and(found(number)).then_some(0),
@@ -365,6 +429,9 @@ impl Connection {
                 }
                 // Its headers were in what was not captured.
                 Mark::More(number) if has_numbers => {
+                    if self.unseen.is_some() && number % 2 == 1 {
+                        self.find_unseen(number, tally);
+                    }
                     let at = self.waiting.iter().position(found(number));
                     if let Some(request) = at.and_then(|at| self.waiting.remove(at)) {
                         tally.counts.bounded += 1;

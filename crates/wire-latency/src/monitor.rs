@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::command::Stopper;
-use crate::reading::Look;
+use crate::reading::{Look, Slice};
 use crate::source::{LatencySource, SourceSpec, Surroundings};
 use crate::window::{Window, WindowRules};
-use crate::{Error, open};
+use crate::{Distribution, Error, open};
 
 /// How long the end of the thread is waited for: a few polls of a source that does not hang.
 const END_WAIT: Duration = Duration::from_millis(500);
@@ -18,11 +18,43 @@ const END_POLL: Duration = Duration::from_millis(2);
 /// A source that is polled all the time. Dropping it ends the thread, and a command that runs.
 #[derive(Debug)]
 pub struct Monitor {
-    window: Arc<Mutex<Window>>,
+    seen: Arc<Mutex<Seen>>,
     ends: Arc<AtomicBool>,
     description: String,
     stopper: Option<Stopper>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread has polled.
+#[derive(Debug)]
+struct Seen {
+    window: Window,
+    /// What nobody has taken yet.
+    fresh: Distribution,
+    /// When a slice with a window of its own last counted as fresh.
+    counted: Option<Instant>,
+}
+
+impl Seen {
+    fn new(rules: WindowRules) -> Self {
+        Self {
+            window: Window::new(rules),
+            fresh: Distribution::Empty,
+            counted: None,
+        }
+    }
+
+    /// Adds what has not been counted yet. Of a source with a window of its own, such as a query of
+    /// Prometheus, one answer a window counts: the answers between hold the same requests.
+    fn add_fresh(&mut self, slice: &Slice, now: Instant) {
+        if let Some(window) = slice.own_window {
+            if self.counted.is_some_and(|last| now < last + window) {
+                return;
+            }
+            self.counted = Some(now);
+        }
+        self.fresh.merge(&slice.distribution);
+    }
 }
 
 impl Monitor {
@@ -49,16 +81,21 @@ impl Monitor {
         rules: WindowRules,
         every: Duration,
     ) -> Result<Self, Error> {
-        let window = Arc::new(Mutex::new(Window::new(rules)));
+        let seen = Arc::new(Mutex::new(Seen::new(rules)));
         let ends = Arc::new(AtomicBool::new(false));
         let (description, stopper) = (source.describe(), source.stopper());
-        let (shared, is_over) = (Arc::clone(&window), Arc::clone(&ends));
+        let (shared, is_over) = (Arc::clone(&seen), Arc::clone(&ends));
         let body = move || {
             let mut begin = Instant::now();
             while !is_over.load(Ordering::Relaxed) {
                 let polled = source.poll(begin + every);
                 let end = Instant::now();
-                lock(&shared).push(begin, end, polled);
+                let mut seen = lock(&shared);
+                if let Ok(slice) = &polled {
+                    seen.add_fresh(slice, end);
+                }
+                seen.window.push(begin, end, polled);
+                drop(seen);
                 // A source that fails at once is not to be asked in a tight loop.
                 std::thread::sleep((begin + every).saturating_duration_since(end));
                 begin = end;
@@ -69,7 +106,7 @@ impl Monitor {
             .spawn(body)
             .map_err(Error::Thread)?;
         Ok(Self {
-            window,
+            seen,
             ends,
             description,
             stopper,
@@ -88,7 +125,7 @@ impl Monitor {
     /// # Errors
     /// The reason for no data.
     pub fn look(&self) -> Look {
-        lock(&self.window).look(Instant::now())
+        lock(&self.seen).window.look(Instant::now())
     }
 
     /// The latencies of the last `length`, at most the window of the rules.
@@ -96,7 +133,7 @@ impl Monitor {
     /// # Errors
     /// The reason for no data.
     pub fn look_over(&self, length: Duration) -> Look {
-        lock(&self.window).look_over(Instant::now(), length)
+        lock(&self.seen).window.look_over(Instant::now(), length)
     }
 
     /// Everything since the last restart, however long ago.
@@ -104,12 +141,17 @@ impl Monitor {
     /// # Errors
     /// The reason for no data.
     pub fn look_since_restart(&self) -> Look {
-        lock(&self.window).look_since_restart(Instant::now())
+        lock(&self.seen).window.look_since_restart(Instant::now())
+    }
+
+    /// The latencies since the last time this was asked. Never waits for the source.
+    pub fn take_fresh(&self) -> Distribution {
+        std::mem::take(&mut lock(&self.seen).fresh)
     }
 
     /// Begins a new window: what was seen before now no longer counts.
     pub fn restart(&self) {
-        lock(&self.window).restart(Instant::now());
+        lock(&self.seen).window.restart(Instant::now());
     }
 }
 
@@ -133,15 +175,15 @@ impl Drop for Monitor {
     }
 }
 
-fn lock(window: &Mutex<Window>) -> MutexGuard<'_, Window> {
-    window.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reading::{NoData, Slice};
-    use crate::{Distribution, Fine};
+    use crate::Fine;
+    use crate::reading::NoData;
 
     /// Gives a request a poll, until it hangs.
     struct Hanging(u32);
@@ -190,5 +232,29 @@ mod tests {
         assert!(matches!(last, NoData::Stale { .. }), "{last}");
         assert_eq!(seen, 9);
         drop(monitor);
+    }
+
+    #[test]
+    fn answers_with_a_window_of_their_own_count_once_a_window() {
+        let mut seen = Seen::new(WindowRules::default());
+        let began = Instant::now();
+        let slice = |own_window| {
+            let mut fine = Fine::default();
+            fine.record_times_ns(1000, 100);
+            Slice {
+                distribution: Distribution::Fine(fine),
+                own_window,
+                ..Slice::default()
+            }
+        };
+        for second in 0..20 {
+            let window = Some(Duration::from_secs(10));
+            seen.add_fresh(&slice(window), began + Duration::from_secs(second));
+        }
+        assert_eq!(seen.fresh.requests(), 200);
+        for second in 0..20 {
+            seen.add_fresh(&slice(None), began + Duration::from_secs(second));
+        }
+        assert_eq!(seen.fresh.requests(), 2200);
     }
 }

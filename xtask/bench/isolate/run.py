@@ -1,31 +1,35 @@
 #!/usr/bin/env python3
 """A service beside batch work, under each policy in turns: share of windows within the objective, and batch work done.
 
-usage (as root): SLACKLINE=path/to/slackline run.py OUT_DIR [--quick] [--services A,B] [--antagonists A,B] [--policies A,B]
-    [--repeats N] [--seconds S] [--rate N] [--objective-ms N] [--kills N] [--note TEXT]
+usage (as root): SLACKLINE=path/to/slackline run.py OUT_DIR [--parts A,B] [--services A,B] [--antagonists A,B] [--policies A,B]
+    [--repeats N] [--seconds S] [--minutes M] [--again POLICY] [--kills N]
 
-Results are kept in OUT_DIR/isolate.json by service and antagonist; the page OUT_DIR/isolate.md is made of all that is kept. The load
-generator runs with real-time priority, so that it is not what suffers. It measures from the scheduled arrival; the controllers read
-the latency off the wire. The kills and the simulated machine are parts of their own.
+What is kept in OUT_DIR/isolate.json is not run again, so the bench can be run in pieces: with --minutes it ends before that time,
+and the next piece goes on. --again forgets the runs of a policy. The page OUT_DIR/isolate.md and the picture OUT_DIR/isolate.svg are
+made of all that is kept. The load generator runs with real-time priority, so that it is not what suffers. It measures from the
+scheduled arrival; the controllers read the latency off the wire.
 """
 
 import argparse
 import glob
 import json
-import math
 import os
 import platform
 import random
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
+import page
+import simulated
+import things
+from things import CPUS, PORT
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-LOAD = os.path.join(HERE, "../../../examples/isolate-memcached/load")
 SLACKLINE = os.environ["SLACKLINE"]
-CPUS = os.cpu_count()
 POLICIES = {
     "alone": None,
     "none": 'name = "none"',
@@ -33,116 +37,255 @@ POLICIES = {
     "cpu.idle": 'name = "static"\nstatic = { cpu_idle = true }',
     "static quota": f'name = "static"\nstatic = {{ quota_cores = {0.3 * CPUS} }}',
     "cpu-suppress": 'name = "cpu-suppress"',
+    "heracles": 'name = "heracles"',
+    "parties": 'name = "parties"',
     "slackline": 'name = "slackline"',
 }
-ANTAGONISTS = {
-    "cpu": ["stress-ng", "--cpu", str(CPUS), "--quiet"],
-    "memory": ["stress-ng", "--stream", str(CPUS), "--quiet"],
-    "disk": ["stress-ng", "--hdd", "1", "--hdd-bytes", "256M", "--quiet", "--temp-path", "/var/tmp"],
-}
-SERVICES = ["memcached", "nginx"]
+# Heracles and PARTIES give whole cores: on two cores they run when asked for.
+USUAL = [name for name in POLICIES if name not in ("heracles", "parties")]
+PARTS = ["services", "reserved", "reaction", "kills", "simulated"]
 # Of the load generator's windows. The objective's own window is shorter, so that it has passed before one of these ends.
-WINDOW_S = 5.0
+WINDOW_S = 4.0
 OBJECTIVE_WINDOW_S = 3
-PORT = 31211
-SIMULATED = ["none", "heracles", "parties", "slackline"]
-ANTAGONISTS_SIMULATED = {
-    # name: DRAM of a core, share of the cache, sensitivity to the cache, egress, power of a core
-    "brain": (2, 0.5, 0.3, 0, 1.2),
-    "streetview": (5, 0.6, 0.2, 0, 1.0),
-    "stream-llc": (1, 0.9, 0.6, 0, 1.0),
-    "stream-dram": (10, 0.7, 0, 0, 1.0),
-    "cpu_pwr": (0.1, 0, 0, 0, 2.2),
-    "iperf": (0.5, 0, 0, 20000, 0.5),
-}
+# Before what is counted: caches fill, code is compiled, a controller finds its way at the lowest load.
+WARM_S = 5.0
+# What a run costs besides.
+AROUND_S = 4.0
 
 
-def start(service, directory):
-    if service == "memcached":
-        words = ["memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(PORT), "-t", "2", "-U", "0"]
-    else:
-        page = os.path.join(directory, "index.html")
-        with open(page, "w") as file:
-            file.write("x" * 4096)
-        os.chmod(directory, 0o755)
-        config = os.path.join(directory, "nginx.conf")
+class Running:
+    """A service, and a controller beside it, for the time of a `with`."""
+
+    def __init__(self, service, directory, policy, antagonist, objective_ms, out=True):
+        self.server = things.start(service, directory)
+        self.directory = directory
+        self.out = os.path.join(directory, "run") if out else None
+        self.controller = None
+        if policy is None:
+            return
+        work = ""
+        if antagonist is not None:
+            how = antagonist if isinstance(antagonist, str) else f"command = {json.dumps(antagonist)}"
+            work = f'[[best_effort]]\nname = "batch"\n{how}\n'
+        config = os.path.join(directory, "isolate.toml")
         with open(config, "w") as file:
             file.write(
-                f"daemon off; master_process off; pid {directory}/pid; error_log /dev/null;\n"
-                "events { worker_connections 256; }\n"
-                f"http {{ access_log off; server {{ listen 127.0.0.1:{PORT}; root {directory}; keepalive_requests 1000000; }} }}\n"
+                f'[service]\nname = "service"\npid = {self.server.pid}\n'
+                f"objective = {{ p99_ms = {objective_ms}, window_s = {OBJECTIVE_WINDOW_S} }}\n"
+                f"latency = {{ wire = {{ port = {PORT} }} }}\n{work}[policy]\n{policy}\n"
             )
-        words = ["nginx", "-c", config]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(0.7)
-    assert process.poll() is None, f"{service} did not start"
-    return process
+        words = [SLACKLINE, "--state-dir", os.path.join(directory, "state"), "isolate", "run", config]
+        with open(os.path.join(directory, "log"), "a") as log:
+            self.controller = subprocess.Popen(words + (["--out", self.out] if out else []), stderr=log)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in (self.controller, self.server):
+            if process is not None:
+                process.terminate()
+                process.wait()
+
+    def load(self, service, rate, seconds, *more):
+        """The load generator's result. A controller that has ended is an error."""
+        kind = things.SERVICES[service][0]
+        words = ["chrt", "-r", "10", sys.executable, os.path.join(HERE, "load.py"), kind, str(PORT), str(rate), str(seconds)]
+        done = subprocess.run(words + [str(word) for word in more], check=True, stdout=subprocess.PIPE)
+        if self.controller is not None and self.controller.poll() is not None:
+            with open(os.path.join(self.directory, "log")) as log:
+                sys.exit(f"the controller ended: {log.read()}")
+        return json.loads(done.stdout)
+
+    def rows(self, after_s):
+        """The controller's rows from so many seconds after its start."""
+        with open(os.path.join(self.out, "run.jsonl")) as file:
+            rows = [row["row"] for row in map(json.loads, file) if "row" in row]
+        return [row for row in rows if row["at_s"] > after_s]
 
 
-def control(options, server, antagonist, policy, directory, out=None):
-    """Starts a controller and returns its process."""
-    config = os.path.join(directory, "isolate.toml")
-    with open(config, "w") as file:
-        file.write(
-            f'[service]\nname = "service"\npid = {server.pid}\n'
-            f"objective = {{ p99_ms = {options.objective_ms}, window_s = {OBJECTIVE_WINDOW_S} }}\n"
-            f"latency = {{ wire = {{ port = {PORT} }} }}\n"
-            f'[[best_effort]]\nname = "batch"\ncommand = {json.dumps(ANTAGONISTS[antagonist])}\n'
-            f"[policy]\n{POLICIES[policy]}\n"
-        )
-    words = [SLACKLINE, "--state-dir", os.path.join(directory, "state"), "isolate", "run", config]
-    with open(os.path.join(directory, "log"), "a") as log:
-        return subprocess.Popen(words + (["--out", out] if out else []), stderr=log)
+def mean(values):
+    values = [value for value in values if value is not None]
+    return statistics.mean(values) if values else None
 
 
-def run_once(options, service, antagonist, policy, directory):
-    server = start(service, directory)
-    controller, out = None, os.path.join(directory, "run")
-    try:
-        command = ["chrt", "-r", "10", LOAD, str(PORT), str(options.rate), str(options.seconds)]
-        command += ["--ramp", "--window-s", str(WINDOW_S)] + (["--http"] if service == "nginx" else [])
-        if POLICIES[policy] is not None:
-            controller = control(options, server, antagonist, policy, directory, out)
-            time.sleep(1.5)
-            assert controller.poll() is None, open(os.path.join(directory, "log")).read()
-        load = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    finally:
-        if controller is not None:
-            controller.terminate()
-            controller.wait()
-        server.terminate()
-        server.wait()
-    cores, used, own = 0.0, None, None
-    if controller is not None:
-        with open(os.path.join(out, "run.jsonl")) as file:
-            rows = [row["row"] for row in map(json.loads, file) if "row" in row][2:]
-        cores = statistics.mean(row["groups"][0]["cpu_cores"] for row in rows)
-        used = statistics.mean(row["busy_cores"] for row in rows) / CPUS
-        # The first figure comes after five seconds.
-        own = [row["own_cores"] for row in rows if row["own_cores"] > 0]
-        own = statistics.mean(own) if own else None
+def own_cores(rows):
+    # The first figure comes after five seconds.
+    return mean([row["own_cores"] for row in rows if row["own_cores"] > 0])
+
+
+def kept_windows(load, objective_ms):
     windows = [window for window in load["windows_p99_ms"] if window is not None]
     return {
-        "policy": policy,
         "p99_ms": load["p99_ms"],
-        "kept": sum(window <= options.objective_ms for window in windows),
+        "kept": sum(window <= objective_ms for window in windows),
         "windows": len(windows),
-        "cores": cores,
-        "used": used,
-        "own_cores": own,
+        "windows_p99_ms": [round(window, 3) for window in windows],
     }
+
+
+def beside(options, service, antagonist, policy, directory):
+    _, rate, objective_ms = things.SERVICES[service]
+    work = things.command(antagonist, directory)
+    with Running(service, directory, POLICIES[policy], work, objective_ms) as running:
+        load = running.load(service, rate, options.seconds, "--warm-s", WARM_S, "--window-s", WINDOW_S)
+    result = {"policy": policy, **kept_windows(load, objective_ms)}
+    if POLICIES[policy] is not None:
+        rows = running.rows(WARM_S + 1)
+        result["cores"] = mean(row["groups"][0]["cpu_cores"] for row in rows)
+        result["used"] = mean(row["busy_cores"] for row in rows) / CPUS
+        result["own_cores"] = own_cores(rows)
+    return result
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    return f"{CPUS} CPUs of {model}, Linux {platform.release()}"
+
+
+class Kept:
+    """What was found, in this piece and in earlier ones."""
+
+    def __init__(self, out, minutes):
+        self.out = out
+        self.path = os.path.join(out, "isolate.json")
+        self.found = {}
+        if os.path.exists(self.path):
+            with open(self.path) as file:
+                self.found = json.load(file)
+        self.end = time.time() + 60 * minutes if minutes else None
+        self.left = 0
+
+    def has_time(self, seconds):
+        """Whether so much time is left; what finds none is left to the next piece."""
+        if self.end is None or time.time() + seconds < self.end:
+            return True
+        self.left += 1
+        return False
+
+    def keep(self):
+        with open(self.path + ".next", "w") as file:
+            json.dump(self.found, file, indent=1)
+            file.write("\n")
+        os.replace(self.path + ".next", self.path)
+        page.write(self.found, self.out, POLICIES)
+
+
+def services(options, kept):
+    measured = kept.found.setdefault("measured", {})
+    for repeat in range(options.repeats):
+        for service in options.services:
+            for antagonist in options.antagonists:
+                _, rate, objective_ms = things.SERVICES[service]
+                part = measured.setdefault(f"{service} beside {antagonist}", {
+                    "objective_ms": objective_ms, "rate": rate, "seconds": options.seconds, "machine": machine(), "runs": [],
+                })
+                done = {(run["policy"], run["repeat"]) for run in part["runs"]}
+                order = options.policies[:]
+                random.Random(repeat).shuffle(order)
+                for policy in order:
+                    if (policy, repeat) in done or not kept.has_time(options.seconds + WARM_S + AROUND_S):
+                        continue
+                    with tempfile.TemporaryDirectory() as directory:
+                        run = {**beside(options, service, antagonist, policy, directory), "repeat": repeat}
+                    part["runs"].append(run)
+                    print(service, antagonist, run, flush=True)
+                    kept.keep()
 
 
 def groups():
     return sorted(glob.glob("/sys/fs/cgroup/**/slackline-isolate-*", recursive=True))
 
 
-def kill_once(options, whom, chance, directory):
+def reserved(options, kept):
+    """A service's own cores given back, with nothing else on the machine."""
+    seconds = 60.0
+    parts = kept.found.setdefault("reserved", {})
+    for repeat in range(options.repeats):
+        for service in options.services:
+            _, rate, objective_ms = things.SERVICES[service]
+            part = parts.setdefault(service, {
+                "objective_ms": objective_ms, "rate": rate, "seconds": seconds, "machine": machine(), "runs": [],
+            })
+            # What VPA's rule would recommend comes from the run without a limit, so that one is first.
+            for policy in ["none", "vpa", "static quota", "autothrottle", "slackline"]:
+                done = any(run["policy"] == policy and run["repeat"] == repeat for run in part["runs"])
+                if done or not kept.has_time(seconds + WARM_S + AROUND_S):
+                    continue
+                free = next((run for run in part["runs"] if run["policy"] == "none" and run["repeat"] == repeat), None)
+                if free is None and policy != "none":
+                    continue
+                text = f'name = "{policy}"'
+                if policy in ("vpa", "static quota"):
+                    cores = free["vpa_cores"] if policy == "vpa" else 1.0
+                    text = f'name = "static"\nstatic = {{ service_quota_cores = {cores:.3f} }}'
+                with tempfile.TemporaryDirectory() as directory:
+                    with Running(service, directory, text, None, objective_ms) as running:
+                        load = running.load(service, rate, seconds, "--warm-s", WARM_S, "--window-s", WINDOW_S)
+                    rows = running.rows(WARM_S)
+                    uses = sorted(row["services"][0]["cpu_cores"] for row in rows)
+                    quotas = [row["services"][0]["quota_cores"] or CPUS for row in rows]
+                run = {
+                    "policy": policy, "repeat": repeat, **kept_windows(load, objective_ms),
+                    "used_cores": mean(uses), "vpa_cores": 1.15 * uses[int(0.9 * len(uses))],
+                    "reserved_cores": mean(quotas), "own_cores": own_cores(rows),
+                }
+                part["runs"].append(run)
+                print("reserved", service, run, flush=True)
+                kept.keep()
+
+
+def batch_step(options, service, policy, directory):
+    """Batch work begins 12 s after the load; milliseconds until the p99 of a quarter of a second stays within the objective."""
+    _, rate, objective_ms = things.SERVICES[service]
+    at = os.path.join(directory, "begin")
+    words = ["sh", "-c", f"while [ ! -e {at} ]; do sleep 0.02; done; exec stress-ng --cpu {CPUS} --quiet"]
+    with Running(service, directory, POLICIES[policy], words, objective_ms) as running:
+        trigger = subprocess.Popen(["sh", "-c", f"sleep 12; touch {at}"])
+        load = running.load(service, rate, 20, "--shape", "flat", "--window-s", 0.25)
+        trigger.wait()
+    return settled(load, objective_ms, 12.0)
+
+
+def load_step(options, service, policy, directory):
+    """The load rises from a fifth to all of it beside batch work that has run for 12 s."""
+    _, rate, objective_ms = things.SERVICES[service]
+    with Running(service, directory, POLICIES[policy], things.command("cpu", directory), objective_ms) as running:
+        more = ["--shape", "step", "--step-at", 12, "--window-s", 0.25]
+        load = running.load(service, rate, 20, *more)
+    return settled(load, objective_ms, 12.0)
+
+
+def settled(load, objective_ms, at_s):
+    """Seconds from the step to the end of the first second that is wholly within the objective; windows above it in all."""
+    after = load["windows_p99_ms"][int(at_s / 0.25):]
+    within = [window is not None and window <= objective_ms for window in after]
+    first = next((index for index in range(len(within) - 3) if all(within[index:index + 4])), None)
+    return {"settled_s": None if first is None else 0.25 * first, "above": within.count(False), "of": len(within)}
+
+
+def reaction(options, kept):
+    parts = kept.found.setdefault("reaction", {"machine": machine(), "runs": []})
+    for repeat in range(options.repeats):
+        for service in options.services:
+            for what, step in (("batch work begins", batch_step), ("load × 5", load_step)):
+                for policy in ("none", "cpu.idle", "slackline"):
+                    key = {"service": service, "step": what, "policy": policy, "repeat": repeat}
+                    if any(key.items() <= run.items() for run in parts["runs"]) or not kept.has_time(20 + AROUND_S):
+                        continue
+                    with tempfile.TemporaryDirectory() as directory:
+                        run = {**key, **step(options, service, policy, directory)}
+                    parts["runs"].append(run)
+                    print("reaction", run, flush=True)
+                    kept.keep()
+
+
+def kill_once(whom, chance, directory):
     """Kills the controller, its watchdog, or both, at a random moment; true if everything is as it was within 10 s."""
-    server = start("memcached", directory)
-    state = os.path.join(directory, "state")
-    controller = control(options, server, "cpu", "slackline", directory)
-    try:
+    work = things.command("cpu", directory)
+    with Running("memcached", directory, POLICIES["slackline"], work, 2.0, out=False) as running:
+        controller, state = running.controller, os.path.join(directory, "state")
         watchdog = None
         end = time.time() + 10
         while watchdog is None and time.time() < end:
@@ -157,7 +300,8 @@ def kill_once(options, whom, chance, directory):
         else:
             # A new watchdog takes the place of the dead one, and the controller goes on.
             time.sleep(3)
-            assert controller.poll() is None, "the controller ended"
+            if controller.poll() is not None:
+                return False
             controller.terminate()
         controller.wait()
         if whom == "both":
@@ -166,162 +310,21 @@ def kill_once(options, whom, chance, directory):
         while groups() and time.time() < end:
             time.sleep(0.02)
         return not groups()
-    finally:
-        if controller.poll() is None:
-            controller.kill()
-        server.terminate()
-        server.wait()
 
 
-def kills(options):
+def kills(options, kept):
     chance = random.Random(1)
     done = {}
     for turn in range(options.kills):
         whom = ["controller", "watchdog", "both"][turn % 3]
         with tempfile.TemporaryDirectory() as directory:
-            good = kill_once(options, whom, chance.random(), directory)
+            good = kill_once(whom, chance.random(), directory)
         part = done.setdefault(whom, [0, 0])
         part[0] += good
         part[1] += 1
     print("kills", done, flush=True)
-    return done
-
-
-def simulated():
-    """The controllers on the modelled machine of 36 cores."""
-    rows = []
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "plant.toml")
-        for name, (dram, cache, sensitivity, egress, power) in ANTAGONISTS_SIMULATED.items():
-            for policy in SIMULATED:
-                row = {"antagonist": name, "policy": policy, "at": {}}
-                for load in (0.25, 0.5, 0.7):
-                    with open(path, "w") as file:
-                        file.write(
-                            f"duration_s = 7200\nload = [{load}]\nseed = 1\n[plant.antagonist]\nname = \"{name}\"\n"
-                            f"dram_gb_per_core = {dram}\ncache_share = {cache}\ncache_sensitivity = {sensitivity}\n"
-                            f"egress_mbit_per_s = {egress}\npower = {power}\n"
-                        )
-                    words = [SLACKLINE, "isolate", "simulate", path, "--policy", policy, "--json"]
-                    done = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)[0]
-                    row["at"][str(load)] = [done["violated_share"], done["utilisation"]]
-                rows.append(row)
-        power = []
-        for load in (0.1, 0.3, 0.5, 0.7, 0.9):
-            watts = []
-            for policy in ("none", "pegasus"):
-                with open(path, "w") as file:
-                    file.write(f'{{"duration_s": 7200, "load": [{load}], "seed": 1, "plant": {{"antagonist": null}}}}')
-                os.replace(path, path + ".json")
-                words = [SLACKLINE, "isolate", "simulate", path + ".json", "--policy", policy, "--json"]
-                done = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)[0]
-                watts.append([done["power_w"], done["violated_share"]])
-            power.append([load, *watts])
-    return {"rows": rows, "power": power}
-
-
-def interval(values):
-    """Mean and a 95 % t interval's half width."""
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return mean, None
-    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57}.get(len(values), 2.2)
-    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def shown(values, digits):
-    values = [value for value in values if value is not None]
-    if not values:
-        return "–"
-    mean, half = interval(values)
-    return f"{mean:.{digits}f}" + ("" if half is None else f" ± {half:.{digits}f}")
-
-
-def measured(part):
-    lines = [
-        "| policy | windows kept, % | p99, ms | batch, cores | machine used, % | controller, % of a core | repeats |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for policy in POLICIES:
-        runs = [run for run in part["runs"] if run["policy"] == policy]
-        if not runs:
-            continue
-        percent = lambda value: None if value is None else 100 * value
-        columns = [
-            shown([100 * run["kept"] / run["windows"] for run in runs], 0),
-            shown([run["p99_ms"] for run in runs], 2),
-            shown([run["cores"] for run in runs], 2) if policy != "alone" else "–",
-            shown([percent(run["used"]) for run in runs], 0),
-            shown([percent(run["own_cores"]) for run in runs], 2),
-        ]
-        lines.append(f"| {policy} | {' | '.join(columns)} | {len(runs)} |")
-    return lines
-
-
-def simulated_tables(part):
-    lines = [
-        "",
-        "## Simulated: 36 cores",
-        "",
-        "Nothing in this part was measured. The controllers ran on a model of two sockets of 18 cores with a search service, for two hours",
-        "at a steady load. A cell has the share of windows of 15 s above the objective, and the effective machine utilisation (load plus",
-        "batch work, each as a share of what it does alone; the service's peak load uses 30 of the 36 cores, so more than 100 % is",
-        "possible). The first window, before the first decision, always violates: 0.2 %.",
-        "",
-        "| antagonist | policy | load 25 % | load 50 % | load 70 % |",
-        "|---|---|---|---|---|",
-    ]
-    for row in part["rows"]:
-        cells = [f"{100 * violated:.1f} % above, {100 * use:.0f} % used" for violated, use in row["at"].values()]
-        lines.append(f"| {row['antagonist']} | {row['policy']} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        "Heracles' paper reports a utilisation above 90 % without a violation. On this model Heracles stays below that at low load: one core",
-        "lies between a slack of 0.10 and one of 0.05, where the paper's rule leaves two cores, so the cores rise and fall like a saw.",
-        "",
-        "| load | power without a cap, W (simulated) | with pegasus, W (simulated) | saved | windows above the objective |",
-        "|---|---|---|---|---|",
-    ]
-    for load, (full, _), (capped, violated) in part["power"]:
-        saved = 100 * (1 - capped / full)
-        lines.append(f"| {100 * load:.0f} % | {full:.0f} | {capped:.0f} | {saved:.0f} % | {100 * violated:.1f} % |")
-    return lines
-
-
-def page(kept):
-    lines = [
-        "# Isolation: services beside batch work",
-        "",
-        "Made by `cargo xtask bench isolate`. Policies run in turns, in random order within each repeat. *Windows kept* is the share of",
-        f"windows of {WINDOW_S:.0f} s in which the p99, measured by the load generator from the scheduled arrival, is within the objective.",
-        "*Batch* is CPU time of the batch work. Intervals are 95 % t intervals over repeats. The load goes from a fifth of its peak to the",
-        "peak and back. The load generator counts as use of the machine.",
-    ]
-    for key, part in sorted(kept["measured"].items()):
-        lines += [
-            "",
-            f"## {key}",
-            "",
-            f"Objective p99 {part['objective_ms']} ms, peak {part['rate']:.0f} requests/s, {part['seconds']:.0f} s a run, "
-            f"{part['machine']}. {part['note']}".rstrip(),
-            "",
-            *measured(part),
-        ]
-    if "kills" in kept:
-        lines += [
-            "",
-            "## Kills",
-            "",
-            "`kill -9` at a random moment of the first three seconds. *As it was*: every group is gone within 10 s. Where both are",
-            "killed, `slackline restore` was run.",
-            "",
-            "| killed | times | as it was |",
-            "|---|---|---|",
-        ]
-        lines += [f"| {whom} | {count} | {good} |" for whom, (good, count) in kept["kills"].items()]
-    if "simulated" in kept:
-        lines += simulated_tables(kept["simulated"])
-    return "\n".join(lines) + "\n"
+    kept.found["kills"] = done
+    kept.keep()
 
 
 def some(parser, text, known, what):
@@ -335,58 +338,36 @@ def some(parser, text, known, what):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
-    parser.add_argument("--quick", action="store_true", help="memcached beside cpu, once, below 4 minutes")
-    parser.add_argument("--services", default="memcached")
-    parser.add_argument("--antagonists", default="cpu,memory,disk")
-    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--services", default=",".join(things.SERVICES))
+    parser.add_argument("--antagonists", default=",".join(things.ANTAGONISTS))
+    parser.add_argument("--policies", default=",".join(USUAL))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rate", type=float, default=1500)
-    parser.add_argument("--objective-ms", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--minutes", type=float, help="end before this time; the next piece goes on")
+    parser.add_argument("--again", action="append", default=[], help="forget the kept runs of this policy")
     parser.add_argument("--kills", type=int, default=99)
-    parser.add_argument("--note", default="")
     options = parser.parse_args()
-    if options.quick:
-        options.antagonists, options.repeats, options.seconds, options.kills = "cpu", 1, 25.0, 3
-    policies = some(parser, options.policies, POLICIES, "policy")
-    antagonists = some(parser, options.antagonists, ANTAGONISTS, "antagonist")
-    services = some(parser, options.services, SERVICES, "service")
-    path = os.path.join(options.out, "isolate.json")
-    kept = {"measured": {}}
-    if os.path.exists(path):
-        with open(path) as file:
-            kept = json.load(file)
-
-    def keep():
-        with open(path, "w") as file:
-            json.dump(kept, file, indent=1)
-            file.write("\n")
-        with open(os.path.join(options.out, "isolate.md"), "w") as file:
-            file.write(page(kept))
-
-    kept["simulated"] = simulated()
-    if options.kills:
-        kept["kills"] = kills(options)
-    keep()
-    for service in services:
-        for antagonist in antagonists:
-            runs = []
-            for repeat in range(options.repeats):
-                order = policies[:]
-                random.Random(repeat).shuffle(order)
-                for policy in order:
-                    with tempfile.TemporaryDirectory() as directory:
-                        runs.append(run_once(options, service, antagonist, policy, directory))
-                    print(service, antagonist, runs[-1], flush=True)
-            kept["measured"][f"{service} beside {antagonist}"] = {
-                "objective_ms": options.objective_ms,
-                "rate": options.rate,
-                "seconds": options.seconds,
-                "machine": f"{CPUS} CPUs, Linux {platform.release()}",
-                "note": options.note,
-                "runs": runs,
-            }
-            keep()
+    parts = some(parser, options.parts, PARTS, "part")
+    options.policies = some(parser, options.policies, POLICIES, "policy")
+    options.antagonists = some(parser, options.antagonists, things.ANTAGONISTS, "antagonist")
+    options.services = some(parser, options.services, things.SERVICES, "service")
+    kept = Kept(options.out, options.minutes)
+    for part in kept.found.get("measured", {}).values():
+        part["runs"] = [run for run in part["runs"] if run["policy"] not in options.again]
+    if "simulated" in parts:
+        kept.found["simulated"] = simulated.run(SLACKLINE)
+        kept.keep()
+    if "services" in parts:
+        services(options, kept)
+    if "reserved" in parts:
+        reserved(options, kept)
+    if "reaction" in parts:
+        reaction(options, kept)
+    if "kills" in parts:
+        kills(options, kept)
+    kept.keep()
+    print(f"{kept.left} runs are left to the next piece")
 
 
 main()

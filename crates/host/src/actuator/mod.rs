@@ -19,6 +19,7 @@
 //! ```
 
 mod cpu;
+mod egress;
 mod freezer;
 mod hardware;
 mod input_output;
@@ -36,6 +37,7 @@ use crate::knob::{Knob, is_taken_as};
 use crate::roots::Roots;
 
 pub use cpu::{CpuIdle, CpuQuotaLimit, CpuWeight, Cpuset, Uclamp};
+pub use egress::Egress;
 pub use freezer::Freezer;
 pub use hardware::{EnergyPreference, Frequency, PowerCap, Resctrl};
 pub use input_output::{IoCost, IoMax, IoWeight};

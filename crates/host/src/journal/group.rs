@@ -39,26 +39,61 @@ impl Journal {
     ) -> Result<(), HostError> {
         check_group(group)?;
         let hierarchies = Hierarchies::of(roots);
+        let parts = || group.split('/').filter(|part| !part.is_empty());
+        let mut unified = Vec::new();
         for controller in controllers {
             let (version, base) = hierarchies.require(controller)?;
+            if version == CgroupVersion::V2 {
+                // On v2, cpu time is counted without any controller, and cpuacct is not one.
+                unified.push(match *controller {
+                    "cpuacct" => "cpu",
+                    other => other,
+                });
+                continue;
+            }
             let mut directory = base.to_owned();
-            for part in group.split('/').filter(|part| !part.is_empty()) {
-                if version == CgroupVersion::V2 {
-                    // On v2, cpu time is counted without any controller, and cpuacct is not one.
-                    let name = if *controller == "cpuacct" {
-                        "cpu"
-                    } else {
-                        controller
-                    };
-                    self.enable_controller(roots, &directory, name)?;
-                }
+            for part in parts() {
                 let parent = directory.clone();
                 directory.push(part);
                 self.make_directory(roots, &directory)?;
-                if *controller == "cpuset" && version == CgroupVersion::V1 {
+                if *controller == "cpuset" {
                     inherit_cpuset(&parent, &directory)?;
                 }
             }
+        }
+        let Some(mut directory) = hierarchies.v2().map(Path::to_owned) else {
+            return Ok(());
+        };
+        if unified.is_empty() {
+            return Ok(());
+        }
+        for part in parts() {
+            // All of them before the group: undoing removes the group first, and then nobody uses a controller any more.
+            for controller in &unified {
+                self.enable_controller(roots, &directory, controller)?;
+            }
+            directory.push(part);
+            self.make_directory(roots, &directory)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a group in the hierarchy of v2, without a controller, where the host has one: a packet's socket belongs to a group
+    /// of v2. Undoing removes it.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`], [`HostError::Write`].
+    pub fn make_unified_cgroup(&mut self, roots: &Roots, group: &str) -> Result<(), HostError> {
+        check_group(group)?;
+        let hierarchies = Hierarchies::of(roots);
+        let Some(base) = hierarchies.v2() else {
+            return Ok(());
+        };
+        let mut directory = base.to_owned();
+        for part in group.split('/').filter(|part| !part.is_empty()) {
+            directory.push(part);
+            self.make_directory(roots, &directory)?;
         }
         Ok(())
     }

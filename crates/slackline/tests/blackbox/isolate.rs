@@ -1,5 +1,6 @@
 //! `slackline isolate` on this host: a `sleep` is the service, a file holds its latency, and a shell loop is the batch work.
 
+mod kills;
 mod sources;
 
 use std::cell::RefCell;

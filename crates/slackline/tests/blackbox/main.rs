@@ -19,6 +19,7 @@ mod continuous;
 mod faults;
 mod fleet;
 mod guest;
+mod guest_isolate;
 mod guest_nvme;
 mod isolate;
 mod kill;

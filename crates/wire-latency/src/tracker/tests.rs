@@ -381,6 +381,42 @@ fn streams_of_http_2_are_told_apart_and_hidden_ones_are_bounded() {
 }
 
 #[test]
+fn streams_behind_what_was_captured_are_found_by_their_numbers() {
+    let mut talk = Talk::new(Protocol::Http2);
+    talk.client(&frame(1, 1, 30))
+        .wait(1)
+        .server(&frame(1, 1, 10));
+    assert_eq!(talk.latencies(), [1]);
+    // Four requests in one segment, of which one is captured. The answers come apart.
+    let four = |first: u32| [0, 2, 4, 6].map(|more| frame(1, first + more, 40)).concat();
+    talk.wait(1).client(&four(3)).wait(2);
+    for number in [3, 7, 5] {
+        talk.server(&frame(1, number, 10)).wait(1);
+    }
+    let (latencies, counts, waiting) = talk.found();
+    assert_eq!((latencies, waiting), (vec![2, 3, 4], 0));
+    assert_eq!((counts.bounded, counts.ambiguous), (0, 0));
+    // The last one is found when the next request has a higher number: it still waits.
+    talk.client(&frame(1, 11, 30)).wait(5);
+    talk.server(&frame(1, 11, 10));
+    let (latencies, counts, waiting) = talk.found();
+    assert_eq!((latencies, counts.ambiguous, waiting), (vec![5], 0, 1));
+    // Two such segments: a request may have come in either, so its time is bounded by the first.
+    talk.client(&[frame(0, 11, 100), frame(1, 13, 40)].concat());
+    talk.wait(1)
+        .client(&[frame(0, 11, 100), frame(1, 15, 40)].concat());
+    talk.wait(1).server(&frame(1, 15, 10));
+    let (latencies, counts, _) = talk.found();
+    assert_eq!((latencies, counts.bounded), (vec![2], 1));
+    // A lost packet: that there were requests is known, and no more. A jump is no million requests.
+    let mut talk = Talk::new(Protocol::Http2);
+    talk.client(&frame(1, 17, 30)).server(&frame(1, 17, 10));
+    talk.client(&frame(1, 23, 30)).server(&frame(1, 23, 10));
+    talk.client(&frame(1, 0x7fff_ffff, 30));
+    assert_eq!(talk.found().1.ambiguous, 2 + 4096);
+}
+
+#[test]
 fn a_stream_that_is_reset_is_unanswered() {
     let mut talk = Talk::new(Protocol::Http2);
     talk.client(&frame(1, 1, 30))

@@ -1,0 +1,86 @@
+#!/bin/busybox sh
+# The first process of the guest: `isolate` on control groups v2. Each step's output goes over the second serial line.
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+ip link set lo up
+stty -F /dev/ttyS1 raw -echo
+export SLACKLINE_STATE_DIR=/tmp/state NO_COLOR=1
+G=/sys/fs/cgroup
+
+step() {
+    name=$1
+    shift
+    echo "step $name at $(cut -d' ' -f1 /proc/uptime) s" >&2
+    "$@" > /tmp/out 2> /tmp/err < /dev/null
+    code=$?
+    cat /tmp/err >&2
+    { echo "=== $name $code"; cat /tmp/out; echo; } > /dev/ttyS1
+}
+
+state_of() {
+    for file in cpu.weight cpu.idle cpu.max cgroup.freeze; do
+        echo "$file $(cat $G/batch/$file)"
+    done
+    cat $G/cgroup.subtree_control
+    ls -d $G/slackline-* 2> /dev/null
+    true
+}
+
+# What the source prints from now on: milliseconds and requests.
+latency() {
+    echo "$1 5000" > /tmp/latency.next
+    mv /tmp/latency.next /tmp/latency
+}
+
+# Waits until a file of the batch group has changed to this.
+until_is() {
+    tries=0
+    while [ "$(cat $G/batch/$1)" != "$2" ] && [ $tries -lt 600 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    echo "$1 $(cat $G/batch/$1)"
+}
+
+# No group has a controller yet: the self-test has to enable them, and to take that back.
+step selftest slackline isolate selftest --json
+step controllers cat $G/cgroup.subtree_control
+
+echo "+cpu +memory" > $G/cgroup.subtree_control
+mkdir $G/batch $G/service
+sh -c "echo \$\$ > $G/batch/cgroup.procs; while :; do :; done" &
+sh -c "echo \$\$ > $G/service/cgroup.procs; exec sleep 1000" &
+latency 1.0
+step before state_of
+
+# Started idle and frozen, then thawed with a quota; frozen again when the objective is violated.
+slackline isolate run /spec/isolate.toml --out /tmp/run > /tmp/log 2>&1 &
+run=$!
+step idle until_is cpu.idle 1
+step stopped until_is cgroup.freeze 1
+step thawed until_is cgroup.freeze 0
+step limited until_is cpu.max "20000 100000"
+step open until_is cpu.max "max 100000"
+latency 50
+step frozen until_is cgroup.freeze 1
+kill $run
+wait $run
+step ended cat /tmp/log
+step after state_of
+
+# Killed while the group is idle and has a quota: the watchdog puts everything back.
+latency 1.0
+slackline isolate run /spec/isolate.toml > /dev/null 2>&1 &
+run=$!
+step again until_is cpu.idle 1
+kill -9 $run
+step unfrozen until_is cpu.idle 0
+sleep 2
+step killed state_of
+step report slackline isolate report /tmp/run --html /tmp/page.html
+echo "guest: done at $(cut -d' ' -f1 /proc/uptime) s" >&2
+poweroff -f
