@@ -63,7 +63,7 @@ fn tc(what: &str) -> String {
     String::from_utf8(output.unwrap().stdout).unwrap()
 }
 
-/// Sends as fast as it can for a second, from this group or from none; bytes a second that came.
+/// Sends as fast as it can for a while, from this group or from none; bytes a second that came.
 fn rate(group: Option<&Group>) -> f64 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -77,19 +77,17 @@ fn rate(group: Option<&Group>) -> f64 {
         .spawn()
         .unwrap();
     let (mut stream, _) = listener.accept().unwrap();
+    let began = Instant::now();
     let mut bytes = 0;
     let mut buffer = vec![0; 1 << 20];
-    // The first tokens of the bucket are a burst.
-    for (length, counts) in [(0.5, false), (1.0, true)] {
-        let began = Instant::now();
-        while began.elapsed().as_secs_f64() < length {
-            let count = stream.read(&mut buffer).unwrap();
-            bytes += if counts { count } else { 0 };
-        }
+    // From the beginning to the last byte: a reader that was held up has read no more by then.
+    while began.elapsed() < Duration::from_millis(1500) {
+        bytes += stream.read(&mut buffer).unwrap();
     }
+    let rate = bytes as f64 / began.elapsed().as_secs_f64();
     sender.kill().unwrap();
     sender.wait().unwrap();
-    bytes as f64
+    rate
 }
 
 fn inside() {
@@ -132,7 +130,7 @@ fn inside() {
         // On a busy host, too, others are not held up.
         assert!(free > 10.0 * LIMIT as f64, "{free} bytes/s");
         let sent = egress_bytes(&roots, DEVICE, &group.name).unwrap().unwrap();
-        assert!(sent >= LIMIT, "{sent}");
+        assert!(sent > LIMIT / 2, "{sent}");
         eprintln!("limited to {LIMIT}: {limited:.0} bytes/s; others: {free:.0}");
         // Another rate, and a rate above 4 GB/s.
         for rate in [3_000_000, 6_000_000_000] {
