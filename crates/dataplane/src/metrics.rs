@@ -40,7 +40,7 @@ impl Page {
 /// Adds the figures of all shards to a page of Prometheus' text format.
 pub fn shards(page: &mut String, shards: &[ShardStats]) {
     type Pick = fn(&ShardStats) -> u64;
-    let each: [(&str, &str, &str, Pick); 9] = [
+    let each: [(&str, &str, &str, Pick); 10] = [
         ("batch_bound", "gauge", "The batch bound.", |s| {
             s.bound.load(Ordering::Relaxed)
         }),
@@ -70,6 +70,12 @@ pub fn shards(page: &mut String, shards: &[ShardStats]) {
             "gauge",
             "How long the shard spins before it sleeps.",
             |s| s.spin_limit_ns.load(Ordering::Relaxed),
+        ),
+        (
+            "wake_ns",
+            "gauge",
+            "What a wake-up from a sleep takes.",
+            |s| s.wake_ns.load(Ordering::Relaxed),
         ),
         ("flows", "gauge", "Flows.", |s| {
             s.flows.load(Ordering::Relaxed)

@@ -10,7 +10,7 @@ use crate::batch::{BatchController, BatchObservation, BatchPolicy};
 use crate::error::Error;
 use crate::groups::GroupTable;
 use crate::histogram::{Histogram, Snapshot, add};
-use crate::idle::{IdlePolicy, IdleSpin};
+use crate::idle::{IdlePolicy, IdleSpin, TRIAL, TRIALS, Wakes};
 pub use crate::mailbox::{Command, Mailbox};
 use crate::timers::Timers;
 
@@ -67,6 +67,8 @@ pub struct ShardStats {
     pub sleeps: AtomicU64,
     /// How long the shard spins now before it sleeps, in nanoseconds (`u64::MAX`: for ever).
     pub spin_limit_ns: AtomicU64,
+    /// What a wake-up from a sleep takes, in nanoseconds.
+    pub wake_ns: AtomicU64,
     /// Flows now.
     pub flows: AtomicU64,
     /// Flows that arrived from other shards.
@@ -137,6 +139,8 @@ pub struct Shard<B: Backend, A: Application> {
     departures: Vec<(u16, u8)>,
     last_poll: Time,
     idle_since: Option<Time>,
+    /// The shard slept since then.
+    has_slept: bool,
     turns: u32,
     step_base: StepBase,
 }
@@ -165,6 +169,9 @@ impl<B: Backend, A: Application> Shard<B, A> {
             bind(cpu)?;
         }
         backend.watch(plane.mailboxes[usize::from(config.id)].wake_fd())?;
+        // The kernel may end a sleep up to 50 µs late to save wake-ups: longer than a turn. Where it
+        // refuses, timers are that late.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         Ok(Self {
             config,
             backend,
@@ -172,11 +179,12 @@ impl<B: Backend, A: Application> Shard<B, A> {
             plane,
             timers: Timers::default(),
             batch: BatchController::new(config.batch),
-            idle: IdleSpin::new(config.idle),
+            idle: IdleSpin::new(config.idle, Wakes::default()),
             drain_until: None,
             departures: Vec::new(),
             last_poll: Time::default(),
             idle_since: None,
+            has_slept: false,
             turns: 0,
             step_base: StepBase::default(),
         })
@@ -193,6 +201,8 @@ impl<B: Backend, A: Application> Shard<B, A> {
         stats
             .bound
             .store(self.batch.bound() as u64, Ordering::Relaxed);
+        self.time_wakes()?;
+        stats.wake_ns.store(self.idle.wake_ns(), Ordering::Relaxed);
         self.last_poll = Time::now();
         self.with_context(self.last_poll, |application, context| {
             application.on_batch_end(context);
@@ -228,6 +238,24 @@ impl<B: Backend, A: Application> Shard<B, A> {
                 return Ok(self.application);
             }
         }
+    }
+
+    /// Finds out what a wake-up takes, before there is anything to do.
+    fn time_wakes(&mut self) -> Result<(), Error> {
+        if self.config.idle != IdlePolicy::Learn {
+            return Ok(());
+        }
+        for _ in 0..TRIALS {
+            let before = Time::now();
+            self.backend.sleep(Some(TRIAL))?;
+            let end = Time::now();
+            if end < before.after(TRIAL) {
+                // Something arrived.
+                return Ok(());
+            }
+            self.idle.woke(end.since_ns(before.after(TRIAL)));
+        }
+        Ok(())
     }
 
     fn deliver(&mut self, now: Time) {
@@ -298,7 +326,7 @@ impl<B: Backend, A: Application> Shard<B, A> {
                         .bound
                         .store(self.batch.bound() as u64, Ordering::Relaxed);
                 }
-                Command::Idle(policy) => self.idle = IdleSpin::new(policy),
+                Command::Idle(policy) => self.idle = self.idle.clone().with_policy(policy),
                 Command::Drain(time) => {
                     self.drain_until = Some(now.after(time));
                     self.backend.stop_listening();
@@ -342,7 +370,8 @@ impl<B: Backend, A: Application> Shard<B, A> {
     fn account(&mut self, stats: &ShardStats, polled: Polled, began: Time) {
         let end = Time::now();
         if let Some(since) = self.idle_since.take() {
-            self.idle.record(began.since_ns(since));
+            let has_slept = std::mem::take(&mut self.has_slept);
+            self.idle.record(began.since_ns(since), has_slept);
         }
         let turn_ns = end.since_ns(began);
         add(&stats.busy_ns, turn_ns);
@@ -395,15 +424,16 @@ impl<B: Backend, A: Application> Shard<B, A> {
             u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
         });
         stats.spin_limit_ns.store(limit_ns, Ordering::Relaxed);
-        if now.since_ns(since) < limit_ns || self.backend.is_departing() {
-            add(&stats.spin_ns, now.since_ns(self.last_poll));
-            std::hint::spin_loop();
-            return Ok(false);
-        }
         let until = [self.timers.next(), self.drain_until]
             .into_iter()
             .flatten()
             .min();
+        let is_due = until.is_some_and(|until| self.idle.spins_until(until.since_ns(now)));
+        if now.since_ns(since) < limit_ns || is_due || self.backend.is_departing() {
+            add(&stats.spin_ns, now.since_ns(self.last_poll));
+            std::hint::spin_loop();
+            return Ok(false);
+        }
         let timeout = until.map_or(SLEEP_MAX, |until| {
             Duration::from_nanos(until.since_ns(now)).min(SLEEP_MAX)
         });
@@ -411,7 +441,15 @@ impl<B: Backend, A: Application> Shard<B, A> {
             .flows
             .store(self.backend.flows() as u64, Ordering::Relaxed);
         add(&stats.sleeps, 1);
+        let before = Time::now();
         self.backend.sleep(Some(timeout))?;
+        self.has_slept = true;
+        let (end, due) = (Time::now(), before.after(timeout));
+        if end > due {
+            // Nothing came, and the timeout says when the sleep was to end.
+            self.idle.woke(end.since_ns(due));
+            stats.wake_ns.store(self.idle.wake_ns(), Ordering::Relaxed);
+        }
         Ok(true)
     }
 
