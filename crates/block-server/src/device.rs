@@ -1,11 +1,13 @@
 //! Devices: block devices, files and memory, opened and described.
 
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use dataplane::file_lock::{RangeLock, lock_range};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
@@ -201,9 +203,56 @@ fn create(path: &Path, size_bytes: u64, is_preallocated: bool) -> Result<(), Dev
 /// files of an io_uring a moment after its process has ended.
 const HELD: Duration = Duration::from_secs(2);
 
-/// Tries again while something is held by another process.
-fn patiently<T>(mut attempt: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    let end = Instant::now() + HELD;
+/// How long writes of an earlier server may still be under way: a slow disk's, at the worst.
+const UNDER_WAY: Duration = Duration::from_secs(10);
+/// Two bytes behind the end of any file, which nobody reads or writes. The descriptor that has a lock
+/// on the first one takes buffered writes, the one with the second takes direct writes.
+const BUFFERED_WRITES: Range<u64> = 1 << 62..(1 << 62) + 1;
+const DIRECT_WRITES: Range<u64> = BUFFERED_WRITES.end..BUFFERED_WRITES.end + 1;
+/// File systems whose `flock` is a lock on all bytes, so that these two would be in its way, by their
+/// numbers in linux/magic.h: NFS, CIFS, SMB2.
+const REMOTE: [u64; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
+
+/// Waits until the writes of an earlier server have ended, and keeps a later one from beginning until
+/// those of `buffered` have.
+fn own_writes(buffered: &OwnedFd, path: &Path, is_writable: bool) -> Result<bool, DeviceError> {
+    let is_remote = rustix::fs::fstatfs(buffered)
+        .is_ok_and(|status| u64::try_from(status.f_type).is_ok_and(|kind| REMOTE.contains(&kind)));
+    if is_remote {
+        return Ok(false);
+    }
+    let wanted = if is_writable {
+        RangeLock::Exclusive
+    } else {
+        RangeLock::Shared
+    };
+    let both = BUFFERED_WRITES.start..DIRECT_WRITES.end;
+    let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    let lock = || lock_range(buffered.as_fd(), both.clone(), wanted).map_err(errno);
+    match patiently(UNDER_WAY, lock) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Err(DeviceError(format!(
+            "{} has writes under way of a server that has ended: try again when the disk has done them",
+            path.display()
+        ))),
+        // A file system without such locks.
+        Err(_) => Ok(false),
+    }
+}
+
+/// Gives the lock for direct writes to the descriptor that carries them.
+fn hand_over(buffered: &OwnedFd, direct: &OwnedFd) -> std::io::Result<()> {
+    lock_range(buffered.as_fd(), DIRECT_WRITES, RangeLock::Released)?;
+    // Nobody comes between: whoever begins wants both bytes at once.
+    lock_range(direct.as_fd(), DIRECT_WRITES, RangeLock::Exclusive)
+}
+
+/// Tries again for so long while something is held by another process.
+fn patiently<T>(
+    time: Duration,
+    mut attempt: impl FnMut() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
+    let end = Instant::now() + time;
     loop {
         match attempt() {
             Err(Errno::BUSY | Errno::AGAIN) if Instant::now() < end => {
@@ -237,7 +286,7 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         OFlags::empty()
     };
     let open = |flags| rustix::fs::open(path, access | flags | OFlags::CLOEXEC, Mode::empty());
-    let first = patiently(|| open(exclusive)).map_err(|errno| match errno {
+    let first = patiently(HELD, || open(exclusive)).map_err(|errno| match errno {
         Errno::BUSY => DeviceError(usage::of_block_device(path, status.st_rdev)),
         errno => failed(path, "opened", errno),
     })?;
@@ -250,17 +299,20 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         } else {
             FlockOperation::NonBlockingLockShared
         };
-        patiently(|| rustix::fs::flock(&first, lock)).map_err(|_| {
+        patiently(HELD, || rustix::fs::flock(&first, lock)).map_err(|_| {
             DeviceError(format!(
                 "{} is locked by another process: is it exported already?",
                 path.display()
             ))
         })?;
     }
-    let direct = is_direct
-        .then(|| open(OFlags::DIRECT).ok())
-        .flatten()
-        .map(Arc::new);
+    let is_owner = own_writes(&first, path, is_writable)?;
+    let direct = is_direct.then(|| open(OFlags::DIRECT).ok()).flatten();
+    if let Some(direct) = direct.as_ref().filter(|_| is_owner && is_writable) {
+        hand_over(&first, direct)
+            .map_err(|error| DeviceError(format!("{}: {error}", path.display())))?;
+    }
+    let direct = direct.map(Arc::new);
     let size_bytes = rustix::fs::seek(&first, SeekFrom::End(0))
         .map_err(|errno| failed(path, "measured", errno))?;
     let block_bytes = rustix::fs::ioctl_blksszget(&first).map_or(SECTOR_BYTES, u64::from);
@@ -417,6 +469,37 @@ mod tests {
         let device = Device::open("d", &backing, None, false).unwrap();
         assert_eq!(device.size_bytes, 8192);
         assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
+    }
+
+    #[test]
+    fn a_new_server_waits_for_writes_of_the_old_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
+        let backing = backing(&path, Some(1 << 20));
+        for is_direct in [true, false] {
+            let device = Device::open("d", &backing, None, true).unwrap();
+            let Storage::File(file) = &device.storage else {
+                panic!("no file");
+            };
+            // A write under way keeps its descriptor, whatever becomes of its process.
+            let under_way = match is_direct {
+                true => Arc::clone(file.direct().unwrap()),
+                false => Arc::clone(file.buffered()),
+            };
+            drop(device);
+            let ended = Arc::new(AtomicBool::new(false));
+            let ends = Arc::clone(&ended);
+            let writer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                ends.store(true, Ordering::SeqCst);
+                drop(under_way);
+            });
+            // One that only reads must not see old data either.
+            let device = Device::open("d", &backing, None, is_direct).unwrap();
+            assert!(ended.load(Ordering::SeqCst), "direct: {is_direct}");
+            writer.join().unwrap();
+            drop(device);
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_statx,
     libc::SYS_lseek,
     libc::SYS_flock,
+    libc::SYS_fcntl,
+    libc::SYS_fstatfs,
     libc::SYS_ioctl,
     libc::SYS_readlink,
     libc::SYS_readlinkat,

@@ -17,6 +17,7 @@
 //! | [`groups`] | flow groups, and which shard owns each |
 //! | [`elastic`] | when a shard is added or given back |
 //! | [`mod@file`] | operations on files, on the same ring as the network |
+//! | [`file_lock`] | locks that last as long as an operation on the file is under way |
 //! | [`tcp`] | a TCP/IP stack of our own, without I/O |
 //! | [`xdp`] | the backend on AF_XDP, with that stack |
 //! | [`uring`] | the backend on io_uring |
@@ -29,6 +30,7 @@ pub mod batch;
 pub mod elastic;
 pub mod error;
 pub mod file;
+pub mod file_lock;
 pub mod groups;
 pub mod histogram;
 pub mod idle;
