@@ -94,6 +94,28 @@ pub struct Flash {
     written_ns: Option<u64>,
     /// How much slower than its calibration the device is.
     slowness: f64,
+    stalls: Option<Stalls>,
+}
+
+/// A device that stands still for a while, again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct Stalls {
+    /// From the beginning of one stall to that of the next, in nanoseconds.
+    pub every_ns: u64,
+    /// How long nothing is completed, in nanoseconds.
+    pub length_ns: u64,
+}
+
+impl Stalls {
+    /// The moment, or the end of the stall in which it lies.
+    fn after(&self, at_ns: u64) -> u64 {
+        let since_ns = at_ns % self.every_ns.max(1);
+        // The first stall comes after the first time without one.
+        if at_ns < self.every_ns || since_ns >= self.length_ns {
+            return at_ns;
+        }
+        at_ns - since_ns + self.length_ns
+    }
 }
 
 impl Flash {
@@ -107,12 +129,18 @@ impl Flash {
             at_ns: 0,
             written_ns: None,
             slowness: 1.0,
+            stalls: None,
         }
     }
 
     /// Makes every latency so many times as long from now on, as if the device had aged.
     pub fn set_slowness(&mut self, slowness: f64) {
         self.slowness = slowness;
+    }
+
+    /// Has the device stand still from time to time, as virtual disks do when their host is busy.
+    pub fn set_stalls(&mut self, stalls: Option<Stalls>) {
+        self.stalls = stalls;
     }
 
     /// Takes a request, and says when it will be completed. `now_ns` never goes back.
@@ -144,7 +172,8 @@ impl Flash {
                 Operation::Read => p95_us * spread,
                 Operation::Write => (p95_us * spread / 4.0).max(WRITE_US),
             };
-        now_ns + crate::rounded(latency_us * 1000.0)
+        let done_ns = now_ns + crate::rounded(latency_us * 1000.0);
+        self.stalls.map_or(done_ns, |stalls| stalls.after(done_ns))
     }
 }
 

@@ -7,7 +7,7 @@
 )]
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use qos::simulated::{Flash, p3600_model};
@@ -20,6 +20,10 @@ use rand_chacha::ChaCha8Rng;
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// Without a scheduler the thread looks for requests this often.
 const POLL_NS: u64 = 25_000;
+
+/// Requests that a client with an open load has under way at most, as a connection has. Others wait in the client, and
+/// their latency counts from there.
+const UNDER_WAY_MAX: u32 = 256;
 
 /// How a tenant loads the device.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,9 @@ pub(crate) struct Second {
 struct Client {
     load: Load,
     id: TenantId,
+    under_way: u32,
+    /// When each request came that waits in the client.
+    line: VecDeque<u64>,
     window: Window,
     requests: u32,
     tokens: u64,
@@ -57,6 +64,7 @@ enum Event {
         client: usize,
         is_read: bool,
         arrived_ns: u64,
+        sent_ns: u64,
         len_bytes: u32,
     },
     Arrival {
@@ -71,6 +79,7 @@ struct Io {
     operation: Operation,
     len_bytes: u32,
     arrived_ns: u64,
+    sent_ns: u64,
 }
 
 /// The machine.
@@ -138,6 +147,8 @@ impl Machine {
         self.clients.push(Client {
             load,
             id,
+            under_way: 0,
+            line: VecDeque::new(),
             window: Window::default(),
             requests: 0,
             tokens: 0,
@@ -217,6 +228,7 @@ impl Machine {
                 client,
                 is_read,
                 arrived_ns,
+                sent_ns,
                 len_bytes,
             } => {
                 let latency_ns = self.now_ns - arrived_ns;
@@ -227,7 +239,8 @@ impl Machine {
                 };
                 let id = self.clients[client].id;
                 if self.is_scheduled {
-                    self.scheduler.completed(id, operation, latency_ns);
+                    self.scheduler
+                        .completed(id, operation, self.now_ns - sent_ns);
                 }
                 let costs = p3600_model().costs;
                 let ended = &mut self.clients[client];
@@ -236,22 +249,40 @@ impl Machine {
                 if is_read {
                     ended.window.record(latency_ns);
                 }
-                if let Load::Closed { .. } = ended.load {
-                    self.arrives(client);
+                match ended.load {
+                    Load::Closed { .. } => self.arrives(client),
+                    Load::Open { .. } => match ended.line.pop_front() {
+                        Some(arrived_ns) => self.send(client, arrived_ns),
+                        None => ended.under_way -= 1,
+                    },
                 }
             }
         }
     }
 
     fn arrives(&mut self, client: usize) {
-        let (len_bytes, read_share) = match self.clients[client].load {
-            Load::Open { iops, read_share } => {
+        match self.clients[client].load {
+            Load::Open { iops, .. } => {
                 let gap_s = -(1.0 - self.random.random::<f64>()).ln() / iops;
                 let gap_ns = std::time::Duration::from_secs_f64(gap_s).as_nanos();
                 let gap_ns = u64::try_from(gap_ns).unwrap();
                 self.push(self.now_ns + gap_ns, Event::Arrival { client });
-                (4096, read_share)
+                let found = &mut self.clients[client];
+                if found.under_way >= UNDER_WAY_MAX {
+                    found.line.push_back(self.now_ns);
+                    return;
+                }
+                found.under_way += 1;
             }
+            Load::Closed { .. } => {}
+        }
+        self.send(client, self.now_ns);
+    }
+
+    /// Sends a request that came at `arrived_ns`.
+    fn send(&mut self, client: usize, arrived_ns: u64) {
+        let (len_bytes, read_share) = match self.clients[client].load {
+            Load::Open { read_share, .. } => (4096, read_share),
             Load::Closed {
                 len_bytes,
                 read_share,
@@ -266,7 +297,8 @@ impl Machine {
             client,
             operation,
             len_bytes,
-            arrived_ns: self.now_ns,
+            arrived_ns,
+            sent_ns: self.now_ns,
         };
         if !self.is_scheduled {
             self.submit(io);
@@ -277,7 +309,7 @@ impl Machine {
             len_bytes,
             token: Tagged(io),
         };
-        // A full queue is an error of an open load, whose request is lost.
+        // No client has more under way than a queue has room for.
         let _ = self
             .scheduler
             .enqueue(self.clients[client].id, request, self.now_ns);
@@ -289,6 +321,7 @@ impl Machine {
             client: io.client,
             is_read: io.operation == Operation::Read,
             arrived_ns: io.arrived_ns,
+            sent_ns: io.sent_ns,
             len_bytes: io.len_bytes,
         };
         self.push(done_ns, event);

@@ -5,6 +5,8 @@
 //! ([`Device::mint`]). Tokens of the others are counted when a round comes to them, from the time
 //! that has passed since.
 
+mod round;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -14,20 +16,8 @@ use crate::notice::{Notice, Notices};
 use crate::queue::{Pool, QUEUE_ENTRIES_MAX, Queue};
 use crate::{Costs, Device, MICRO, Refused, TenantId, TenantSpec, TenantStatus, tokens_of};
 
-/// A latency-critical tenant may run into debt by so many writes of a block (ReFlex, section 3.2.2),
-/// so that bursts do not wait.
-const DEFICIT_WRITES: i64 = 100;
-/// Tokens that a latency-critical tenant keeps, in those of a round.
-const KEPT_ROUNDS: i64 = 3;
-/// Of what it has beyond that, the share that it gives away, in percent.
-const GIVEN_PERCENT: i64 = 90;
-/// Tenants that one round visits beside those that got a request since the last one. The next round
-/// goes on behind them.
-const VISITS_MAX: usize = 64;
-/// A latency-critical tenant's credit grows for at most so long between two visits.
-const CREDIT_MAX_NS: u64 = 1_000_000_000;
-/// Where nothing is limited, a tenant may submit so many tokens a turn: 64 KiB of reads.
-const TURN_TOKENS: i64 = 1600 * MICRO;
+/// A latency-critical tenant may take back what it left to others in so long a time at most.
+const LENT_MAX_NS: u64 = 1_000_000_000;
 /// A window of latencies is judged once it has so many reads and is so old.
 const WINDOW_READS_MIN: u32 = 200;
 const WINDOW_MIN_NS: u64 = 100_000_000;
@@ -68,6 +58,8 @@ struct Tenant {
     queue: Queue,
     /// Latency-critical: tokens in hand, negative in deficit. Best effort: saved tokens. In millionths.
     credit: i64,
+    /// Latency-critical: what of its reservation others got and it may take back. In millionths.
+    lent: i64,
     /// Tokens a second that it reserved.
     reserved: u64,
     /// When its credit was last counted; latency-critical only.
@@ -189,6 +181,7 @@ impl<T> Scheduler<T> {
             spec,
             queue: Queue::EMPTY,
             credit: 0,
+            lent: 0,
             reserved,
             counted_ns: self.last_ns,
             counted: 0,
@@ -269,7 +262,7 @@ impl<T> Scheduler<T> {
         }
         tenant.spec = spec;
         tenant.reserved = reserved;
-        tenant.credit = 0;
+        (tenant.credit, tenant.lent) = (0, 0);
         tenant.counted_ns = now_ns;
         (tenant.is_ready, tenant.is_waiting) = (false, false);
         tenant.in_deficit = false;
@@ -344,6 +337,8 @@ impl<T> Scheduler<T> {
         match tenant.spec.objective {
             Some(_) => {
                 self.device.unpark_critical(tenant.reserved);
+                let parked_ns = now_ns.saturating_sub(tenant.counted_ns).min(LENT_MAX_NS);
+                tenant.lend(tokens_of(tenant.reserved, parked_ns));
                 tenant.counted_ns = now_ns.max(self.last_ns);
                 tenant.counted = self.spare_sum + tokens_of(self.device.spare_each(), since_ns);
             }
@@ -398,38 +393,6 @@ impl<T> Scheduler<T> {
         Ok(())
     }
 
-    /// Submits what may be submitted now: first the requests of latency-critical tenants, then
-    /// best-effort ones in turns. Returns their number.
-    pub fn round(&mut self, now_ns: u64, submit: &mut impl FnMut(TenantId, T)) -> usize {
-        let passed_ns = now_ns.saturating_sub(self.last_ns);
-        let now_ns = now_ns.max(self.last_ns);
-        self.last_ns = now_ns;
-        // A pause makes no burst.
-        let round_ns = passed_ns.min(self.device.pause_ns());
-        self.best_effort_sum += tokens_of(self.device.best_effort_each(), round_ns);
-        self.spare_sum += tokens_of(self.device.spare_each(), round_ns);
-        if self.has_work() {
-            self.device.begin_round(self.bit);
-        }
-        self.device.mint(now_ns);
-        let mut round = Round {
-            now_ns,
-            round_ns,
-            left: 0,
-            spent: 0,
-            submitted: 0,
-        };
-        self.latency_critical(&mut round, submit);
-        self.best_effort(&mut round, submit);
-        let is_idle = !self.has_work();
-        self.device.end_round(self.bit, round.left, is_idle);
-        if round.spent > 0 {
-            self.device.spent(round.spent);
-        }
-        self.device.step(now_ns);
-        round.submitted
-    }
-
     fn has_work(&self) -> bool {
         self.queued > 0
     }
@@ -442,174 +405,6 @@ impl<T> Scheduler<T> {
             return None;
         }
         Some((self.device.pause_ns() / PERIOD_SHARE).max(PERIOD_MIN_NS))
-    }
-
-    fn latency_critical(&mut self, round: &mut Round, submit: &mut impl FnMut(TenantId, T)) {
-        let mut index = 0;
-        while let Some(&number) = self.ready.get(index) {
-            index += 1;
-            let is_done = self.serve_critical(number, round, submit);
-            let Some(Some(tenant)) = self.tenants.get_mut(number as usize) else {
-                continue;
-            };
-            tenant.is_ready = false;
-            if tenant.is_waiting {
-                continue;
-            }
-            if is_done {
-                self.park(number);
-            } else {
-                tenant.is_waiting = true;
-                self.waiting.push(number);
-            }
-        }
-        self.ready.clear();
-        for _ in 0..self.waiting.len().min(VISITS_MAX) {
-            if self.waiting_at >= self.waiting.len() {
-                self.waiting_at = 0;
-            }
-            let Some(&number) = self.waiting.get(self.waiting_at) else {
-                break;
-            };
-            if self.serve_critical(number, round, submit) {
-                self.waiting.swap_remove(self.waiting_at);
-                if let Some(Some(tenant)) = self.tenants.get_mut(number as usize) {
-                    tenant.is_waiting = false;
-                }
-                self.park(number);
-            } else {
-                self.waiting_at += 1;
-            }
-        }
-    }
-
-    /// Submits a latency-critical tenant's requests. True: the tenant wants nothing and has given
-    /// away what it does not need.
-    fn serve_critical(
-        &mut self,
-        index: u32,
-        round: &mut Round,
-        submit: &mut impl FnMut(TenantId, T),
-    ) -> bool {
-        let Some(Some(tenant)) = self.tenants.get_mut(index as usize) else {
-            return true;
-        };
-        let since_ns = round.now_ns.saturating_sub(tenant.counted_ns);
-        tenant.credit += tokens_of(tenant.reserved, since_ns.min(CREDIT_MAX_NS))
-            + (self.spare_sum - tenant.counted).max(0);
-        tenant.counted_ns = tenant.counted_ns.max(round.now_ns);
-        tenant.counted = tenant.counted.max(self.spare_sum);
-        let write = i64::from(self.costs.of_block(Operation::Write)) * MICRO;
-        let limit = -DEFICIT_WRITES * write;
-        while tenant.credit > limit && self.in_flight < self.in_flight_max {
-            let Some((token, cost)) = self.pool.pop(&mut tenant.queue) else {
-                break;
-            };
-            tenant.credit -= i64::from(cost) * MICRO;
-            tenant.spent_tokens += u64::from(cost);
-            round.count(cost);
-            self.queued -= 1;
-            self.in_flight = self.in_flight.saturating_add(1);
-            submit(tenant.id, token);
-        }
-        let in_deficit = !tenant.queue.is_empty() && tenant.credit <= limit;
-        if in_deficit {
-            tenant.window_in_deficit = true;
-            if !tenant.in_deficit {
-                tenant.deficits += 1;
-                self.notices.push(Notice::Deficit { tenant: tenant.id });
-            }
-            tenant.in_deficit = true;
-        } else if tenant.in_deficit && tenant.credit >= limit / 2 {
-            // Half the way back: a tenant at its limit would be in and out with every request.
-            tenant.in_deficit = false;
-            self.notices.push(Notice::DeficitOver { tenant: tenant.id });
-        }
-        let each_ns = tokens_of(tenant.reserved + self.device.spare_each(), round.round_ns);
-        if round.round_ns == 0 || tenant.credit <= KEPT_ROUNDS * each_ns {
-            return false;
-        }
-        let given = tenant.credit / 100 * GIVEN_PERCENT;
-        tenant.credit -= given;
-        tenant.given += given;
-        round.left += given;
-        tenant.queue.is_empty()
-    }
-
-    fn best_effort(&mut self, round: &mut Round, submit: &mut impl FnMut(TenantId, T)) {
-        if self.active.is_empty() {
-            return;
-        }
-        let is_limited = self.device.is_limited();
-        let mut shared = round.left;
-        let wanted = self.demand - self.saved - shared;
-        if is_limited && wanted > 0 {
-            shared += self.device.take(wanted);
-        }
-        let mut left = 0;
-        let all = self.active.len();
-        // Latency-critical requests find room in the device.
-        let in_flight_max = match is_limited {
-            true => self.in_flight_max - self.in_flight_max / 8,
-            false => self.in_flight_max,
-        };
-        let (visits_max, turn) = match (is_limited, all) {
-            (true, _) => (all.min(VISITS_MAX), 0),
-            (false, 1) => (1, i64::MAX / 4),
-            (false, _) => (VISITS_MAX * 16, TURN_TOKENS),
-        };
-        let mut visits = 0;
-        while visits < visits_max && self.in_flight < in_flight_max {
-            let Some(number) = self.active.pop_front() else {
-                break;
-            };
-            visits += 1;
-            let Some(Some(tenant)) = self.tenants.get_mut(number as usize) else {
-                continue;
-            };
-            self.saved -= tenant.credit;
-            let mut own = tenant.credit
-                + match is_limited {
-                    true => (self.best_effort_sum - tenant.counted).max(0),
-                    false => turn,
-                };
-            tenant.counted = tenant.counted.max(self.best_effort_sum);
-            while !tenant.queue.is_empty() && self.in_flight < in_flight_max {
-                let cost = i64::from(tenant.queue.head_cost) * MICRO;
-                if cost > own + shared {
-                    break;
-                }
-                let Some((token, tokens)) = self.pool.pop(&mut tenant.queue) else {
-                    break;
-                };
-                let of_others = (cost - own).max(0);
-                own -= cost - of_others;
-                shared -= of_others;
-                tenant.received += of_others;
-                tenant.spent_tokens += u64::from(tokens);
-                self.demand -= cost;
-                round.count(tokens);
-                self.queued -= 1;
-                self.in_flight = self.in_flight.saturating_add(1);
-                submit(tenant.id, token);
-            }
-            // What a tenant does not need goes to all, not to the tenant that happens to be next.
-            tenant.credit = own.min(micro(tenant.queue.tokens));
-            self.saved += tenant.credit;
-            if is_limited {
-                left += own - tenant.credit;
-            }
-            if tenant.queue.is_empty() {
-                self.park(number);
-            } else {
-                self.active.push_back(number);
-            }
-        }
-        if visits == all && is_limited && self.active.len() > 1 {
-            // Everybody had a turn: another one begins the next round.
-            self.active.rotate_left(1);
-        }
-        round.left = left + shared;
     }
 
     /// Says that a request was completed. `latency_ns` counts from [`Scheduler::enqueue`].
@@ -692,23 +487,6 @@ impl<T> Drop for Scheduler<T> {
             self.remove_tenant(id, &mut drop);
         }
         self.device.leave(self.bit);
-    }
-}
-
-/// What a round did so far.
-struct Round {
-    now_ns: u64,
-    round_ns: u64,
-    /// Millionths of tokens for anybody.
-    left: i64,
-    spent: u64,
-    submitted: usize,
-}
-
-impl Round {
-    fn count(&mut self, tokens: u32) {
-        self.spent += u64::from(tokens);
-        self.submitted += 1;
     }
 }
 
