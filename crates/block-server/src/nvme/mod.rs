@@ -27,8 +27,11 @@ pub mod link;
 pub mod log_page;
 pub mod pdu;
 
+mod answers;
+mod perform;
 pub(crate) mod queue;
 mod serve;
+mod watch;
 
 /// Bytes of a logical block.
 pub const BLOCK_BYTES: u64 = 512;

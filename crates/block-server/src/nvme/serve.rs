@@ -1,24 +1,19 @@
-//! How a shard serves NVMe/TCP: commands in, requests on the way of all requests, answers out.
+//! How a shard serves NVMe/TCP: messages off the connection, commands in line until there is room.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crc32c::crc32c;
-use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
-use dataplane::{Calls, FlowId, Time};
+use dataplane::{Calls, Time};
 
-use super::admin::{self, Answer, View};
 use super::command::{Entry, FABRICS, Sgl, Status};
-use super::controller::Namespaces;
 use super::io::{self, Io};
 use super::link::{Inbound, Progress};
 use super::pdu::{self, Fatal, Fault, Pdu};
-use super::queue::{Batch, Queue, Role, Waiting};
-use super::{BLOCK_BYTES, TRANSFER_BYTES, connect};
-use crate::connection::{Body, Connection, Phase};
+use super::queue::{Queue, Role, Waiting};
+use super::{TRANSFER_BYTES, admin, connect};
+use crate::connection::{Connection, Phase};
 use crate::device::Storage;
-use crate::execute::{Outcome, Pending, Reply};
 use crate::export::Export;
 use crate::nbd::request::{Kind, Request};
 use crate::server::{Block, memory_of, pages};
@@ -73,7 +68,7 @@ fn is_in_capsule(entry: &Entry, plan: &Plan, data_bytes: usize) -> Result<bool, 
 impl Block {
     /// Data of one command at most: a power of two, and little enough that a connection that waits
     /// for data leaves room for others.
-    fn transfer_bytes(&self) -> usize {
+    pub(super) fn transfer_bytes(&self) -> usize {
         let most = (self.pool.share_bytes() / 2).clamp(4096, TRANSFER_BYTES);
         1 << most.ilog2()
     }
@@ -310,7 +305,7 @@ impl Block {
     }
 
     /// The export and the tenant of a namespace.
-    fn opened(
+    pub(super) fn opened(
         &mut self,
         queue: &mut Queue,
         connection: &Connection,
@@ -432,364 +427,6 @@ impl Block {
         self.pool.give(command.buffer);
         if let Some((status, result)) = failed {
             self.fail(queue, connection, (&entry, status, result), reserved, calls);
-        }
-    }
-
-    fn connect<C: Calls>(
-        &mut self,
-        queue: &mut Queue,
-        connection: &mut Connection,
-        command: &Inbound,
-        calls: &mut C,
-        now: Time,
-    ) -> Result<(), (Status, u64)> {
-        let Some(subsystem) = self.shared.nvme() else {
-            return Err((Status::INTERNAL, 0));
-        };
-        let subsystem = Arc::clone(subsystem);
-        let connected = connect::connect(&subsystem, &command.entry, command.data(), now.0)?;
-        let id = connected.controller.id;
-        queue.become_queue(connected);
-        add(&self.counters().sessions, 1);
-        connection.stalled_looks = 0;
-        let done = (command.entry.cid(), u64::from(id), Status::SUCCESS);
-        self.done(queue, connection, done, command.reserved_bytes, calls);
-        Ok(())
-    }
-
-    fn administer<C: Calls>(
-        &mut self,
-        queue: &mut Queue,
-        connection: &mut Connection,
-        command: &Inbound,
-        calls: &mut C,
-    ) {
-        let (entry, reserved) = (command.entry, command.reserved_bytes);
-        let Some(subsystem) = self.shared.nvme().map(Arc::clone) else {
-            return;
-        };
-        let view = View {
-            subsystem: &subsystem,
-            namespaces: &queue.seen,
-            peer: connection.peer,
-            transfer_bytes: self.transfer_bytes(),
-        };
-        let Role::Admin(admin) = &mut queue.role else {
-            return;
-        };
-        let cid = entry.cid();
-        match admin.execute(&entry, &view) {
-            Answer::Done(result) => {
-                let done = (cid, result, Status::SUCCESS);
-                self.done(queue, connection, done, reserved, calls);
-            }
-            Answer::Failed(status) => {
-                self.fail(queue, connection, (&entry, status, 0), reserved, calls);
-            }
-            Answer::Later => connection.end(&mut self.pool, reserved),
-            Answer::Data(data) => {
-                self.scratch.clear();
-                let link = &queue.link;
-                let transport = (link.digests(), link.alignment());
-                pdu::data(cid, data.len(), false, transport, &mut self.scratch);
-                self.scratch.extend_from_slice(&data);
-                if link.digests().data {
-                    self.scratch.extend_from_slice(&crc32c(&data).to_le_bytes());
-                }
-                queue.complete((cid, 0, Status::SUCCESS), &mut self.scratch);
-                let answer = (&*self.scratch, Body::Nothing, &[][..]);
-                connection.answer(calls, &mut self.pool, answer, reserved);
-            }
-        }
-        self.tell(queue, connection, calls);
-    }
-
-    /// Answers event requests for which there is something to say.
-    fn tell<C: Calls>(&mut self, queue: &mut Queue, connection: &mut Connection, calls: &mut C) {
-        while let Role::Admin(admin) = &mut queue.role
-            && let Some((cid, result, status)) = admin.take_event()
-        {
-            self.scratch.clear();
-            queue.complete((cid, result.into(), status), &mut self.scratch);
-            connection.say(calls, &self.scratch);
-        }
-    }
-
-    /// Puts a command of an I/O queue on the way of all requests. False: there is nothing to do.
-    fn start_io(
-        &mut self,
-        queue: &mut Queue,
-        connection: &Connection,
-        command: &mut Inbound,
-        now: Time,
-    ) -> Result<bool, Status> {
-        let Role::Io { controller, .. } = &queue.role else {
-            return Err(Status::INTERNAL);
-        };
-        let entry = command.entry;
-        let is_write_through = controller.is_write_through.load(Ordering::Relaxed);
-        let opened = self.opened(queue, connection, entry.namespace());
-        let (export, tenant) = opened.ok_or(Status::INVALID_NAMESPACE)?;
-        let transfer_bytes = self.transfer_bytes();
-        let cid = entry.cid();
-        match io::parse(&entry, &export.info, transfer_bytes, is_write_through)? {
-            Io::Request(request) => {
-                let memory = (std::mem::take(&mut command.buffer), command.reserved_bytes);
-                let reply = Reply::Nvme {
-                    cid,
-                    is_part: false,
-                };
-                let of = (export, tenant);
-                let flow = connection.flow;
-                self.submit(Pending::new(flow, reply, request, of, memory, now), now);
-            }
-            Io::Ranges { count, deallocates } => {
-                let mut left = io::ranges(command.data(), count, &export.info)?;
-                left.reverse();
-                let Some(first) = left.pop().filter(|_| deallocates) else {
-                    return Ok(false);
-                };
-                queue.batches.push(Batch { cid, left });
-                let of = (export, tenant);
-                self.submit_part(
-                    connection.flow,
-                    cid,
-                    (first, of),
-                    command.reserved_bytes,
-                    now,
-                );
-            }
-        }
-        Ok(true)
-    }
-
-    fn submit_part(
-        &mut self,
-        flow: FlowId,
-        cid: u16,
-        (request, of): (Request, (Arc<Export>, u32)),
-        reserved_bytes: usize,
-        now: Time,
-    ) {
-        let reply = Reply::Nvme { cid, is_part: true };
-        let memory = (FileBuffer::default(), reserved_bytes);
-        let pending = Pending::new(flow, reply, request, of, memory, now);
-        self.submit(pending, now);
-    }
-
-    fn done<C: Calls>(
-        &mut self,
-        queue: &mut Queue,
-        connection: &mut Connection,
-        completion: (u16, u64, Status),
-        reserved_bytes: usize,
-        calls: &mut C,
-    ) {
-        self.scratch.clear();
-        queue.complete(completion, &mut self.scratch);
-        let answer = (&*self.scratch, Body::Nothing, &[][..]);
-        connection.answer(calls, &mut self.pool, answer, reserved_bytes);
-    }
-
-    fn fail<C: Calls>(
-        &mut self,
-        queue: &mut Queue,
-        connection: &mut Connection,
-        (entry, status, result): (&Entry, Status, u64),
-        reserved_bytes: usize,
-        calls: &mut C,
-    ) {
-        queue.note_error(entry, status);
-        let completion = (entry.cid(), result, status);
-        self.done(queue, connection, completion, reserved_bytes, calls);
-    }
-
-    /// A request of an I/O queue has ended.
-    pub(crate) fn nvme_finish<C: Calls>(
-        &mut self,
-        connection: &mut Connection,
-        pending: Pending,
-        outcome: Outcome,
-        calls: &mut C,
-    ) {
-        let Some(mut queue) = connection.take_queue() else {
-            return;
-        };
-        self.finish_io(&mut queue, connection, pending, outcome, calls);
-        connection.phase = Phase::Nvme(queue);
-    }
-
-    fn finish_io<C: Calls>(
-        &mut self,
-        queue: &mut Queue,
-        connection: &mut Connection,
-        mut pending: Pending,
-        outcome: Outcome,
-        calls: &mut C,
-    ) {
-        let Reply::Nvme { cid, is_part } = pending.reply else {
-            return;
-        };
-        let reserved = pending.reserved_bytes;
-        if is_part {
-            let found = queue.batches.iter().position(|batch| batch.cid == cid);
-            let is_done = matches!(outcome, Outcome::Done);
-            let next = found.and_then(|at| queue.batches[at].left.pop());
-            if let Some(request) = next.filter(|_| is_done) {
-                let of = (pending.export, pending.tenant);
-                self.submit_part(pending.flow, cid, (request, of), reserved, Time::now());
-                return;
-            }
-            if let Some(at) = found {
-                queue.batches.swap_remove(at);
-            }
-        }
-        let len_bytes = usize::try_from(pending.request.len_bytes).unwrap_or(0);
-        let mut buffer = std::mem::take(&mut pending.buffer);
-        let has_digest = queue.link.digests().data;
-        let body = match outcome {
-            Outcome::Failed(errno, _) => {
-                let status = io::status(errno, pending.request.kind);
-                self.pool.give(buffer);
-                let entry = entry_of(cid, &pending.request);
-                self.fail(queue, connection, (&entry, status, 0), reserved, calls);
-                return;
-            }
-            Outcome::Data => Body::Buffer(std::mem::take(&mut buffer), len_bytes),
-            Outcome::Memory if has_digest => {
-                let mut copy = self.pool.take(len_bytes);
-                copy_out(&pending, copy.bytes_mut());
-                Body::Buffer(copy, len_bytes)
-            }
-            Outcome::Memory => Body::Memory {
-                offset: pending.device_offset(),
-                export: pending.export,
-                len_bytes,
-            },
-            Outcome::Done | Outcome::Extents(_) => {
-                self.pool.give(buffer);
-                let completion = (cid, 0, Status::SUCCESS);
-                self.done(queue, connection, completion, reserved, calls);
-                return;
-            }
-        };
-        self.pool.give(buffer);
-        self.scratch.clear();
-        self.trailer.clear();
-        let transport = (queue.link.digests(), queue.link.alignment());
-        let is_all = queue.saves_completions();
-        pdu::data(cid, len_bytes, is_all, transport, &mut self.scratch);
-        if let (true, Body::Buffer(data, end)) = (has_digest, &body) {
-            let digest = crc32c(&data.bytes()[..*end]);
-            self.trailer.extend_from_slice(&digest.to_le_bytes());
-        }
-        if !is_all {
-            queue.complete((cid, 0, Status::SUCCESS), &mut self.trailer);
-        }
-        let answer = (&*self.scratch, body, &*self.trailer);
-        connection.answer(calls, &mut self.pool, answer, reserved);
-    }
-
-    /// Looks after controllers once a second: hosts that are gone, and a new configuration.
-    pub(crate) fn nvme_look<C: Calls>(&mut self, calls: &mut C, now: Time) {
-        let Some(subsystem) = self.shared.nvme().map(Arc::clone) else {
-            return;
-        };
-        if self.is_draining() {
-            // What is under way has until the end of the drain.
-            return;
-        }
-        let namespaces = subsystem.namespaces();
-        for index in 0..self.connections.len() {
-            let slot = &mut self.connections[index];
-            let Some(mut connection) = slot.take_if(|connection| !connection.is_closed) else {
-                continue;
-            };
-            if let Some(mut queue) = connection.take_queue() {
-                if is_over(&queue, now) {
-                    connection.is_closed = true;
-                    calls.abort(connection.flow);
-                } else if !Arc::ptr_eq(&queue.seen, &namespaces) {
-                    self.refresh(&mut queue, &namespaces);
-                    self.tell(&mut queue, &mut connection, calls);
-                }
-                connection.phase = Phase::Nvme(queue);
-            }
-            self.connections[index] = Some(connection);
-        }
-    }
-
-    /// The configuration was read again.
-    fn refresh(&mut self, queue: &mut Queue, namespaces: &Arc<Namespaces>) {
-        let old = std::mem::replace(&mut queue.seen, Arc::clone(namespaces));
-        let numbers = old.keys().chain(namespaces.keys());
-        let changed = numbers.filter(|number| match (old.get(number), namespaces.get(number)) {
-            (Some(old), Some(new)) => !Arc::ptr_eq(old, new),
-            _ => true,
-        });
-        let changed: Vec<u32> = changed.copied().collect();
-        for number in &changed {
-            if let Some((_, tenant)) = queue.opened.remove(number) {
-                self.tenants.close(tenant);
-            }
-        }
-        if let Role::Admin(admin) = &mut queue.role {
-            admin.changed(changed);
-        }
-    }
-
-    /// A connection is gone.
-    pub(crate) fn nvme_gone(&mut self, queue: &Queue) {
-        for (_, tenant) in queue.opened.values() {
-            self.tenants.close(*tenant);
-        }
-        match &queue.role {
-            Role::New => {}
-            Role::Admin(admin) => {
-                if let Some(subsystem) = self.shared.nvme() {
-                    subsystem.remove(&admin.controller);
-                }
-            }
-            Role::Io { controller, number } => controller.give_queue(*number),
-        }
-    }
-}
-
-/// A submission entry with what the error log says of a request.
-fn entry_of(cid: u16, request: &Request) -> Entry {
-    let mut bytes = [0; pdu::ENTRY_BYTES];
-    bytes[2..4].copy_from_slice(&cid.to_le_bytes());
-    let block = request.offset / BLOCK_BYTES;
-    bytes[40..48].copy_from_slice(&block.to_le_bytes());
-    Entry(bytes)
-}
-
-fn copy_out(pending: &Pending, to: &mut [u8]) {
-    if let Storage::Memory(memory) = &pending.export.device.storage {
-        let len_bytes = usize::try_from(pending.request.len_bytes).unwrap_or(0);
-        let mut at = 0;
-        memory.read(pending.device_offset(), len_bytes, |piece| {
-            to[at..at + piece.len()].copy_from_slice(piece);
-            at += piece.len();
-            piece.len()
-        });
-    }
-}
-
-/// Whether a connection's association has ended, or ends now.
-fn is_over(queue: &Queue, now: Time) -> bool {
-    match &queue.role {
-        Role::New => false,
-        Role::Admin(admin) => {
-            let controller = &admin.controller;
-            if controller.is_silent(now.0) {
-                controller.kill();
-            }
-            controller.is_dead()
-        }
-        Role::Io { controller, .. } => {
-            // A host that disables its controller deletes its I/O queues.
-            controller.is_dead() || !controller.is_enabled.load(Ordering::Acquire)
         }
     }
 }
