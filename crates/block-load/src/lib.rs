@@ -1,4 +1,4 @@
-//! Load for disks and for NBD servers, and what a disk does under it.
+//! Load for disks and for servers of NBD and NVMe/TCP, and what a disk does under it.
 //!
 //! | module | subject |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | [`medium`] | what takes requests, and memory that does |
 //! | [`disk`] | a file or block device, by io_uring |
 //! | [`nbd`] | an NBD server |
+//! | [`nvme`] | an NVMe/TCP server |
 //! | [`calibrate`] | latency against rate at several shares of reads, for `qos` |
 //! | [`picture`] | latency against rate, as SVG |
 
@@ -14,6 +15,7 @@ pub mod disk;
 pub mod generator;
 pub mod medium;
 pub mod nbd;
+pub mod nvme;
 pub mod picture;
 
 use std::net::SocketAddr;
@@ -39,7 +41,7 @@ pub enum LoadError {
     #[error("the load has writes, and nothing says where they may go")]
     NoWriteArea,
     /// The connection to a server failed.
-    #[error("NBD server {address}: {source}")]
+    #[error("server {address}: {source}")]
     Connection {
         /// The server.
         address: SocketAddr,
@@ -47,8 +49,8 @@ pub enum LoadError {
         #[source]
         source: std::io::Error,
     },
-    /// A server does not speak NBD as it should.
-    #[error("NBD server {address}: {what}")]
+    /// A server does not speak its protocol as it should.
+    #[error("server {address}: {what}")]
     Protocol {
         /// The server.
         address: SocketAddr,

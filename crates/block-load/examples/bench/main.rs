@@ -10,6 +10,7 @@
     reason = "an example, which prints what it found"
 )]
 
+mod many;
 mod objectives;
 mod parts;
 mod rows;

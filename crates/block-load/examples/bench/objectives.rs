@@ -1,14 +1,13 @@
-//! The parts about many tenants: an objective beside a greedy writer, fairness, the scheduler's price.
+//! The part about an objective beside a greedy writer, on the disk.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use block_load::generator::{self, Arrivals, Load};
+use block_load::generator::{self, Arrivals, Load, Outcome};
 use block_load::nbd::Nbd;
-use qos::{Curve, Objective, Operation, Request, Scheduler, TenantSpec};
+use qos::{Curve, Objective};
 
 use crate::servers::{Server, next_port};
 use crate::{Bench, Fallible};
@@ -19,13 +18,15 @@ const HALF_BYTES: u64 = 2 << 30;
 const RESERVED: f64 = 0.3;
 const ASKED: f64 = 0.9;
 const READ_SHARE: f64 = 0.9;
-/// Requests that the writer keeps under way.
-const WRITER_DEPTH: u32 = 64;
-/// Seconds of each run with an objective.
-const OBJECTIVE_S: u64 = 6;
-const TENANTS: usize = 1000;
-/// Connections of a tenant: 1 to 19, so that 1,000 tenants have about 10,000.
-const CONNECTIONS_MAX: usize = 19;
+/// Requests that the writer keeps under way, over two connections.
+const WRITER_DEPTH: u32 = 512;
+/// Seconds that are counted, of `serve-block` and of the others.
+const OURS_S: u64 = 15;
+const OTHERS_S: u64 = 5;
+/// How long the tenant runs alone to find what the disk can hold, and the room above the worst
+/// second.
+const ALONE_S: u64 = 12;
+const ROOM: f64 = 1.25;
 
 /// What the calibration of the file says.
 struct Calibrated {
@@ -34,8 +35,41 @@ struct Calibrated {
     objective: Objective,
 }
 
+/// Who is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    Alone,
+    Ours,
+    NoObjective,
+    Blkio,
+    TokenBucket,
+    Daemon,
+}
+
+impl Case {
+    const ALL: [Self; 6] = [
+        Self::Alone,
+        Self::Ours,
+        Self::NoObjective,
+        Self::Blkio,
+        Self::TokenBucket,
+        Self::Daemon,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "alone",
+            Self::Ours => "serve-block",
+            Self::NoObjective => "serve-block without an objective",
+            Self::Blkio => "two servers, blkio throttle for the writer's",
+            Self::TokenBucket => "qemu-storage-daemon, token bucket for the writer",
+            Self::Daemon => "qemu-storage-daemon",
+        }
+    }
+}
+
 impl Bench {
-    fn calibrated(&self, path: &std::path::Path, json: &std::path::Path) -> Fallible<Calibrated> {
+    fn calibrated(&self, path: &Path, json: &Path) -> Fallible<Calibrated> {
         let picture = json.with_extension("svg");
         let status = std::process::Command::new(&self.slackline)
             .args(["serve-block", "calibrate"])
@@ -58,7 +92,7 @@ impl Bench {
         if !status.success() {
             return Err("the file cannot be calibrated".into());
         }
-        let text: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(json)?)?;
+        let text: serde_json::Value = serde_json::from_str(&fs::read_to_string(json)?)?;
         let curve: Curve = serde_json::from_value(text["curve"].clone())?;
         let write_cost = text["write_cost"].as_f64().ok_or("no write_cost")?;
         let column = curve.mixed.ok_or("no writes were calibrated")?;
@@ -69,16 +103,60 @@ impl Bench {
             .tokens_per_s_at(p95_us)
             .ok_or("the objective is too strict")?;
         let each = READ_SHARE * 100.0 + (1.0 - READ_SHARE) * write_cost;
-        let iops = (RESERVED * rate / each) as u32;
+        let mut objective = Objective {
+            p95_us: p95_us as u32,
+            iops: (RESERVED * rate / each) as u32,
+            read_share: READ_SHARE,
+        };
+        // No objective that the disk does not hold without any neighbour.
+        let server = self.two_tenants(path, None)?;
+        let alone = self.reader(&objective, ALONE_S, 0);
+        let outcome = generator::run(&mut Nbd::connect(server.address, "critical", 1)?, &alone)?;
+        let worst_us = outcome
+            .windows_p95_us
+            .iter()
+            .fold(0.0, |a: f64, &b| a.max(b));
+        println!("alone: {:.0?} µs", outcome.windows_p95_us);
+        objective.p95_us = objective.p95_us.max((ROOM * worst_us).ceil() as u32);
+        let p95_us = f64::from(objective.p95_us);
+        let rate = column.tokens_per_s_at(p95_us).unwrap_or(rate);
         Ok(Calibrated {
             write_cost,
             rate,
-            objective: Objective {
-                p95_us: p95_us as u32,
-                iops,
-                read_share: READ_SHARE,
-            },
+            objective,
         })
+    }
+
+    /// The load of the tenant with the objective.
+    fn reader(&self, objective: &Objective, seconds: u64, round: usize) -> Load {
+        let arrivals = Arrivals::Open {
+            iops: ASKED * f64::from(objective.iops),
+            depth_max: 256,
+        };
+        let mut load = self.load(arrivals, READ_SHARE, 4096, HALF_BYTES);
+        load.seed = round as u64;
+        // The scheduler finds the device's rate in the first seconds.
+        load.warm_up = Duration::from_secs(2);
+        load.duration = Duration::from_secs(seconds);
+        load
+    }
+
+    fn add_critical(&mut self, name: &str, case: Case, p95_us: u32, outcome: &Outcome) {
+        let windows = &outcome.windows_p95_us;
+        println!("{}: {windows:.0?} µs", case.name());
+        let held = windows
+            .iter()
+            .filter(|&&us| us <= f64::from(p95_us))
+            .count();
+        let figures = [
+            ("seconds_held", held as f64 / windows.len().max(1) as f64),
+            ("p95_us", outcome.read_us(0.95).unwrap_or(f64::NAN)),
+            ("iops", outcome.iops()),
+        ];
+        for (metric, value) in figures {
+            self.rows
+                .add("objectives", name, case.name(), metric, value);
+        }
     }
 
     /// A tenant with an objective beside a writer that takes all it gets, on the disk.
@@ -94,33 +172,28 @@ impl Bench {
             known.write_cost, known.rate
         );
         let name = format!("{p95_us} µs, {iops} IOPS, beside a writer");
+        let other = self.filled(&self.work.join("writer"), HALF_BYTES)?;
         for round in 0..self.rounds {
-            for case in [
-                "serve-block",
-                "no objective",
-                "qemu-storage-daemon, throttled",
-                "qemu-storage-daemon",
-            ] {
+            for case in Case::ALL {
+                let seconds = if case == Case::Ours { OURS_S } else { OTHERS_S };
+                let reader = self.reader(&known.objective, seconds, round);
+                let mut second = None;
                 let server = match case {
-                    "serve-block" => self.two_tenants(&path, Some((&known, &json)))?,
-                    "no objective" => self.two_tenants(&path, None)?,
-                    _ => {
-                        two_daemon_tenants(&path, case.ends_with("throttled").then_some(left_iops))?
+                    Case::Ours | Case::Alone => self.two_tenants(&path, Some((&known, &json)))?,
+                    Case::NoObjective => self.two_tenants(&path, None)?,
+                    Case::Blkio => {
+                        second = Some(Throttled::start(self, &other, left_iops)?);
+                        self.two_tenants(&path, None)?
                     }
+                    Case::TokenBucket => two_daemon_tenants(&path, Some(left_iops))?,
+                    Case::Daemon => two_daemon_tenants(&path, None)?,
                 };
-                let mut reader = self.load(
-                    Arrivals::Open {
-                        iops: ASKED * f64::from(iops),
-                        depth_max: 256,
-                    },
-                    READ_SHARE,
-                    4096,
-                    HALF_BYTES,
-                );
-                reader.seed = round as u64;
-                // The scheduler finds the device's rate in the first seconds.
-                reader.warm_up = Duration::from_secs(2);
-                reader.duration = Duration::from_secs(OBJECTIVE_S);
+                let nbd = Nbd::connect(server.address, "critical", 1)?;
+                if case == Case::Alone {
+                    let outcome = generator::run(&mut { nbd }, &reader)?;
+                    self.add_critical(&name, case, p95_us, &outcome);
+                    continue;
+                }
                 let mut writer = Load {
                     arrivals: Arrivals::Closed {
                         depth: WRITER_DEPTH,
@@ -129,50 +202,29 @@ impl Bench {
                     ..reader.clone()
                 };
                 writer.seed += 1000;
-                let mut loads = [
-                    (Nbd::connect(server.address, "critical", 1)?, reader),
-                    (Nbd::connect(server.address, "greedy", 1)?, writer),
-                ];
+                let address = second
+                    .as_ref()
+                    .map_or(server.address, |other| other.server.address);
+                let greedy = Nbd::connect(address, "greedy", 2)?;
+                let mut loads = [(nbd, reader), (greedy, writer)];
                 let outcomes = generator::run_together(&mut loads)?;
                 let [critical, greedy] = outcomes.as_slice() else {
                     unreachable!()
                 };
-                let windows = &critical.windows_p95_us;
-                let held = windows
-                    .iter()
-                    .filter(|&&us| us <= f64::from(p95_us))
-                    .count();
-                let share = held as f64 / windows.len().max(1) as f64;
-                self.rows
-                    .add("objectives", &name, case, "seconds_held", share);
-                self.rows.add(
-                    "objectives",
-                    &name,
-                    case,
-                    "p95_us",
-                    critical.read_us(0.95).unwrap_or(f64::NAN),
-                );
-                self.rows
-                    .add("objectives", &name, case, "iops", critical.iops());
-                self.rows
-                    .add("objectives", &name, case, "writer_iops", greedy.iops());
-                self.rows.add(
-                    "objectives",
-                    &name,
-                    case,
-                    "writer_of_what_is_left",
-                    greedy.iops() / left_iops,
-                );
+                self.add_critical(&name, case, p95_us, critical);
+                for (metric, value) in [
+                    ("writer_iops", greedy.iops()),
+                    ("writer_of_what_is_left", greedy.iops() / left_iops),
+                ] {
+                    self.rows
+                        .add("objectives", &name, case.name(), metric, value);
+                }
             }
         }
         Ok(())
     }
 
-    fn two_tenants(
-        &self,
-        path: &std::path::Path,
-        known: Option<(&Calibrated, &std::path::Path)>,
-    ) -> Fallible<Server> {
+    fn two_tenants(&self, path: &Path, known: Option<(&Calibrated, &Path)>) -> Fallible<Server> {
         let mut config = format!("[[device]]\nname = \"d\"\npath = {path:?}\n");
         let mut objective = String::new();
         if let Some((known, json)) = known {
@@ -193,186 +245,11 @@ impl Bench {
         );
         Server::ours(&config, "learn", &self.work, &self.slackline)
     }
-
-    /// 1,000 tenants with 10,000 connections: fairness, and CPU time of a request.
-    pub(crate) fn scale(&mut self) -> Fallible<()> {
-        raise_descriptor_limit();
-        let names: Vec<String> = (0..TENANTS).map(|index| format!("t{index}")).collect();
-        let mut many: Vec<&str> = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            many.extend(vec![name.as_str(); 1 + index % CONNECTIONS_MAX]);
-        }
-        let one = vec!["t0"; many.len()];
-        let load_name = format!("{} connections", many.len());
-        for round in 0..self.rounds {
-            // CPU time, without an objective.
-            for (case, exports, tenants) in
-                [("1 tenant", &one, 1), ("1,000 tenants", &many, TENANTS)]
-            {
-                let server = self.many_tenants(&names[..tenants], None)?;
-                let mut nbd = Nbd::connect_each(server.address, exports)?;
-                let mut load = self.load(
-                    Arrivals::Closed {
-                        depth: exports.len() as u32,
-                    },
-                    1.0,
-                    4096,
-                    1 << 20,
-                );
-                load.seed = round as u64;
-                load.is_polling = false;
-                load.duration += load.warm_up;
-                load.warm_up = Duration::ZERO;
-                let before = server.cpu_s();
-                let outcome = generator::run(&mut nbd, &load)?;
-                let spent_us =
-                    (server.cpu_s() - before) * 1e6 / outcome.read_ns.len().max(1) as f64;
-                self.rows
-                    .add("scale", &load_name, case, "iops", outcome.iops());
-                self.rows
-                    .add("scale", &load_name, case, "server_cpu_us", spent_us);
-            }
-            // Fairness, where tokens are short: 50,000 reads a second for all.
-            let server = self.many_tenants(&names, Some(5e6))?;
-            let mut nbd = Nbd::connect_each(server.address, &many)?;
-            let mut load = self.load(
-                Arrivals::Closed {
-                    depth: many.len() as u32,
-                },
-                1.0,
-                4096,
-                1 << 20,
-            );
-            load.is_polling = false;
-            load.duration = Duration::from_secs(2);
-            generator::run(&mut nbd, &load)?;
-            let before = reads(&server, TENANTS)?;
-            load.duration = Duration::from_secs(6);
-            let outcome = generator::run(&mut nbd, &load)?;
-            let after = reads(&server, TENANTS)?;
-            let each: Vec<f64> = after
-                .iter()
-                .zip(&before)
-                .map(|(after, before)| after - before)
-                .collect();
-            let (sum, squares) = each
-                .iter()
-                .fold((0.0, 0.0), |(sum, squares), n| (sum + n, squares + n * n));
-            self.rows.add(
-                "scale",
-                "unequal demand, tokens short",
-                "1,000 tenants",
-                "jain_index",
-                sum * sum / (TENANTS as f64 * squares),
-            );
-            self.rows.add(
-                "scale",
-                "unequal demand, tokens short",
-                "1,000 tenants",
-                "iops",
-                outcome.iops(),
-            );
-        }
-        Ok(())
-    }
-
-    /// `tokens_per_s`: what all tenants share, because one more has an objective.
-    fn many_tenants(&self, names: &[String], tokens_per_s: Option<f64>) -> Fallible<Server> {
-        let mut config = String::from("[[device]]\nname = \"d\"\nmemory = \"1001MiB\"\n");
-        if let Some(tokens_per_s) = tokens_per_s {
-            let json = self.work.join("many.json");
-            let point = format!("[{{\"p95_us\": 100.0, \"tokens_per_s\": {tokens_per_s}}}]");
-            std::fs::write(
-                &json,
-                format!(
-                    "{{\"write_cost\": 100, \"curve\": {{\"mixed\": {point}, \"read_only\": {point}}}}}"
-                ),
-            )?;
-            let _ = writeln!(config, "calibration = {json:?}");
-        }
-        for (index, name) in names.iter().enumerate() {
-            let _ = write!(
-                config,
-                "[[tenant]]\nexport = \"{name}\"\ndevice = \"d\"\nrange = {{ offset = \"{index}MiB\", length = \"1MiB\" }}\n"
-            );
-        }
-        if tokens_per_s.is_some() {
-            config.push_str(
-                "[[tenant]]\nexport = \"critical\"\ndevice = \"d\"\nrange = { offset = \"1000MiB\" }\n\
-                 objective = { p95_us = 1000000, iops = 1, read_share = 1.0 }\n",
-            );
-        }
-        Server::ours(&config, "learn", &self.work, &self.slackline)
-    }
-
-    /// What the scheduler costs for each request, without any input or output.
-    pub(crate) fn scheduler(&mut self) -> Fallible<()> {
-        for _ in 0..self.rounds {
-            for (tenants, has_objectives) in [(1, false), (1, true), (1000, false), (1000, true)] {
-                let ns = price(tenants, has_objectives)?;
-                let name = match has_objectives {
-                    true => "one objective",
-                    false => "no objective",
-                };
-                self.rows.add(
-                    "scheduler",
-                    name,
-                    &format!("{tenants} tenants"),
-                    "ns_per_request",
-                    ns,
-                );
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Nanoseconds of a request from `enqueue` to `completed`, 32 of them in each round.
-fn price(tenants: usize, has_objectives: bool) -> Fallible<f64> {
-    const BATCH: usize = 32;
-    const ROUNDS: usize = 20_000;
-    let device = Arc::new(qos::Device::new(Some(qos::simulated::p3600_model())));
-    let mut scheduler: Scheduler<u32> = Scheduler::new(device)?;
-    let mut ids = Vec::new();
-    for index in 0..tenants {
-        let objective = Objective {
-            p95_us: 500,
-            iops: 10,
-            read_share: 1.0,
-        };
-        let spec = match has_objectives && index == 0 {
-            true => TenantSpec::latency_critical(objective),
-            false => TenantSpec::best_effort(),
-        };
-        ids.push(scheduler.add_tenant(spec)?);
-    }
-    let begun = Instant::now();
-    let mut now_ns = 1_000;
-    let mut ended = Vec::new();
-    let mut at = 0;
-    for _ in 0..ROUNDS {
-        // 32 requests in 100 µs: below what the device takes, so that none waits.
-        now_ns += 100_000;
-        for _ in 0..BATCH {
-            at = (at + 1) % ids.len();
-            let request = Request {
-                operation: Operation::Read,
-                len_bytes: 4096,
-                token: 0,
-            };
-            let _ = scheduler.enqueue(ids[at], request, now_ns);
-        }
-        scheduler.round(now_ns, &mut |id, _| ended.push(id));
-        for id in ended.drain(..) {
-            scheduler.completed(id, Operation::Read, 80_000);
-        }
-    }
-    Ok(begun.elapsed().as_nanos() as f64 / (ROUNDS * BATCH) as f64)
 }
 
 /// Two exports of one file by `qemu-storage-daemon`: ranges by its `raw` driver, and a token bucket
 /// for the writer.
-fn two_daemon_tenants(path: &std::path::Path, writer_iops: Option<f64>) -> Fallible<Server> {
+fn two_daemon_tenants(path: &Path, writer_iops: Option<f64>) -> Fallible<Server> {
     let mut words: Vec<String> = vec!["qemu-storage-daemon".into()];
     let mut add = |option: &str, text: String| words.extend([option.to_owned(), text]);
     let file = path.display();
@@ -420,29 +297,58 @@ fn two_daemon_tenants(path: &std::path::Path, writer_iops: Option<f64>) -> Falli
     Server::spawn(&words)
 }
 
-/// Reads of each tenant until now, by the server's own page.
-fn reads(server: &Server, tenants: usize) -> Fallible<Vec<f64>> {
-    let mut stream = TcpStream::connect((server.address.ip(), server.address.port() + 1))?;
-    stream.write_all(b"GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    let status: serde_json::Value = serde_json::from_str(body)?;
-    let all = status["tenants"].as_array().ok_or("no tenants")?;
-    Ok(all[..tenants]
-        .iter()
-        .map(|tenant| tenant["reads"].as_f64().unwrap_or(0.0))
-        .collect())
+/// A server of the writer alone, in a group whose writes the kernel holds to a rate.
+struct Throttled {
+    server: Server,
+    group: PathBuf,
 }
 
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
+impl Throttled {
+    fn start(bench: &Bench, path: &Path, iops: f64) -> Fallible<Self> {
+        let config = format!(
+            "[[device]]\nname = \"d\"\npath = {path:?}\n[[tenant]]\nexport = \"greedy\"\ndevice = \"d\"\n"
+        );
+        let server = Server::ours(&config, "learn", &bench.work, &bench.slackline)?;
+        let device = std::os::unix::fs::MetadataExt::dev(&fs::metadata(path)?);
+        let device = format!(
+            "{}:{}",
+            rustix::fs::major(device),
+            rustix::fs::minor(device)
+        );
+        let name = format!("bench-block-{}", std::process::id());
+        let first = PathBuf::from("/sys/fs/cgroup/blkio");
+        // Version 1 of control groups, or version 2.
+        let (group, knob, value) = match first.is_dir() {
+            true => (
+                first.join(name),
+                "blkio.throttle.write_iops_device",
+                format!("{device} {iops:.0}"),
+            ),
+            false => (
+                Path::new("/sys/fs/cgroup").join(name),
+                "io.max",
+                format!("{device} wiops={iops:.0}"),
+            ),
+        };
+        fs::create_dir_all(&group)?;
+        let throttled = Self { server, group };
+        fs::write(throttled.group.join(knob), value)?;
+        let pid = throttled.server.pid().to_string();
+        fs::write(throttled.group.join("cgroup.procs"), pid)?;
+        Ok(throttled)
+    }
+}
+
+impl Drop for Throttled {
+    fn drop(&mut self) {
+        // A group can be removed once it is empty.
+        let root = self
+            .group
+            .parent()
+            .map(|parent| parent.join("cgroup.procs"));
+        if let Some(root) = root {
+            let _ = fs::write(root, self.server.pid().to_string());
+        }
+        let _ = fs::remove_dir(&self.group);
+    }
 }

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use block_load::disk;
 use block_load::generator::{self, Arrivals, Load, Order, Outcome};
+use block_load::medium::Medium;
 use block_load::nbd::Nbd;
+use block_load::nvme::Nvme;
 
-use crate::servers::{Disk, Kind, Server};
+use crate::servers::{Disk, Kind, NQN, Server};
 use crate::{Bench, Fallible};
 
 /// Bytes of memory-backed exports: more than the processor's caches, and little enough for all.
@@ -21,6 +23,13 @@ const FILE_BYTES: u64 = 4 << 30;
 const SPINNING: Kind = Kind::Ours("spin");
 const OURS: Kind = Kind::Ours("learn");
 const ALL: [Kind; 4] = [OURS, Kind::Nbdkit, Kind::QemuNbd, Kind::StorageDaemon];
+const ALL_AND_SPINNING: [Kind; 5] = [
+    OURS,
+    SPINNING,
+    Kind::Nbdkit,
+    Kind::QemuNbd,
+    Kind::StorageDaemon,
+];
 /// Loads of the picture, in requests a second.
 const RATES: &[f64] = &[5e3, 1e4, 2e4, 3e4, 4e4, 5e4, 6e4, 7e4, 8e4, 9e4, 1e5];
 
@@ -56,7 +65,7 @@ impl Bench {
         self.filled(&path, RAM_BYTES)
     }
 
-    fn filled(&self, path: &Path, size_bytes: u64) -> Fallible<PathBuf> {
+    pub(crate) fn filled(&self, path: &Path, size_bytes: u64) -> Fallible<PathBuf> {
         if fs::metadata(path).is_ok_and(|metadata| metadata.len() == size_bytes) {
             return Ok(path.to_owned());
         }
@@ -110,7 +119,7 @@ impl Bench {
         name: &str,
         kind: Kind,
         server: &Server,
-        nbd: &mut Nbd,
+        nbd: &mut impl Medium,
         load: &Load,
     ) -> Fallible<Outcome> {
         // The warm-up is in the server's CPU time, so requests are counted in it as well.
@@ -154,7 +163,7 @@ impl Bench {
     pub(crate) fn ram(&mut self) -> Fallible<()> {
         let disk = self.ram_disk()?;
         for round in 0..self.rounds {
-            for kind in ALL {
+            for kind in ALL_AND_SPINNING {
                 let server = self.start(kind, &disk)?;
                 let mut nbd = Nbd::connect(server.address, "a", 1)?;
                 Self::fill(&mut nbd, RAM_BYTES)?;
@@ -163,6 +172,11 @@ impl Bench {
                     let mut load = self.load(Arrivals::Closed { depth }, 1.0, 4096, RAM_BYTES);
                     load.seed = round as u64;
                     self.measure("ram", name, kind, &server, &mut nbd, &load)?;
+                    if kind == OURS {
+                        let queues = u16::try_from(connections)?;
+                        let mut nvme = Nvme::connect(server.nvme(), NQN, 1, queues)?;
+                        self.measure("ram", name, Kind::OursNvme, &server, &mut nvme, &load)?;
+                    }
                 }
             }
         }

@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::Fallible;
 
-/// Where the first server listens. Each has two ports of its own, so that none waits for another's
+/// The subsystem of NVMe/TCP.
+pub(crate) const NQN: &str = "nqn.2026-11.com.example:bench";
+
+/// Where the first server listens. Each has three ports of its own, so that none waits for another's
 /// old connections.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(17_810);
 
-/// The port of the server that is started next; the one after it is for its metrics.
+/// The port of the server that is started next. Those after it are for its metrics and NVMe/TCP.
 pub(crate) fn next_port() -> u16 {
     NEXT_PORT.load(Ordering::Relaxed)
 }
@@ -25,6 +28,8 @@ const START: Duration = Duration::from_secs(10);
 pub(crate) enum Kind {
     /// `slackline serve-block`, with what an idle shard does.
     Ours(&'static str),
+    /// The same over NVMe/TCP.
+    OursNvme,
     Nbdkit,
     QemuNbd,
     StorageDaemon,
@@ -35,6 +40,7 @@ impl Kind {
         match self {
             Self::Ours("spin") => "serve-block, spinning",
             Self::Ours(_) => "serve-block",
+            Self::OursNvme => "serve-block, NVMe/TCP",
             Self::Nbdkit => "nbdkit",
             Self::QemuNbd => "qemu-nbd",
             Self::StorageDaemon => "qemu-storage-daemon",
@@ -71,7 +77,11 @@ impl Server {
         let mut words: Vec<String> = Vec::new();
         let mut add = |text: &[&str]| words.extend(text.iter().map(|word| (*word).to_owned()));
         match (kind, disk) {
-            (Kind::Ours(idle), _) => {
+            (Kind::Ours(_) | Kind::OursNvme, _) => {
+                let idle = match kind {
+                    Kind::Ours(idle) => idle,
+                    _ => "learn",
+                };
                 let device = match disk {
                     Disk::Ram { size_bytes, .. } => {
                         format!("name = \"d\"\nmemory = \"{size_bytes}\"\n")
@@ -133,8 +143,10 @@ impl Server {
         let file = work.join("blocks.toml");
         let port = next_port();
         let head = format!(
-            "listen = [\"127.0.0.1:{port}\"]\nmetrics = \"127.0.0.1:{}\"\ncores = [0]\nmemory = \"1GiB\"\n",
-            port + 1
+            "listen = [\"127.0.0.1:{port}\"]\nmetrics = \"127.0.0.1:{}\"\ncores = [0]\nmemory = \"1GiB\"\n\
+             nvme = {{ listen = [\"127.0.0.1:{}\"], subsystem = \"{NQN}\" }}\n",
+            port + 1,
+            port + 2
         );
         fs::write(&file, head + config)?;
         let words = [
@@ -156,7 +168,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let address = SocketAddr::from(([127, 0, 0, 1], NEXT_PORT.fetch_add(2, Ordering::Relaxed)));
+        let address = SocketAddr::from(([127, 0, 0, 1], NEXT_PORT.fetch_add(3, Ordering::Relaxed)));
         let mut server = Self { child, address };
         let end = Instant::now() + START;
         while TcpStream::connect(address).is_err() {
@@ -169,6 +181,16 @@ impl Server {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
+    }
+
+    /// Where our own server serves NVMe/TCP.
+    pub(crate) fn nvme(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip(), self.address.port() + 2)
+    }
+
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// CPU time of all threads.

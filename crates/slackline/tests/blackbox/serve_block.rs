@@ -4,6 +4,10 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use block_load::generator::{Arrivals, Load, Order, run as load};
+use block_load::nvme::Nvme;
 
 use crate::toy::free_port;
 
@@ -73,4 +77,58 @@ fn a_wrong_configuration_is_named() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("blocks.toml:2: device.memory: "), "{text}");
+}
+
+/// Reads and writes of so many bytes from `from` on.
+fn blocks(from: u64, duration_ms: u64) -> Load {
+    Load {
+        arrivals: Arrivals::Closed { depth: 48 },
+        read_share: 0.5,
+        len_bytes: 4096,
+        read_area: from..from + (1 << 20),
+        write_area: Some(from..from + (1 << 20)),
+        order: Order::Random,
+        warm_up: Duration::ZERO,
+        duration: Duration::from_millis(duration_ms),
+        is_polling: false,
+        seed: 1,
+    }
+}
+
+#[test]
+fn the_load_generators_own_host_of_nvme_reads_and_writes() {
+    const NQN: &str = "nqn.2026-11.example:load";
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("blocks.toml");
+    let port = free_port();
+    let text = format!(
+        "listen = []\nnvme = {{ listen = [\"127.0.0.1:{port}\"], subsystem = \"{NQN}\" }}\n\
+         [[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut child = command(&["run", config.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    messages.read_line(&mut line).unwrap();
+    if line.contains("io_uring cannot be used") {
+        println!("SKIP: {line}");
+        assert_eq!(child.wait().unwrap().code(), Some(3));
+        return;
+    }
+    let address = ([127, 0, 0, 1], port).into();
+    for queues in [1, 3] {
+        let mut nvme = Nvme::connect(address, NQN, 1, queues).unwrap();
+        let outcome = load(&mut nvme, &blocks(0, 200)).unwrap();
+        assert_eq!((outcome.errors, outcome.unanswered), (0, 0));
+        assert!(!outcome.read_ns.is_empty() && !outcome.write_ns.is_empty());
+        // Beyond the end: an error of each command, and the connection stays.
+        let outcome = load(&mut nvme, &blocks(1 << 20, 20)).unwrap();
+        assert!(outcome.errors > 0 && outcome.answered == 0, "{outcome:?}");
+    }
+    assert!(Nvme::connect(address, "nqn.other", 1, 1).is_err());
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
