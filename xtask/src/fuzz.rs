@@ -1,5 +1,5 @@
 //! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and none may end in a 5xx: a hundred for
-//! each operation, or as many as fit into `--minutes N`.
+//! each operation, or as many as fit into `--minutes N`. `cargo xtask fuzz block`: libFuzzer on the parsers of `serve-block`.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -102,4 +102,49 @@ fn wait_for(file: &Path) -> anyhow::Result<Access> {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// What makes the compiler count edges and comparisons for libFuzzer.
+const INSTRUMENT: &[&str] = &[
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Ccodegen-units=1",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+
+/// Both parsers of `serve-block`, one after the other, that many minutes each. What was found to be
+/// interesting stays in `target/fuzz/block`.
+pub(crate) fn block(root: &Path, minutes: &str) -> anyhow::Result<ExitCode> {
+    let minutes: f64 = minutes.parse().context("--minutes N")?;
+    let crate_folder = root.join("crates/block-server/fuzz");
+    let target = root.join("target/fuzz-block");
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"])
+        .arg("--target-dir")
+        .arg(&target)
+        .env("RUSTFLAGS", INSTRUMENT.join(" "))
+        .current_dir(&crate_folder);
+    if !step::run("build both fuzz targets", &mut build)? {
+        bail!("the build failed");
+    }
+    let mut code = ExitCode::SUCCESS;
+    for name in ["nbd", "nvme"] {
+        let corpus = root.join("target/fuzz/block").join(name);
+        std::fs::create_dir_all(&corpus)?;
+        let mut fuzzer = Command::new(target.join("x86_64-unknown-linux-gnu/release").join(name));
+        fuzzer
+            .arg(&corpus)
+            .arg(crate_folder.join("seeds").join(name))
+            .arg(format!("-max_total_time={:.0}", minutes * 60.0))
+            .args(["-max_len=8192", "-timeout=10", "-print_final_stats=1"])
+            .current_dir(&corpus);
+        if !step::run(&format!("fuzz {name}"), &mut fuzzer)? {
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
 }

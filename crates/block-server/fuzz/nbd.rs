@@ -1,0 +1,98 @@
+//! Any bytes at all, as a client of NBD: the negotiation, then requests.
+#![no_main]
+
+use block_server::nbd::handshake::{Catalogue, Handshake, Refusal, Step, TlsPolicy};
+use block_server::nbd::request::{Kind, Request};
+use block_server::nbd::{ExportInfo, Style};
+use libfuzzer_sys::fuzz_target;
+
+struct Two;
+
+impl Catalogue for Two {
+    type Export = u8;
+
+    fn list(&self) -> Vec<(String, String)> {
+        vec![("a".into(), "first".into()), ("b".into(), String::new())]
+    }
+
+    fn find(&self, name: &str) -> Result<u8, Refusal> {
+        match name {
+            "a" | "" => Ok(0),
+            "b" => Err(Refusal::Policy),
+            _ => Err(Refusal::Unknown),
+        }
+    }
+
+    fn describe(&self, _: &u8) -> ExportInfo {
+        info()
+    }
+
+    fn name(&self, _: &u8) -> String {
+        "a".into()
+    }
+}
+
+fn info() -> ExportInfo {
+    ExportInfo {
+        size_bytes: 1 << 20,
+        is_read_only: false,
+        preferred_block_bytes: 4096,
+        description: "first".into(),
+    }
+}
+
+/// What a connection said and where it ended, if its bytes come in pieces of this length.
+fn negotiate(tls: TlsPolicy, bytes: &[u8], piece: usize) -> (Vec<u8>, usize, Option<(Style, bool)>) {
+    let mut handshake = Handshake::new(tls);
+    let mut out = Vec::new();
+    let (mut at, mut end) = (0, 0);
+    loop {
+        let (used, step) = handshake.step(&bytes[at..end], &Two, &mut out);
+        assert!(used <= end - at, "more was used than there is");
+        at += used;
+        match step {
+            Step::Next => {}
+            Step::Wait if end == bytes.len() => return (out, at, None),
+            Step::Wait => end = (end + piece).min(bytes.len()),
+            Step::StartTls => handshake.on_tls(),
+            Step::Close => return (out, at, None),
+            Step::Begin(chosen) => return (out, at, Some((chosen.style, chosen.has_allocation))),
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&how, bytes)) = data.split_first() else {
+        return;
+    };
+    let tls = match how % 3 {
+        0 => TlsPolicy::None,
+        1 => TlsPolicy::Required,
+        _ => TlsPolicy::Offered,
+    };
+    let whole = negotiate(tls, bytes, bytes.len().max(1));
+    let pieces = negotiate(tls, bytes, usize::from(how / 3).max(1));
+    // What a message means does not depend on how it was cut.
+    assert_eq!(whole.2, pieces.2);
+    assert_eq!((&whole.0, whole.1), (&pieces.0, pieces.1));
+    let styles = [Style::Simple, Style::Structured, Style::Extended];
+    let (mut at, style, has_allocation) = match whole.2 {
+        Some((style, has_allocation)) => (whole.1, style, has_allocation),
+        None => (0, styles[usize::from(how) % 3], how & 64 != 0),
+    };
+    while let Ok(Some((request, used))) = Request::parse(&bytes[at..], style) {
+        assert!(used > 0 && used <= bytes.len() - at);
+        if request.kind == Kind::Disconnect {
+            return;
+        }
+        if request.check(&info(), style, has_allocation).is_ok() && request.len_bytes > 0 {
+            let end = request.offset.checked_add(request.len_bytes);
+            assert!(end.is_some_and(|end| end <= 1 << 20), "{request:?}");
+        }
+        let payload = usize::try_from(request.payload_bytes).unwrap_or(usize::MAX);
+        at = match (at + used).checked_add(payload) {
+            Some(next) if next <= bytes.len() => next,
+            _ => return,
+        };
+    }
+});
