@@ -265,6 +265,11 @@ const E2FSPROGS: Need = Need {
     package: "e2fsprogs",
     purpose: "a file system on a remote disk",
 };
+const SQLITE_SHELL: Need = Need {
+    present: Present::Program("sqlite3"),
+    package: "sqlite3",
+    purpose: "a database on a remote disk",
+};
 
 /// What `cargo xtask bench block` and `examples/serve-block` need.
 pub(crate) const BLOCK: &[Need] = &[
@@ -276,6 +281,7 @@ pub(crate) const BLOCK: &[Need] = &[
     OPENSSL,
     IPROUTE,
     E2FSPROGS,
+    SQLITE_SHELL,
 ];
 
 /// What `cargo xtask dist` needs.
