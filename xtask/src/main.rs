@@ -51,7 +51,8 @@ usage: cargo xtask VERB
   fuzz block [--minutes N]  the parsers of NBD and NVMe/TCP, coverage-guided by libFuzzer, that long each (60)
   stress relayout [N]  kill -9 of the writer at N random points (1000), and whole programs in random order under their own test suites
   stress workers [--minutes N]  eight workers, NATS, PostgreSQL and coordinator, killed and cut off at random (30)
-  stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn
+  stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn;
+                     and power cuts of a guest that serves its disk
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
   dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian
   install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block

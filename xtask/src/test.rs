@@ -119,7 +119,14 @@ pub(crate) fn stress_block(root: &Path, kills: &str) -> anyhow::Result<ExitCode>
         ])
         .env("SLACKLINE_KILLS", kills)
         .current_dir(root);
-    Ok(match step::run("stress block", &mut tests)? {
+    let mut cut = cargo();
+    cut.args(["test", "--package", "slackline", "--test", "blackbox"])
+        .args(["guest_power", "--", "--ignored", "--nocapture"])
+        .current_dir(root);
+    install::guest_kernel(root)?;
+    let is_whole = step::run("stress block: kill -9", &mut tests)?
+        && step::run("stress block: power cuts", &mut cut)?;
+    Ok(match is_whole {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -74,6 +74,10 @@ fn main() -> Fallible<()> {
         rows: Rows::read(&json)?,
     };
     let outcome = bench.run(&parts);
+    let _ = std::process::Command::new("umount")
+        .arg(work.join("blkio"))
+        .stderr(std::process::Stdio::null())
+        .status();
     std::fs::remove_dir_all(&work)?;
     outcome?;
     bench.rows.write(&json)?;

@@ -18,8 +18,13 @@ const HALF_BYTES: u64 = 2 << 30;
 const RESERVED: f64 = 0.3;
 const ASKED: f64 = 0.9;
 const READ_SHARE: f64 = 0.9;
-/// Requests that the writer keeps under way, over two connections.
-const WRITER_DEPTH: u32 = 512;
+/// Share of the highest rate of the calibration that the reservation is a part of.
+const OF_MOST: f64 = 0.7;
+/// The objective that the tenant has if the disk holds it.
+const STRICTEST_US: u32 = 500;
+/// Requests that the writer keeps under way, and its connections. Fewer break no objective here.
+const WRITER_DEPTH: u32 = 2048;
+const WRITER_CONNECTIONS: usize = 8;
 /// Seconds that are counted, of `serve-block` and of the others.
 const OURS_S: u64 = 15;
 const OTHERS_S: u64 = 5;
@@ -96,16 +101,10 @@ impl Bench {
         let curve: Curve = serde_json::from_value(text["curve"].clone())?;
         let write_cost = text["write_cost"].as_f64().ok_or("no write_cost")?;
         let column = curve.mixed.ok_or("no writes were calibrated")?;
-        // Half a millisecond, or what the device can do at nine tenths of its highest rate.
-        let at_most = column.p95_us_at(0.9 * column.max_tokens_per_s());
-        let p95_us = 500.0_f64.max(at_most.ceil());
-        let rate = column
-            .tokens_per_s_at(p95_us)
-            .ok_or("the objective is too strict")?;
         let each = READ_SHARE * 100.0 + (1.0 - READ_SHARE) * write_cost;
         let mut objective = Objective {
-            p95_us: p95_us as u32,
-            iops: (RESERVED * rate / each) as u32,
+            p95_us: STRICTEST_US,
+            iops: (RESERVED * OF_MOST * column.max_tokens_per_s() / each) as u32,
             read_share: READ_SHARE,
         };
         // No objective that the disk does not hold without any neighbour.
@@ -117,9 +116,12 @@ impl Bench {
             .iter()
             .fold(0.0, |a: f64, &b| a.max(b));
         println!("alone: {:.0?} µs", outcome.windows_p95_us);
-        objective.p95_us = objective.p95_us.max((ROOM * worst_us).ceil() as u32);
+        let strictest_us = f64::from(STRICTEST_US).max(column.points()[0].p95_us);
+        objective.p95_us = strictest_us.max(ROOM * worst_us).ceil() as u32;
         let p95_us = f64::from(objective.p95_us);
-        let rate = column.tokens_per_s_at(p95_us).unwrap_or(rate);
+        let rate = column
+            .tokens_per_s_at(p95_us)
+            .ok_or("the objective is too strict")?;
         Ok(Calibrated {
             write_cost,
             rate,
@@ -205,7 +207,7 @@ impl Bench {
                 let address = second
                     .as_ref()
                     .map_or(server.address, |other| other.server.address);
-                let greedy = Nbd::connect(address, "greedy", 2)?;
+                let greedy = Nbd::connect(address, "greedy", WRITER_CONNECTIONS)?;
                 let mut loads = [(nbd, reader), (greedy, writer)];
                 let outcomes = generator::run_together(&mut loads)?;
                 let [critical, greedy] = outcomes.as_slice() else {
@@ -315,22 +317,33 @@ impl Throttled {
             rustix::fs::major(device),
             rustix::fs::minor(device)
         );
-        let name = format!("bench-block-{}", std::process::id());
-        let first = PathBuf::from("/sys/fs/cgroup/blkio");
+        // `ip netns exec` hides the control groups of the host. This mount is gone with the namespace.
+        let root = bench.work.join("blkio");
+        fs::create_dir_all(&root)?;
+        let mount = |kind: &[&str]| -> Fallible<bool> {
+            let status = std::process::Command::new("mount")
+                .args(kind)
+                .arg("none")
+                .arg(&root)
+                .stderr(std::process::Stdio::null())
+                .status()?;
+            Ok(status.success())
+        };
+        let is_mounted = fs::metadata(root.join("cgroup.procs")).is_ok();
         // Version 1 of control groups, or version 2.
-        let (group, knob, value) = match first.is_dir() {
+        if !is_mounted && !mount(&["-t", "cgroup", "-o", "blkio"])? && !mount(&["-t", "cgroup2"])? {
+            return Err("no control group for block devices".into());
+        }
+        let group = root.join(format!("bench-block-{}", std::process::id()));
+        fs::create_dir_all(&group)?;
+        let is_first = group.join("blkio.throttle.write_iops_device").exists();
+        let (knob, value) = match is_first {
             true => (
-                first.join(name),
                 "blkio.throttle.write_iops_device",
                 format!("{device} {iops:.0}"),
             ),
-            false => (
-                Path::new("/sys/fs/cgroup").join(name),
-                "io.max",
-                format!("{device} wiops={iops:.0}"),
-            ),
+            false => ("io.max", format!("{device} wiops={iops:.0}")),
         };
-        fs::create_dir_all(&group)?;
         let throttled = Self { server, group };
         fs::write(throttled.group.join(knob), value)?;
         let pid = throttled.server.pid().to_string();

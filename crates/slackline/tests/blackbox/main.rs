@@ -21,6 +21,7 @@ mod fleet;
 mod guest;
 mod guest_isolate;
 mod guest_nvme;
+mod guest_power;
 mod isolate;
 mod kill;
 mod load;
