@@ -39,10 +39,9 @@ pub(crate) fn of(report: &Report, objective: &str) -> String {
 }
 
 fn verified(report: &Report, winner: &ArmResult, objective: &str, interval: &Interval) -> String {
-    let evidence = evidence(report, winner, objective, interval);
+    let evidence = evidence(report, winner, objective, interval) + &worse_guards(report, winner);
     let mut text = match report.finding {
-        Finding::Improvement => format!("Shown: {evidence}."),
-        Finding::Paid => format!("Shown: {evidence}. Paid with: {}.", paid(winner)),
+        Finding::Improvement | Finding::Paid => format!("Shown: {evidence}."),
         Finding::Undecided => format!("Better, but not everything is decided: {evidence}."),
         Finding::NoDifference => {
             let mut text = format!("No difference shown: {evidence}.");
@@ -94,9 +93,14 @@ fn evidence(report: &Report, winner: &ArmResult, objective: &str, interval: &Int
     )
 }
 
-fn paid(winner: &ArmResult) -> String {
+/// What is worse although the specification does not give it up. It stands in the first sentence, which lists show alone.
+fn worse_guards(report: &Report, winner: &ArmResult) -> String {
     let each: Vec<String> = winner.paid().map(guard_change).collect();
-    each.join(", ")
+    match (each.is_empty(), report.finding.is_better()) {
+        (true, _) => String::new(),
+        (false, true) => format!(", paid with {}", each.join(", ")),
+        (false, false) => format!(", and worse: {}", each.join(", ")),
+    }
 }
 
 /// "requests_per_s −18.0 % [−22.0, −14.0]".

@@ -118,9 +118,22 @@ fn what_an_improvement_is_paid_with_is_said_and_keeps_it_from_its_promotion() {
     let paid = verify(&spec(""), Noise::default(), 3, [0.77, 1.0, 0.82]);
     assert_eq!(paid.finding, Finding::Paid, "{}", paid.sentence);
     assert!(
-        paid.sentence.contains("Paid with: requests_per_s −18"),
+        paid.sentence.contains(", paid with requests_per_s −18"),
         "{}",
         paid.sentence
+    );
+    let first = paid.sentence.split(". ").next().unwrap();
+    assert!(
+        first.contains("paid with"),
+        "a list shows this alone: {first}"
+    );
+    // Where nothing is gained, what is worse is said all the same.
+    let lost = verify(&spec(""), Noise::default(), 3, [1.0, 1.0, 0.82]);
+    assert_eq!(lost.finding, Finding::NoDifference, "{}", lost.sentence);
+    assert!(
+        lost.sentence.contains(", and worse: requests_per_s −18"),
+        "{}",
+        lost.sentence
     );
     let guards = &paid.verification[0].guards;
     let of = |guard: Guard| guards.iter().find(|it| it.guard == guard).unwrap().verdict;
@@ -242,7 +255,7 @@ fn a_winner_under_an_open_loop_is_compared_at_saturation() {
     assert_eq!(paid.finding, Finding::Paid, "{}", paid.sentence);
     assert!(
         paid.sentence
-            .contains("Paid with: requests_per_s at saturation −18"),
+            .contains(", paid with requests_per_s at saturation −18"),
         "{}",
         paid.sentence
     );
