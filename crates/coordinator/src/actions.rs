@@ -444,7 +444,8 @@ impl Coordinator {
         row: &ExperimentRow,
         evaluations: &[EvaluationRecord],
     ) -> Result<bayes_opt::Optimizer, Error> {
-        Ok(experiment::surrogate(&self.checked(row)?, evaluations)?)
+        let spec = self.checked_to_explain(row)?;
+        Ok(experiment::surrogate(&spec, evaluations)?)
     }
 }
 

@@ -318,6 +318,21 @@ impl Coordinator {
             Mode::Once => row.promotion.is_some(),
             Mode::Continuous => self.store.continuous(row.id)?.is_some(),
         };
+        self.checked_here(row, may_miss_templates)
+    }
+
+    /// The same of what is only looked at, such as a report from another host: files that are made for a run may be missing.
+    pub(crate) fn checked_to_explain(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
+        let mut row = row.clone();
+        row.spec.search.warm_start.clear();
+        self.checked_here(&row, true)
+    }
+
+    fn checked_here(
+        &self,
+        row: &ExperimentRow,
+        may_miss_templates: bool,
+    ) -> Result<CheckedSpec, Error> {
         let check = |spec: &Spec| {
             let text =
                 serde_json::to_string(spec).map_err(|error| Error::Invalid(error.to_string()))?;

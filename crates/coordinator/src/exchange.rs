@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
-use tuner::report::Report;
+use tuner::report::{Finding, Report};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -24,6 +24,7 @@ impl Coordinator {
         report.evaluations = ended.map(|row| row.record).collect();
         report.spec = row.spec;
         report.note = row.note;
+        report.state = Some(row.state.name().to_owned());
         Ok(report)
     }
 
@@ -51,8 +52,8 @@ impl Coordinator {
         Ok(report)
     }
 
-    /// Takes in a report from elsewhere as an experiment that is done. It can be looked at, forked and exported; to resume
-    /// it, its specification must fit this host.
+    /// Takes in a report from elsewhere as an experiment that is over: done, stopped or failed, as it was there. It can be
+    /// looked at, forked and exported; to resume it, its specification must fit this host.
     ///
     /// # Errors
     /// [`Error::Invalid`] for one that contradicts itself; [`Error::Unavailable`].
@@ -71,6 +72,12 @@ impl Coordinator {
         for parameter in &mut spec.parameters {
             if let Some(value) = report.control.get(&parameter.name) {
                 parameter.pin(value);
+            }
+        }
+        // A report of an early version does not say which arms came out of the search; their names do.
+        if report.verification.iter().all(|arm| !arm.is_candidate) {
+            for arm in &mut report.verification {
+                arm.is_candidate = arm.name.starts_with("candidate ");
             }
         }
         let evaluations = std::mem::take(&mut report.evaluations);
@@ -103,6 +110,9 @@ impl Coordinator {
         report.promoted.clear();
         report.imported = true;
         let note = report.note.take();
+        let state = ended_as(&report);
+        let error = report.error.clone().filter(|_| state == State::Failed);
+        report.state = None;
         let source = serde_json::to_string_pretty(&spec)
             .map_err(|error| Error::Invalid(error.to_string()))?;
         let id = self.store.create(&NewExperiment {
@@ -113,10 +123,13 @@ impl Coordinator {
             prior: Vec::new(),
             parent: None,
             report,
-            state: State::Stopped,
+            state,
             once,
         })?;
         self.store.import(id, &evaluations)?;
+        if error.is_some() {
+            self.store.say(id, error.as_deref())?;
+        }
         if note.is_some() {
             self.store.note(id, note.as_deref())?;
         }
@@ -127,5 +140,19 @@ impl Coordinator {
             }
         }
         Ok(id)
+    }
+}
+
+/// What an experiment is here that was over elsewhere. One that was not over there has been stopped, as far as this host
+/// knows. A report of `tune` has no state: what is in it says how it ended.
+fn ended_as(report: &Report) -> State {
+    let is_unfinished = report.finding == Finding::Unfinished || report.interrupted.is_some();
+    match report.state.as_deref() {
+        Some("done") => State::Done,
+        Some("failed") => State::Failed,
+        Some(_) => State::Stopped,
+        None if report.error.is_some() => State::Failed,
+        None if is_unfinished => State::Stopped,
+        None => State::Done,
     }
 }

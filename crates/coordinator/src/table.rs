@@ -1,5 +1,5 @@
-//! The evaluations of an experiment as a table, in CSV and in Parquet: one a row, with a column for each parameter and each
-//! constraint's excess.
+//! The evaluations of an experiment as a table, in CSV and in Parquet: one a row, with a column for the objective, each parameter,
+//! each constraint's excess, and each metric of both sides. Headings have units.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,8 +12,9 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 use tuner::evaluation::Block;
+use tuner::metrics::{unit, with_unit};
 use tuner::report::EvaluationRecord;
-use tuner::spec::{ParameterType, Spec};
+use tuner::spec::{Limit, MetricConstraint, ObjectiveScale, ObjectiveSpec, ParameterType, Spec};
 
 use crate::error::Error;
 use crate::store::EvaluationRow;
@@ -68,6 +69,7 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
             reals(&|record| Some(record.measurement.as_ref()?.score_variance)),
         ),
     ];
+    columns.extend(spec.objective.iter().map(|it| objective(it, spec, rows)));
     for parameter in &spec.parameters {
         let values = rows
             .iter()
@@ -103,7 +105,13 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
             let excess = &record.measurement.as_ref()?.excess;
             excess.get(constraint.as_str()).copied()
         };
-        columns.push(column(&format!("excess of {constraint}"), reals(&excess)));
+        let parsed = MetricConstraint::parse(constraint).ok();
+        let unit = parsed.map(|parsed| match parsed.limit {
+            Limit::TimesControl(_) => "log ratio to the limit",
+            Limit::Absolute(_) => "share of the limit",
+        });
+        let name = format!("excess of {constraint}{}", in_brackets(unit));
+        columns.push(column(&name, reals(&excess)));
     }
     let blocks = rows.iter().flat_map(|row| &row.record.blocks);
     let metrics: BTreeSet<&String> = blocks
@@ -114,7 +122,8 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
             ("control", control as Side),
             ("experiment", experiment as Side),
         ] {
-            let name = format!("{metric} of {side}{}", in_brackets(unit(metric)));
+            let unit = unit_of(spec, metric);
+            let name = format!("{metric} of {side}{}", in_brackets(unit.as_deref()));
             let mean = |record: &EvaluationRecord| mean_of(&record.blocks, of, metric);
             columns.push(column(&name, reals(&mean)));
         }
@@ -146,20 +155,33 @@ fn in_brackets(unit: Option<&str>) -> String {
     unit.map_or_else(String::new, |unit| format!(" [{unit}]"))
 }
 
-/// The unit of a metric, which stands at the end of its name.
-fn unit(metric: &str) -> Option<&'static str> {
-    let units = [
-        ("_per_s", "1/s"),
-        ("_per_request", "per request"),
-        ("_us", "us"),
-        ("_ms", "ms"),
-        ("_s", "s"),
-        ("_bytes", "bytes"),
-        ("_j", "J"),
-    ];
-    let mut units = units.into_iter();
-    let found = units.find(|(ending, _)| metric.ends_with(ending));
-    found.map(|(_, unit)| unit)
+/// The unit of a metric of this specification.
+fn unit_of(spec: &Spec, metric: &str) -> Option<String> {
+    unit(&with_unit(spec, metric))
+}
+
+/// The objective in its own terms: its ratio to the control, or its value.
+fn objective(objective: &ObjectiveSpec, spec: &Spec, rows: &[EvaluationRow]) -> Column {
+    let unit = match objective.scale {
+        ObjectiveScale::Ratio => Some("ratio to control".to_owned()),
+        ObjectiveScale::Absolute => unit_of(spec, &objective.metric),
+    };
+    let value = |row: &EvaluationRow| {
+        let measurement = row.record.measurement.as_ref()?;
+        let score = objective.goal.sign() * measurement.score;
+        Some(match objective.scale {
+            ObjectiveScale::Ratio => measurement.ratio.unwrap_or_else(|| score.exp()),
+            ObjectiveScale::Absolute => score,
+        })
+    };
+    Column {
+        name: format!(
+            "objective: {}{}",
+            objective.name(),
+            in_brackets(unit.as_deref())
+        ),
+        cells: Cells::Reals(rows.iter().map(value).collect()),
+    }
 }
 
 impl Cells {
@@ -368,18 +390,29 @@ mod tests {
             ("duration_s", Field::Double(1.5)),
             ("score", Field::Double(-0.125)),
             ("score_variance", Field::Double(1e-300)),
+            (
+                "objective: latency_p99_us [ratio to control]",
+                Field::Double((-0.125_f64).exp()),
+            ),
             ("parameter score", Field::Long(i64::MIN)),
             ("share", Field::Double(0.1)),
             ("on", Field::Bool(true)),
             ("kind", text("b")),
-            ("excess of latency_p99_us <= 5000", Field::Double(-0.5)),
+            (
+                "excess of latency_p99_us <= 5000 [share of the limit]",
+                Field::Double(-0.5),
+            ),
         ];
         assert_eq!(
             rows[0],
             first.map(|(name, field)| (name.to_owned(), field)).into()
         );
         assert_eq!(rows[1]["outcome"], text("running"));
-        for empty in ["reason", "score", "excess of latency_p99_us <= 5000"] {
+        for empty in [
+            "reason",
+            "score",
+            "excess of latency_p99_us <= 5000 [share of the limit]",
+        ] {
             assert_eq!(rows[1][empty], Field::Null, "{empty}");
         }
     }
@@ -391,7 +424,7 @@ mod tests {
         assert_eq!(file.metadata().file_metadata().num_rows(), 0);
         assert_eq!(
             file.metadata().file_metadata().schema().get_fields().len(),
-            13
+            14
         );
     }
 
@@ -399,9 +432,9 @@ mod tests {
     fn csv_has_the_same_columns() {
         let text = evaluations_csv(&spec(), &rows()).unwrap();
         let mut table = csv::Reader::from_reader(text.as_bytes());
-        assert_eq!(table.headers().unwrap().len(), 13);
+        assert_eq!(table.headers().unwrap().len(), 14);
         let first = table.records().next().unwrap().unwrap();
         assert_eq!(&first[2], "a \u{2212}, \"b\"");
-        assert_eq!(&first[8], i64::MIN.to_string());
+        assert_eq!(&first[9], i64::MIN.to_string());
     }
 }

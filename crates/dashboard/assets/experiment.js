@@ -50,7 +50,7 @@ async function experiment(id) {
   let isBusy = false;
   let isStale = false;
   let isChosen = false;
-  const complaining = (work) => work.catch((error) => { document.getElementById("model-note").textContent = error.message; });
+  const complaining = (work) => work.catch((error) => { for (const place of ["model-note", "map-caption"]) document.getElementById(place).textContent = `There is no model: ${error.message}`; });
   const quick = () => {
     convergence(id, points, unit);
     runs(id, points, unit);

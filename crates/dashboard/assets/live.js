@@ -67,8 +67,19 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
+/** Says that a table is wider than its place, and towards which side it goes on. */
+function hint(scroll) {
+  const room = scroll.scrollWidth - scroll.clientWidth;
+  scroll.classList.toggle("is-wide", room > 1);
+  scroll.classList.toggle("is-at-end", scroll.scrollLeft > 0 && scroll.scrollLeft >= room - 1);
+}
+document.addEventListener("scroll", (event) => { if (event.target.classList?.contains("scroll")) hint(event.target); }, { capture: true, passive: true });
+// What is in it may be filled, or get another size, later.
+const sizes = new ResizeObserver((entries) => { for (const it of entries) hint(it.target.closest(".scroll") ?? it.target); });
+
 /** What only scripts can do is shown where there are scripts; moments are told again as time goes by. */
 function dress() {
+  for (const it of document.querySelectorAll(".scroll, .scroll > *")) sizes.observe(it);
   // The clipboard is there on https and on loopback only.
   for (const button of document.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
   for (const it of document.querySelectorAll("[data-since]")) {

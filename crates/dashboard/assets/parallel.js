@@ -51,6 +51,8 @@ export function parallel(id, points, unit) {
     context.stroke();
   };
   const paint = () => {
+    // Names are read where each axis has room for one; a narrow screen scrolls along them.
+    element.parentElement.style.minWidth = `${70 * axes.length}px`;
     size = canvas(element, 340);
     const { context } = size;
     const [good, bad, other] = ["--accent", "--bad", "--quiet"].map(ink);

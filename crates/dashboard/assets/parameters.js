@@ -1,14 +1,26 @@
 // The objective over each parameter, and how much each explains.
 import { axis, draw, ink, inside, mark, marksOf, nearest, pointed, range, rule, scaleOf } from "./plot.js";
 
-/** Four round numbers of equal ratios between the ends of a logarithmic axis. */
+/** Round numbers between the ends of a logarithmic axis: of each power of ten 1, or 1 and 3, or 1, 2 and 5. */
 function ratios([low, high]) {
-  const round = [0, 1, 2, 3].map((third) => Number((low * (high / low) ** (third / 3)).toPrecision(2)));
-  return [...new Set(round)].filter((number) => number >= low && number <= high);
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) powers.push(power);
+  for (const heads of [[1], [1, 3], [1, 2, 5]]) {
+    const round = powers.flatMap((power) => heads.map((head) => Number(`${head}e${power}`))).filter((number) => number >= low && number <= high);
+    // A chart beside others has room for six.
+    if (round.length >= 3) return round.filter((_, index) => index % Math.ceil(round.length / 6) === 0);
+  }
+  return [low, high].map((number) => Number(number.toPrecision(2)));
+}
+
+/** A word that fits where each of several has the same room. */
+function cut(word, room_px) {
+  const most = Math.max(3, Math.floor(room_px / 7));
+  return word.length <= most ? word : `${word.slice(0, most - 1)}…`;
 }
 
 function acrossAxis(scale, span, name) {
-  if (scale.words) return axis(name, { values: (_, ticks) => ticks.map((tick) => scale.words[tick] ?? ""), splits: () => scale.words.map((_, index) => index) });
+  if (scale.words) return axis(name, { values: (plot, ticks) => ticks.map((tick) => cut(scale.words[tick] ?? "", (plot.width - 70) / scale.words.length)), splits: () => scale.words.map((_, index) => index), filter: (_, ticks) => ticks });
   if (!scale.isLog) return axis(name);
   return axis(name, { values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { maximumSignificantDigits: 2 })), splits: () => ratios(span), filter: (_, ticks) => ticks });
 }
@@ -25,7 +37,8 @@ function scatter(element, id, points, unit, name, curve) {
   const marks = marksOf(points, x, unit, visible);
   const places = [...x, ...curved, ...(scale.words ? scale.words.map((_, index) => index) : [])].filter(Number.isFinite);
   const span = places.length ? [Math.min(...places), Math.max(...places)] : [0, 1];
-  const pad = scale.isLog ? 0 : 0.04 * (span[1] - span[0] || 1);
+  // Of words each has the same room, the first and the last one too.
+  const pad = scale.words ? 0.5 : scale.isLog ? 0 : 0.04 * (span[1] - span[0] || 1);
   const plot = draw(element, {
     height: 240,
     legend: { show: false },

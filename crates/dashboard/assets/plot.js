@@ -47,16 +47,19 @@ export function inUnit(unit, most) {
   return { of: (value) => (value === null ? null : (value * unit.scale) / one), suffix, label: suffix ? `${label}, ${suffix}` : label };
 }
 
+/** A metric's name with what it is counted per, as the tables have it. */
+const named = (unit) => `${unit.label}${{ "/request": " per request", "/s": " per second" }[unit.per] ?? ""}`;
+
 /** How the scores of an experiment are read: a change in per cent, or the value in its unit. */
 export function scoreReader(points) {
   const sign = points.goal === "maximise" ? -1 : 1;
   if (points.scale === "ratio") {
     const of = (score) => (score === null ? null : (Math.exp(sign * score) - 1) * 100);
-    return { of, label: `${points.unit.label}, % against control`, short: "% against control", name: points.unit.label, text: (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${digits(Math.abs(value))} %`, control: 0, sign };
+    return { of, label: `${named(points.unit)}, % against control`, short: "% against control", name: named(points.unit), text: (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${digits(Math.abs(value))} %`, control: 0, sign };
   }
   const scores = points.score.filter((score) => score !== null).map(Math.abs);
   const unit = inUnit(points.unit, Math.max(0, ...scores));
-  return { of: (score) => (score === null ? null : unit.of(sign * score)), label: unit.label, short: unit.label, name: points.unit.label, text: (value) => `${digits(value)} ${unit.suffix}`, control: null, sign };
+  return { of: (score) => (score === null ? null : unit.of(sign * score)), label: unit.label, short: unit.label, name: named(points.unit), text: (value) => `${digits(value)} ${unit.suffix}`, control: null, sign };
 }
 
 /** Outcomes of a configuration without a score: they are drawn at the bad edge of a plot. */
@@ -307,8 +310,8 @@ export function scaleOf(points, name, curve) {
 }
 
 /** A canvas as sharp as the screen, as wide as its place; returns its context, in pixels of the page. */
-export function canvas(element, height) {
-  const width = Math.max(240, element.parentElement.clientWidth);
+export function canvas(element, height, least = 240) {
+  const width = Math.max(least, element.parentElement.clientWidth);
   const ratio = window.devicePixelRatio || 1;
   element.width = Math.round(width * ratio);
   element.height = Math.round(height * ratio);

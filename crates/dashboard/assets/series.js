@@ -200,9 +200,11 @@ export async function compared(element) {
   const x = [...new Set(all.flatMap((it) => [...it.values.keys()]))].sort((a, b) => a - b);
   const hasRatio = all.some((it) => it.unit.control !== null);
   const label = all.every((it) => it.unit.label === all[0].unit.label) ? all[0].unit.label : "% against each experiment's control";
+  // Each line is to be seen, however far it lies from the others.
+  const ends = all.map((it) => [...it.values.values()].pop());
   draw(element, {
     height: 320,
-    scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0] : []) } },
+    scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0, ...ends] : ends) } },
     axes: [counts("Evaluation"), axis(label)],
     series: [{ label: "Evaluation" }, ...all.map((it, place) => line(it.name, place, { paths: uPlot.paths.stepped({ align: 1 }), value: (_, value) => (value === null ? "–" : it.unit.text(value)) }))],
     hooks: { draw: [(plot) => inside(plot, () => { if (hasRatio) rule(plot, 0, false); })] },

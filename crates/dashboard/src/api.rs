@@ -2,6 +2,7 @@
 
 mod columns;
 mod notes;
+mod promotions;
 
 use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
@@ -25,6 +26,7 @@ use tuner::spec::{BudgetSpec, Masks, Spec};
 
 pub(crate) use columns::{model, model_pair, points, rounds};
 pub(crate) use notes::{GivenNote, note, note_evaluation};
+pub(crate) use promotions::{OfCommand, of_commands, promotions};
 
 use crate::access::{Role, Visitor};
 use crate::audit::Detail;

@@ -3,7 +3,7 @@
 use latency_stats::{Interval, mean_interval, ratio_interval};
 use tuner::evaluation::{Block, Rules};
 use tuner::report::change;
-use tuner::spec::{ObjectiveScale, ObjectiveSpec};
+use tuner::spec::{ObjectiveScale, ObjectiveSpec, Spec};
 
 use crate::units::Unit;
 
@@ -76,7 +76,7 @@ pub(crate) fn duration(duration_s: f64) -> String {
 }
 
 /// The objective over an evaluation's blocks, with its interval; empty where there is none, such as for `mean + k·std`.
-pub(crate) fn objective(objective: &ObjectiveSpec, blocks: &[Block]) -> String {
+pub(crate) fn objective(spec: &Spec, objective: &ObjectiveSpec, blocks: &[Block]) -> String {
     if objective.std_weight > 0.0 {
         return String::new();
     }
@@ -87,7 +87,7 @@ pub(crate) fn objective(objective: &ObjectiveSpec, blocks: &[Block]) -> String {
         }
         ObjectiveScale::Absolute => {
             let values: Vec<f64> = pairs.iter().map(|pair| pair.experiment).collect();
-            let unit = Unit::of(&objective.metric);
+            let unit = Unit::in_spec(spec, &objective.metric);
             let text = |it: Interval| interval(&unit, &it);
             mean_interval(&values, CONFIDENCE).map_or_else(|_| String::new(), text)
         }
@@ -115,7 +115,7 @@ pub(crate) struct Compared {
 }
 
 /// Every metric that both sides of some block have.
-pub(crate) fn compared(blocks: &[Block], first: &[String]) -> Vec<Compared> {
+pub(crate) fn compared(spec: &Spec, blocks: &[Block], first: &[String]) -> Vec<Compared> {
     let mut names: Vec<String> = first.to_vec();
     let all = blocks.iter().flat_map(|block| block.experiment.keys());
     for name in all.chain(blocks.iter().flat_map(|block| block.control.keys())) {
@@ -131,7 +131,7 @@ pub(crate) fn compared(blocks: &[Block], first: &[String]) -> Vec<Compared> {
         let mean = |of: fn(&latency_stats::Pair) -> f64| {
             pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
         };
-        let unit = Unit::of(&metric);
+        let unit = Unit::in_spec(spec, &metric);
         Some(Compared {
             name: unit.name(),
             control: unit.text(mean(|pair| pair.control)),

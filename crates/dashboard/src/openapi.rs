@@ -254,6 +254,11 @@ const OPERATIONS: &[Operation] = &[
         "What is changed on the host now, and what it can do",
     ),
     get(
+        "/promotions",
+        "promotions",
+        "What is in force on the host: by experiments of this server, and by `tune --promote` and `apply`",
+    ),
+    get(
         "/workers",
         "workers",
         "Workers on other hosts, with counts of claims and results",

@@ -275,14 +275,13 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
             .iter()
             .find(|judged| judged.name == arm.name);
         let ratios = judged.map(|judged| {
-            let with = judged
-                .ratios
-                .iter()
-                .map(|(metric, interval)| (Unit::of(metric).name(), change(interval)));
+            let with = judged.ratios.iter().map(|(metric, interval)| {
+                (Unit::in_spec(&row.spec, metric).name(), change(interval))
+            });
             let without = judged
                 .without_interval
                 .iter()
-                .map(|(metric, why)| (Unit::of(metric).name(), why.clone()));
+                .map(|(metric, why)| (Unit::in_spec(&row.spec, metric).name(), why.clone()));
             with.chain(without).collect()
         });
         ArmRow {
@@ -294,7 +293,7 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
             faults: judged.map_or_else(String::new, |judged| judged.faults.join("; ")),
         }
     });
-    let unit = Unit::of(&objective(&row).metric);
+    let unit = Unit::in_spec(&row.spec, &objective(&row).metric);
     Ok(page(&VerificationPage {
         name: unit.name(),
         unit: serde_json::to_string(&unit).unwrap_or_default(),
@@ -335,6 +334,7 @@ struct HostPage {
     store: String,
     changed: Vec<String>,
     promoted: Vec<(i64, String)>,
+    commands: Vec<api::OfCommand>,
     probes: Vec<Probe>,
 }
 
@@ -369,6 +369,7 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
             promoted: promoted
                 .map(|summary| (summary.id, summary.name.clone()))
                 .collect(),
+            commands: api::of_commands(coordinator)?,
             probes: ::host::probe(&::host::Roots::default()),
         }))
     });

@@ -332,6 +332,7 @@ mod tests {
             sentence: String::new(),
             parent: None,
             promoted: false,
+            imported: false,
             always_on: false,
             waits: None,
             on_workers: false,

@@ -186,6 +186,7 @@ fn router(app: Arc<App>) -> Router {
         )
         .route("/specs/check", post(api::check))
         .route("/host", get(api::host))
+        .route("/promotions", get(api::promotions))
         .route("/workers", get(api::workers))
         .route("/status", get(api::status))
         .route("/audit", get(api::audit))

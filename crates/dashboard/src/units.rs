@@ -1,6 +1,7 @@
 //! The unit of a metric, which the end of its name says, and its values as people read them.
 
 use serde::Serialize;
+use tuner::spec::Spec;
 
 /// What a metric counts, and how it is shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -54,6 +55,11 @@ const SIZES: &[(&str, f64)] = &[
 const COUNTS: &[(&str, f64)] = &[("G", 1e9), ("M", 1e6), ("k", 1e3)];
 
 impl Unit {
+    /// The unit of a metric of this specification.
+    pub(crate) fn in_spec(spec: &Spec, metric: &str) -> Self {
+        Self::of(&tuner::metrics::with_unit(spec, metric))
+    }
+
     /// The unit of the metric of that name.
     pub(crate) fn of(metric: &str) -> Self {
         let (rest, per) = [("_per_request", "/request"), ("_per_s", "/s")]

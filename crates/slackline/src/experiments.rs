@@ -163,21 +163,29 @@ impl Client {
                     .context("SLACKLINE_TOKEN holds no token for --url")?;
                 (url.trim_end_matches('/').to_owned(), token)
             }
-            None => {
-                let access = Access::read(state_dir).map_err(|error| {
-                    anyhow!("{error}; is `slackline serve` running with this --state-dir?")
-                })?;
-                (format!("http://{}", access.address), access.write_token)
-            }
+            None => return Self::of(state_dir),
         };
+        Ok(Self::to(&url, token))
+    }
+
+    /// The server of the state directory.
+    fn of(state_dir: &Path) -> anyhow::Result<Self> {
+        let access = Access::read(state_dir).map_err(|error| {
+            anyhow!("{error}; is `slackline serve` running with this --state-dir?")
+        })?;
+        let url = format!("http://{}", access.address);
+        Ok(Self::to(&url, access.write_token))
+    }
+
+    fn to(url: &str, token: String) -> Self {
         let agent = http_client::config(std::time::Duration::from_secs(120))
             .http_status_as_error(false)
             .build();
-        Ok(Self {
+        Self {
             agent: agent.into(),
             base: format!("{url}/api/v1"),
             token,
-        })
+        }
     }
 
     fn text(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
@@ -281,7 +289,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 let text = if *json {
                     pretty(&experiments)?
                 } else {
-                    trouble(&client.json("GET", "/status", None)?) + &list(&experiments)
+                    let promotions = client.json("GET", "/promotions", None)?;
+                    let trouble = trouble(&client.json("GET", "/status", None)?);
+                    trouble + &list(&experiments) + &by_commands(&promotions)
                 };
                 if !watch {
                     return print(&text).map(|()| Done::Positive);
@@ -363,10 +373,13 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 "--wall-time-min must be a finite number"
             );
             let body = json!({ "evaluations": evaluations, "wall_time_min": wall_time_min });
-            client.json("PUT", &on(id, "budget"), Some(&body))?;
+            let now = client.json("PUT", &on(id, "budget"), Some(&body))?;
             message(&format!(
                 "experiment {id} may measure {evaluations} evaluations"
             ));
+            if let Some(hint) = until_searched(&now) {
+                message(&hint);
+            }
         }
         Verb::Note {
             id,
@@ -409,6 +422,30 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
     }
     Ok(Done::Positive)
+}
+
+/// What is in force on the host, as the server of the state directory says.
+pub(crate) fn promotions(state_dir: &Path) -> anyhow::Result<Value> {
+    Client::of(state_dir)?.json("GET", "/promotions", None)
+}
+
+/// What commands have put in force besides the experiments, after the list of these.
+fn by_commands(promotions: &Value) -> String {
+    let commands = promotions["commands"].as_array().into_iter().flatten();
+    let each = commands.map(|it| {
+        format!(
+            "Promotion {} ({}), made by `tune --promote` or `apply`, is in force: see `slackline promotions ls`.\n",
+            it["number"],
+            text(&it["experiment"])
+        )
+    });
+    each.collect()
+}
+
+/// The texts of an array.
+pub(crate) fn texts(value: &Value) -> Vec<String> {
+    let all = value.as_array().into_iter().flatten();
+    all.map(text).collect()
 }
 
 fn pretty(value: &Value) -> anyhow::Result<String> {
@@ -457,9 +494,23 @@ fn counted(experiment: &Value) -> String {
 
 /// What a promotion has changed.
 fn in_force(experiment: &Value) -> String {
-    let changed = experiment["promotion"]["changed"].as_array();
-    let changed: Vec<String> = changed.into_iter().flatten().map(text).collect();
-    changed.join(", ")
+    texts(&experiment["promotion"]["changed"]).join(", ")
+}
+
+/// What has to happen before a new budget is used, where that does not come by itself.
+fn until_searched(experiment: &Value) -> Option<String> {
+    let state = experiment["state"].as_str()?;
+    let id = &experiment["id"];
+    let is_used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
+    match (state, is_used_up) {
+        ("queued" | "running", _) => None,
+        (_, true) => Some(format!(
+            "experiment {id} is {state}, and has measured as many: the search does not go on"
+        )),
+        (_, false) => Some(format!(
+            "experiment {id} is {state}: `slackline experiments resume {id}` lets the search go on"
+        )),
+    }
 }
 
 /// What has to happen before a configuration from the queue is tried, where that does not come by itself.
@@ -478,16 +529,24 @@ fn until_tried(experiment: &Value) -> Option<String> {
     (!experiment["continuous"].is_object()).then_some(now)
 }
 
+/// The state, and whether the winner is in force and the result from elsewhere.
+fn standing(experiment: &Value) -> String {
+    let mut now = state(experiment);
+    for mark in ["imported", "promoted"] {
+        if experiment[mark] == true {
+            now = format!("{now}, {mark}");
+        }
+    }
+    now
+}
+
 fn list(experiments: &Value) -> String {
     let mut rows = table::table(&["#", "name", "state", "evaluations", "what was shown"]);
     for it in experiments.as_array().into_iter().flatten() {
         rows.add_row([
             it["id"].to_string(),
             text(&it["name"]),
-            match it["promoted"] == true {
-                true => format!("{}, promoted", state(it)),
-                false => state(it),
-            },
+            standing(it),
             counted(it),
             it["message"]
                 .as_str()
@@ -509,7 +568,7 @@ fn show(it: &Value) -> String {
     };
     let mut lines = vec![
         format!("{} (experiment {})", text(&it["name"]), it["id"]),
-        format!("{}: {progress}", state(it)),
+        format!("{}: {progress}", standing(it)),
     ];
     if let Some(note) = it["note"].as_str() {
         lines.push(format!("note: {note}"));
@@ -550,9 +609,7 @@ fn show(it: &Value) -> String {
         format!("  {at} {kind}: {words}")
     }));
     if it["promotion"].is_object() {
-        let changed = it["promotion"]["changed"].as_array().into_iter().flatten();
-        let changed: Vec<String> = changed.map(text).collect();
-        lines.push(format!("in force on the host: {}", changed.join(", ")));
+        lines.push(format!("in force on the host: {}", in_force(it)));
     }
     lines.join("\n") + "\n"
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use bayes_opt::Configuration;
+use coordinator::store::{Location, Store};
 use host::{BootSetting, Roots};
 use tuner::live::{Changed, Live};
 use tuner::promotions::{PromotionRecord, Standing, UndoOutcome, UndoneChange};
@@ -12,14 +13,15 @@ use crate::{Done, message, print};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// List what `tune --promote` and `apply` have put in force, whether it still is, and what a
-    /// boot would reset. What `slackline serve` promoted is rolled back by `slackline experiments`.
+    /// List what was put in force on this host: by `tune --promote` and `apply`, with what a boot
+    /// would reset, and by the experiments of `slackline serve` with this state directory.
     Ls {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Put back what was in force before a promotion, but for what somebody else has changed since.
+    /// Put back what was in force before a promotion by `tune --promote` or `apply`, but for what
+    /// somebody else has changed since. `slackline experiments rollback` does so for an experiment.
     Undo {
         /// The promotion's number, as `ls` prints it.
         number: usize,
@@ -34,13 +36,27 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
     match command {
         Command::Ls { json } => {
             let records = tuner::promotions::list(state_dir)?;
+            let served = match served(state_dir) {
+                Ok(served) => served,
+                Err(why) => {
+                    message(&why);
+                    Vec::new()
+                }
+            };
             if *json {
-                let listed: Vec<Listed> = records.iter().map(|it| Listed::of(it, &roots)).collect();
+                let listed = records.iter().map(|it| Listed::of(it, &roots));
+                let listed = listed.map(serde_json::to_value);
+                let mut listed = listed.collect::<Result<Vec<_>, _>>()?;
+                for it in &served {
+                    listed.push(serde_json::to_value(it)?);
+                }
                 print(&(serde_json::to_string_pretty(&listed)? + "\n"))?;
-            } else if records.is_empty() {
+            } else if records.is_empty() && served.is_empty() {
                 message("Nothing was promoted with this state directory.");
             } else {
-                let text: Vec<String> = records.iter().map(|it| text(it, &roots)).collect();
+                let of_commands = records.iter().map(|it| text(it, &roots));
+                let text: Vec<String> =
+                    of_commands.chain(served.iter().map(Served::text)).collect();
                 print(&text.join("\n"))?;
             }
             Ok(Done::Positive)
@@ -61,8 +77,98 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
     }
 }
 
+/// A promotion by an experiment of `slackline serve`.
+#[derive(serde::Serialize)]
+struct Served {
+    by: &'static str,
+    id: i64,
+    experiment: String,
+    at: jiff::Timestamp,
+    is_in_force: bool,
+    /// False: it was interrupted, and what it has changed is not known.
+    is_complete: bool,
+    changed: Vec<String>,
+}
+
+impl Served {
+    fn text(&self) -> String {
+        let mut lines = vec![format!(
+            "serve  experiment {} ({})  promoted {:.0}: in force",
+            self.id, self.experiment, self.at
+        )];
+        if !self.is_complete {
+            lines.push("   The promotion was interrupted: roll it back.".into());
+        }
+        lines.extend(self.changed.iter().map(|it| format!("   {it}")));
+        lines.push(format!(
+            "   `slackline experiments rollback {}` takes it back.",
+            self.id
+        ));
+        lines.join("\n") + "\n"
+    }
+}
+
+/// What the server with this state directory has promoted. Its store is asked, so that a server that is down hides nothing;
+/// one with a database elsewhere has to answer itself.
+fn served(state_dir: &Path) -> Result<Vec<Served>, String> {
+    let file = state_dir.join("slackline.db");
+    if !file.exists() {
+        return served_elsewhere(state_dir);
+    }
+    let location = Location::parse(&file.display().to_string());
+    let promoted = || {
+        let store = Store::open(&location)?;
+        let mut found = Vec::new();
+        for summary in store.experiments()?.into_iter().filter(|it| it.promoted) {
+            let promotion = store.experiment(summary.id)?.promotion;
+            found.extend(promotion.map(|it| Served {
+                by: "serve",
+                id: summary.id,
+                experiment: summary.name,
+                at: it.at,
+                is_in_force: true,
+                is_complete: it.is_complete,
+                changed: it.changed,
+            }));
+        }
+        Ok::<_, coordinator::Error>(found)
+    };
+    promoted().map_err(|error| {
+        format!("What `slackline serve` has promoted is not known: {error}. `slackline experiments ls` shows it.")
+    })
+}
+
+/// The same of a server whose store is not in the state directory.
+fn served_elsewhere(state_dir: &Path) -> Result<Vec<Served>, String> {
+    // Without the file, no server has run with this directory.
+    if dashboard::Access::read(state_dir).is_err() {
+        return Ok(Vec::new());
+    }
+    let answer = crate::experiments::promotions(state_dir).map_err(|error| {
+        format!(
+            "What `slackline serve` has promoted is not known: {}.",
+            crate::whole(&error)
+        )
+    })?;
+    let each = answer["experiments"].as_array().into_iter().flatten();
+    let each = each.map(|it| Served {
+        by: "serve",
+        id: it["id"].as_i64().unwrap_or(0),
+        experiment: it["name"].as_str().unwrap_or_default().to_owned(),
+        at: it["at"]
+            .as_str()
+            .and_then(|at| at.parse().ok())
+            .unwrap_or_default(),
+        is_in_force: true,
+        is_complete: it["is_complete"] == true,
+        changed: crate::experiments::texts(&it["changed"]),
+    });
+    Ok(each.collect())
+}
+
 #[derive(serde::Serialize)]
 struct Listed<'a> {
+    by: &'static str,
     #[serde(flatten)]
     record: &'a PromotionRecord,
     is_in_force: bool,
@@ -76,6 +182,7 @@ impl<'a> Listed<'a> {
     fn of(record: &'a PromotionRecord, roots: &Roots) -> Self {
         let settings = record.boot_settings(roots).into_iter();
         Self {
+            by: "command",
             record,
             is_in_force: record.is_in_force(roots),
             standing: standings(record, roots),
@@ -201,16 +308,8 @@ pub(crate) fn in_force(state_dir: &Path, roots: &Roots) -> anyhow::Result<Vec<St
     let in_force = records.iter().filter(|it| it.is_in_force(roots));
     Ok(in_force
         .map(|it| {
-            let knobs = it.knobs.iter();
-            let knobs = knobs.map(|it| format!("{} = {}, was {}", it.knob, it.new, it.old));
-            let files = it.files.iter().map(|it| it.path.display().to_string());
-            let what: Vec<String> = knobs.chain(files).collect();
-            format!(
-                "promotion {} ({}): {}",
-                it.number,
-                it.experiment,
-                what.join("; ")
-            )
+            let what = it.changed().join("; ");
+            format!("promotion {} ({}): {what}", it.number, it.experiment)
         })
         .collect())
 }

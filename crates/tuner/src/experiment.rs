@@ -86,6 +86,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         interrupted: None,
         paused: false,
         imported: false,
+        state: None,
         error: None,
         promoted: Vec::new(),
         settings: Vec::new(),

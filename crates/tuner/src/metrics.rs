@@ -62,6 +62,64 @@ pub fn lookup(metrics: &SideMetrics, name: &str) -> Option<f64> {
         })
 }
 
+/// The metric's name with its unit at the end. The latency of requests that `wire`, `scrape` or `push` reads is in
+/// microseconds, whatever its name is: `p99` is `p99_us`.
+#[must_use]
+pub fn with_unit(spec: &Spec, name: &str) -> String {
+    let metric = spec.metrics.get(name);
+    let is_latency = metric.is_some_and(|metric| metric.latency().is_some());
+    match is_latency && !name.ends_with("_us") {
+        true => format!("{name}_us"),
+        false => name.to_owned(),
+    }
+}
+
+/// Ends of names, and the unit that each says.
+const UNITS: [(&str, &str); 13] = [
+    ("_ns", "ns"),
+    ("_us", "us"),
+    ("_ms", "ms"),
+    ("_s", "s"),
+    ("_seconds", "s"),
+    ("_min", "min"),
+    ("_bytes", "bytes"),
+    ("_kib", "KiB"),
+    ("_mib", "MiB"),
+    ("_j", "J"),
+    ("_percent", "%"),
+    ("_cores", "cores"),
+    ("_hz", "Hz"),
+];
+
+/// The unit of a metric, which the end of its name says; `None` of a bare count.
+///
+/// ```
+/// use tuner::metrics::unit;
+/// assert_eq!(unit("latency_p99_us").as_deref(), Some("us"));
+/// assert_eq!(unit("cpu_s_per_request").as_deref(), Some("s/request"));
+/// assert_eq!(unit("requests_per_s").as_deref(), Some("1/s"));
+/// assert_eq!(unit("errors"), None);
+/// ```
+#[must_use]
+pub fn unit(name: &str) -> Option<String> {
+    let per = [("_per_request", "/request"), ("_per_s", "/s")];
+    let per = per
+        .into_iter()
+        .find_map(|(end, per)| Some((name.strip_suffix(end)?, per)));
+    let (counted, per) = per.unwrap_or((name, ""));
+    // `bytes_per_s` is a unit from end to end.
+    let unit = match counted {
+        "bytes" => Some("bytes"),
+        _ => UNITS
+            .into_iter()
+            .find_map(|(end, unit)| counted.ends_with(end).then_some(unit)),
+    };
+    match (unit, per) {
+        (None, "") => None,
+        (unit, per) => Some(format!("{}{per}", unit.unwrap_or("1"))),
+    }
+}
+
 /// The metric names an experiment can use.
 pub(crate) struct Known(BTreeSet<String>);
 

@@ -151,6 +151,15 @@ impl PromotionRecord {
         self.undone.is_none() && knobs.chain(files).any(|it| it == Standing::InForce)
     }
 
+    /// What it has changed, a line each: a knob with both values, a file by its path.
+    #[must_use]
+    pub fn changed(&self) -> Vec<String> {
+        let knobs = self.knobs.iter();
+        let knobs = knobs.map(|it| format!("{} = {}, was {}", it.knob, it.new, it.old));
+        let files = self.files.iter().map(|it| it.path.display().to_string());
+        knobs.chain(files).collect()
+    }
+
     /// The lines that keep it in force beyond a boot, by file.
     #[must_use]
     pub fn boot_settings(&self, roots: &Roots) -> Vec<BootSetting> {

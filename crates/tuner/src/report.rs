@@ -60,6 +60,9 @@ pub struct Report {
     /// What it says was measured elsewhere and taken in: on this host nothing has been verified.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
+    /// The state of the experiment in `slackline serve` when it was exported: `done`, `stopped`, `failed` or another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// The error that ended it early.
     #[serde(default)]
     pub error: Option<String>,

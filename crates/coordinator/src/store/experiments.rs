@@ -241,6 +241,8 @@ pub struct Summary {
     pub parent: Option<i64>,
     /// Whether its winner is in force on the host.
     pub promoted: bool,
+    /// Whether its result comes from a report of elsewhere.
+    pub imported: bool,
     /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
     pub always_on: bool,
     /// What a queued one waits for that does not come by itself.
@@ -387,6 +389,7 @@ impl Store {
                     waits: None,
                     budget: budget.unwrap_or(spec.budget).evaluations,
                     best_score: cells[12].real(),
+                    imported: report.imported,
                     sentence: report.sentence,
                     parent: cells[9].int(),
                     promoted: promotion.is_some(),

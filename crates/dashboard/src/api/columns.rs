@@ -68,7 +68,7 @@ fn points_of(row: &ExperimentRow, rows: &[EvaluationRow]) -> Result<Points, Erro
         .iter()
         .filter(|arm| arm.is_candidate);
     Ok(Points {
-        unit: Unit::of(&objective.metric),
+        unit: Unit::in_spec(&row.spec, &objective.metric),
         values: lists.collect(),
         verified: candidates.map(|arm| arm.configuration.clone()).collect(),
         objective: objective.name(),

@@ -49,6 +49,19 @@ struct ComparePage {
     /// Their objectives are not the same, so their numbers cannot be compared.
     differ: bool,
     ids: String,
+    /// What is wrong with the choice; the choice stays.
+    complaint: Option<String>,
+}
+
+/// What keeps these experiments from being compared. Of one alone nothing is wrong yet.
+fn complaint(ids: &[i64]) -> Option<String> {
+    let chosen = ids.len();
+    (chosen > EXPERIMENTS_MAX).then(|| {
+        format!(
+            "You chose {chosen} experiments. More than {EXPERIMENTS_MAX} lines in one chart cannot be told apart: take {} away.",
+            chosen - EXPERIMENTS_MAX
+        )
+    })
 }
 
 fn asked(query: &str) -> Result<Vec<i64>, Refusal> {
@@ -67,9 +80,6 @@ fn asked(query: &str) -> Result<Vec<i64>, Refusal> {
             ids.push(id);
         }
     }
-    if ids.len() > EXPERIMENTS_MAX {
-        return Err(wrong(format!("give at most {EXPERIMENTS_MAX} experiments")));
-    }
     Ok(ids)
 }
 
@@ -77,13 +87,14 @@ fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, E
     let coordinator = &app.coordinator;
     let mut sides = Vec::new();
     let mut found = Vec::new();
-    for id in ids {
+    let complaint = complaint(ids);
+    for id in ids.iter().take(EXPERIMENTS_MAX) {
         let row = coordinator.store().experiment(*id)?;
         let summary = api::summary(coordinator, *id)?;
         let goal = objective(&row);
         sides.push(Side {
             made: When::ms(summary.created_ms),
-            objective: Unit::of(&goal.metric).name(),
+            objective: Unit::in_spec(&row.spec, &goal.metric).name(),
             best: best(coordinator, &summary)?,
             verdict: Verdict::of(&row),
             summary,
@@ -116,7 +127,12 @@ fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, E
             .map(|it| (ids.contains(&it.id), it))
             .map(|(is, it)| (it, is))
             .collect(),
-        sides,
+        sides: if complaint.is_some() {
+            Vec::new()
+        } else {
+            sides
+        },
+        complaint,
         ids: ids_text.join(","),
     }))
 }
@@ -131,4 +147,18 @@ pub(crate) async fn compare(
         blocking(move || compare_page(&app, &ids, &visitor)).await
     };
     answer(made.await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_of_too_many_is_kept_and_explained() {
+        let six = asked("id=1&id=2&id=3&id=4&id=5&id=6&id=6").ok().unwrap();
+        assert_eq!(six, [1, 2, 3, 4, 5, 6]);
+        assert!(complaint(&six).unwrap().contains("take 1 away"));
+        assert_eq!(complaint(&six[..5]), None);
+        assert!(asked("id=x").is_err() && asked("ids=1").is_err());
+    }
 }

@@ -8,6 +8,7 @@ use coordinator::Error;
 use coordinator::store::Summary;
 use tuner::evaluation::{Block, Order};
 use tuner::metrics::lookup;
+use tuner::spec::Spec;
 
 use super::{Here, Reader, Who, answer, page};
 use crate::access::{Role, Visitor};
@@ -62,9 +63,9 @@ struct EvaluationPage {
     again: String,
 }
 
-fn block_rows(blocks: &[Block], metrics: &[String]) -> Vec<BlockRow> {
+fn block_rows(spec: &Spec, blocks: &[Block], metrics: &[String]) -> Vec<BlockRow> {
     let cell = |block: &Block, metric: &String| {
-        let unit = Unit::of(metric);
+        let unit = Unit::in_spec(spec, metric);
         let text = |value: Option<f64>| value.map_or_else(|| "–".into(), |value| unit.text(value));
         (
             text(lookup(&block.control, metric)),
@@ -106,7 +107,7 @@ fn evaluation_page(
             .map_or_else(String::new, ToString::to_string),
     });
     let metric = objective.map_or_else(String::new, |objective| objective.metric.clone());
-    let unit = Unit::of(&metric);
+    let unit = Unit::in_spec(&row.spec, &metric);
     let is_there = |number: usize| store.evaluation(id, number).is_ok();
     let again = serde_json::json!({ "configuration": record.configuration });
     Ok(page(&EvaluationPage {
@@ -124,7 +125,9 @@ fn evaluation_page(
             false => record.outcome.to_string(),
         },
         reason: record.reason.clone().unwrap_or_default(),
-        objective: objective.map_or_else(String::new, |it| format::objective(it, &record.blocks)),
+        objective: objective.map_or_else(String::new, |it| {
+            format::objective(&row.spec, it, &record.blocks)
+        }),
         unit: serde_json::to_string(&unit).unwrap_or_default(),
         name: unit.name(),
         metric,
@@ -135,11 +138,11 @@ fn evaluation_page(
         },
         host: record.host.clone(),
         configuration: settings.collect(),
-        compared: format::compared(&record.blocks, &metrics),
-        blocks: block_rows(&record.blocks, &metrics),
+        compared: format::compared(&row.spec, &record.blocks, &metrics),
+        blocks: block_rows(&row.spec, &record.blocks, &metrics),
         metrics: metrics
             .iter()
-            .map(|metric| Unit::of(metric).name())
+            .map(|metric| Unit::in_spec(&row.spec, metric).name())
             .collect(),
         is_running: shown.is_running,
         may_write: visitor.role == Role::Write,

@@ -38,7 +38,7 @@ impl Verbs {
             return Self::default();
         }
         let state = row.state;
-        let is_active = matches!(state, ExperimentState::Queued | ExperimentState::Running);
+        let is_active = is_active(state);
         let is_promoted = row.promotion.is_some();
         // What runs by itself cannot be measured while another configuration is in force on it.
         let may_measure = !is_promoted || row.spec.mode == Mode::Continuous;
@@ -57,6 +57,10 @@ impl Verbs {
             fork: true,
         }
     }
+}
+
+fn is_active(state: ExperimentState) -> bool {
+    matches!(state, ExperimentState::Queued | ExperimentState::Running)
 }
 
 /// How far something has come.
@@ -153,6 +157,8 @@ struct ExperimentPage {
     promoted: Vec<String>,
     promoted_at: Option<When>,
     verbs: Verbs,
+    /// It waits for its turn, or is measured.
+    is_active: bool,
     wall_time_min: String,
     has_verification: bool,
     /// How `mode = "continuous"` stands, in words.
@@ -180,7 +186,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         progress: progress(coordinator, &row, &summary)?,
         verdict: Verdict::of(&row),
         best: best(coordinator, &summary)?,
-        objective: Unit::of(&objective(&row).metric).name(),
+        objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
         results: results(store, &row, look)?,
         parameters: row.report.control.0.keys().cloned().collect(),
         queue: queue
@@ -189,6 +195,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .collect(),
         promoted: in_force.clone().flat_map(|it| it.changed.clone()).collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
+        is_active: is_active(row.state),
         verbs: Verbs::of(&row, visitor.role, store.has_measured(id)?),
         wall_time_min: row
             .budget()

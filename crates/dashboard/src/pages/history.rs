@@ -63,7 +63,12 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     let origin = row
         .parent
         .map_or_else(String::new, |parent| format!("from experiment {parent}"));
-    events.push(Event::new(ms(row.created_ms), "made", origin, ""));
+    let made = if row.report.imported {
+        "imported"
+    } else {
+        "made"
+    };
+    events.push(Event::new(ms(row.created_ms), made, origin, ""));
     let tally = store.tally(row.id)?;
     let begins = [
         (tally.first_ms, "first evaluation began"),

@@ -12,6 +12,7 @@ use tuner::spec::Mode;
 use super::verdict::Verdict;
 use super::{Here, Reader, Who, answer, page};
 use crate::access::{Role, Visitor};
+use crate::api;
 use crate::format::When;
 use crate::reply::blocking;
 use crate::server::App;
@@ -46,6 +47,8 @@ struct PromotionsPage {
     reader: Reader,
     trouble: Option<String>,
     in_force: Vec<InForce>,
+    /// Those that commands have made, with their time.
+    commands: Vec<(api::OfCommand, When)>,
     past: Vec<Past>,
     may_write: bool,
 }
@@ -140,7 +143,14 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     }
     past.sort_by_key(|it| std::cmp::Reverse(it.at_ms));
     past.truncate(PAST_MAX);
+    let commands = api::of_commands(coordinator)?.into_iter();
     Ok(page(&PromotionsPage {
+        commands: commands
+            .map(|it| {
+                let at = When::of(it.at);
+                (it, at)
+            })
+            .collect(),
         reader: visitor.into(),
         trouble: coordinator.trouble(),
         in_force,

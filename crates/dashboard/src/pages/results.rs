@@ -9,7 +9,7 @@ use coordinator::Error;
 use coordinator::store::{EvaluationRow, ExperimentRow, Store};
 use tuner::evaluation::{Block, Outcome};
 use tuner::report::{EvaluationRecord, difference, score_text};
-use tuner::spec::ObjectiveSpec;
+use tuner::spec::{ObjectiveSpec, Spec};
 
 use crate::format::{self, When};
 use crate::reply::Refusal;
@@ -347,6 +347,7 @@ struct Cells<'a> {
     row: &'a EvaluationRow,
     rank: Option<usize>,
     blocks: &'a [Block],
+    spec: &'a Spec,
     objective: &'a ObjectiveSpec,
     control: &'a Configuration,
 }
@@ -374,7 +375,8 @@ impl Cells<'_> {
                     values.filter_map(|block| tuner::metrics::lookup(&block.experiment, metric));
                 let values: Vec<f64> = values.collect();
                 let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-                let shown = (!values.is_empty()).then(|| Unit::of(metric).text(mean));
+                let shown =
+                    (!values.is_empty()).then(|| Unit::in_spec(self.spec, metric).text(mean));
                 return number(shown.unwrap_or_default());
             }
             _ => {}
@@ -407,7 +409,7 @@ impl Cells<'_> {
     }
 
     fn objective(&self) -> String {
-        let interval = format::objective(self.objective, self.blocks);
+        let interval = format::objective(self.spec, self.objective, self.blocks);
         match &self.row.record.measurement {
             Some(measurement) if interval.is_empty() => {
                 score_text(measurement.score, self.objective)
@@ -457,7 +459,7 @@ fn choices(row: &ExperimentRow, look: &Look) -> Vec<Choice> {
     let metrics = metrics.map(|name| {
         (
             format!("m:{name}"),
-            format!("{} (mean)", Unit::of(&name).name()),
+            format!("{} (mean)", Unit::in_spec(&row.spec, &name).name()),
             false,
         )
     });
@@ -538,7 +540,7 @@ pub(super) fn results(store: &Store, row: &ExperimentRow, look: &Look) -> Result
     let objective = super::objective(row);
     let columns = choices(row, look);
     let shown: Vec<&Choice> = columns.iter().filter(|choice| choice.is_chosen).collect();
-    let name = Unit::of(&objective.metric).name();
+    let name = Unit::in_spec(&row.spec, &objective.metric).name();
     let heads = shown.iter().map(|choice| {
         let label = if choice.key == "objective" {
             &name
@@ -563,6 +565,7 @@ pub(super) fn results(store: &Store, row: &ExperimentRow, look: &Look) -> Result
             row: found,
             rank: *rank,
             blocks: &blocks,
+            spec: &row.spec,
             objective: &objective,
             control,
         };

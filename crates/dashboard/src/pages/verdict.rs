@@ -48,7 +48,7 @@ impl Verdict {
         };
         let objective = super::objective(row);
         let winner = report.winner();
-        let unit = Unit::of(&objective.metric);
+        let unit = Unit::in_spec(&row.spec, &objective.metric);
         let ratio = winner.and_then(|winner| {
             let named = winner.ratios.get(&objective.name());
             named.or_else(|| winner.ratios.get(&objective.metric))
@@ -71,7 +71,7 @@ impl Verdict {
                 .as_ref()
                 .map(|it| match constraint.is_ratio {
                     true => change(it),
-                    false => interval(&Unit::of(metric), it),
+                    false => interval(&Unit::in_spec(&row.spec, metric), it),
                 });
             let what = match measured {
                 Some(measured) => format!("{}: {measured}", constraint.constraint),
@@ -90,7 +90,7 @@ impl Verdict {
             let name = guard
                 .metric
                 .as_deref()
-                .map(|metric| Unit::of(metric).name());
+                .map(|metric| Unit::in_spec(&row.spec, metric).name());
             let name = name.unwrap_or_else(|| guard.guard.name().to_owned());
             let what = match (&guard.change, guard.guard) {
                 (None, _) => name,

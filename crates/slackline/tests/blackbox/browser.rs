@@ -1,8 +1,4 @@
 //! The pages in a headless Chromium: created → watched → one killed → paused → resumed → verified → promoted → rolled back.
-//!
-//! With `SLACKLINE_PICTURES=docs/pictures` the pictures of the README are made anew.
-
-use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -30,16 +26,6 @@ pub(crate) fn toy() -> Toy {
     toy
 }
 
-/// Where pictures are wanted, seen from the root of the repository.
-fn pictures() -> Option<PathBuf> {
-    let wanted = std::env::var_os("SLACKLINE_PICTURES")?;
-    Some(
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../..")
-            .join(wanted),
-    )
-}
-
 #[test]
 fn a_person_clicks_through_all_of_it() {
     let toy = toy();
@@ -48,11 +34,6 @@ fn a_person_clicks_through_all_of_it() {
     };
     let server = Server::start(&toy);
     let base = server.page("/");
-    let picture = |name: &str| {
-        if let Some(dir) = pictures() {
-            browser.picture(&dir.join(name));
-        }
-    };
     let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
     let knob = || toy.knob();
 
@@ -76,7 +57,6 @@ fn a_person_clicks_through_all_of_it() {
         browser.run("return document.querySelectorAll('#lines b').length"),
         1
     );
-    picture("serve-new.png");
     browser.fill("#spec", &serde_json::to_string_pretty(&toy.spec).unwrap());
     browser.wait("document.querySelector('#verdict.right')");
     browser.click("#create");
@@ -95,7 +75,6 @@ fn a_person_clicks_through_all_of_it() {
     browser.wait("document.querySelectorAll('tr.completed').length >= 3");
     browser.click("tr.completed th a");
     browser.wait("document.querySelector('#plot-blocks canvas')");
-    picture("serve-evaluation.png");
     browser.run("history.back()");
     browser.wait("document.querySelector('p[role=status] .tag.done')");
     assert!(
@@ -107,7 +86,6 @@ fn a_person_clicks_through_all_of_it() {
     browser.wait("document.querySelectorAll('#importance tbody tr').length === 3");
     browser.wait("document.querySelectorAll('#scatters canvas').length === 3");
     browser.wait("document.getElementById('map-caption').textContent.includes('model')");
-    picture("serve-experiment.png");
 
     // Verify, promote, roll back.
     browser.click("#verb-verify");
@@ -116,7 +94,6 @@ fn a_person_clicks_through_all_of_it() {
     browser.open(&server.page("/experiments/1/verification"));
     browser.wait(&says("This is verification 2"));
     browser.wait("document.querySelector('#plot-integrals canvas')");
-    picture("serve-verification.png");
     browser.open(&server.page("/experiments/1"));
     browser.click("#verb-promote");
     browser.click("#sure-yes");
@@ -128,10 +105,8 @@ fn a_person_clicks_through_all_of_it() {
     assert_eq!(knob(), FIRST);
     browser.open(&server.page("/host"));
     browser.wait(&says("no change waits to be restored"));
-    picture("serve-host.png");
     browser.open(&base);
     browser.wait(&says("pool and codec"));
-    picture("serve-experiments.png");
     assert_eq!(browser.errors(), Vec::<String>::new());
 
     // On a telephone, in the dark: nothing is wider than the screen but what scrolls by itself.
@@ -175,9 +150,6 @@ fn a_person_clicks_through_all_of_it() {
         "who may only look is offered nothing to change"
     );
     small.wait("document.querySelectorAll('#scatters canvas').length === 3");
-    if let Some(dir) = pictures() {
-        small.picture(&dir.join("serve-small-dark.png"));
-    }
     assert_eq!(small.errors(), Vec::<String>::new());
 }
 

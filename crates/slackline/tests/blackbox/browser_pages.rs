@@ -49,6 +49,11 @@ const TOO_WIDE: &str = "const width = window.innerWidth; return document.documen
     [...document.querySelectorAll('main *')].filter(it => it.getBoundingClientRect().right > width && \
     !it.parentElement.closest('.scroll, pre')).map(it => it.outerHTML.slice(0, 100))";
 
+/// Each table that scrolls sideways says so, and its first column leaves room for the others.
+const UNHINTED: &str = "[...document.querySelectorAll('.scroll')].every(it => it.scrollWidth <= it.clientWidth + 1 || \
+    (it.classList.contains('is-wide') && [...it.querySelectorAll('.stick')].every(cell => \
+    cell.offsetWidth < 0.6 * it.clientWidth)))";
+
 /// Pixels of a colour of the style sheet in the canvases of an element.
 fn pixels(browser: &Browser, selector: &str, colour: &str) -> u64 {
     let script = format!(
@@ -103,6 +108,7 @@ fn every_page_is_whole_at_three_widths_in_both_colour_schemes() {
             browser.wait("document.readyState === 'complete'");
             let what = format!("{path} at {width} px");
             assert_eq!(browser.run(TOO_WIDE), json!([]), "{what} is too wide");
+            browser.wait(UNHINTED);
             if let Some(axe) = &axe {
                 assert_eq!(serious(&browser, axe, false), json!([]), "{what}");
                 // The other scheme has other colours, and nothing else.
@@ -265,6 +271,30 @@ fn the_table_is_sorted_filtered_and_searched() {
     browser.click("#verb-delete");
     browser.click("#sure-no");
     assert_eq!(server.get("/experiments/2")["state"], "done");
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn a_choice_of_too_many_to_compare_is_kept() {
+    let toy = toy();
+    let Some(browser) = Browser::start(390, false) else {
+        return skip(&"chromedriver is not installed");
+    };
+    let server = Server::start(&toy);
+    server.does(&["pause-queue"]).with_code(0);
+    for _ in 0..6 {
+        server.create();
+    }
+    browser.open(&server.sign_in("read_token"));
+    browser.open(&server.page("/compare"));
+    browser.run("for (const it of document.querySelectorAll('[name=id]')) it.checked = true");
+    browser.click("form button");
+    browser.wait("document.querySelector('.complaint[role=alert]:not([hidden])')?.innerText.includes('You chose 6')");
+    let chosen = browser.run("return document.querySelectorAll('[name=id]:checked').length");
+    assert_eq!(chosen, json!(6));
+    browser.run("document.querySelector('[name=id]').checked = false");
+    browser.click("form button");
+    browser.wait("document.querySelectorAll('thead th[scope=col]').length === 5");
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 

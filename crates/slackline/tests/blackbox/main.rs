@@ -27,6 +27,8 @@ mod kill;
 mod load;
 mod machine;
 mod notify;
+mod pictures;
+mod promotions;
 mod quota;
 mod relayout;
 mod rollback;

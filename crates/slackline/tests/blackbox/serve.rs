@@ -373,7 +373,9 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_eq!(toy.knob(), FIRST);
 
     // What was verified stands until something else has been.
-    does(&["budget", &text, "--evaluations", &(done + 9).to_string()]).with_code(0);
+    does(&["budget", &text, "--evaluations", &(done + 9).to_string()])
+        .with_code(0)
+        .saying(&["is done: `slackline experiments resume"]);
     does(&["resume", &text]).with_code(0);
     server.wait_for_evaluation(id);
     does(&["promote", &text])
@@ -419,6 +421,14 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert_eq!(measurements(of(&text)), measurements(of(&imported)));
     let dir = |id: &str| server.get(&format!("/experiments/{id}"))["dir"].clone();
     assert_eq!(dir(&text), dir(&imported));
+    let shown = server.get(&format!("/experiments/{imported}"));
+    assert_eq!(
+        (&shown["state"], &shown["imported"]),
+        (&json!("stopped"), &json!(true)),
+        "the one that was exported has been stopped"
+    );
+    let listed = does(&["ls"]).with_code(0).stdout;
+    assert!(listed.contains("stopped, imported"), "{listed}");
     does(&["promote", &imported])
         .with_code(2)
         .saying(&["shown elsewhere", "verify it here first"]);

@@ -185,14 +185,29 @@ impl Browser {
 
     /// The whole page as a PNG in that file.
     pub(crate) fn picture(&self, file: &Path) {
+        self.top(file, 6000);
+    }
+
+    /// The top of the page, so many pixels at the most.
+    pub(crate) fn top(&self, file: &Path, most: u64) {
+        self.shoot(file, "/screenshot", most);
+    }
+
+    /// One element of the page.
+    pub(crate) fn part(&self, selector: &str, file: &Path) {
+        let element = self.find(selector).unwrap();
+        self.shoot(file, &format!("/element/{element}/screenshot"), 6000);
+    }
+
+    fn shoot(&self, file: &Path, path: &str, most: u64) {
         // The window grows to the page, so that nothing is below its edge.
         let height = self
             .run("return document.documentElement.scrollHeight")
             .as_u64()
             .unwrap_or(1000);
-        self.screen(self.width, height.min(6000));
-        std::thread::sleep(Duration::from_millis(300));
-        let picture = self.ask("GET", "/screenshot", &json!({})).unwrap();
+        self.screen(self.width, height.min(most));
+        std::thread::sleep(Duration::from_millis(500));
+        let picture = self.ask("GET", path, &json!({})).unwrap();
         self.screen(self.width, 1000);
         std::fs::write(file, base64(picture.as_str().unwrap())).unwrap();
     }

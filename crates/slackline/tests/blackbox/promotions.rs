@@ -1,0 +1,58 @@
+//! What is in force on a host is listed by the commands and by the server, whoever has promoted it.
+
+use serde_json::{Value, json};
+
+use crate::serve::Server;
+use crate::toy::{Ended, FIRST, Toy};
+
+#[test]
+fn commands_and_server_show_each_other_s_promotions() {
+    let toy = Toy::new();
+    let server = Server::start(&toy);
+    let id = server.create();
+    server.wait_for(id, &["done"]);
+    let ls = |arguments: &[&str]| {
+        let ended = Ended::of(toy.slackline(&[&["promotions", "ls"], arguments].concat()));
+        ended.with_code(0).stdout
+    };
+    assert_eq!(ls(&[]), "");
+    server.does(&["promote", "1"]).with_code(0);
+    let listed = ls(&[]);
+    assert!(listed.contains("experiment 1 (toy)"), "{listed}");
+    assert!(
+        listed.contains("`slackline experiments rollback 1`"),
+        "{listed}"
+    );
+    let listed: Value = serde_json::from_str(&ls(&["--json"])).unwrap();
+    assert_eq!(
+        (&listed[0]["by"], &listed[0]["id"]),
+        (&json!("serve"), &json!(1)),
+        "{listed}"
+    );
+    let in_force = server.get("/promotions");
+    assert_eq!(in_force["experiments"][0]["id"], 1, "{in_force}");
+    assert_eq!(in_force["commands"], json!([]));
+    server.does(&["rollback", "1"]).with_code(0);
+    assert_eq!(ls(&[]), "");
+
+    // The same winner by a command: the server says where the way back is.
+    let report = toy.path("report.json");
+    let export = server.does(&["export", "1"]).with_code(0).stdout;
+    std::fs::write(&report, export).unwrap();
+    let apply = toy.slackline(&["apply", report.to_str().unwrap()]);
+    Ended::of(apply).with_code(0);
+    let in_force = server.get("/promotions");
+    assert_eq!(in_force["commands"][0]["number"], 1, "{in_force}");
+    assert_eq!(in_force["experiments"], json!([]));
+    let listed = server.does(&["ls"]).with_code(0).stdout;
+    assert!(listed.contains("Promotion 1 (toy)"), "{listed}");
+    let cookie = crate::api::session(&server, "read_token");
+    let page = ureq::get(server.page("/promotions"))
+        .header("cookie", &cookie)
+        .call();
+    let page = page.unwrap().body_mut().read_to_string().unwrap();
+    assert!(page.contains("slackline promotions undo 1"), "{page}");
+    Ended::of(toy.slackline(&["promotions", "undo", "1"])).with_code(0);
+    assert_eq!(toy.knob(), FIRST);
+    assert_eq!(server.get("/promotions")["commands"], json!([]));
+}
