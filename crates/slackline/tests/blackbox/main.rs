@@ -26,6 +26,7 @@ mod isolate;
 mod kill;
 mod load;
 mod machine;
+mod many;
 mod notify;
 mod pictures;
 mod promotions;
