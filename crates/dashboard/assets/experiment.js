@@ -20,7 +20,7 @@ function convergence(id, points, unit) {
     legend: { show: false },
     cursor: { show: false },
     scales: { x: { time: false }, y: { range: () => visible } },
-    axes: [counts("Evaluation"), axis(unit.label)],
+    axes: [counts("Evaluation"), axis(unit.short)],
     series: [{}, { stroke: ink("--accent"), width: 2, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) }],
     hooks: {
       draw: [(plot) => inside(plot, (context) => {

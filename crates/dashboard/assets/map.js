@@ -81,7 +81,7 @@ function paint(id, element, caption, pair, points, unit, [nameX, nameY]) {
   // The control is the middle of the scale: of a ratio 0, else the middle of what there is.
   const middle = unit.control === null ? (Math.min(...scores) + Math.max(...scores)) / 2 : 0;
   const far = Math.max(...scores.map((score) => Math.abs(score - middle))) || 1;
-  const [left, top, right, bottom] = [isNarrow ? 50 : 92, 12, isNarrow ? 84 : 96, 46];
+  const [left, top, right, bottom] = [isNarrow ? 70 : 92, 12, 96, 46];
   const [across, up] = [(width - left - right) / pair.x.length, (height - top - bottom) / pair.y.length];
   const corner = (i, j) => [left + i * across, top + (pair.y.length - 1 - j) * up];
   let isDoubtful = false;

@@ -52,7 +52,7 @@ const TOO_WIDE: &str = "const width = window.innerWidth; return document.documen
 /// Each table that scrolls sideways says so, and its first column leaves room for the others.
 const UNHINTED: &str = "[...document.querySelectorAll('.scroll')].every(it => it.scrollWidth <= it.clientWidth + 1 || \
     (it.classList.contains('is-wide') && [...it.querySelectorAll('.stick')].every(cell => \
-    cell.offsetWidth < 0.6 * it.clientWidth)))";
+    cell.offsetWidth < 0.6 * it.clientWidth && cell.offsetHeight < 200)))";
 
 /// Pixels of a colour of the style sheet in the canvases of an element.
 fn pixels(browser: &Browser, selector: &str, colour: &str) -> u64 {
