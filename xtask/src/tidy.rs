@@ -1,6 +1,8 @@
 //! House rules that the compiler does not know, as checks: which crate may use which, how long a
 //! file may be, what may not be written anywhere.
 
+mod prose;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -296,6 +298,9 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         };
         if let Ok(text) = std::str::from_utf8(&bytes) {
             findings.extend(check_text(&path, text));
+            if path.extension().is_some_and(|extension| extension == "md") {
+                findings.extend(prose::check(&path, text, &|other| text_of(root, other)));
+            }
         }
     }
     Ok(findings)
@@ -334,6 +339,13 @@ fn metadata(root: &Path) -> anyhow::Result<Metadata> {
     }
     serde_json::from_slice(&output.stdout)
         .context("cargo metadata printed something else than its JSON")
+}
+
+/// The text of a file; nothing of a folder or a picture, which links may lead to as well.
+fn text_of(root: &Path, path: &Path) -> Option<String> {
+    let path = root.join(path);
+    path.exists()
+        .then(|| std::fs::read_to_string(path).unwrap_or_default())
 }
 
 fn tracked_files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {

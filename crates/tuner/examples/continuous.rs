@@ -103,11 +103,13 @@ fn main() {
 This is a simulation: a service whose truth is invented, with a simulated clock, under seeds. The controller, its loop and the\n\
 search are the ones of `slackline serve` (`tuner::continuous`). Made by `cargo xtask bench continuous`; the scenario is\n\
 `Scenario::ninety_days` in `crates/tuner/src/continuous/simulation.rs`.\n\n\
-A thread pool and a buffer; load by day three times that of the night, less at weekends, 5 % of noise; blocks scatter by 2 %,\n\
-runs by 0.5 %; a round (32 s of control) every quarter of an hour. Changes only from 08:00 to 18:00 UTC, two a day. Deploys\n\
-that move the best configuration on days 18.4, 47.6 and 78.35; 60 % more load from day 33.3 on; from day 66.45 on, large\n\
-buffers break `latency_p99_us <= 1.1 * control`; an outage of six hours on day 78.45, two of which without monitoring, and the\n\
-alert fires for the rest and an hour longer.\n\n\
+The service has a thread pool and a buffer. Its load by day is three times that of the night, less at weekends, with 5 % of noise.\n\
+Blocks scatter by 2 %, runs by 0.5 %. A round (32 s of control) is every quarter of an hour. Changes are allowed from 08:00 to\n\
+18:00 UTC, two a day. What happens:\n\n\
+- Deploys move the best configuration on days 18.4, 47.6 and 78.35.\n\
+- From day 33.3 on the load is 60 % higher.\n\
+- From day 66.45 on large buffers break `latency_p99_us <= 1.1 * control`.\n\
+- On day 78.45 there is an outage of six hours, two of which without monitoring. The alert fires for the rest and an hour longer.\n\n\
 ![gain over time](continuous.svg)\n\n\
 Mean change of the CPU time per request against the control, over all rounds (negative is better), and the hours for which what\n\
 was in force broke the constraint. *Never* keeps the first promotion, *oracle* is the best configuration that keeps the constraint at\n\

@@ -132,9 +132,20 @@ def row(tool, requests, requests_per_s, p99_ms, used, bottleneck=None):
     }
 
 
+def slackline_row(url, cpu, seconds, *more):
+    """A row of `slackline load`; what it polled in vain is no CPU time of a request."""
+    report, used = slackline(url, cpu, seconds, *more)
+    tool = "slackline load --busy-poll" if "--busy-poll" in more else "slackline load"
+    used -= report["own_polled_s"]
+    return row(tool, report["due"], report["requests_per_s"], report["latency_p99_us"] / 1000, used, report["bottleneck"])
+
+
 def closed_slackline(url, cpu, seconds):
-    report, used = slackline(url, cpu, seconds, "--closed")
-    return row("slackline load", report["due"], report["requests_per_s"], report["latency_p99_us"] / 1000, used, report["bottleneck"])
+    return slackline_row(url, cpu, seconds, "--closed")
+
+
+def closed_polling(url, cpu, seconds):
+    return slackline_row(url, cpu, seconds, "--closed", "--busy-poll")
 
 
 def closed_wrk(url, cpu, seconds):
@@ -165,7 +176,7 @@ def in_turns(nginx, tools, arguments, url):
             found |= {"repetition": repetition, "nginx_cpu_s": nginx.cpu_s() - before}
             rows.append(found)
             print(
-                f"{found['tool']:16} {found['requests_per_s']:9.0f}/s  p99 {found['latency_p99_ms']:8.2f} ms  "
+                f"{found['tool']:26} {found['requests_per_s']:9.0f}/s  p99 {found['latency_p99_ms']:8.2f} ms  "
                 f"{found['cpu_us_per_request']:5.2f} us/request  {found['bottleneck'] or ''}",
                 flush=True,
             )
@@ -177,7 +188,7 @@ def capacity(arguments):
     with tempfile.TemporaryDirectory() as directory:
         nginx = Nginx(directory, cpu=1)
         try:
-            tools = [closed_slackline, closed_wrk]
+            tools = [closed_slackline, closed_polling, closed_wrk]
             if arguments.oha:
                 tools.append(lambda url, cpu, seconds: oha_row(arguments.oha, ["-z", f"{seconds}s"], url, cpu))
             return in_turns(nginx, tools, arguments, f"{nginx.url}file")
@@ -189,8 +200,10 @@ def rate(arguments):
     """A rate that a blocking generator did not reach."""
 
     def open_slackline(url, cpu, seconds):
-        report, used = slackline(url, cpu, seconds, "--rate", OPEN_RATE, "--constant")
-        return row("slackline load", report["due"], report["requests_per_s"], report["latency_p99_us"] / 1000, used, report["bottleneck"])
+        return slackline_row(url, cpu, seconds, "--rate", OPEN_RATE, "--constant")
+
+    def open_polling(url, cpu, seconds):
+        return slackline_row(url, cpu, seconds, "--rate", OPEN_RATE, "--constant", "--busy-poll")
 
     def open_oha(url, cpu, seconds):
         return oha_row(arguments.oha, ["-z", f"{seconds}s", "-q", OPEN_RATE, "--latency-correction"], url, cpu)
@@ -198,7 +211,7 @@ def rate(arguments):
     with tempfile.TemporaryDirectory() as directory:
         nginx = Nginx(directory, cpu=1)
         try:
-            return in_turns(nginx, [open_slackline] + [open_oha] * bool(arguments.oha), arguments, f"{nginx.url}file")
+            return in_turns(nginx, [open_slackline, open_polling] + [open_oha] * bool(arguments.oha), arguments, f"{nginx.url}file")
         finally:
             nginx.stop()
 
@@ -207,9 +220,9 @@ def directions(arguments):
     """Each of three is too slow, or away, in turn; the name that the generator gives it, beside who had no time left."""
     rows = []
 
-    def measure(scene, expected, nginx, cpu, rate_per_s, through=()):
+    def measure(scene, expected, nginx, cpu, rate_per_s, *more, through=()):
         before, began = nginx.cpu_s(), time.monotonic()
-        report, _ = slackline(f"{nginx.url}file", cpu, arguments.seconds, "--rate", round(rate_per_s), through=through)
+        report, _ = slackline(f"{nginx.url}file", cpu, arguments.seconds, "--rate", round(rate_per_s), *more, through=through)
         share = (nginx.cpu_s() - before) / (time.monotonic() - began)
         keys = ("requests_per_s", "latency_p99_us", "lateness_p99_us", "connection_wait_p99_us", "own_busy_share", "run_queue_s", "bottleneck")
         rows.append({"scene": scene, "expected": expected, "rate": rate_per_s, "nginx_cpu_share": share} | {key: report[key] for key in keys})
@@ -226,7 +239,9 @@ def directions(arguments):
                 capacity = closed_slackline(f"{nginx.url}file", 0, 2)["requests_per_s"]
                 measure("neither is at its limit", None, nginx, 0, 0.2 * capacity)
                 # Each of the generator's system calls stops it twice.
-                measure("a generator whose system calls are traced", "generator", nginx, 0, 0.8 * capacity, ("strace", "-f", "-o", "/dev/null"))
+                measure("neither is at its limit, the generator polls", None, nginx, 0, 0.2 * capacity, "--busy-poll")
+                traced = ("strace", "-f", "-o", "/dev/null")
+                measure("a generator whose system calls are traced", "generator", nginx, 0, 0.8 * capacity, through=traced)
                 hogs = [subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while True: pass"]) for _ in range(3)]
                 try:
                     measure("three others on the generator's CPU", "neighbour", nginx, 0, 0.8 * capacity)
@@ -315,7 +330,7 @@ def table(rows):
     lines = ["| tool | requests/s | 99th percentile, ms | CPU a request, µs | named |", "|---|---|---|---|---|"]
     for tool in dict.fromkeys(row["tool"] for row in rows):
         mine = [row for row in rows if row["tool"] == tool]
-        named = ", ".join(sorted({str(row["bottleneck"]) for row in mine})) if tool == "slackline load" else ""
+        named = ", ".join(sorted({str(row["bottleneck"]) for row in mine})) if tool.startswith("slackline load") else ""
         cells = [
             of([row["requests_per_s"] for row in mine], 0), of([row["latency_p99_ms"] for row in mine], 2),
             of([row["cpu_us_per_request"] for row in mine], 2), named,
@@ -429,4 +444,5 @@ def main():
     write(arguments.results, arguments, {name: found.get(name, []) for name in PARTS})
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -136,20 +136,20 @@ def main():
         text.append(f"| {problem} | {at} | " + " | ".join(shown) + " |")
     text += ["", "Time of an ask (the median of a run, mean over all runs): " + ", ".join(f"{tool} {1000 * mean(asks[tool]):.1f} ms" for tool in tools) + "."]
     seeds = sorted({len(run) for (_, tool), run in runs.items() if tool in tools and len(run) >= enough})
-    text += ["", f"{seeds[0]} to {seeds[-1]} seeds. {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python {machine['python']}, "
-             + ", ".join(f"{name} {number}" for name, number in machine["packages"].items()) + "."]
+    text += ["", f"{seeds[0]} to {seeds[-1]} seeds. {machine['cores']} cores ({machine['cpu']}), Linux {machine['kernel']}, Python {machine['python']}.", ""]
+    text += [f"- {name} {number}" for name, number in machine["packages"].items()] + [""]
     if waiting:
-        text.append(f"Not yet run on {enough} seeds, and left out: {', '.join(waiting)}.")
+        text.append(f"- Not yet run on {enough} seeds, and left out: {', '.join(waiting)}.")
     for (problem, tool), seeds in errors.items():
-        text.append(f"{tool} failed on {problem} with {len(seeds)} seeds; those runs are left out.")
+        text.append(f"- {tool} failed on {problem} with {len(seeds)} seeds; the other runs count.")
     for (problem, tool), after in too_slow.items():
         seeds = len(runs.get((problem, tool), {}))
-        text.append(f"{tool} " + (f"has no more than {seeds} seeds" if seeds >= enough else "is left out") + f" of {problem}: {after}.")
+        text.append(f"- {tool} " + (f"has no more than {seeds} seeds" if seeds >= enough else "is left out") + f" of {problem}: {after}.")
     for (problem, tool), seeds in runs.items():
         last = [max(run) for run in seeds.values()]
         if tool in tools and len(set(last)) > 1:
             shorter = [at for at in last if at < max(last)]
-            text.append(f"{tool} went to {max(shorter)} evaluations with {len(shorter)} of its {len(last)} seeds of {problem}.")
+            text.append(f"- {tool} went to {max(shorter)} evaluations with {len(shorter)} of its {len(last)} seeds of {problem}.")
     crashing = sorted({problem for (problem, _), counts in crashes.items() if sum(counts)})
     if crashing:
         text += ["", "Crashed evaluations, mean of a run:", "", "| problem | " + " | ".join(tools) + " |", "|---|" + "---|" * len(tools)]
