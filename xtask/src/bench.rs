@@ -19,7 +19,7 @@ usage: cargo xtask bench tuners [--data DIR] [--out DIR] [--problems A,B] [--too
   as root where swig or g++ are missing; the peers come from PyPI, some gigabytes. Slackline alone takes minutes, all peers two days
   --data DIR      tables of real systems, every configuration measured (CSV: a column a parameter, then `mean`, where less is
                   better), such as those of the collection timm/moot; without them only what needs no tables runs
-  --out DIR       where runs are kept, as tuners.jsonl, and table and picture go; docs/results by default. What is kept is not
+  --out DIR       where runs are kept, as raw/tuners.jsonl.gz, and table and picture go; docs/results by default. What is kept is not
                   run again: after a change of the optimiser give an empty folder
   --problems A,B  all by default; a wrong name lists them
   --tools A,B     likewise
@@ -28,7 +28,7 @@ usage: cargo xtask bench tuners [--data DIR] [--out DIR] [--problems A,B] [--too
 
 usage: cargo xtask bench warm-start [--data DIR] [--out DIR] [--problems A,B] [--seeds N] [--jobs N]
 
-  options as above, the runs in warm-start.jsonl; Slackline with and without earlier experiments, about half an hour
+  options as above, the runs in raw/warm-start.jsonl.gz; Slackline with and without earlier experiments, about half an hour
 
 usage: cargo xtask bench relayout [PART…]
 
@@ -313,12 +313,12 @@ struct Tuners {
 }
 
 const TUNERS: Tuners = Tuners {
-    lines: "tuners.jsonl",
+    lines: "raw/tuners.jsonl.gz",
     report: "report.py",
     options: &[],
 };
 const WARM_START: Tuners = Tuners {
-    lines: "warm-start.jsonl",
+    lines: "raw/warm-start.jsonl.gz",
     report: "warm_start.py",
     options: &[
         "--tools",

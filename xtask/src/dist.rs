@@ -1,12 +1,12 @@
 //! `cargo xtask dist`: the Debian package; with `--check` also a test of it in a bare Debian.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{build_release, cargo, install, step};
+use crate::{build_release, install, step};
 
 /// Where the files that the package holds, and that no source file is, are generated.
 const STAGE: &str = "target/dist";
@@ -17,7 +17,7 @@ const STAGE: &str = "target/dist";
 /// A tool cannot be installed or started, or a file cannot be written.
 pub(crate) fn run(root: &Path, is_checked: bool) -> anyhow::Result<ExitCode> {
     install::install(install::DIST)?;
-    let cargo_deb = cargo_deb(root)?;
+    let cargo_deb = install::from_crates_io(root, "cargo-deb")?;
     let binary = build_release(root)?;
     stage(root, &binary)?;
     let package = root.join(STAGE).join("slackline.deb");
@@ -44,25 +44,6 @@ pub(crate) fn run(root: &Path, is_checked: bool) -> anyhow::Result<ExitCode> {
         true => Ok(ExitCode::SUCCESS),
         false => Ok(ExitCode::FAILURE),
     }
-}
-
-/// `cargo-deb`, which is built into the target directory where this machine has none.
-fn cargo_deb(root: &Path) -> anyhow::Result<PathBuf> {
-    if let Some(program) = install::find_program("cargo-deb") {
-        return Ok(program);
-    }
-    let tools = root.join("target/tools");
-    let program = tools.join("bin/cargo-deb");
-    if !program.exists() {
-        let mut build = cargo();
-        build
-            .args(["install", "--quiet", "--locked", "cargo-deb", "--root"])
-            .arg(&tools);
-        if !step::run("install cargo-deb, from crates.io", &mut build)? {
-            bail!("cargo-deb could not be installed");
-        }
-    }
-    Ok(program)
 }
 
 /// Generates completions, man pages, schemas and systemd units.

@@ -622,6 +622,28 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// A program from crates.io, which is built into the target directory where this machine has none.
+///
+/// # Errors
+/// It cannot be built.
+pub(crate) fn from_crates_io(root: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    if let Some(program) = find_program(name) {
+        return Ok(program);
+    }
+    let tools = root.join("target/tools");
+    let program = tools.join("bin").join(name);
+    if !program.exists() {
+        let mut build = crate::cargo();
+        build
+            .args(["install", "--quiet", "--locked", name, "--root"])
+            .arg(&tools);
+        if !crate::step::run(&format!("install {name}, from crates.io"), &mut build)? {
+            bail!("{name} could not be installed");
+        }
+    }
+    Ok(program)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

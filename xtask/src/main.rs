@@ -1,4 +1,5 @@
-//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench, fuzz, stress, dist, install.
+//! The project's own tasks, run as `cargo xtask VERB`: test, tidy, demo, examples, bench,
+//! fuzz, stress, docs, dist, install.
 //!
 //! Each prints what it is about to do, so that its output can be read as a log, and says before
 //! anything else what it installs on this machine.
@@ -12,6 +13,7 @@ mod bench_dataplane;
 mod bench_fleet;
 mod demo;
 mod dist;
+mod docs;
 mod fuzz;
 mod install;
 mod simulated_fleet;
@@ -54,6 +56,7 @@ usage: cargo xtask VERB
   stress block [N]  kill -9 of `serve-block` at N random points (100): what was answered is there, and no block is torn;
                      and power cuts of a guest that serves its disk
   stress dataplane  the TCP stack of its own against Linux's: 10⁹ bytes each way through a bad wire, in namespaces
+  docs              the manual as a book, into target/book; the reference of the command line is written anew first
   dist [--check]    the Debian package, into target/dist; --check installs, uses and removes it in a bare Debian
   install [SET]     only install: test (the default), demo, examples, relayout, isolate, dataplane or block
 ";
@@ -92,6 +95,7 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["stress", "dataplane"] => test::stress_dataplane(&root),
         ["stress", "workers"] => workers::stress(&root, "30"),
         ["stress", "workers", "--minutes", minutes] => workers::stress(&root, minutes),
+        ["docs"] => docs::run(&root),
         ["dist"] => dist::run(&root, false),
         ["dist", "--check"] => dist::run(&root, true),
         ["install"] => run(&["install", "test"]),

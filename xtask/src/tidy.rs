@@ -303,6 +303,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
             }
         }
     }
+    findings.extend(prose::check_summary(root)?);
     Ok(findings)
 }
 

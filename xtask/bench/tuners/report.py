@@ -12,6 +12,8 @@ from collections import defaultdict
 from importlib import metadata
 from pathlib import Path
 
+import kept
+
 PACKAGES = ["optuna", "smac", "ax-platform", "botorch", "torch", "bayesian-optimization", "egobox", "scikit-learn", "numpy"]
 RESAMPLES = 4000
 # A mean of fewer runs says nothing.
@@ -59,8 +61,7 @@ def main():
     lines_path, out = Path(sys.argv[1]), Path(sys.argv[2])
     runs = defaultdict(dict)
     asks, crashes, errors, too_slow = defaultdict(list), defaultdict(list), defaultdict(set), {}
-    for text in lines_path.read_text().splitlines():
-        line = json.loads(text)
+    for line in kept.read(lines_path):
         key = line["problem"], line["tool"]
         if "too_slow" in line:
             too_slow[key] = line["too_slow"]

@@ -21,6 +21,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "
 
 import cuts  # noqa: E402
 import earlier  # noqa: E402
+import kept  # noqa: E402
 import peers  # noqa: E402
 import problems  # noqa: E402
 import services  # noqa: E402
@@ -102,12 +103,11 @@ def main():
         if name not in TOOLS:
             sys.exit(f"no tool {name!r}; there are {', '.join(TOOLS)}")
     done, too_slow = set(), set()
-    if arguments.lines.exists():
-        for line in map(json.loads, arguments.lines.read_text().splitlines()):
-            if "too_slow" in line:
-                too_slow.add((line["problem"], line["tool"]))
-            elif "error" not in line:
-                done.add((line["problem"], line["tool"], line["seed"]))
+    for line in kept.read(arguments.lines):
+        if "too_slow" in line:
+            too_slow.add((line["problem"], line["tool"]))
+        elif "error" not in line:
+            done.add((line["problem"], line["tool"], line["seed"]))
     # Seed by seed and problem by problem, all tools in turn: whatever the machine does, it does to all of them.
     todo = [
         (problem, tool, seed)
@@ -118,7 +118,7 @@ def main():
     ]
     print(f"{len(todo)} runs to do, {len(done)} done before", flush=True)
     start, number, running = time.monotonic(), 0, set()
-    with ProcessPoolExecutor(arguments.jobs) as pool, arguments.lines.open("a") as file:
+    with ProcessPoolExecutor(arguments.jobs) as pool, kept.append(arguments.lines) as file:
         while todo or running:
             while todo and len(running) < arguments.jobs:
                 following = todo.pop(0)
@@ -136,6 +136,8 @@ def main():
                     print(f"{line['problem']} {line['tool']} {line['seed']}: {line.get('error') or line['too_slow']}", flush=True)
                 if number % 50 == 0:
                     print(f"{number} done, {len(todo)} to do, {time.monotonic() - start:.0f} s", flush=True)
+    if number:
+        kept.pack(arguments.lines)
 
 
 if __name__ == "__main__":

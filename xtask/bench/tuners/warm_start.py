@@ -3,13 +3,13 @@
     warm_start.py LINES OUT_DIR     writes OUT_DIR/warm-start.md
 """
 
-import json
 import os
 import platform
 import sys
 from collections import defaultdict
 from pathlib import Path
 
+import kept
 from earlier import AFTER, EVALUATIONS
 from report import cpu, interval, mean
 
@@ -19,7 +19,7 @@ ALONE = "slackline"
 def main():
     lines, out = Path(sys.argv[1]), Path(sys.argv[2])
     runs = defaultdict(dict)
-    for line in map(json.loads, lines.read_text().splitlines()):
+    for line in kept.read(lines):
         if "regrets" in line:
             for at, regret in line["regrets"].items():
                 runs[line["problem"], int(at), line["tool"]][line["seed"]] = regret

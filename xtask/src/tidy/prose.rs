@@ -46,6 +46,27 @@ pub(super) fn check(
     findings
 }
 
+/// Every page of the manual is in its table of contents.
+pub(super) fn check_summary(root: &Path) -> anyhow::Result<Vec<Finding>> {
+    let summary = PathBuf::from("docs/SUMMARY.md");
+    let text = std::fs::read_to_string(root.join(&summary))?;
+    let listed: BTreeSet<&str> = links(&text).into_iter().map(|(_, link)| link).collect();
+    let mut findings = Vec::new();
+    for entry in std::fs::read_dir(root.join("docs"))? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let is_page = name.ends_with(".md") && name != "SUMMARY.md";
+        if is_page && !listed.contains(&*name) {
+            findings.push(Finding {
+                path: summary.clone(),
+                line: None,
+                message: format!("does not list docs/{name}"),
+            });
+        }
+    }
+    Ok(findings)
+}
+
 /// Text between blank lines, without code, tables and headings. An item of a list is one.
 struct Paragraph {
     line: usize,

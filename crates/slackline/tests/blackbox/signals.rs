@@ -1,11 +1,11 @@
 //! SIGINT, SIGTERM and SIGHUP in the middle of a block.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::toy::{Ended, FIRST, Toy};
+use crate::toy::{DEFAULT_SIGNALS, Ended, FIRST, Toy, through};
 
 /// The load of the experiment's side says that it runs, and then does not end for long.
 pub(crate) const HANG_ON_EXPERIMENT: &str =
@@ -35,12 +35,8 @@ fn each_signal_restores_everything_and_says_so() {
 fn under_nohup_a_hang_up_ends_nothing() {
     let mut toy = Toy::new();
     toy.load_after(HANG_ON_EXPERIMENT);
-    let tune = toy.tune(&[]);
-    let mut under_nohup = Command::new("nohup");
-    under_nohup.arg(tune.get_program()).args(tune.get_args());
-    for (name, value) in tune.get_envs() {
-        under_nohup.env(name, value.unwrap());
-    }
+    let by = [DEFAULT_SIGNALS, &["nohup"]].concat();
+    let mut under_nohup = through(&by, &toy.tune(&[]));
     under_nohup.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut tune = under_nohup.spawn().unwrap();
     toy.wait_for("measuring");

@@ -24,6 +24,23 @@ pub(crate) struct Toy {
     pub(crate) spec: Value,
 }
 
+/// Whoever started the tests may ignore signals, as nohup and some CI systems do. A program that is
+/// to react to them must not inherit that.
+pub(crate) const DEFAULT_SIGNALS: &[&str] = &["env", "--default-signal=HUP,INT,TERM"];
+
+/// The command, started by another one such as `nohup`.
+pub(crate) fn through(by: &[&str], command: &Command) -> Command {
+    let mut whole = Command::new(by[0]);
+    whole
+        .args(&by[1..])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        whole.env(name, value.unwrap());
+    }
+    whole
+}
+
 impl Toy {
     /// A started service (a `sleep` for each side) and one knob.
     pub(crate) fn new() -> Self {
@@ -110,7 +127,7 @@ impl Toy {
 
     /// Starts a `tune` whose output goes nowhere.
     pub(crate) fn tune_in_background(&self) -> Child {
-        self.tune(&[])
+        through(DEFAULT_SIGNALS, &self.tune(&[]))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
