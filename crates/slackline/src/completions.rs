@@ -37,7 +37,12 @@ mod tests {
             .title("The command line".to_owned())
             .show_footer(false);
         let page = clap_markdown::help_markdown_custom::<Arguments>(&options);
-        let page = page.lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
+        let page = page
+            .lines()
+            .map(str::trim_end)
+            .collect::<Vec<_>>()
+            .join("\n")
+            + "\n";
         if std::env::var_os("SLACKLINE_WRITE_DOCS").is_some() {
             std::fs::write(path, &page).unwrap();
         }
