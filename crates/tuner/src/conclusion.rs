@@ -131,6 +131,22 @@ pub struct GuardResult {
     pub at_saturation: bool,
 }
 
+impl GuardResult {
+    /// It is on the worse side, by too little to count: less than the smallest effect of interest, or memory below 1 MiB.
+    #[must_use]
+    pub fn is_slightly_worse(&self) -> bool {
+        // A ratio that is shown as +0.0 % is no change.
+        const SEEN: f64 = 0.0005;
+        let is_not_worse = self.verdict == GuardVerdict::NotWorse;
+        let change = self.change.as_ref().filter(|_| is_not_worse);
+        change.is_some_and(|change| match self.guard {
+            Guard::Throughput => change.high < 1.0 - SEEN,
+            Guard::Errors => change.low > 0.0,
+            Guard::LatencyP99 | Guard::Memory => change.low > 1.0 + SEEN,
+        })
+    }
+}
+
 /// The confidence of a verification's intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Confidence {

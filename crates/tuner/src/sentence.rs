@@ -197,7 +197,22 @@ fn of_guards(report: &Report, winner: &ArmResult) -> String {
         let guards = winner.guards.iter();
         guards.filter(move |it| it.verdict == verdict)
     };
-    let fine: Vec<String> = of(GuardVerdict::NotWorse).map(guard_change).collect();
+    let is_slight = |it: &&GuardResult| it.is_slightly_worse();
+    let slight: Vec<String> = of(GuardVerdict::NotWorse)
+        .filter(is_slight)
+        .map(guard_change)
+        .collect();
+    if !slight.is_empty() {
+        let _ = write!(
+            text,
+            " Worse by too little to count: {}.",
+            slight.join(", ")
+        );
+    }
+    let fine: Vec<String> = of(GuardVerdict::NotWorse)
+        .filter(|it| !is_slight(it))
+        .map(guard_change)
+        .collect();
     if !fine.is_empty() {
         let _ = write!(text, " Guards not shown worse: {}.", fine.join(", "));
     }
@@ -323,6 +338,28 @@ fn no_result(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guard_that_is_slightly_worse_is_not_called_not_worse() {
+        let of = |guard, low: f64, high: f64| GuardResult {
+            guard,
+            metric: None,
+            verdict: GuardVerdict::NotWorse,
+            change: Some(Interval {
+                low,
+                estimate: f64::midpoint(low, high),
+                high,
+                confidence: 0.95,
+            }),
+            is_allowed: false,
+            at_saturation: false,
+        };
+        // Half a megabyte more of a small process.
+        assert!(of(Guard::Memory, 1.17, 1.19).is_slightly_worse());
+        assert!(!of(Guard::Memory, 0.98, 1.02).is_slightly_worse());
+        assert!(!of(Guard::Throughput, 1.2, 1.5).is_slightly_worse());
+        assert!(of(Guard::Throughput, 0.993, 0.998).is_slightly_worse());
+    }
 
     #[test]
     fn values_are_short() {

@@ -83,6 +83,9 @@ impl Verdict {
             let (word, class) = match guard.verdict {
                 GuardVerdict::Worse if guard.is_allowed => ("worse, as allowed", "open"),
                 GuardVerdict::Worse => ("worse", "bad"),
+                GuardVerdict::NotWorse if guard.is_slightly_worse() => {
+                    ("too little to count", "good")
+                }
                 GuardVerdict::NotWorse => ("not worse", "good"),
                 GuardVerdict::NotMeasured => ("not measured", "open"),
                 GuardVerdict::Specified => continue,
