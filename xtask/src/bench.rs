@@ -61,7 +61,7 @@ usage: cargo xtask bench wire-latency [truth] [cost] [servers]
 usage: cargo xtask bench isolate [--parts A,B] [--services A,B] [--antagonists A,B] [--policies A,B] [--repeats N] [--seconds S]
                                  [--minutes M] [--again POLICY] [--kills N]
 
-  as root, with nothing else on the machine, about 6 hours; writes docs/results/isolate.{json,md,svg}. What is kept in the JSON file
+  as root, with nothing else on the machine, about 4 hours; writes docs/results/isolate.{json,md,svg}. What is kept in the JSON file
   is not run again: with --minutes the bench ends before that time, and goes on when it is started again
   --parts A,B     of services, reserved, reaction, kills, simulated; all by default
   --services A,B  of memcached, nginx, mariadb, jvm; --antagonists A,B of cpu, memory, disk, network, ffmpeg, compiler, zstd

@@ -99,6 +99,11 @@ pub fn probe(roots: &Roots) -> Vec<Probe> {
             resctrl(roots),
         ),
         (
+            "cgroup v2 hierarchy",
+            "isolate: a limit for what best-effort work sends (policy.link_device)",
+            unified(roots),
+        ),
+        (
             "powercap",
             "isolate: power caps",
             directory(
@@ -319,6 +324,14 @@ fn scheduler_debugfs(roots: &Roots) -> Found {
                 .to_owned(),
         ),
     }
+}
+
+fn unified(roots: &Roots) -> Found {
+    let hierarchies = Hierarchies::of(roots);
+    let mounted = |path: &Path| format!("mounted at {}", path.display());
+    hierarchies.v2().map(mounted).ok_or_else(|| {
+        "packets are told apart by it: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified".to_owned()
+    })
 }
 
 fn resctrl(roots: &Roots) -> Found {

@@ -1,6 +1,8 @@
 //! The best that any controller could do on the modelled machine at a steady load: every setting is tried, without noise and
 //! without delay. A search over partitions (Patel and Tiwari, CLITE, HPCA 2020) can reach no more.
 
+use serde::Serialize;
+
 use crate::decision::{Decision, Reason, Setting};
 use crate::numbers::number;
 use crate::plant::{GROUP, Moment, Plant, PlantModel};
@@ -11,8 +13,10 @@ const RATES: u64 = 20;
 const FREQUENCIES: [f64; 6] = [1.0, 0.9, 0.8, 0.7, 0.6, 0.5];
 
 /// The most that the machine can be used within the objective.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ceiling {
+    /// The load, as a share of the peak.
+    pub load: f64,
     /// With `cpu.idle` and a quota alone: what the policy `slackline` sets.
     pub with_quota: f64,
     /// With cores or a quota, cache ways, frequency and egress together.
@@ -42,6 +46,7 @@ pub fn ceiling(model: &PlantModel, load: f64) -> Ceiling {
     };
     let rests = every_rest(&model);
     let mut best = Ceiling {
+        load,
         with_quota: load,
         with_everything: load,
     };

@@ -45,12 +45,12 @@ POLICIES = {
 USUAL = [name for name in POLICIES if name not in ("heracles", "parties")]
 PARTS = ["services", "reserved", "reaction", "kills", "simulated"]
 # Of the load generator's windows. The objective's own window is shorter, so that it has passed before one of these ends.
-WINDOW_S = 4.0
-OBJECTIVE_WINDOW_S = 3
+WINDOW_S = 3.0
+OBJECTIVE_WINDOW_S = 2
 # Before what is counted: caches fill, code is compiled, a controller finds its way at the lowest load.
-WARM_S = 5.0
+WARM_S = 6.0
 # What a run costs besides.
-AROUND_S = 4.0
+AROUND_S = 3.0
 
 
 class Running:
@@ -200,7 +200,7 @@ def groups():
 
 def reserved(options, kept):
     """A service's own cores given back, with nothing else on the machine."""
-    seconds = 60.0
+    seconds = 36.0
     parts = kept.found.setdefault("reserved", {})
     for repeat in range(options.repeats):
         for service in options.services:
@@ -343,7 +343,7 @@ def main():
     parser.add_argument("--antagonists", default=",".join(things.ANTAGONISTS))
     parser.add_argument("--policies", default=",".join(USUAL))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--minutes", type=float, help="end before this time; the next piece goes on")
     parser.add_argument("--again", action="append", default=[], help="forget the kept runs of this policy")
     parser.add_argument("--kills", type=int, default=99)

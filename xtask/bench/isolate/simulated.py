@@ -24,7 +24,7 @@ def run(slackline):
         path = os.path.join(directory, "plant.toml")
         for name, (dram, cache, sensitivity, egress, power) in ANTAGONISTS_SIMULATED.items():
             for policy in SIMULATED:
-                row = {"antagonist": name, "policy": policy, "at": {}}
+                row = {"antagonist": name, "policy": policy, "at": {}, "most": {}}
                 for load in (0.25, 0.5, 0.7):
                     with open(path, "w") as file:
                         file.write(
@@ -35,6 +35,10 @@ def run(slackline):
                     words = [slackline, "isolate", "simulate", path, "--policy", policy, "--json"]
                     done = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)[0]
                     row["at"][str(load)] = [done["violated_share"], done["utilisation"]]
+                    if policy == SIMULATED[0]:
+                        words = [slackline, "isolate", "simulate", path, "--ceiling", "--json"]
+                        most = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)[0]
+                        row["most"][str(load)] = [most["with_quota"], most["with_everything"]]
                 rows.append(row)
         power = []
         for load in (0.1, 0.3, 0.5, 0.7, 0.9):

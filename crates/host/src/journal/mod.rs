@@ -385,8 +385,8 @@ impl Journal {
         self.append(Record::Will { action })
     }
 
-    /// Whether a line has to be on disk before the act. A later write of a group's file need not: how to undo it is on disk
-    /// since the first one, and a power cut takes the group along. A controller writes such files many times a minute.
+    /// Whether a line has to be on disk before the act. A later write of a group's file or egress need not: how to undo it
+    /// is on disk since the first one, and a power cut takes the group along. A controller writes such files many times a minute.
     fn is_to_be_synced(&self, record: &Record) -> bool {
         let Record::Will { action } = record else {
             return false;
@@ -394,7 +394,7 @@ impl Journal {
         let is_group_file = matches!(
             action,
             Action::Write {
-                knob: Knob::Cgroup { .. },
+                knob: Knob::Cgroup { .. } | Knob::Egress { .. },
                 ..
             }
         );

@@ -18,6 +18,9 @@ pub(crate) struct Arguments {
     /// Simulate every policy that steers, one after the other.
     #[arg(long, conflicts_with = "policy")]
     all: bool,
+    /// Instead of policies: how much the machine can be used at each load, by trying every setting.
+    #[arg(long, conflicts_with_all = ["policy", "all"])]
+    ceiling: bool,
     /// Print JSON, window by window.
     #[arg(long)]
     json: bool,
@@ -53,6 +56,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         simulation.policy =
             named.ok_or_else(|| anyhow::anyhow!("--policy {name}: there are {names}"))?;
     }
+    if arguments.ceiling {
+        return ceilings(&simulation, arguments.json);
+    }
     let policies = match arguments.all {
         true => Policy::ALL.to_vec(),
         false => vec![simulation.policy],
@@ -75,6 +81,19 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
                 .collect::<Vec<_>>()
                 .join("\n"),
         )?;
+    }
+    Ok(Done::Positive)
+}
+
+fn ceilings(simulation: &Simulation, as_json: bool) -> anyhow::Result<Done> {
+    let loads = simulation.load.iter();
+    let all: Vec<isolation::Ceiling> = loads
+        .map(|load| isolation::ceiling(&simulation.plant, *load))
+        .collect();
+    if as_json {
+        print(&(serde_json::to_string_pretty(&all)? + "\n"))?;
+    } else {
+        print(&text::ceilings(&all))?;
     }
     Ok(Done::Positive)
 }

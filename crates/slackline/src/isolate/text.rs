@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use isolate_run::{Check, GroupStatus, SelftestRow, ServiceStatus, Status};
-use isolation::Simulated;
+use isolation::{Ceiling, Simulated};
 
 fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
@@ -192,5 +192,22 @@ pub(super) fn simulated(done: &Simulated) -> String {
         100.0 * done.utilisation,
         done.power_w,
         reasons.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// How much the modelled machine can be used.
+pub(super) fn ceilings(all: &[Ceiling]) -> String {
+    let mut rows = table(&["LOAD", "WITH CPU.IDLE AND QUOTA", "WITH EVERY SETTING"]);
+    for ceiling in all {
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        rows.add_row([
+            percent(ceiling.load),
+            percent(ceiling.with_quota),
+            percent(ceiling.with_everything),
+        ]);
+    }
+    format!(
+        "SIMULATED, nothing here was measured.\nThe highest effective utilisation within the objective:\n{}",
+        rendered(&rows)
     )
 }
