@@ -51,7 +51,7 @@ type Found = Result<String, String>;
 /// Probes everything.
 #[must_use]
 pub fn probe(roots: &Roots) -> Vec<Probe> {
-    let probes: [(&str, &str, Found); 17] = [
+    let probes: [(&str, &str, Found); 18] = [
         ("privilege", "writing any knob", privilege(roots)),
         (
             "cgroup cpu controller",

@@ -213,9 +213,9 @@ def write(found, out, policies):
         "# Isolation: services beside batch work",
         "",
         "Made by `cargo xtask bench isolate`. Policies run in turns, in random order within each repeat. *Windows kept* is the number of",
-        "windows of 3 s in which the p99, measured by the load generator from the scheduled arrival, is within the objective.",
+        "windows in which the p99, measured by the load generator from the scheduled arrival, is within the objective.",
         "*Batch* is CPU time of the batch work. Intervals are 95 % t intervals over repeats; no interval means one repeat. The load goes",
-        "from a fifth of its peak to the peak and back, after 6 s at a fifth that do not count. The load generator counts as use of the",
+        "from a fifth of its peak to the peak and back, after some seconds at a fifth that do not count. The generator counts as use of the",
         "machine. *alone* is the service without batch work and without a controller.",
     ]
     measured = {key: part for key, part in found.get("measured", {}).items() if part["runs"]}
@@ -226,8 +226,8 @@ def write(found, out, policies):
     for key, part in sorted(measured.items()):
         lines += [
             "", f"## {key}", "",
-            f"Objective p99 {part['objective_ms']} ms, peak {part['rate']:.0f} requests/s, {part['seconds']:.0f} s a run, "
-            f"{part['machine']}.",
+            f"Objective p99 {part['objective_ms']} ms, peak {part['rate']:.0f} requests/s, {part['seconds']:.0f} s a run after "
+            f"{part['warm_s']:.0f} s, windows of {part['window_s']:.0f} s, {part['machine']}. {part.get('note', '')}".rstrip(),
             "", *beside(part, policies), *verdict(part, policies),
         ]
     if found.get("reserved"):

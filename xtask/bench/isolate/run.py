@@ -179,7 +179,8 @@ def services(options, kept):
             for antagonist in options.antagonists:
                 _, rate, objective_ms = things.SERVICES[service]
                 part = measured.setdefault(f"{service} beside {antagonist}", {
-                    "objective_ms": objective_ms, "rate": rate, "seconds": options.seconds, "machine": machine(), "runs": [],
+                    "objective_ms": objective_ms, "rate": rate, "seconds": options.seconds, "window_s": WINDOW_S,
+                    "warm_s": WARM_S, "machine": machine(), "runs": [],
                 })
                 done = {(run["policy"], run["repeat"]) for run in part["runs"]}
                 order = options.policies[:]
