@@ -137,9 +137,9 @@ def simulated(part):
     lines = [
         "", "## Simulated: 36 cores", "",
         "Nothing in this part was measured. The controllers ran on a model of two sockets of 18 cores with a search service, for two hours",
-        "at a steady load. A cell has the share of windows of 15 s above the objective, and the effective machine utilisation (load plus",
-        "batch work, each as a share of what it does alone; the service's peak load uses 30 of the 36 cores, so more than 100 % is",
-        "possible). The first window, before the first decision, always violates: 0.2 %.",
+        "at a steady load. A cell has the share of windows of 15 s above the objective, and the effective machine utilisation: load plus",
+        "batch work, each as a share of what it does alone. The service's peak load uses 30 of the 36 cores, so more than 100 % is",
+        "possible. The first window, before the first decision, always violates: 0.2 %.",
         "", "| antagonist | policy | load 25 % | load 50 % | load 70 % |", "|---|---|---|---|---|",
     ]
     for row in part["rows"]:
