@@ -586,7 +586,10 @@ fn a_simulation_says_that_it_is_one() {
     assert_eq!(all[0]["is_simulated"], true);
     let ended = Ended::of(toy.slackline(&["isolate", "simulate", &file, "--ceiling"]));
     let said = ended.with_code(0).stdout;
-    assert!(said.starts_with("SIMULATED") && said.contains("30.0 %"), "{said}");
+    assert!(
+        said.starts_with("SIMULATED") && said.contains("30.0 %"),
+        "{said}"
+    );
     std::fs::write(&path, "\nduration_s = 0\n").unwrap();
     Ended::of(toy.slackline(&["isolate", "simulate", &file]))
         .with_code(2)
