@@ -3,39 +3,40 @@
 use http_client::MASK;
 
 use crate::process::{Launch, secret_in};
-use crate::spec::Masks;
+use crate::spec::credentials::{self, Words};
 
 /// Nothing shorter is masked in an output: a value such as `false` would take words out of messages.
 const SECRET_CHARS_MIN: usize = 6;
 
 /// A command's words as those see them who may only look.
 pub(crate) fn masked(argv: &[String]) -> Vec<String> {
-    let before = std::iter::once(None).chain(argv.iter().map(|word| Some(word.as_str())));
-    let words = argv.iter().zip(before);
-    words
-        .map(|(word, before)| Masks::ForReaders.word(before, word))
-        .collect()
+    let mut words = Words::default();
+    let each = argv
+        .iter()
+        .map(|word| credentials::masked(word, &words.next(word)));
+    each.map(|word| http_client::redact(&word)).collect()
 }
 
-/// The parts of a text that its masked form does not show.
-fn hidden(text: &str, masked: &str) -> Vec<String> {
-    if text == masked {
-        return Vec::new();
+/// The secrets among a command's words, whole and word by word: `Authorization: Bearer x` has two, and each may be printed
+/// alone.
+fn hidden(argv: &[String]) -> Vec<String> {
+    let mut words = Words::default();
+    let mut secrets = Vec::new();
+    for word in argv {
+        secrets.extend(credentials::of_addresses(word).map(str::to_owned));
+        for span in words.next(word) {
+            let secret = &word[span];
+            secrets.push(secret.to_owned());
+            secrets.extend(secret.split_whitespace().map(str::to_owned));
+        }
     }
-    let shown = masked.split(MASK).next().unwrap_or_default();
-    let rest = text.strip_prefix(shown).unwrap_or(text);
-    // `Authorization: Bearer x` hides two words, and each may be printed alone.
-    let words = rest.split_whitespace().map(str::to_owned);
-    std::iter::once(rest.to_owned()).chain(words).collect()
+    secrets
 }
 
 /// A text that a command has printed, or that speaks of it, with each of the command's secrets masked: values under names
 /// that look secret, options, headers, and what comes from files.
 pub(crate) fn without_secrets(launch: &Launch, text: &str) -> String {
-    let mut secrets = Vec::new();
-    for (word, masked) in launch.argv.iter().zip(masked(&launch.argv)) {
-        secrets.extend(hidden(word, &masked));
-    }
+    let mut secrets = hidden(&launch.argv);
     for (name, value) in &launch.env {
         if http_client::is_secret_name(name) {
             secrets.push(value.clone());

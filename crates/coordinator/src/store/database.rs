@@ -8,7 +8,7 @@ use std::error::Error as _;
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use rusqlite::types::{ToSqlOutput, ValueRef};
@@ -197,9 +197,10 @@ impl Database {
                 let failed = |error: rusqlite::Error| sqlite_error(path, &error);
                 let connection = rusqlite::Connection::open(path).map_err(failed)?;
                 connection.busy_timeout(BUSY_WAIT).map_err(failed)?;
+                use_wal(&connection).map_err(failed)?;
                 // FULL: what was committed is there after a power cut as well.
                 connection
-                    .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+                    .execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
                     .map_err(failed)?;
                 Ok(Self::Sqlite {
                     connection,
@@ -249,6 +250,36 @@ impl Database {
                 Ok(rows.first().and_then(|row| row[0].int()) == Some(1))
             }
         }
+    }
+
+    /// Gives the lock back.
+    pub(crate) fn unlock(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Sqlite { lock, .. } => {
+                *lock = None;
+                Ok(())
+            }
+            Self::Postgres { .. } => self
+                .query(
+                    "SELECT CASE WHEN pg_advisory_unlock($1) THEN 1::BIGINT ELSE 0::BIGINT END",
+                    &[LOCK_KEY.into()],
+                )
+                .map(drop),
+        }
+    }
+
+    /// Whether there is a table of that name.
+    pub(crate) fn has_table(&mut self, name: &str) -> Result<bool, Error> {
+        let asked = match self {
+            Self::Sqlite { .. } => {
+                "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = $1"
+            }
+            Self::Postgres { .. } => {
+                "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = $1"
+            }
+        };
+        let rows = self.query(asked, &[name.into()])?;
+        Ok(rows.first().and_then(|row| row[0].int()) > Some(0))
     }
 
     /// The server has gone away: a new connection is needed.
@@ -318,6 +349,22 @@ impl Database {
                     .map_err(|error| postgres_error(name, &error))
             }
         }
+    }
+}
+
+/// Has a database write ahead. SQLite does not wait for another connection that does so at the same moment (`SQLITE_BUSY`,
+/// "the busy handler is not invoked").
+fn use_wal(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let used = connection.execute_batch("PRAGMA journal_mode = WAL;");
+        let is_busy = used.as_ref().is_err_and(|error| {
+            error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+        });
+        if !is_busy || begun.elapsed() > BUSY_WAIT {
+            return used;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -8,7 +8,7 @@ use tuner::report::{EvaluationRecord, Failure};
 
 use super::database::{Cell, Database};
 use super::experiments::{State, find};
-use super::{Store, json, now_ms, to_json, usize_of};
+use super::{Store, json, name_of, now_ms, to_json, usize_of};
 use crate::error::Error;
 
 /// An evaluation, without its blocks.
@@ -299,7 +299,7 @@ impl Store {
         let text = |cell: &Cell| cell.text().unwrap_or_default().to_owned();
         let counted = rows.iter().map(|row| {
             let id = row[0].int().unwrap_or(0);
-            (id, text(&row[1]), text(&row[2]), usize_of(&row[3]))
+            (id, name_of(&row[1]), text(&row[2]), usize_of(&row[3]))
         });
         Ok(counted.collect())
     }
@@ -506,7 +506,7 @@ fn to_recover(database: &mut Database) -> Result<Vec<String>, Error> {
         let evaluation = evaluation.map_or_else(String::new, |number| {
             format!("; evaluation {number} was interrupted")
         });
-        let name = row[1].text().unwrap_or_default();
+        let name = name_of(&row[1]);
         format!(
             "experiment {id} ({name}) was running when the last server ended: {then}{evaluation}"
         )

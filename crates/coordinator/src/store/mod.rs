@@ -27,6 +27,7 @@ pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Running, Tally};
 pub use experiments::{ExperimentRow, NewExperiment, Once, Promotion, State, Summary, Wish};
+use tuner::spec::Masks;
 
 use crate::error::Error;
 
@@ -141,6 +142,11 @@ fn to_json(value: &impl serde::Serialize) -> Result<String, Error> {
 /// Milliseconds since 1970, now.
 pub(crate) fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
+}
+
+/// The name of an experiment, which whoever may look reads. An earlier Slackline kept it as it was given.
+fn name_of(cell: &Cell) -> String {
+    Masks::ForReaders.line(cell.text().unwrap_or_default())
 }
 
 fn usize_of(cell: &Cell) -> usize {

@@ -3,6 +3,8 @@
 //! Columns are `BIGINT`, `DOUBLE PRECISION` and `TEXT`, which SQLite and PostgreSQL both have; structure that is only read
 //! as a whole is JSON in a `TEXT`. Times are milliseconds since 1970, for people to look at: no decision rests on them.
 
+use std::time::{Duration, Instant};
+
 use super::database::Database;
 use crate::error::Error;
 
@@ -105,17 +107,60 @@ ALTER TABLE evaluations ADD COLUMN note TEXT;
 ",
 ];
 
-/// Brings the store to the present version, each step whole or not at all.
+/// How long a store of an earlier version is waited for while a coordinator has it.
+const LOCKED_MAX: Duration = Duration::from_secs(30);
+/// How soon its lock is tried again.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Brings the store to the present version. Whoever does so has the store's lock, so that of two that start at once one
+/// waits for the other, and none changes the tables of one that runs.
 pub(super) fn migrate(database: &mut Database) -> Result<(), Error> {
-    database.batch("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")?;
-    let rows = database.query("SELECT version FROM schema_version", &[])?;
-    let found = rows.first().and_then(|row| row[0].int()).unwrap_or(0);
-    let present = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    if found > present {
-        return Err(Error::Conflict(format!(
-            "the store is of version {found}, made by a later Slackline; this one knows versions up to {present}"
-        )));
+    let present = present();
+    let begun = Instant::now();
+    loop {
+        let found = version(database)?;
+        if found == present {
+            return Ok(());
+        }
+        if found > present {
+            return Err(Error::Conflict(format!(
+                "the store is of version {found}, made by a later Slackline; this one knows versions up to {present}"
+            )));
+        }
+        if database.try_lock()? {
+            let migrated = steps(database);
+            database.unlock()?;
+            return migrated;
+        }
+        if begun.elapsed() > LOCKED_MAX {
+            return Err(Error::Conflict(format!(
+                "the store is of version {found}, and an earlier Slackline uses it: end that one first; this one brings \
+                 the store to version {present}"
+            )));
+        }
+        std::thread::sleep(LOOK);
     }
+}
+
+/// The version that this Slackline knows.
+pub(super) fn present() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+/// The version of the store; 0 where it has no tables yet.
+fn version(database: &mut Database) -> Result<i64, Error> {
+    if !database.has_table("schema_version")? {
+        return Ok(0);
+    }
+    let rows = database.query("SELECT version FROM schema_version", &[])?;
+    Ok(rows.first().and_then(|row| row[0].int()).unwrap_or(0))
+}
+
+/// Every step that the store has not had yet, each whole or not at all.
+fn steps(database: &mut Database) -> Result<(), Error> {
+    database.batch("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")?;
+    // Another one may have been here in between.
+    let found = version(database)?;
     for (version, step) in (1_i64..).zip(MIGRATIONS) {
         if version <= found {
             continue;

@@ -200,6 +200,7 @@ fn what_is_written_is_read() {
             blocks: vec![block()],
             fault: None,
             host: None,
+            templates: [("a.in".to_owned(), "00ff".to_owned())].into(),
         };
         store.add_run(id, &run).unwrap();
         let budget = BudgetSpec {
@@ -297,6 +298,42 @@ fn one_coordinator_has_a_store() {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     });
+}
+
+#[test]
+fn many_that_open_a_new_store_at_once_make_it_together() {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let location = Location::Sqlite(dir.path().join("slackline.db"));
+        let all_there = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            let opened = [(); 8].map(|()| {
+                scope.spawn(|| {
+                    all_there.wait();
+                    Store::open(&location)?.experiments()
+                })
+            });
+            for opened in opened {
+                assert!(opened.join().unwrap().unwrap().is_empty());
+            }
+        });
+        assert!(Store::open(&location).unwrap().try_lock().unwrap());
+    }
+}
+
+#[test]
+fn a_store_of_an_earlier_version_is_migrated_by_who_has_its_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let location = Location::Sqlite(dir.path().join("slackline.db"));
+    let running = Store::open(&location).unwrap();
+    super::schema::pretend(&mut running.connection().unwrap(), 0).unwrap();
+    assert!(running.try_lock().unwrap());
+    let waiting = std::thread::spawn(move || Store::open(&location).map(drop));
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(!waiting.is_finished(), "it waits for the one that runs");
+    let present = super::schema::present();
+    super::schema::pretend(&mut running.connection().unwrap(), present).unwrap();
+    waiting.join().unwrap().unwrap();
 }
 
 #[test]
@@ -530,6 +567,7 @@ fn record_measured() -> Measured {
         signal: None,
         host: None,
         output: None,
+        templates: Default::default(),
     }
 }
 

@@ -15,7 +15,7 @@ use super::locate::Source;
 use super::metric::check_metrics;
 use super::parameters::{Originals, RESERVED, arm_configuration, check_space, is_word};
 use super::templates::{check_apply, check_templates};
-use super::{MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
+use super::{Masks, MetricConstraint, ObjectiveSpec, Pairing, Spec, TargetSpec, WorkloadSpec};
 use crate::continuous::Rules;
 use crate::error::SpecError;
 use crate::http;
@@ -115,7 +115,7 @@ impl CheckedSpec {
         let other = other.into_iter().map(|(key, path)| {
             format!(
                 "other contents: {path} is not what its template gives with the control's values ({key}), which it has while it is \
-                 measured and after a rollback"
+                 measured"
             )
         });
         let other_defaults = self.other_defaults.iter().cloned();
@@ -214,6 +214,30 @@ impl CheckedSpec {
 #[must_use]
 pub fn is_line(text: &str) -> bool {
     !text.trim().is_empty() && !text.chars().any(char::is_control)
+}
+
+/// The most characters of a name that a person gives: what a table's cell holds.
+pub const NAME_CHARS_MAX: usize = 100;
+
+/// The names that a person gives are of bounded length.
+fn check_lengths(spec: &Spec, name: &str, source: &Source) -> Result<(), SpecError> {
+    let parameters = spec.parameters.iter().enumerate();
+    let parameters = parameters.map(|(index, it)| (format!("parameters[{index}].name"), &it.name));
+    let arms = spec.verification.arms.iter().enumerate();
+    let arms = arms.map(|(index, it)| (format!("verification.arms[{index}].name"), &it.name));
+    let names = parameters
+        .chain(arms)
+        .map(|(key, name)| (key, name.as_str()));
+    for (key, name) in names.chain([("name".to_owned(), name)]) {
+        let length = name.chars().count();
+        if length > NAME_CHARS_MAX {
+            let why = format!(
+                "the name has {length} characters, and may have {NAME_CHARS_MAX}: give a shorter one"
+            );
+            return Err(source.error(&key, why));
+        }
+    }
+    Ok(())
 }
 
 /// A name stands in tables, pages and messages: it is one line, which says something.
@@ -425,8 +449,13 @@ pub(super) fn check_experiment(
         )
     });
     check_name("name", &name, source)?;
+    if templates == Templates::AreThere {
+        // One that an earlier Slackline has begun can be rolled back whatever it is called.
+        check_lengths(&spec, &name, source)?;
+    }
     Ok(CheckedSpec {
-        name,
+        // Whoever may only look reads it.
+        name: Masks::ForReaders.line(&name),
         dir,
         space: space.space,
         settings: space.settings,

@@ -1,15 +1,16 @@
 //! What people see of a specification.
 //!
 //! Nobody sees the login of an address: it is masked wherever a specification leaves the store. Those who may only read see no
-//! secret either: values under names that look like one (`DB_PASSWORD`, `token`), options (`--password=x`, `--password x`) and
-//! headers (`Authorization: …`) in commands. Values from files never are in a specification.
+//! secret either: values under names that look like one (`DB_PASSWORD`, `token`), and what [`super::credentials`] finds in
+//! commands, scripts, headers and JSON. Values from files never are in a specification.
 
-use http_client::{MASK, is_secret_name, mask_setting, redact};
+use http_client::{MASK, is_secret_name, redact};
 use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Spec;
+use super::credentials::{Words, in_text, masked};
 
 /// For whom a specification is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,50 +54,34 @@ impl Masks {
                 text.replace_range(span, &quoted);
             }
         }
-        redact(&text)
+        redact(&without_secrets_in_comments(&text))
     }
 
-    /// What is shown of a text under a key, after another one in a list.
-    fn string(self, key: Option<&str>, before: Option<&str>, text: &str) -> String {
+    /// What is shown of a text under a key; `words` are those of the list that it stands in.
+    fn string(self, key: Option<&str>, words: &mut Words, text: &str) -> String {
         if self == Self::ForReaders && !text.is_empty() {
-            let is_option = |it: &str| it.starts_with('-') && !it.contains('=');
-            let is_value = before.is_some_and(|it| is_option(it) && is_secret_name(it));
-            if is_value || key.is_some_and(is_secret_name) {
+            if key.is_some_and(is_secret_name) {
                 return MASK.to_owned();
             }
-            // A command of a shell has several words.
-            if let Some(masked) = mask_setting(text) {
-                return masked;
-            }
-            if text
-                .split_whitespace()
-                .any(|word| mask_setting(word).is_some())
-            {
-                let words = text
-                    .split(' ')
-                    .map(|word| mask_setting(word).unwrap_or_else(|| word.to_owned()));
-                return redact(&words.collect::<Vec<_>>().join(" "));
-            }
+            return redact(&masked(text, &words.next(text)));
         }
         redact(text)
     }
 
-    /// A word of a command, after another one.
-    pub(crate) fn word(self, before: Option<&str>, word: &str) -> String {
-        self.string(None, before, word)
+    /// A line of free text, such as an experiment's name.
+    #[must_use]
+    pub fn line(self, text: &str) -> String {
+        self.string(None, &mut Words::default(), text)
     }
 
     fn json(self, key: Option<&str>, value: &mut Value) {
         match value {
-            Value::String(text) => *text = self.string(key, None, text),
+            Value::String(text) => *text = self.string(key, &mut Words::default(), text),
             Value::Array(items) => {
-                let mut before: Option<String> = None;
+                let mut words = Words::default();
                 for item in items {
                     match item {
-                        Value::String(text) => {
-                            let masked = self.string(key, before.as_deref(), text);
-                            before = Some(std::mem::replace(text, masked));
-                        }
+                        Value::String(text) => *text = self.string(key, &mut words, text),
                         item => self.json(key, item),
                     }
                 }
@@ -116,7 +101,7 @@ impl Masks {
     fn table(self, table: &DeTable<'_>, found: &mut Vec<(std::ops::Range<usize>, String)>) {
         for (name, value) in table {
             if name.get_ref() != "file" {
-                self.toml(name.get_ref(), None, value, found);
+                self.toml(name.get_ref(), &mut Words::default(), value, found);
             }
         }
     }
@@ -124,25 +109,21 @@ impl Masks {
     fn toml(
         self,
         key: &str,
-        before: Option<&str>,
+        words: &mut Words,
         value: &Spanned<DeValue<'_>>,
         found: &mut Vec<(std::ops::Range<usize>, String)>,
     ) {
         match value.get_ref() {
             DeValue::String(text) => {
-                let masked = self.string(Some(key), before, text);
+                let masked = self.string(Some(key), words, text);
                 if masked != *text {
                     found.push((value.span(), masked));
                 }
             }
             DeValue::Array(items) => {
-                let mut before: Option<&str> = None;
+                let mut words = Words::default();
                 for item in items.iter() {
-                    self.toml(key, before, item, found);
-                    before = match item.get_ref() {
-                        DeValue::String(text) => Some(&**text),
-                        _ => None,
-                    };
+                    self.toml(key, &mut words, item, found);
                 }
             }
             DeValue::Table(table) => self.table(table, found),
@@ -151,18 +132,32 @@ impl Masks {
     }
 }
 
+/// Comments of a whole line, with the secrets of settings in them masked.
+fn without_secrets_in_comments(text: &str) -> String {
+    let each = text
+        .split_inclusive('\n')
+        .map(|line| match line.trim_start().starts_with('#') {
+            true => masked(line, &in_text(line)),
+            false => line.to_owned(),
+        });
+    each.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const SPEC: &str = r#"# a comment
+# started by hand with DB_PASSWORD=s3cr3t
+name = "of --password=s3cr3t"
 parameters = [{ name = "x", type = "int", low = 1, high = 2 }]
 [target]
-start = ["sh", "-c", "exec db --password=s3cr3t --port {port}"] # with a password
+start = ["sh", "-c", "TOKEN=s3cr3t exec db --password=s3cr3t --port {port}"] # with a password
 prepare = ["init", "--token", "s3cr3t", "plain"]
 env = { DB_PASSWORD = "s3cr3t", LEVEL = "3", API_TOKEN = { file = "token.txt" } }
 [workload]
-command = ["curl", "-H", "Authorization: Bearer s3cr3t", "http://me:s3cr3t@h/"]
+command = ["curl", "-u", "me:s3cr3t", "-H", "Authorization: Bearer s3cr3t", "-d", '{"password": "s3cr3t", "n": 1}', "http://me:s3cr3t@h/"]
+capacity_command = ["sh", "-c", "mysql -ps3cr3t db; ab you:s3cr3t@h"]
 json = {}
 [metrics.m]
 prometheus = 'http://me:s3cr3t@h:9090'
@@ -187,6 +182,8 @@ metric = "m"
             r#"LEVEL = "3""#,
             r#"{ file = "token.txt" }"#,
             "Authorization: …",
+            "of --password=…",
+            "mysql -p… db; ab you:…@h",
             "http://…@h:9090",
         ] {
             assert!(shown.contains(kept), "{kept}: {shown}");

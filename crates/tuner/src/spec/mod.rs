@@ -7,6 +7,7 @@ mod check;
 mod configuration;
 mod continuous;
 mod cpus;
+pub(crate) mod credentials;
 mod earlier;
 mod expression;
 mod knobs;
@@ -20,7 +21,7 @@ mod verification;
 
 pub use crate::load_loop::LoadLoop;
 use check::Templates;
-pub use check::{CheckedSpec, is_line};
+pub use check::{CheckedSpec, NAME_CHARS_MAX, is_line};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use cpus::Pins;
 pub use expression::{Comparison, Limit, MetricConstraint};

@@ -42,6 +42,20 @@ impl CheckedSpec {
         variables
     }
 
+    /// The fingerprint of each template, as the specification names it, of a service that runs by itself: what is promoted is
+    /// to be what was measured. One that cannot be read has none.
+    #[must_use]
+    pub fn template_fingerprints(&self) -> BTreeMap<String, String> {
+        let files = self.target.files.iter();
+        let files = files.filter(|_| self.target.start.is_none());
+        files
+            .filter_map(|file| {
+                let print = host::fingerprint(&self.dir.join(&file.template)).ok()??;
+                Some((file.template.display().to_string(), print))
+            })
+            .collect()
+    }
+
     /// The templated files of a service that runs by itself which stay in force with a promoted configuration, each with its template.
     pub(crate) fn promoted_files(
         &self,
