@@ -8,7 +8,7 @@ use tuner::experiment;
 use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
 use tuner::report::EvaluationRecord;
-use tuner::spec::{BudgetSpec, CheckedSpec, Mode, TargetSpec, as_written_here};
+use tuner::spec::{BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, TargetSpec, as_written_here};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -18,6 +18,10 @@ use crate::store::{ExperimentRow, NewExperiment, Once, Promotion, State, Wish};
 const EVALUATIONS_MAX: usize = 100_000;
 /// The most characters of a note: some pages.
 const NOTE_CHARS_MAX: usize = 10_000;
+/// The longest text of a specification: it is kept with its experiment, and each page of that shows it.
+const SOURCE_BYTES_MAX: usize = 1 << 20;
+/// As many configurations may wait to be tried by hand.
+const QUEUE_MAX: usize = 1000;
 
 impl Coordinator {
     /// Checks a specification against itself and this host. `path` is where it would be: its ending says whether it is
@@ -70,7 +74,7 @@ impl Coordinator {
             )));
         }
         if spec.name == row.name {
-            spec.name = format!("{} (from {id})", row.name);
+            spec.name = forked_name(&row.name, id);
         }
         let evaluations = self.store.evaluations(id, 1)?.into_iter();
         let prior = evaluations.filter_map(|row| {
@@ -92,6 +96,12 @@ impl Coordinator {
         once: Option<Once>,
     ) -> Result<i64, Error> {
         within_limits(&spec.spec.budget)?;
+        if source.len() > SOURCE_BYTES_MAX {
+            return Err(Error::Invalid(format!(
+                "spec: the text has {} bytes, and may have {SOURCE_BYTES_MAX}",
+                source.len()
+            )));
+        }
         if spec.spec.workers.is_some() && !self.workers.is_there() {
             return Err(Error::Invalid(
                 "workers: this server has none: start it with --workers, or leave the section out"
@@ -121,19 +131,7 @@ impl Coordinator {
     pub fn note(&self, id: i64, evaluation: Option<usize>, text: &str) -> Result<(), Error> {
         let text = text.replace("\r\n", "\n");
         let text = text.trim_end();
-        if text.chars().count() > NOTE_CHARS_MAX {
-            return Err(Error::Invalid(format!(
-                "text: a note has at most {NOTE_CHARS_MAX} characters"
-            )));
-        }
-        if text
-            .chars()
-            .any(|it| it.is_control() && !matches!(it, '\n' | '\t'))
-        {
-            return Err(Error::Invalid(
-                "text: a note has no control characters but line feeds and tabs".into(),
-            ));
-        }
+        check_note("text", text)?;
         let note = (!text.is_empty()).then_some(text);
         match evaluation {
             Some(number) => self.store.note_evaluation(id, number, note),
@@ -270,6 +268,11 @@ impl Coordinator {
         space
             .check(&configuration)
             .map_err(|error| Error::Invalid(error.to_string()))?;
+        if self.store.queue(id)?.len() >= QUEUE_MAX {
+            return Err(Error::Conflict(format!(
+                "experiment {id} has {QUEUE_MAX} configurations enqueued already: let it measure some first"
+            )));
+        }
         self.store.enqueue(id, &configuration)?;
         Ok(configuration)
     }
@@ -310,6 +313,10 @@ impl Coordinator {
         }
         let winner = row.report.winner().map(|arm| arm.configuration.clone());
         let winner = winner.ok_or_else(|| refused(id, row.state, "it has no winner"))?;
+        let spec = self.checked(&row)?;
+        if let Some(why) = row.report.changed_template(&spec) {
+            return Err(Error::Conflict(why));
+        }
         let changed = self.apply(&row, &winner)?.done;
         if changed.is_empty() {
             self.store.set_promotion(id, None)?;
@@ -322,6 +329,7 @@ impl Coordinator {
         let promotion = Promotion {
             is_complete: true,
             changed,
+            left: Vec::new(),
             at: jiff::Timestamp::now(),
         };
         self.store.set_promotion(id, Some(&promotion))?;
@@ -364,6 +372,7 @@ impl Coordinator {
             Some(&Promotion {
                 is_complete: false,
                 changed: Vec::new(),
+                left: Vec::new(),
                 at: jiff::Timestamp::now(),
             }),
         )?;
@@ -449,6 +458,33 @@ impl Coordinator {
     }
 }
 
+/// A note is a text for people, of bounded length.
+pub(crate) fn check_note(key: &str, text: &str) -> Result<(), Error> {
+    if text.chars().count() > NOTE_CHARS_MAX {
+        return Err(Error::Invalid(format!(
+            "{key}: a note has at most {NOTE_CHARS_MAX} characters"
+        )));
+    }
+    let is_control = |it: char| it.is_control() && !matches!(it, '\n' | '\t');
+    if text.chars().any(is_control) {
+        return Err(Error::Invalid(format!(
+            "{key}: a note has no control characters but line feeds and tabs"
+        )));
+    }
+    Ok(())
+}
+
+/// The name of a fork, which says what it was made from; a fork of a fork says so once.
+fn forked_name(name: &str, id: i64) -> String {
+    let own = match name.rsplit_once(" (from ") {
+        Some((own, number)) if number.trim_end_matches(')').parse::<i64>().is_ok() => own,
+        _ => name,
+    };
+    let from = format!(" (from {id})");
+    let kept = NAME_CHARS_MAX.saturating_sub(from.chars().count());
+    own.chars().take(kept).chain(from.chars()).collect()
+}
+
 fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
     if budget.evaluations > EVALUATIONS_MAX {
         return Err(Error::Invalid(format!(
@@ -471,7 +507,7 @@ fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
 /// service told of the control's values. (Knobs come back to what is in force.)
 fn may_be_measured(row: &ExperimentRow) -> Result<(), Error> {
     let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
-    if row.spec.mode == Mode::Once && row.promotion.is_some() && is_told {
+    if row.spec.mode == Mode::Once && row.in_force().is_some() && is_told {
         let why = "its configuration is promoted on a running service: roll back first, then promote again later";
         return Err(refused(row.id, row.state, why));
     }
@@ -492,6 +528,72 @@ parameters = [{ name = "x", type = "int", low = 0, high = 9, default = 5 }]
 target = { start = ["true"] }
 workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" } }
 "#;
+
+    #[test]
+    fn a_fork_of_a_fork_has_a_name_of_bounded_length() {
+        assert_eq!(forked_name("web", 1), "web (from 1)");
+        assert_eq!(forked_name("web (from 1)", 22), "web (from 22)");
+        assert_eq!(
+            forked_name("web (from home)", 2),
+            "web (from home) (from 2)"
+        );
+        let long = forked_name(&"é".repeat(NAME_CHARS_MAX), 7);
+        assert_eq!(long.chars().count(), NAME_CHARS_MAX);
+        assert!(long.ends_with(" (from 7)"), "{long}");
+    }
+
+    #[test]
+    fn what_is_kept_for_ever_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("spec.toml");
+        let store = dir.path().join("store.db");
+        let store = Store::open(&Location::parse(store.to_str().unwrap())).unwrap();
+        let coordinator = Coordinator::new(store, dir.path());
+        let create = |text: &str| coordinator.create(text, &path, None);
+        let named = |name: &str| {
+            format!("name = \"{name}\"\n{SPEC}objective = {{ metric = \"latency_p99_us\" }}")
+        };
+        let long = named(&"x".repeat(NAME_CHARS_MAX + 1));
+        let Err(Error::Spec(error)) = create(&long) else {
+            panic!("it was made");
+        };
+        assert_eq!((error.key.as_str(), error.line), ("name", Some(1)));
+        assert!(error.message.contains("has 101 characters"), "{error}");
+        let id = create(&named(&"x".repeat(NAME_CHARS_MAX))).unwrap();
+        let padded = format!("# {}\n{}", "x".repeat(SOURCE_BYTES_MAX), named("y"));
+        let error = create(&padded).unwrap_err().to_string();
+        assert!(error.starts_with("spec: the text has 10"), "{error}");
+        // Whoever may only look reads a name.
+        let masked = create(&named("of --password=s3cr3t")).unwrap();
+        let row = coordinator.store().experiment(masked).unwrap();
+        assert_eq!(
+            (row.name.as_str(), row.report.name.as_str()),
+            ("of --password=…", "of --password=…")
+        );
+        let mut report = coordinator.export(id).unwrap();
+        report.note = Some("x".repeat(NOTE_CHARS_MAX + 1));
+        let error = coordinator
+            .import(report.clone(), None)
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("note: "), "{error}");
+        report.note = None;
+        report.name = "x".repeat(NAME_CHARS_MAX + 1);
+        let error = coordinator.import(report, None).unwrap_err().to_string();
+        assert!(error.starts_with("name: "), "{error}");
+        for _ in 0..QUEUE_MAX {
+            coordinator
+                .store()
+                .enqueue(id, &Configuration::default())
+                .unwrap();
+        }
+        let full = coordinator.enqueue(id, &Configuration::default());
+        assert!(
+            full.unwrap_err()
+                .to_string()
+                .contains("1000 configurations")
+        );
+    }
 
     #[test]
     fn a_fork_takes_no_values_of_another_objective() {

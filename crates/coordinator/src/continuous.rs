@@ -96,6 +96,7 @@ impl Coordinator {
             ..row.promotion.unwrap_or_else(|| Promotion {
                 is_complete: true,
                 changed: Vec::new(),
+                left: Vec::new(),
                 at: promoted.since,
             })
         });
@@ -138,18 +139,20 @@ impl Coordinator {
         ))
     }
 
-    /// Its user has put the control's configuration in force.
+    /// Its user has put the control's configuration in force. That is kept once, also where it is not known whether it was
+    /// kept already.
     pub(crate) fn keep_rollback_by_hand(
         &self,
         row: &ExperimentRow,
         changed: &Changed,
     ) -> Result<(), Error> {
+        let rest = Promotion::rest(Timestamp::now(), changed);
         let mut controller = self.controller(row.id, &self.checked(row)?)?;
         controller.rolled_back_by_hand(Timestamp::now(), changed);
         let entries = controller.take_entries();
         let state = controller.state();
         self.store
-            .keep_continuous(row.id, state, None, &entries, Some(None))
+            .keep_continuous(row.id, state, None, &entries, Some(rest.as_ref()))
     }
 
     /// The service cannot be told of its own configuration any more. Where that is what the running experiment has promoted,
@@ -164,7 +167,7 @@ impl Coordinator {
             }
             let spec = self.checked(&row)?;
             let mut live = Live::new(&spec, &self.state_dir, Interrupt::default())?;
-            let changed = match live.promote(&spec.space.default_configuration()) {
+            let changed = match live.roll_back(&[]) {
                 Ok(changed) => changed,
                 Err(error) => {
                     // What of it was applied is taken back; that the service cannot be told so is why we are here.
@@ -174,12 +177,13 @@ impl Coordinator {
                     return Ok(false);
                 }
             };
+            let rest = Promotion::rest(Timestamp::now(), &changed);
             let mut controller = self.controller(id, &spec)?;
             controller.fell_back(Timestamp::now(), why.to_owned(), changed);
             let entries = controller.take_entries();
             let state = controller.state();
             self.store
-                .keep_continuous(id, state, None, &entries, Some(None))?;
+                .keep_continuous(id, state, None, &entries, Some(rest.as_ref()))?;
             self.store
                 .say(id, Some(&format!("rolled back by itself: {why}")))?;
             return Ok(true);
@@ -310,6 +314,7 @@ impl World for Host<'_> {
                 .in_force
                 .as_ref()
                 .map_or_else(Vec::new, |promotion| promotion.changed.clone()),
+            left: Vec::new(),
             at: Timestamp::now(),
         });
         let promotion = match (std::mem::take(&mut self.is_applied), &begun) {
@@ -394,8 +399,18 @@ impl World for Host<'_> {
         &mut self,
         configuration: Option<&Configuration>,
     ) -> Result<Option<Applied>, TunerError> {
-        let control = self.spec.space.default_configuration();
-        let promoted = self.live.promote(configuration.unwrap_or(&control));
+        if configuration.is_some() {
+            let report = self.coordinator.store.experiment(self.id);
+            let report = report.map_err(TunerError::from)?.report;
+            if let Some(why) = report.changed_template(self.spec) {
+                self.is_applied = true;
+                return Ok(Some(Err(why)));
+            }
+        }
+        let promoted = match configuration {
+            Some(configuration) => self.live.promote(configuration),
+            None => self.live.roll_back(&[]),
+        };
         // After a refusal, what was applied so far is taken back; else there is nothing to take back.
         let promoted = match (promoted, self.live.restore()) {
             // There is no configuration that it takes now: it is tried again, as long as it is wanted.
@@ -413,11 +428,16 @@ impl World for Host<'_> {
         store.say(self.id, trouble).map_err(TunerError::from)?;
         Ok(match promoted {
             Ok(changed) => {
-                self.in_force = configuration.map(|_| Promotion {
-                    is_complete: true,
-                    changed: changed.done.clone(),
-                    at: Timestamp::now(),
-                });
+                let at = Timestamp::now();
+                self.in_force = match configuration {
+                    Some(_) => Some(Promotion {
+                        is_complete: true,
+                        changed: changed.done.clone(),
+                        left: Vec::new(),
+                        at,
+                    }),
+                    None => Promotion::rest(at, &changed),
+                };
                 self.is_applied = true;
                 Some(Ok(changed))
             }
@@ -477,6 +497,7 @@ json = { requests = "n", latency_p99_us = "us" }
         let promotion = Promotion {
             is_complete: true,
             changed: vec!["x = 20".into()],
+            left: Vec::new(),
             at: now,
         };
         let state = Known {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
 use tuner::report::{Finding, Report};
+use tuner::spec::{Masks, NAME_CHARS_MAX, is_line};
 
+use crate::actions::check_note;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::store::{ExperimentRow, NewExperiment, Once, State};
@@ -67,6 +69,8 @@ impl Coordinator {
                 )));
             }
         }
+        check_texts(&report)?;
+        report.name = Masks::ForReaders.line(&report.name);
         let mut spec = report.spec.clone();
         spec.name = Some(report.name.clone());
         for parameter in &mut spec.parameters {
@@ -101,6 +105,7 @@ impl Coordinator {
                 blocks,
                 fault: None,
                 host: None,
+                templates: BTreeMap::new(),
             }));
         }
         // An older report has none, and that of another host seldom one that is here too.
@@ -155,4 +160,22 @@ fn ended_as(report: &Report) -> State {
         None if is_unfinished => State::Stopped,
         None => State::Done,
     }
+}
+
+/// What people have written in a report is bounded as it is here.
+fn check_texts(report: &Report) -> Result<(), Error> {
+    if !is_line(&report.name) || report.name.chars().count() > NAME_CHARS_MAX {
+        return Err(Error::Invalid(format!(
+            "name: a name must be a line of 1 to {NAME_CHARS_MAX} characters"
+        )));
+    }
+    if let Some(note) = &report.note {
+        check_note("note", note)?;
+    }
+    for record in &report.evaluations {
+        if let Some(note) = &record.note {
+            check_note(&format!("evaluations[{}].note", record.number), note)?;
+        }
+    }
+    Ok(())
 }

@@ -15,7 +15,7 @@ use crate::actions::refused;
 use crate::coordinator::{Coordinator, UntoldRollback};
 use crate::error::Error;
 use crate::reserve;
-use crate::store::{ExperimentRow, State, Wish};
+use crate::store::{ExperimentRow, Promotion, State, Wish};
 
 /// How long what is measured may take to end: both services are stopped, with their grace, and the host is put back.
 const INTERRUPT_MAX: Duration = Duration::from_secs(120);
@@ -52,28 +52,28 @@ impl Coordinator {
         self.rollbacks.load(Ordering::SeqCst) > 0
     }
 
-    /// Applies the control's configuration again, as it was when the experiment was made. What is measured is interrupted,
-    /// and goes on afterwards; a continuous experiment that is rolled back is paused.
+    /// Puts back what the experiment's promotion has changed: files as they were before it, and the values that knobs had when
+    /// the experiment was made. What is measured is interrupted, and goes on afterwards; a continuous experiment that is
+    /// rolled back is paused. What cannot be restored keeps nothing else from being restored; it stays on record, and rolling
+    /// back again tries it alone.
     ///
     /// # Errors
-    /// [`Error::Conflict`] where nothing was promoted, another command has the host, or a file had to be left as it was: all
-    /// else is rolled back then.
-    pub fn roll_back(&self, id: i64) -> Result<Vec<String>, Error> {
-        let row = self.store.experiment(id)?;
-        let state = self.store.continuous(id)?;
-        if row.promotion.is_none() && state.is_none_or(|state| state.promoted.is_none()) {
-            return Err(refused(id, row.state, "nothing of it is in force"));
-        }
+    /// [`Error::Conflict`] where nothing was promoted, or another command has the host.
+    pub fn roll_back(&self, id: i64) -> Result<Changed, Error> {
+        self.to_be_rolled_back(id)?;
         self.must_be_active()?;
-        let is_always_on = row.spec.mode == Mode::Continuous;
-        if is_always_on {
+        let row = self.store.experiment(id)?;
+        if row.spec.mode == Mode::Continuous {
             // Else it would promote again. A disk that is full keeps nobody from rolling back.
             let _ = self.pause_before_rollback(id);
         }
         let under_way = UnderWay::begin(self);
         let spec = self.checked(&row)?;
         let mut live = self.host_for_rollback(&spec)?;
-        let rolled_back = live.promote(&spec.space.default_configuration());
+        // Somebody else, or the experiment itself, may have rolled it back until the host was free.
+        let row = self.to_be_rolled_back(id)?;
+        let rest = row.promotion.iter().flat_map(|it| it.left.clone());
+        let rolled_back = live.roll_back(&rest.collect::<Vec<_>>());
         // After a refusal, what was applied so far is taken back; else there is nothing to take back.
         let restored = live.restore();
         let changed = match rolled_back {
@@ -84,8 +84,7 @@ impl Coordinator {
             }
         };
         restored?;
-        drop(live);
-        // Until the store is told, nothing else begins.
+        // Until the store is told, nothing else begins, and nobody else rolls back.
         match self.tell_of(&row, &changed) {
             Err(Error::Unavailable(_)) => self.untold().push(UntoldRollback {
                 experiment: id,
@@ -93,14 +92,23 @@ impl Coordinator {
             }),
             told => told?,
         }
+        drop(live);
         drop(under_way);
-        if changed.left.is_empty() {
-            return Ok(changed.done);
+        Ok(changed)
+    }
+
+    /// The experiment, if something of it is to be rolled back.
+    fn to_be_rolled_back(&self, id: i64) -> Result<ExperimentRow, Error> {
+        let row = self.store.experiment(id)?;
+        match self.is_to_be_rolled_back(&row)? && !self.is_rollback_untold(id) {
+            true => Ok(row),
+            false => Err(refused(id, row.state, "nothing of it is in force")),
         }
-        let left = changed.left.join(", ");
-        Err(Error::Conflict(format!(
-            "experiment {id} is rolled back, except what could not be restored: {left}"
-        )))
+    }
+
+    fn is_to_be_rolled_back(&self, row: &ExperimentRow) -> Result<bool, Error> {
+        let state = self.store.continuous(row.id)?;
+        Ok(row.promotion.is_some() || state.is_some_and(|state| state.promoted.is_some()))
     }
 
     /// Whether a rollback of this experiment has happened that the store does not know yet.
@@ -127,9 +135,16 @@ impl Coordinator {
         }
     }
 
-    fn tell_of(&self, row: &ExperimentRow, changed: &Changed) -> Result<(), Error> {
+    /// Writes a rollback down. One whose row was committed although the store did not say so is not written down twice.
+    pub(crate) fn tell_of(&self, row: &ExperimentRow, changed: &Changed) -> Result<(), Error> {
         match row.spec.mode {
-            Mode::Once => self.store.set_promotion(row.id, None),
+            Mode::Once => {
+                let rest = Promotion::rest(jiff::Timestamp::now(), changed);
+                self.store.set_promotion(row.id, rest.as_ref())
+            }
+            Mode::Continuous if !self.is_to_be_rolled_back(&self.store.experiment(row.id)?)? => {
+                Ok(())
+            }
             Mode::Continuous => self.keep_rollback_by_hand(row, changed),
         }
     }

@@ -1,6 +1,8 @@
 //! One evaluation, or one run of a verification, as whoever measures it is given it: the loop of this process, or a worker
 //! on another host. Both measure by [`measure`].
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use bayes_opt::Configuration;
@@ -64,6 +66,26 @@ pub struct Measured {
     /// The last lines of the service that made it fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+    /// The fingerprint of each template that it was measured with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub templates: BTreeMap<String, String>,
+}
+
+/// In place of the fingerprint of a template that was not the same all the time.
+pub(crate) const SEVERAL: &str = "several";
+
+/// What templates were in one time and in another.
+pub(crate) fn joined(
+    mut one: BTreeMap<String, String>,
+    other: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    for (template, print) in other {
+        let known = one.entry(template).or_insert_with(|| print.clone());
+        if *known != print {
+            SEVERAL.clone_into(known);
+        }
+    }
+    one
 }
 
 impl Measured {
@@ -82,6 +104,7 @@ impl Measured {
             signal: None,
             host: None,
             output: None,
+            templates: BTreeMap::new(),
         }
     }
 
@@ -118,6 +141,7 @@ impl Measured {
             blocks,
             fault,
             host: self.host,
+            templates: self.templates,
         }
     }
 }
@@ -134,7 +158,7 @@ pub fn measure(
 ) -> Result<Measured, TunerError> {
     let start_s = bench.elapsed_s();
     let own_cpu_start_s = bench.own_cpu_s();
-    let mut attempt = || match assignment.purpose {
+    let mut attempt = |bench: &mut dyn Bench| match assignment.purpose {
         Purpose::Search => {
             let evaluation = Evaluation::new(Rules::of(spec), assignment.incumbent);
             evaluate(evaluation, &assignment.arm, bench, ledger)
@@ -144,10 +168,11 @@ pub fn measure(
             evaluate(evaluation, &assignment.arm, bench, ledger)
         }
     };
-    let mut measured = attempt()?;
+    let templates = bench.templates();
+    let mut measured = attempt(bench)?;
     let hiccup = matches!(measured.0, Err(Fault::Harness(_) | Fault::Unmeasured(_)));
     if hiccup && assignment.purpose == Purpose::Verification {
-        measured = attempt()?;
+        measured = attempt(bench)?;
     }
     let (ended, blocks) = measured;
     let mut result = Measured {
@@ -162,6 +187,7 @@ pub fn measure(
         signal: None,
         host: None,
         output: None,
+        templates: joined(templates, bench.templates()),
     };
     let output = bench.take_output();
     match ended {

@@ -48,6 +48,11 @@ pub trait Bench {
         None
     }
 
+    /// The fingerprint of each template as it is now.
+    fn templates(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
     /// Seconds since the experiment began.
     fn elapsed_s(&self) -> f64;
 

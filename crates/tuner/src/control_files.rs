@@ -1,5 +1,5 @@
-//! What the control's files are, kept on disk while something else is promoted: a rollback makes them from their templates,
-//! and has these where a template is gone or names what there is not.
+//! What files held before a promotion, kept on disk while it is in force, so that a rollback restores that; and what the
+//! control's files are, for a file that was not there or cannot be kept as text.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,12 @@ pub(crate) struct ControlFile {
     /// With these values.
     pub(crate) control: Configuration,
     pub(crate) contents: String,
+    /// What the file held before; none, where there was no file, or no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<String>,
+    /// The promotion came to its end: what is in the file now was not there before.
+    #[serde(default)]
+    pub(crate) is_in_force: bool,
 }
 
 /// All of them, by their paths: also those of other experiments.
@@ -26,11 +32,19 @@ fn file(state_dir: &Path) -> PathBuf {
 }
 
 impl ControlFiles {
-    /// What promotions have kept. Where that cannot be read, there is nothing.
-    pub(crate) fn kept_in(state_dir: &Path) -> Self {
-        let bytes = std::fs::read(file(state_dir)).ok();
-        let kept = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        kept.unwrap_or_default()
+    /// What promotions have kept.
+    ///
+    /// # Errors
+    /// In words: the file cannot be read, or is damaged, with the line.
+    pub(crate) fn kept_in(state_dir: &Path) -> Result<Self, String> {
+        let path = file(state_dir);
+        let failed = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| failed(&format!("{error}: the file is damaged; move it away"))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(failed(&error)),
+        }
     }
 
     /// Takes one in, in place of what was kept for the same path.
@@ -38,16 +52,31 @@ impl ControlFiles {
         self.0.insert(path, file);
     }
 
-    /// What was made from that template with those values.
-    pub(crate) fn contents(
+    /// What was kept of a file that is made from that template with those values.
+    pub(crate) fn of(
         &self,
         path: &Path,
         template: &Path,
         control: &Configuration,
-    ) -> Option<&str> {
-        let kept = self.0.get(path)?;
-        let is_it = kept.template == template && kept.control == *control;
-        is_it.then_some(kept.contents.as_str())
+    ) -> Option<&ControlFile> {
+        let kept = self.0.get(path);
+        kept.filter(|kept| kept.template == template && kept.control == *control)
+    }
+
+    /// These files have what was promoted.
+    pub(crate) fn come_into_force(&mut self, paths: &[PathBuf]) {
+        for path in paths {
+            if let Some(kept) = self.0.get_mut(path) {
+                kept.is_in_force = true;
+            }
+        }
+    }
+
+    /// A file was rolled back: what it held before is not needed any more.
+    pub(crate) fn roll_back(&mut self, path: &Path) {
+        if let Some(kept) = self.0.get_mut(path) {
+            (kept.before, kept.is_in_force) = (None, false);
+        }
     }
 
     /// Puts them on disk.

@@ -73,6 +73,7 @@ impl Report {
                         blocks: blocks.clone(),
                         fault: None,
                         host: None,
+                        templates: self.templates.clone(),
                     })
             });
         Kept {

@@ -90,6 +90,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         error: None,
         promoted: Vec::new(),
         settings: Vec::new(),
+        templates: BTreeMap::new(),
         note: None,
     }
 }

@@ -118,6 +118,9 @@ pub struct VerificationRun {
     /// The worker that measured it; none where that was this host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
+    /// The fingerprint of each template that it was measured with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub templates: BTreeMap<String, String>,
 }
 
 /// What earlier sittings of an experiment left.

@@ -5,7 +5,7 @@ mod latency;
 mod loading;
 mod promotion;
 
-pub use promotion::Changed;
+pub use promotion::{Changed, Left};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -425,6 +425,10 @@ impl Bench for Live<'_> {
 
     fn take_output(&mut self) -> Option<String> {
         self.output.take()
+    }
+
+    fn templates(&self) -> BTreeMap<String, String> {
+        self.spec.template_fingerprints()
     }
 
     fn elapsed_s(&self) -> f64 {

@@ -191,8 +191,11 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> TunerError {
 pub fn list(state_dir: &Path) -> Result<Vec<PromotionRecord>, TunerError> {
     let path = list_file(state_dir);
     match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map_err(|error| failed(&path)(std::io::Error::other(error))),
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+            failed(&path)(std::io::Error::other(format!(
+                "{error}: the file is damaged; mend it, or move it away: its promotions stay in force, and have to be undone by hand"
+            )))
+        }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(failed(&path)(error)),
     }

@@ -66,7 +66,13 @@ impl Reapply {
         match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map(Some)
-                .map_err(|error| format!("{}: {error}", path.display())),
+                .map_err(|error| {
+                    format!(
+                        "{}: {error}: the file is damaged; it says how a running service is told of its own configuration: \
+                         reload that service yourself, then move the file away",
+                        path.display()
+                    )
+                }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(format!("{}: {error}", path.display())),
         }

@@ -8,12 +8,13 @@ use latency_stats::Interval;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::assignment::SEVERAL;
 use crate::conclusion::{ConstraintResult, GuardResult, GuardVerdict};
 use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
 use crate::ledger::PlannedArm;
 use crate::sentence;
-use crate::spec::{ObjectiveScale, ObjectiveSpec, Scalar, Spec};
+use crate::spec::{CheckedSpec, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -70,6 +71,9 @@ pub struct Report {
     pub promoted: Vec<String>,
     /// The exact settings of the winner, ready to apply.
     pub settings: Vec<String>,
+    /// The fingerprint of each template that the verification was measured with.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub templates: BTreeMap<String, String>,
     /// What a person has written about the experiment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -331,10 +335,31 @@ impl Report {
         }
         self.recommended.clone_from(&earlier.recommended);
         self.verification.clone_from(&earlier.verification);
+        self.templates.clone_from(&earlier.templates);
         self.settings.clone_from(&earlier.settings);
         self.sentence.clone_from(&earlier.sentence);
         self.finding = earlier.finding;
         self.imported = earlier.imported;
+    }
+
+    /// Why what was verified cannot be put in force: a template is not what it was then.
+    #[must_use]
+    pub fn changed_template(&self, spec: &CheckedSpec) -> Option<String> {
+        let now = spec.template_fingerprints();
+        let mut measured = self.templates.iter();
+        let (template, print) =
+            measured.find(|(template, print)| now.get(*template) != Some(*print))?;
+        let path = spec.dir.join(template);
+        let path = path.display();
+        Some(match print == SEVERAL {
+            true => format!(
+                "the template {path} was changed while the verification was measured: verify the experiment again"
+            ),
+            false => format!(
+                "the template {path} was changed after it was measured, so what it gives now is not what was verified: restore \
+                 it, or verify the experiment again"
+            ),
+        })
     }
 
     /// The evaluations, best first: those with a result by score, the violated after the feasible,

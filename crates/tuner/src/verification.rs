@@ -1,6 +1,6 @@
 //! The winner and whatever is compared with it, measured again on fresh runs: what a claim rests on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bayes_opt::Configuration;
 
@@ -137,6 +137,8 @@ pub(crate) fn run(
         ledger.note(&Event::Verified(&measured))?;
         runs.push(measured);
     }
+    let templates = runs.iter().map(|run| run.templates.clone());
+    report.templates = templates.fold(BTreeMap::new(), assignment::joined);
     let mut results = results(spec, &plan, &runs, usize::MAX);
     // The capacity of what was not found to be better was not measured.
     let mut planned = plan.iter();

@@ -75,6 +75,7 @@ impl Service {
         let promotion = Promotion {
             is_complete: true,
             changed: vec!["x = 20".into()],
+            left: Vec::new(),
             at: now,
         };
         let state = Known {
@@ -251,14 +252,26 @@ impl Service {
     fn rolled_back(&self) -> String {
         self.run_until(|service| service.known().acting.is_none());
         let known = self.known();
+        let known_left = known.left.is_empty();
         assert_eq!((known.rollbacks, known.promoted), (1, None));
         assert_eq!(self.read("knob"), "50\n");
         assert_eq!(self.read("live"), self.read("service.conf"));
         let row = self.coordinator.store.experiment(self.id).unwrap();
-        assert!(row.promotion.is_none());
+        assert!(row.in_force().is_none());
+        assert_eq!(row.promotion.is_none(), known_left);
         let said = self.entries().into_iter();
         let mut said = said.filter(|entry| entry.text.starts_with("done"));
         said.next().unwrap().text
+    }
+}
+
+impl Service {
+    /// As after a promotion by an earlier Slackline, which did not keep what files held before.
+    fn forgets_what_was_before(&self) {
+        let text = self.read("state/control.json");
+        let text = text.replace("\"before\":\"x = 50\\n\",", "");
+        assert!(!text.contains("before"), "{text}");
+        self.write("state/control.json", &text);
     }
 }
 
@@ -266,6 +279,7 @@ impl Service {
 fn a_rollback_without_its_template_has_what_was_kept_at_the_promotion() {
     for edit in [None, Some("x = {x}\n{nope}\n")] {
         let service = Service::promoted(None);
+        service.forgets_what_was_before();
         service.is_to_be_rolled_back();
         match edit {
             None => std::fs::remove_file(service.path("service.in")).unwrap(),
@@ -279,14 +293,23 @@ fn a_rollback_without_its_template_has_what_was_kept_at_the_promotion() {
     }
 }
 
-/// Its copy is that of the promotion: a template that gives something comes first.
+/// An edited template, or one that is gone, changes nothing of that.
 #[test]
-fn a_rollback_has_what_its_template_gives_now() {
-    let service = Service::promoted(None);
-    service.is_to_be_rolled_back();
-    service.write("service.in", "x = {x}\nmore = true\n");
-    service.rolled_back();
-    assert_eq!(service.read("service.conf"), "x = 50\nmore = true\n");
+fn a_rollback_restores_what_was_there_before_the_promotion() {
+    for edit in [None, Some("x = {x}\nmore = true\n")] {
+        let service = Service::promoted(None);
+        service.is_to_be_rolled_back();
+        match edit {
+            None => std::fs::remove_file(service.path("service.in")).unwrap(),
+            Some(edit) => service.write("service.in", edit),
+        }
+        let said = service.rolled_back();
+        assert!(!said.contains("template"), "{said}");
+        assert_eq!(service.read("service.conf"), "x = 50\n");
+        // The next promotion keeps anew what is there then.
+        let kept = service.read("state/control.json");
+        assert!(!kept.contains("before"), "{kept}");
+    }
 }
 
 /// As after a promotion of before copies were kept.
@@ -319,7 +342,9 @@ fn a_rollback_says_where_what_it_wrote_over_is_kept() {
     service.write("service.conf", "x = 33 # deployed\n");
     let said = service.rolled_back();
     let (_, kept) = said
-        .split_once("as it was before is kept in ")
+        .split_once(
+            "was changed by somebody else since the promotion; as it was before is kept in ",
+        )
         .expect(&said);
     let kept = std::fs::read_to_string(kept.trim_end_matches(')')).unwrap();
     assert_eq!(kept, "x = 33 # deployed\n");
@@ -337,17 +362,79 @@ fn a_rollback_by_hand_needs_no_template_either() {
         }
         service.run_until(|_| coordinator.is_active());
         let done = coordinator.roll_back(id).map_err(|error| error.to_string());
-        match done {
-            Ok(_) => assert!(is_kept),
-            Err(why) => assert!(
-                !is_kept && why.contains("is rolled back, except what"),
-                "{why}"
-            ),
-        }
+        let changed = done.unwrap();
+        assert_eq!(changed.left.is_empty(), is_kept, "{changed:?}");
         let conf = if is_kept { "x = 50\n" } else { "x = 20\n" };
         assert_eq!(service.read("service.conf"), conf);
         assert_eq!(service.read("knob"), "50\n");
         assert_eq!(service.known().promoted, None);
         assert_eq!(service.known().left.is_empty(), is_kept);
+        let rollbacks = || {
+            let entries = service.entries().into_iter();
+            entries.filter(|entry| entry.kind == "rollback").count()
+        };
+        assert_eq!((rollbacks(), service.known().rollbacks), (1, 1));
+        if is_kept {
+            // Somebody who asks twice, or whose request was under way, rolls nothing back twice.
+            let again = coordinator.roll_back(id).unwrap_err().to_string();
+            assert!(again.contains("nothing of it is in force"), "{again}");
+            let row = coordinator.store.experiment(id).unwrap();
+            coordinator.tell_of(&row, &Changed::default()).unwrap();
+            assert_eq!((rollbacks(), service.known().rollbacks), (1, 1));
+        } else {
+            // Only the rest is tried again, and it is no second rollback.
+            service.write("service.in", "x = {x}\n");
+            service.write("knob", "33\n");
+            let changed = coordinator.roll_back(id).unwrap();
+            assert!(changed.left.is_empty(), "{changed:?}");
+            assert_eq!(service.read("service.conf"), "x = 50\n");
+            assert_eq!(service.read("knob"), "33\n");
+            assert_eq!(service.known().rollbacks, 1);
+            assert!(service.known().left.is_empty());
+            let row = coordinator.store.experiment(id).unwrap();
+            assert_eq!(row.promotion, None);
+        }
     }
+}
+
+/// Two who ask at one moment.
+#[test]
+fn a_rollback_that_is_asked_for_twice_at_once_happens_once() {
+    let service = Service::promoted(None);
+    let (coordinator, id) = (&service.coordinator, service.id);
+    coordinator.pause(id).unwrap();
+    service.run_until(|_| coordinator.is_active());
+    let done = std::thread::scope(|scope| {
+        let asked = [(); 4].map(|()| scope.spawn(|| coordinator.roll_back(id).is_ok()));
+        let done = asked.map(|it| usize::from(it.join().unwrap()));
+        done.into_iter().sum::<usize>()
+    });
+    assert_eq!((done, service.known().rollbacks), (1, 1));
+    let entries = service.entries();
+    let told = entries.iter().filter(|it| it.kind == "rollback");
+    assert_eq!(told.count(), 1, "{entries:?}");
+}
+
+/// A knob that is gone keeps nothing else from being rolled back, and comes back with the next rollback.
+#[test]
+fn a_rollback_does_all_but_what_is_gone_and_a_second_one_does_the_rest() {
+    let service = Service::promoted(None);
+    let (coordinator, id) = (&service.coordinator, service.id);
+    coordinator.pause(id).unwrap();
+    service.run_until(|_| coordinator.is_active());
+    std::fs::remove_file(service.path("knob")).unwrap();
+    let changed = coordinator.roll_back(id).unwrap();
+    let knob = service.path("knob").display().to_string();
+    assert_eq!(changed.left.len(), 1, "{changed:?}");
+    assert_eq!(changed.left[0].subject, knob);
+    assert_eq!(service.read("service.conf"), "x = 50\n");
+    assert_eq!(service.read("live"), "x = 50\n");
+    let row = coordinator.store.experiment(id).unwrap();
+    assert!(row.in_force().is_none());
+    assert_eq!(row.promotion.unwrap().left, [knob]);
+    service.write("knob", "20\n");
+    let changed = coordinator.roll_back(id).unwrap();
+    assert!(changed.left.is_empty(), "{changed:?}");
+    assert_eq!(service.read("knob"), "50\n");
+    assert_eq!(coordinator.store.experiment(id).unwrap().promotion, None);
 }

@@ -4,8 +4,8 @@ use tuner::continuous::{Entry, Round, State};
 use tuner::spec::{ContinuousSpec, Spec};
 
 use super::database::Cell;
-use super::experiments::{Promotion, State as ExperimentState, find, state};
-use super::{Store, json, to_json};
+use super::experiments::{Promotion, State as ExperimentState, find, set, state};
+use super::{Store, json, name_of, to_json};
 use crate::error::Error;
 
 /// How a continuous experiment stands, as it was kept last.
@@ -65,7 +65,7 @@ impl Store {
             let spec: Spec = json(&row[2])?;
             Ok(Standing {
                 id: row[0].int().unwrap_or(0),
-                name: row[1].text().unwrap_or_default().to_owned(),
+                name: name_of(&row[1]),
                 rules: spec.continuous.unwrap_or_default(),
                 experiment: state(&row[4])?,
                 state: json(&row[3])?,
@@ -113,10 +113,7 @@ impl Store {
     ) -> Result<(), Error> {
         let state = to_json(state)?;
         self.change(|database| {
-            database.execute(
-                "UPDATE experiments SET continuous = $1 WHERE id = $2",
-                &[state.as_str().into(), id.into()],
-            )?;
+            set(database, id, "continuous", state.into())?;
             if let Some(round) = round {
                 database.execute(
                     "INSERT INTO rounds (experiment, number, round) VALUES ($1, $2, $3)",
@@ -131,10 +128,8 @@ impl Store {
                 )?;
             }
             if let Some(promotion) = promotion {
-                database.execute(
-                    "UPDATE experiments SET promotion = $1 WHERE id = $2",
-                    &[promotion.map(to_json).transpose()?.into(), id.into()],
-                )?;
+                let promotion = promotion.map(to_json).transpose()?;
+                set(database, id, "promotion", promotion.into())?;
             }
             Ok(())
         })
@@ -229,6 +224,7 @@ mod tests {
             let promotion = Promotion {
                 is_complete: false,
                 changed: vec!["x = 4".into()],
+                left: Vec::new(),
                 at: time(5),
             };
             let state = full_state();

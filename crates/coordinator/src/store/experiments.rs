@@ -3,11 +3,12 @@
 use bayes_opt::{Configuration, Observation};
 use serde::{Deserialize, Serialize};
 use tuner::ledger::{PlannedArm, VerificationRun};
+use tuner::live::Changed;
 use tuner::report::{Finding, Report};
 use tuner::spec::{BudgetSpec, Mode, Spec};
 
 use super::database::{Cell, Database};
-use super::{Store, json, now_ms, to_json, usize_of};
+use super::{Store, json, name_of, now_ms, to_json, usize_of};
 use crate::error::Error;
 
 /// What an experiment is doing.
@@ -87,8 +88,23 @@ pub struct Promotion {
     pub is_complete: bool,
     /// What was changed: knobs and their values, files, `apply` steps.
     pub changed: Vec<String>,
+    /// Knobs and files that a rollback could not restore, while it restored all else; rolling back again tries these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
     /// When, in UTC.
     pub at: jiff::Timestamp,
+}
+
+impl Promotion {
+    /// What a rollback has left of this; nothing, where it restored everything.
+    pub(crate) fn rest(at: jiff::Timestamp, changed: &Changed) -> Option<Self> {
+        (!changed.left.is_empty()).then(|| Self {
+            is_complete: true,
+            changed: changed.left.iter().map(ToString::to_string).collect(),
+            left: changed.left.iter().map(|it| it.subject.clone()).collect(),
+            at,
+        })
+    }
 }
 
 /// What makes an experiment.
@@ -192,6 +208,11 @@ impl ExperimentRow {
         self.budget.as_ref().unwrap_or(&self.spec.budget)
     }
 
+    /// What of it is in force: not what a rollback could not restore.
+    pub fn in_force(&self) -> Option<&Promotion> {
+        self.promotion.as_ref().filter(|it| it.left.is_empty())
+    }
+
     /// Why its winner cannot be put in force, if it cannot. A verification stands until another one has come to its end, also
     /// where the experiment was resumed since and stopped, or paused, or has failed.
     pub fn not_promotable(&self) -> Option<&'static str> {
@@ -291,7 +312,7 @@ fn row(cells: &[Cell]) -> Result<ExperimentRow, Error> {
     let optional = |index: usize| cells[index].text().map(str::to_owned);
     Ok(ExperimentRow {
         id: cells[0].int().unwrap_or(0),
-        name: text(1),
+        name: name_of(&cells[1]),
         state: state(&cells[2])?,
         wish: wish(&cells[3])?,
         dir: text(4),
@@ -341,6 +362,17 @@ pub(super) fn find(database: &mut Database, id: i64) -> Result<ExperimentRow, Er
     row(found)
 }
 
+/// Changes one column of an experiment, inside a transaction.
+pub(super) fn set(
+    database: &mut Database,
+    id: i64,
+    column: &'static str,
+    value: Cell,
+) -> Result<(), Error> {
+    let changed = format!("UPDATE experiments SET {column} = $1 WHERE id = $2");
+    database.execute(&changed, &[value, id.into()]).map(drop)
+}
+
 fn lose(database: &mut Database, id: i64, why: Option<&str>) -> Result<(), Error> {
     database.execute(
         "UPDATE evaluations SET outcome = 'failed', failure = 'lost', reason = $1 \
@@ -378,7 +410,7 @@ impl Store {
                 let promotion: Option<Promotion> = json(&cells[10])?;
                 Ok(Summary {
                     id: cells[0].int().unwrap_or(0),
-                    name: cells[1].text().unwrap_or_default().to_owned(),
+                    name: name_of(&cells[1]),
                     state: state(&cells[2])?,
                     wish: wish(&cells[3])?,
                     message: cells[4].text().map(str::to_owned),
@@ -392,7 +424,7 @@ impl Store {
                     imported: report.imported,
                     sentence: report.sentence,
                     parent: cells[9].int(),
-                    promoted: promotion.is_some(),
+                    promoted: promotion.is_some_and(|it| it.left.is_empty()),
                 })
             })
             .collect::<Result<Vec<_>, Error>>();
@@ -559,25 +591,13 @@ impl Store {
     /// Why an experiment waits, if it does.
     pub(crate) fn say(&self, id: i64, message: Option<&str>) -> Result<(), Error> {
         let message = message.map(http_client::redact);
-        self.change(|database| {
-            database.execute(
-                "UPDATE experiments SET message = $1 WHERE id = $2",
-                &[message.clone().into(), id.into()],
-            )?;
-            Ok(())
-        })
+        self.change(|database| set(database, id, "message", message.into()))
     }
 
     /// The report so far, of an experiment that goes on.
     pub(crate) fn set_report(&self, id: i64, report: &Report) -> Result<(), Error> {
         let report = to_json(report)?;
-        self.change(|database| {
-            database.execute(
-                "UPDATE experiments SET report = $1 WHERE id = $2",
-                &[report.as_str().into(), id.into()],
-            )?;
-            Ok(())
-        })
+        self.change(|database| set(database, id, "report", report.into()))
     }
 
     /// Another budget.
@@ -585,11 +605,7 @@ impl Store {
         let budget = to_json(budget)?;
         self.change(|database| {
             find(database, id)?;
-            database.execute(
-                "UPDATE experiments SET budget = $1 WHERE id = $2",
-                &[budget.as_str().into(), id.into()],
-            )?;
-            Ok(())
+            set(database, id, "budget", budget.into())
         })
     }
 
@@ -598,11 +614,7 @@ impl Store {
         let note = note.map(http_client::redact);
         self.change(|database| {
             find(database, id)?;
-            database.execute(
-                "UPDATE experiments SET note = $1 WHERE id = $2",
-                &[note.clone().into(), id.into()],
-            )?;
-            Ok(())
+            set(database, id, "note", note.into())
         })
     }
 
@@ -613,13 +625,7 @@ impl Store {
         promotion: Option<&Promotion>,
     ) -> Result<(), Error> {
         let promotion = promotion.map(to_json).transpose()?;
-        self.change(|database| {
-            database.execute(
-                "UPDATE experiments SET promotion = $1 WHERE id = $2",
-                &[promotion.into(), id.into()],
-            )?;
-            Ok(())
-        })
+        self.change(|database| set(database, id, "promotion", promotion.into()))
     }
 
     /// Forgets the plan of the verification: the next one is planned and measured anew; the runs of the last one stay.
@@ -637,13 +643,7 @@ impl Store {
     /// The arms of the present verification.
     pub(crate) fn set_plan(&self, id: i64, plan: &[PlannedArm]) -> Result<(), Error> {
         let plan = to_json(&plan)?;
-        self.change(|database| {
-            database.execute(
-                "UPDATE experiments SET plan = $1 WHERE id = $2",
-                &[plan.as_str().into(), id.into()],
-            )?;
-            Ok(())
-        })
+        self.change(|database| set(database, id, "plan", plan.into()))
     }
 
     /// A run of the present verification.
@@ -716,7 +716,7 @@ impl Store {
                     "experiment {id} is running: stop it first"
                 )));
             }
-            if row.promotion.is_some() {
+            if row.in_force().is_some() {
                 return Err(Error::Conflict(format!(
                     "what experiment {id} found is in force on this host: roll it back first"
                 )));

@@ -22,31 +22,61 @@ impl Journal {
         roots: &Roots,
         writes: &[(Knob, String)],
     ) -> Result<(), HostError> {
+        let refused = self.write_in_turns(roots, writes, false)?;
+        refused
+            .into_iter()
+            .next()
+            .map_or(Ok(()), |(_, why)| Err(why))
+    }
+
+    /// As [`Journal::write_together`], but what is refused keeps nothing else from being written: returns those knobs, each
+    /// with the reason.
+    ///
+    /// # Errors
+    ///
+    /// [`HostError::Journal`]: without a record nothing is written.
+    pub fn write_as_many(
+        &mut self,
+        roots: &Roots,
+        writes: &[(Knob, String)],
+    ) -> Result<Vec<(Knob, HostError)>, HostError> {
+        self.write_in_turns(roots, writes, true)
+    }
+
+    fn write_in_turns(
+        &mut self,
+        roots: &Roots,
+        writes: &[(Knob, String)],
+        goes_on: bool,
+    ) -> Result<Vec<(Knob, HostError)>, HostError> {
         let mut left: Vec<&(Knob, String)> = writes.iter().collect();
+        let mut given_up = Vec::new();
         let mut is_lifted = false;
         loop {
             let mut refused = Vec::new();
-            let mut first_error = None;
             for write in &left {
                 match self.write(roots, &write.0, &write.1) {
                     Ok(()) => {}
-                    Err(error) if may_depend_on_others(&error) => {
-                        refused.push(*write);
-                        first_error.get_or_insert(error);
+                    Err(error) if may_depend_on_others(&error) => refused.push((*write, error)),
+                    Err(error) if goes_on && !matches!(error, HostError::Journal { .. }) => {
+                        given_up.push((write.0.clone(), error));
                     }
                     Err(error) => return Err(error),
                 }
             }
-            let Some(error) = first_error else {
-                return Ok(());
-            };
+            if refused.is_empty() {
+                return Ok(given_up);
+            }
+            let again: Vec<&(Knob, String)> = refused.iter().map(|(write, _)| *write).collect();
             if refused.len() == left.len() {
-                if is_lifted || !self.lift_blocked_quota(roots, &refused) {
-                    return Err(error);
+                if is_lifted || !self.lift_blocked_quota(roots, &again) {
+                    let refused = refused.into_iter();
+                    given_up.extend(refused.map(|(write, why)| (write.0.clone(), why)));
+                    return Ok(given_up);
                 }
                 is_lifted = true;
             }
-            left = refused;
+            left = again;
         }
     }
 
@@ -163,6 +193,25 @@ mod tests {
         );
         assert!(journal.restore(&roots, false).unwrap().is_complete());
         assert_eq!(read(), ["100000", "100000"]);
+    }
+
+    #[test]
+    fn what_is_refused_keeps_nothing_else_from_being_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::at(dir.path());
+        fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
+        fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n").unwrap();
+        let mut journal = Journal::open(&dir.path().join("state")).unwrap();
+        let of = |name: &str| (Knob::Sysctl(name.into()), "10".to_owned());
+        let writes = [of("vm.absent"), of("vm.swappiness")];
+        let refused = journal.write_as_many(&roots, &writes).unwrap();
+        assert_eq!(refused.len(), 1);
+        assert_eq!(refused[0].0, writes[0].0);
+        let knob = &writes[1].0;
+        assert_eq!(knob.read(&roots).unwrap().as_deref(), Some("10"));
+        // It can be undone as anything else.
+        assert!(journal.restore(&roots, false).unwrap().is_complete());
+        assert_eq!(knob.read(&roots).unwrap().as_deref(), Some("60"));
     }
 
     #[test]

@@ -195,7 +195,12 @@ impl Controller {
 
     /// Somebody has put the control's configuration in force by hand.
     pub fn rolled_back_by_hand(&mut self, now: Timestamp, changed: &Changed) {
-        self.rolled_back(now, "by its user", changed);
+        if self.state.promoted.is_none() {
+            // What an earlier rollback could not restore.
+            self.say_rolled_back(now, "the rest, by its user", changed);
+            return;
+        }
+        self.rolled_back(now, state::BY_HAND, changed);
         self.state.acting = None;
         self.state.breaks = 0;
         self.restart(GAIN);
@@ -203,18 +208,22 @@ impl Controller {
     }
 
     fn rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
+        self.say_rolled_back(now, how, changed);
+        self.state.rollbacks += 1;
+        self.state.promoted = None;
+        self.state.strayed = None;
+    }
+
+    fn say_rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
         let mut text = how.to_owned();
         if !changed.done.is_empty() {
             text += &format!(" ({})", changed.done.join(", "));
         }
-        if !changed.left.is_empty() {
-            text += &format!("; LEFT AS IT WAS: {}", changed.left.join(", "));
+        self.state.left = changed.left.iter().map(ToString::to_string).collect();
+        if !self.state.left.is_empty() {
+            text += &format!("; LEFT AS IT WAS: {}", self.state.left.join(", "));
         }
         self.say(now, "rollback", text);
-        self.state.rollbacks += 1;
-        self.state.promoted = None;
-        self.state.strayed = None;
-        self.state.left.clone_from(&changed.left);
     }
 
     /// What the host is like with what was promoted; later ones are compared with the first.

@@ -272,6 +272,18 @@ pub struct Entry {
     pub text: String,
 }
 
+/// How the words of a rollback begin that somebody asked for.
+pub(super) const BY_HAND: &str = "by its user";
+
+impl Entry {
+    /// What is said of a rollback that somebody asked for, after the words for who it was.
+    #[must_use]
+    pub fn by_hand(&self) -> Option<&str> {
+        let text = self.text.strip_prefix(BY_HAND);
+        text.filter(|_| self.kind == "rollback")
+    }
+}
+
 /// One comparison of what is in force with the control.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {

@@ -1,6 +1,9 @@
 //! Promotions and rollbacks: a configuration is put in force and left there.
 
+use std::path::PathBuf;
+
 use bayes_opt::Configuration;
+use host::Knob;
 
 use super::{Live, knobs};
 use crate::bench::Arm;
@@ -16,21 +19,39 @@ use crate::target::{Instance, Side};
 pub struct Changed {
     /// What it has put in force, in words, and where copies of what somebody else had written there are kept.
     pub done: Vec<String>,
-    /// Of a rollback: files that it had to leave as they were, in words.
-    pub left: Vec<String>,
+    /// Of a rollback: what it could not restore.
+    pub left: Vec<Left>,
     /// The promotion in the list of them.
     pub listed: Option<PromotionRecord>,
 }
 
+/// What a rollback could not restore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The knob, or the file.
+    pub subject: String,
+    /// Why.
+    pub why: String,
+}
+
+impl std::fmt::Display for Left {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.subject, self.why)
+    }
+}
+
 impl Live<'_> {
     /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
-    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a rollback, which needs no
-    /// template that its promotion had.
+    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a rollback: see
+    /// [`roll_back`](Self::roll_back).
     ///
     /// # Errors
     /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
     pub fn promote(&mut self, configuration: &Configuration) -> Result<Changed, TunerError> {
-        self.put_in_force(configuration, false)
+        match *configuration == self.spec.space.default_configuration() {
+            true => self.roll_back(&[]),
+            false => self.put_in_force(configuration, false),
+        }
     }
 
     /// As [`promote`](Self::promote), kept in the list of promotions ([`crate::promotions`]), by
@@ -47,65 +68,126 @@ impl Live<'_> {
         configuration: &Configuration,
         is_listed: bool,
     ) -> Result<Changed, TunerError> {
-        let refused = |fault: Fault| TunerError::Promotion(fault.to_string());
         let attached = self.spec.target.start.is_none();
-        let is_rollback = *configuration == self.spec.space.default_configuration();
-        if attached && !is_rollback {
-            self.keep_control_files().map_err(refused)?;
-        }
-        if is_rollback && let Some(in_memory) = scratch::for_full_disk(&self.scratch) {
-            self.scratch = in_memory;
+        if attached {
+            self.keep_control_files(is_listed).map_err(refused)?;
         }
         let instance = self.prepare_promotion(configuration).map_err(refused)?;
         let knobs =
             knobs::knob_values(self.spec, configuration, &instance.variables).map_err(refused)?;
         self.applied = None;
         if attached {
-            let remembered = self.remember_apply();
-            // A full disk keeps nobody from rolling back.
-            if !is_rollback {
-                remembered.map_err(refused)?;
-            }
+            self.remember_apply().map_err(refused)?;
         }
         let knobs = knobs::of_host(knobs);
         self.journal.write_together(&self.roots, &knobs)?;
-        let mut changed = Changed::default();
-        let done = &mut changed.done;
-        done.extend(
-            knobs
-                .iter()
-                .map(|(knob, value)| format!("{knob} = {value}")),
-        );
-        if attached && is_rollback {
-            let written = self.write_control_files(&instance).map_err(refused)?;
-            done.extend(written.done);
-            changed.left = written.left;
-        } else if attached {
+        let mut changed = Changed {
+            done: knobs.iter().map(in_words).collect(),
+            ..Changed::default()
+        };
+        if attached {
             instance
                 .write_files(self.spec, Some(&mut self.journal))
                 .map_err(refused)?;
-            done.extend(self.spec.target.files.iter().map(|file| file.path.clone()));
+            let files = self.spec.target.files.iter();
+            changed.done.extend(files.map(|file| file.path.clone()));
         }
-        if attached && !self.spec.target.apply.is_empty() {
-            instance
-                .apply(self.spec, &self.interrupt)
+        self.apply_promotion(&instance, &mut changed)?;
+        if changed.done.is_empty() {
+            return Ok(changed);
+        }
+        if is_listed {
+            let reapply = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)?;
+            let (dir, name) = (&self.state_dir, &self.spec.name);
+            changed.listed = Some(promotions::record(dir, name, &self.journal, reapply)?);
+        }
+        self.control_files_in_force(&instance).map_err(refused)?;
+        let former = self.journal.promote_all()?;
+        changed.done.extend(former.iter().map(|former| {
+            let (path, kept) = (former.path.display(), former.kept.display());
+            format!("{path} as it was before is kept in {kept}")
+        }));
+        Reapply::forget(&self.state_dir);
+        Ok(changed)
+    }
+
+    /// Puts back what a promotion has changed, as far as it can: files as they were before it, and the control's values of
+    /// knobs. What cannot be restored keeps nothing else from being restored, and is named. Where `only` names some of that,
+    /// the rest is not touched.
+    ///
+    /// # Errors
+    /// The journal cannot be written, or an `apply` step refuses; everything is restored by the next [`Live::restore`].
+    pub fn roll_back(&mut self, only: &[String]) -> Result<Changed, TunerError> {
+        let is_asked = |subject: &str| only.is_empty() || only.iter().any(|it| it == subject);
+        let attached = self.spec.target.start.is_none();
+        if let Some(in_memory) = scratch::for_full_disk(&self.scratch) {
+            self.scratch = in_memory;
+        }
+        let control = self.spec.space.default_configuration();
+        let instance = self.prepare_promotion(&control).map_err(refused)?;
+        let knobs =
+            knobs::knob_values(self.spec, &control, &instance.variables).map_err(refused)?;
+        self.applied = None;
+        if attached {
+            // A full disk keeps nobody from rolling back.
+            let _ = self.remember_apply();
+        }
+        let mut knobs = knobs::of_host(knobs);
+        knobs.retain(|(knob, _)| is_asked(&knob.to_string()));
+        let refused_knobs = self.journal.write_as_many(&self.roots, &knobs)?;
+        let is_done = |knob: &Knob| refused_knobs.iter().all(|(refused, _)| refused != knob);
+        let done = knobs.iter().filter(|(knob, _)| is_done(knob));
+        let mut changed = Changed {
+            done: done.map(in_words).collect(),
+            ..Changed::default()
+        };
+        let left = refused_knobs.iter().map(|(knob, why)| Left {
+            subject: knob.to_string(),
+            why: why.to_string(),
+        });
+        changed.left.extend(left);
+        let mut written = Vec::new();
+        if attached {
+            written = self
+                .write_former_files(&instance, &is_asked, &mut changed)
                 .map_err(refused)?;
-            done.push("the apply steps".to_owned());
         }
-        if !done.is_empty() {
-            if is_listed {
-                let reapply = Reapply::left_in(&self.state_dir).map_err(TunerError::Reapply)?;
-                let (dir, name) = (&self.state_dir, &self.spec.name);
-                changed.listed = Some(promotions::record(dir, name, &self.journal, reapply)?);
+        self.apply_promotion(&instance, &mut changed)?;
+        if changed.done.is_empty() {
+            return Ok(changed);
+        }
+        let former = self.journal.promote_all()?;
+        changed.done.extend(former.iter().map(|former| {
+            let (path, kept) = (former.path.display(), former.kept.display());
+            format!(
+                "{path} was changed by somebody else since the promotion; as it was before is kept in {kept}"
+            )
+        }));
+        Reapply::forget(&self.state_dir);
+        if let Ok(mut kept) = ControlFiles::kept_in(&self.state_dir) {
+            for path in &written {
+                kept.roll_back(path);
             }
-            let former = self.journal.promote_all()?;
-            done.extend(former.iter().map(|former| {
-                let (path, kept) = (former.path.display(), former.kept.display());
-                format!("{path} as it was before is kept in {kept}")
-            }));
-            Reapply::forget(&self.state_dir);
+            // A full disk keeps nobody from rolling back.
+            let _ = kept.keep(&self.state_dir);
         }
         Ok(changed)
+    }
+
+    /// Tells a service that runs by itself.
+    fn apply_promotion(
+        &mut self,
+        instance: &Instance,
+        changed: &mut Changed,
+    ) -> Result<(), TunerError> {
+        if self.spec.target.start.is_some() || self.spec.target.apply.is_empty() {
+            return Ok(());
+        }
+        instance
+            .apply(self.spec, &self.interrupt)
+            .map_err(refused)?;
+        changed.done.push("the apply steps".to_owned());
+        Ok(())
     }
 
     /// What is promoted, and what it is rolled back to, has the experiment's side.
@@ -117,55 +199,100 @@ impl Live<'_> {
         Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)
     }
 
-    /// Keeps on disk what a rollback is to write where it has no template any more.
-    fn keep_control_files(&self) -> Result<(), Fault> {
+    /// Keeps on disk what a rollback is to write: what the files hold before the promotion, or, where one is in force
+    /// already, before that one. A listed promotion has that in its list.
+    fn keep_control_files(&self, is_listed: bool) -> Result<(), Fault> {
         if self.spec.target.files.is_empty() {
             return Ok(());
         }
         let control = self.spec.space.default_configuration();
         let instance = self.prepare_promotion(&control)?;
-        let mut kept = ControlFiles::kept_in(&self.state_dir);
+        let mut kept = ControlFiles::kept_in(&self.state_dir).map_err(Fault::Harness)?;
         for file in &self.spec.target.files {
             let contents = instance.contents_of(self.spec, file);
+            let template = self.spec.dir.join(&file.template);
+            let path = instance.path_of(file)?;
+            let earlier = kept.of(&path, &template, &control);
+            let earlier = earlier.filter(|it| it.is_in_force).cloned();
+            let before = match &earlier {
+                Some(earlier) => earlier.before.clone(),
+                None if is_listed => None,
+                None => std::fs::read_to_string(&path).ok(),
+            };
             let of_control = ControlFile {
-                template: self.spec.dir.join(&file.template),
+                is_in_force: earlier.is_some(),
+                before,
+                template,
                 control: control.clone(),
                 contents: contents.map_err(Fault::Harness)?,
             };
-            kept.insert(instance.path_of(file)?, of_control);
+            kept.insert(path, of_control);
         }
         kept.keep(&self.state_dir).map_err(Fault::Harness)
     }
 
-    /// Writes the control's files: those that have no template any more as they were kept; a file
-    /// of which there is no copy either is left, so that it does not hold up the rest of a
-    /// rollback.
-    fn write_control_files(&mut self, instance: &Instance) -> Result<Changed, Fault> {
+    fn control_files_in_force(&self, instance: &Instance) -> Result<(), Fault> {
+        if self.spec.target.start.is_some() || self.spec.target.files.is_empty() {
+            return Ok(());
+        }
+        let mut kept = ControlFiles::kept_in(&self.state_dir).map_err(Fault::Harness)?;
+        let paths = self.spec.target.files.iter();
+        let paths: Result<Vec<PathBuf>, Fault> = paths.map(|it| instance.path_of(it)).collect();
+        kept.come_into_force(&paths?);
+        kept.keep(&self.state_dir).map_err(Fault::Harness)
+    }
+
+    /// Writes the files as they were before the promotion. Of a file that is not known of, it writes the control's: made from
+    /// the template, or as it was kept where that gives nothing. A file of which there is neither is left. Returns what was
+    /// written.
+    fn write_former_files(
+        &mut self,
+        instance: &Instance,
+        is_asked: &dyn Fn(&str) -> bool,
+        changed: &mut Changed,
+    ) -> Result<Vec<PathBuf>, Fault> {
         let kept = ControlFiles::kept_in(&self.state_dir);
         let control = self.spec.space.default_configuration();
-        let mut changed = Changed::default();
+        let mut written = Vec::new();
         for file in &self.spec.target.files {
             let path = instance.path_of(file)?;
+            let subject = path.display().to_string();
+            if !is_asked(&subject) {
+                continue;
+            }
             let template = self.spec.dir.join(&file.template);
-            let name = path.display();
-            let (contents, done) = match instance.contents_of(self.spec, file) {
-                Ok(contents) => (contents, name.to_string()),
-                Err(why) => match kept.contents(&path, &template, &control) {
-                    Some(kept) => (
-                        kept.to_owned(),
-                        format!("{name} as it was kept at the promotion ({why})"),
-                    ),
-                    None => {
-                        let left = format!("{name} ({why}, and no copy of the control's was kept)");
-                        changed.left.push(left);
-                        continue;
-                    }
-                },
+            let of_file = kept.as_ref().ok();
+            let of_file = of_file.and_then(|kept| kept.of(&path, &template, &control));
+            let before = of_file.and_then(|kept| kept.before.as_ref());
+            let (contents, done) = match (before, instance.contents_of(self.spec, file), of_file) {
+                (Some(before), ..) => (before.clone(), subject.clone()),
+                (None, Ok(contents), _) => (contents, subject.clone()),
+                (None, Err(why), Some(kept)) => (
+                    kept.contents.clone(),
+                    format!("{subject} as it was kept at the promotion ({why})"),
+                ),
+                (None, Err(why), None) => {
+                    let damage = kept.as_ref().err().map(|why| format!(": {why}"));
+                    let why = format!(
+                        "{why}, and no copy of the control's was kept{}",
+                        damage.unwrap_or_default()
+                    );
+                    changed.left.push(Left { subject, why });
+                    continue;
+                }
             };
-            instance.write_file(&path, &contents, Some(&mut self.journal))?;
-            changed.done.push(done);
+            match instance.write_file(&path, &contents, Some(&mut self.journal)) {
+                Ok(()) => {
+                    changed.done.push(done);
+                    written.push(path);
+                }
+                Err(why) => changed.left.push(Left {
+                    subject,
+                    why: why.to_string(),
+                }),
+            }
         }
-        Ok(changed)
+        Ok(written)
     }
 
     /// Keeps on disk how the service is told of its own configuration: the control's, or what is in
@@ -189,4 +316,12 @@ impl Live<'_> {
             .save(&self.state_dir)
             .map_err(Fault::Harness)
     }
+}
+
+fn refused(fault: Fault) -> TunerError {
+    TunerError::Promotion(fault.to_string())
+}
+
+fn in_words((knob, value): &(Knob, String)) -> String {
+    format!("{knob} = {value}")
 }
