@@ -18,12 +18,12 @@ use axum::http::header::{AUTHORIZATION, COOKIE, HOST, LOCATION, ORIGIN, SET_COOK
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{Detail, Entry};
 use crate::connections::Peer;
 use crate::limits::{self, Client};
+use crate::proxy::OF_PROXY;
 use crate::reply::{Refusal, wants_page};
 use crate::server::App;
 use crate::sessions::AGE_MAX;
@@ -34,7 +34,13 @@ use crate::web::{cookie_name, local_path, without_token};
 const CSRF_HEADER: &str = "x-slackline-csrf";
 
 /// The names of the two tokens of `serve.json`: that for everything and that for looking.
-pub(crate) const BUILT_IN: [&str; 2] = ["owner", "reader"];
+const BUILT_IN: [&str; 2] = ["owner", "reader"];
+
+/// Whether a token may not have that name, because the audit log shows something else by it.
+pub(crate) fn is_reserved(name: &str) -> bool {
+    let name = name.trim().to_ascii_lowercase();
+    BUILT_IN.contains(&name.as_str()) || name.starts_with(OF_PROXY) || name == crate::audit::NOBODY
+}
 
 /// What a token admits to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -87,34 +93,43 @@ impl Access {
     /// What a running or past server left for the command line.
     ///
     /// # Errors
-    /// The file is not there, or somebody else's.
+    /// The file is not there, is damaged, or may have been written by somebody else.
     pub fn read(state_dir: &Path) -> Result<Self, AccessError> {
         let path = Self::file(state_dir);
         let failed = |message: String| AccessError {
             path: path.clone(),
             message,
         };
-        let text = std::fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
-        serde_json::from_str(&text).map_err(|error| failed(error.to_string()))
+        let text = crate::private::read(&path).map_err(|error| failed(error.to_string()))?;
+        let go_on = "move it away, and start `slackline serve` again: it makes new tokens";
+        serde_json::from_str(&text).map_err(|error| failed(crate::private::damage(&error, go_on)))
     }
 
-    /// The tokens of the state directory, made where there are none. Nothing is written down: see
-    /// [`write`](Self::write).
+    /// The tokens of the state directory, made where there are none. Of two servers that start at once, both have the same.
+    /// The address is written down by [`write`](Self::write) alone.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read or made.
     pub fn at(state_dir: &Path, address: &str, names: &[String]) -> Result<Self, AccessError> {
-        let earlier = match Self::file(state_dir).exists() {
-            true => Some(Self::read(state_dir)?),
-            false => None,
-        };
-        let earlier = earlier.map(|access| (access.write_token, access.read_token));
-        let (write_token, read_token) = earlier.unwrap_or_else(|| (random_hex(), random_hex()));
+        let path = Self::file(state_dir);
+        if !path.exists() {
+            let made = Self {
+                write_token: random_hex(),
+                read_token: random_hex(),
+                address: address.to_owned(),
+                names: names.to_vec(),
+            };
+            let text = serde_json::to_vec_pretty(&made).map_err(std::io::Error::from);
+            text.and_then(|text| crate::private::create(&path, &text))
+                .map_err(|error| AccessError {
+                    path,
+                    message: error.to_string(),
+                })?;
+        }
         Ok(Self {
-            write_token,
-            read_token,
             address: address.to_owned(),
             names: names.to_vec(),
+            ..Self::read(state_dir)?
         })
     }
 
@@ -163,58 +178,6 @@ impl Access {
     }
 }
 
-/// A reverse proxy that names the user.
-#[derive(Clone, Debug, Default)]
-pub struct Proxy {
-    /// Addresses whose headers are believed.
-    pub trusted: Vec<IpAddr>,
-    /// The header that holds the user's name, such as `X-Forwarded-User`; none, and nobody signs in so.
-    pub user_header: Option<String>,
-    /// Users that may change things; the others look.
-    pub writers: Vec<String>,
-}
-
-impl Proxy {
-    fn trusts(&self, peer: IpAddr) -> bool {
-        self.trusted.contains(&peer.to_canonical())
-    }
-
-    /// The client's address: the last one that a trusted proxy names and that is none itself.
-    fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        if !self.trusts(peer) {
-            return peer.to_canonical();
-        }
-        let named = headers.get_all("x-forwarded-for").iter();
-        let named = named.filter_map(|value| value.to_str().ok());
-        let named = named.flat_map(|value| value.split(','));
-        let mut addresses: Vec<IpAddr> =
-            named.filter_map(|text| text.trim().parse().ok()).collect();
-        while let Some(address) = addresses.pop() {
-            if !self.trusts(address) {
-                return address.to_canonical();
-            }
-        }
-        peer.to_canonical()
-    }
-
-    /// The browser speaks TLS with a trusted proxy.
-    fn is_https(&self, peer: IpAddr, headers: &HeaderMap) -> bool {
-        self.trusts(peer)
-            && header(headers, "x-forwarded-proto")
-                .is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"))
-    }
-
-    fn user(&self, peer: IpAddr, headers: &HeaderMap) -> Option<(String, Role)> {
-        let name = header(headers, self.user_header.as_deref()?)?.trim();
-        if !self.trusts(peer) || !tuner::spec::is_line(name) {
-            return None;
-        }
-        let may_write = self.writers.iter().any(|writer| writer == name);
-        let role = if may_write { Role::Write } else { Role::Read };
-        Some((name.to_owned(), role))
-    }
-}
-
 /// Who asks, for the pages.
 #[derive(Clone, Debug)]
 pub(crate) struct Visitor {
@@ -224,6 +187,24 @@ pub(crate) struct Visitor {
     pub(crate) name: String,
     /// It is a session, which can be ended.
     pub(crate) may_sign_out: bool,
+    /// By what the request was admitted.
+    pub(crate) credential: Credential,
+}
+
+/// By what a request was admitted; an answer that goes on for long asks whether that still holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Credential {
+    /// A token, by its digest.
+    Token(String),
+    /// A session, and the token that it was signed in with.
+    Session {
+        /// The second secret, which stays when the cookie is replaced.
+        csrf: String,
+        /// The token's digest.
+        token: String,
+    },
+    /// A trusted proxy's word for this request.
+    Proxy,
 }
 
 /// Where a request comes from and how its sender reaches us.
@@ -334,7 +315,8 @@ pub(crate) async fn admit(
         if is_for_people && (wants_page(request.headers()) || !is_change) {
             return see_login(request.uri().path_and_query().map_or("/", |it| it.as_str()));
         }
-        return refuse(&app, &origin, None, unauthorised());
+        let has_token = request.headers().contains_key(AUTHORIZATION);
+        return refuse(&app, &origin, None, unauthorised(has_token));
     };
     let is_for_readers = path == "/logout" || path == CHECK;
     if is_change && identity.visitor.role < Role::Write && !is_for_readers {
@@ -362,12 +344,14 @@ const CHECK: &str = "/api/v1/specs/check";
 fn identify(app: &App, origin: &Origin, request: &Request) -> Option<Identity> {
     let headers = request.headers();
     if let Some(token) = bearer(headers) {
-        let (name, role) = app.token(&digest(token))?;
+        let token = digest(token);
+        let (name, role) = app.token(&token)?;
         let visitor = Visitor {
             role,
             csrf: String::new(),
             name,
             may_sign_out: false,
+            credential: Credential::Token(token),
         };
         return Some(Identity {
             visitor,
@@ -377,13 +361,17 @@ fn identify(app: &App, origin: &Origin, request: &Request) -> Option<Identity> {
     }
     if let Some(secret) = cookie(headers, &origin.cookie_name()) {
         let may_renew = *request.method() == Method::GET && wants_page(headers);
-        if let Some(admitted) = app.sessions.admit(&secret, may_renew, Timestamp::now()) {
+        if let Some(admitted) = app.sessions.admit(&secret, may_renew, app.clock.now()) {
             let (name, role) = app.token(&admitted.token)?;
             let visitor = Visitor {
                 role,
-                csrf: admitted.csrf,
+                csrf: admitted.csrf.clone(),
                 name,
                 may_sign_out: true,
+                credential: Credential::Session {
+                    csrf: admitted.csrf,
+                    token: admitted.token,
+                },
             };
             return Some(Identity {
                 visitor,
@@ -400,6 +388,7 @@ fn identify(app: &App, origin: &Origin, request: &Request) -> Option<Identity> {
         csrf,
         name,
         may_sign_out: false,
+        credential: Credential::Proxy,
     };
     Some(Identity {
         visitor,
@@ -520,7 +509,7 @@ fn sign_in_with(app: &App, origin: &Origin, token: &str, to: &str) -> Option<Res
         });
         return None;
     };
-    let secret = app.sessions.begin(&token, Timestamp::now());
+    let secret = app.sessions.begin(&token, app.clock.now());
     app.audit
         .note(Entry::new("sign-in", Some(&name), Some(origin.client), 303));
     Some(redirect(to, origin.cookie(&secret)))
@@ -547,11 +536,19 @@ fn redirect(path: &str, cookie: Option<HeaderValue>) -> Response {
     response
 }
 
-fn unauthorised() -> Refusal {
+/// What to do. Whether a token is wrong, expired or revoked is for those who can ask on the server's host.
+fn unauthorised(has_token: bool) -> Refusal {
+    let what = match has_token {
+        true => "the token is not valid",
+        false => "this needs a token",
+    };
     Refusal::new(
         StatusCode::UNAUTHORIZED,
-        "send a token: Authorization: Bearer …; serve.json in the state directory has two, and \
-         `slackline serve tokens new` makes more",
+        format!(
+            "{what}. In a browser, sign in at /login. A program sends the header Authorization: Bearer TOKEN. On the \
+             server's host, `slackline serve tokens ls` shows which tokens there are and until when they are valid, and \
+             `slackline serve tokens new --name NAME` makes one"
+        ),
     )
 }
 
@@ -604,7 +601,7 @@ impl SignIn {
 pub(crate) async fn sign_out(State(app): State<Arc<App>>, request: Request) -> Response {
     let origin = Origin::of(&app, &request);
     if let Some(secret) = cookie(request.headers(), &origin.cookie_name()) {
-        app.sessions.end(&secret, Timestamp::now());
+        app.sessions.end(&secret, app.clock.now());
     }
     let visitor = request.extensions().get::<Visitor>();
     let who = visitor.map(|visitor| visitor.name.as_str());
@@ -665,7 +662,6 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let first = Access::at(dir.path(), "127.0.0.1:1", &[]).unwrap();
-        assert!(Access::read(dir.path()).is_err());
         first.write(dir.path()).unwrap();
         // A second server waits, and does not take the address away.
         let second = Access::at(dir.path(), "127.0.0.1:2", &[]).unwrap();
@@ -695,28 +691,10 @@ mod tests {
     }
 
     #[test]
-    fn only_a_trusted_proxy_names_users_and_addresses() {
-        let proxy = Proxy {
-            trusted: vec!["127.0.0.1".parse().unwrap(), "10.0.0.9".parse().unwrap()],
-            user_header: Some("X-Forwarded-User".into()),
-            writers: vec!["anna".into()],
-        };
-        let mut headers = HeaderMap::new();
-        headers.insert("x-forwarded-user", HeaderValue::from_static("anna"));
-        headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
-        let forwarded = HeaderValue::from_static("1.1.1.1, 192.0.2.7, 10.0.0.9");
-        headers.insert("x-forwarded-for", forwarded);
-        let trusted = "::ffff:127.0.0.1".parse().unwrap();
-        let other: IpAddr = "192.0.2.66".parse().unwrap();
-        let user = proxy.user(trusted, &headers);
-        assert_eq!(user, Some(("anna".to_owned(), Role::Write)));
-        assert_eq!(proxy.user(other, &headers), None);
-        // The first of the addresses is what the client says of itself.
-        assert_eq!(proxy.client(trusted, &headers).to_string(), "192.0.2.7");
-        assert_eq!(proxy.client(other, &headers), other);
-        assert!(proxy.is_https(trusted, &headers) && !proxy.is_https(other, &headers));
-        headers.insert("x-forwarded-user", HeaderValue::from_static("bob"));
-        let user = proxy.user(trusted, &headers);
-        assert_eq!(user, Some(("bob".to_owned(), Role::Read)));
+    fn a_token_s_name_shows_nobody_else_in_the_log() {
+        for reserved in ["owner", "Reader", "proxy:anna", " PROXY:x", "unknown user"] {
+            assert!(is_reserved(reserved), "{reserved}");
+        }
+        assert!(!is_reserved("anna") && !is_reserved("proxy"));
     }
 }

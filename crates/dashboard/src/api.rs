@@ -1,6 +1,7 @@
 //! The JSON interface: one handler a verb.
 
 mod columns;
+mod evaluations;
 mod notes;
 mod promotions;
 
@@ -10,21 +11,22 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, LOCATION};
+use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
-use coordinator::store::{EvaluationRow, Once, State as ExperimentState, Summary};
+use coordinator::store::{Once, State as ExperimentState, Summary};
 use coordinator::{Coordinator, Error, Progress};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::report::Report;
-use tuner::spec::{BudgetSpec, Masks, Spec};
+use tuner::spec::{BudgetSpec, Masks};
 
 pub(crate) use columns::{model, model_pair, points, rounds};
+pub(crate) use evaluations::{OUTCOMES, evaluation, evaluations, export, kill};
 pub(crate) use notes::{GivenNote, note, note_evaluation};
 pub(crate) use promotions::{OfCommand, of_commands, promotions};
 
@@ -459,20 +461,24 @@ pub(crate) struct AuditQuery {
 /// As many entries as are shown where nobody says how many.
 pub(crate) const AUDIT_ENTRIES: usize = 100;
 
+/// The header that says how many lines of the audit log are damaged.
+const DAMAGED_LINES: &str = "slackline-damaged-lines";
+
 /// Who changed what, newest first. It has addresses and names of people, so it is for those who may write.
 pub(crate) async fn audit(
     State(app): Here,
     Extension(visitor): Who,
     Params(query): Params<AuditQuery>,
-) -> Result<Json<Vec<crate::audit::Entry>>, Refusal> {
+) -> Result<Response, Refusal> {
     may_see_audit(&visitor)?;
     let limit = query.limit.unwrap_or(AUDIT_ENTRIES);
-    blocking(move || {
+    let last = blocking(move || {
         let last = app.audit.last(limit, query.experiment);
         last.map_err(|error| Error::Unavailable(error.to_string()))
-    })
-    .await
-    .map(Json)
+    });
+    let last = last.await?;
+    let damaged = [(DAMAGED_LINES, last.damaged.to_string())];
+    Ok((damaged, Json(last.entries)).into_response())
 }
 
 pub(crate) fn may_see_audit(visitor: &Visitor) -> Result<(), Refusal> {
@@ -515,11 +521,20 @@ pub(crate) async fn promote(State(app): Here, Path(id): Path<String>) -> Reply<S
     .await
 }
 
-pub(crate) async fn roll_back(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Role::Write, |coordinator, id| {
-        coordinator.roll_back(id).map(drop)
-    })
-    .await
+/// What could not be restored is `promotion.left`, and in the audit log.
+pub(crate) async fn roll_back(
+    State(app): Here,
+    Path(id): Path<String>,
+) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
+    let id = self::id(&id)?;
+    let rolled_back = blocking(move || {
+        let changed = app.coordinator.roll_back(id)?;
+        Ok((changed, shown(&app.coordinator, id, Role::Write)?))
+    });
+    let (changed, shown) = rolled_back.await?;
+    let left = changed.left.iter().map(|it| format!("not restored: {it}"));
+    let detail: Vec<String> = left.chain(changed.done).collect();
+    Ok((Extension(Detail(detail.join(", "))), Json(shown)))
 }
 
 pub(crate) async fn fork(
@@ -609,149 +624,6 @@ pub(crate) async fn enqueue(
         .map(|(name, value)| format!("{name}={value}"));
     let detail = Detail(values.collect::<Vec<_>>().join(" "));
     Ok((StatusCode::CREATED, Extension(detail), Json(enqueued)))
-}
-
-/// What `export` may be asked.
-#[derive(Deserialize)]
-pub(crate) struct ExportQuery {
-    #[serde(default)]
-    format: Option<String>,
-}
-
-pub(crate) async fn export(
-    State(app): Here,
-    Extension(visitor): Who,
-    Path(id): Path<String>,
-    Params(query): Params<ExportQuery>,
-) -> Result<Response, Refusal> {
-    let id = self::id(&id)?;
-    let format = query.format.unwrap_or_else(|| "json".into());
-    let (kind, body) = match format.as_str() {
-        "json" => {
-            let write = move || {
-                let report = app.coordinator.export(id)?;
-                let spec = masks(visitor.role).spec(&report.spec);
-                let wrong = |error: serde_json::Error| Error::Invalid(error.to_string());
-                let mut report = serde_json::to_value(&report).map_err(wrong)?;
-                report["spec"] = spec;
-                serde_json::to_vec_pretty(&report).map_err(wrong)
-            };
-            ("application/json", blocking(write).await?)
-        }
-        "csv" => {
-            let write = |spec: &_, rows: &_| {
-                coordinator::evaluations_csv(spec, rows).map(String::into_bytes)
-            };
-            ("text/csv; charset=utf-8", table(app, id, write).await?)
-        }
-        "parquet" => {
-            let write = coordinator::evaluations_parquet;
-            (
-                "application/vnd.apache.parquet",
-                table(app, id, write).await?,
-            )
-        }
-        other => {
-            return Err(Refusal::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                format!("format={other}: there are json, csv and parquet"),
-            ));
-        }
-    };
-    let name = format!("attachment; filename=\"experiment-{id}.{format}\"");
-    Ok((
-        [(CONTENT_TYPE, kind.to_owned()), (CONTENT_DISPOSITION, name)],
-        body,
-    )
-        .into_response())
-}
-
-/// The evaluations of an experiment as `write` writes them.
-async fn table(
-    app: Arc<App>,
-    id: i64,
-    write: impl Fn(&Spec, &[EvaluationRow]) -> Result<Vec<u8>, Error> + Send + 'static,
-) -> Result<Vec<u8>, Refusal> {
-    blocking(move || {
-        let row = app.coordinator.store().experiment(id)?;
-        let mut rows = app.coordinator.store().evaluations(id, 1)?;
-        app.coordinator.store().fill_blocks(id, &mut rows)?;
-        write(&row.spec, &rows)
-    })
-    .await
-}
-
-/// An evaluation as a row of JSON.
-pub(crate) fn evaluation_json(row: &EvaluationRow) -> Value {
-    let mut value = serde_json::to_value(&row.record).unwrap_or_default();
-    if row.is_running {
-        value["outcome"] = json!("running");
-    }
-    value["started_ms"] = json!(row.started_ms);
-    value
-}
-
-/// What `evaluations` may be asked.
-#[derive(Deserialize)]
-pub(crate) struct FromQuery {
-    #[serde(default)]
-    from: Option<usize>,
-    #[serde(default)]
-    limit: Option<usize>,
-    #[serde(default)]
-    outcome: Option<String>,
-}
-
-pub(crate) async fn evaluations(
-    State(app): Here,
-    Path(id): Path<String>,
-    Params(query): Params<FromQuery>,
-) -> Reply<Vec<Value>> {
-    let id = self::id(&id)?;
-    blocking(move || {
-        app.coordinator.store().experiment(id)?;
-        let rows = app
-            .coordinator
-            .store()
-            .evaluations(id, query.from.unwrap_or(1))?;
-        let outcome = query.outcome.as_deref();
-        let all = rows.iter().map(|row| {
-            let mut value = evaluation_json(row);
-            if let Value::Object(fields) = &mut value {
-                fields.remove("blocks");
-                fields.remove("output");
-            }
-            value
-        });
-        let asked = all.filter(|it| outcome.is_none_or(|outcome| it["outcome"] == outcome));
-        Ok(asked.take(query.limit.unwrap_or(usize::MAX)).collect())
-    })
-    .await
-    .map(Json)
-}
-
-pub(crate) async fn evaluation(
-    State(app): Here,
-    Path((id, number)): Path<(String, String)>,
-) -> Reply<Value> {
-    let (id, number) = (self::id(&id)?, self::number(&number, "evaluation")?);
-    blocking(move || {
-        let row = app.coordinator.store().evaluation(id, number)?;
-        Ok(evaluation_json(&row))
-    })
-    .await
-    .map(Json)
-}
-
-pub(crate) async fn kill(
-    State(app): Here,
-    Path((id, number)): Path<(String, String)>,
-) -> Reply<Shown> {
-    let number: usize = self::number(&number, "evaluation")?;
-    act(app, &id, Role::Write, move |coordinator, id| {
-        coordinator.kill(id, number)
-    })
-    .await
 }
 
 pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Value> {

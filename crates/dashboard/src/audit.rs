@@ -5,8 +5,10 @@
 //! server's own log; a full disk costs the file alone.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -17,6 +19,8 @@ use serde::{Deserialize, Serialize};
 const BYTES_MAX: u64 = 16 << 20;
 /// A text in an entry is cut there.
 const TEXT_CHARS_MAX: usize = 500;
+/// How the log calls somebody who was not signed in.
+pub(crate) const NOBODY: &str = "unknown user";
 
 /// What was done or refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -64,7 +68,7 @@ impl Entry {
 
     /// The entry in one line of a log.
     pub(crate) fn line(&self) -> String {
-        let who = self.who.as_deref().unwrap_or("unknown user");
+        let who = self.who.as_deref().unwrap_or(NOBODY);
         let from = self.from.map(|from| format!(" from {from}"));
         let experiment = self.experiment.map(|id| format!(" experiment {id}"));
         let evaluation = self
@@ -130,27 +134,30 @@ impl Audit {
         }
         let mut line = serde_json::to_vec(entry)?;
         line.push(b'\n');
+        if is_cut_off(&file)? {
+            // The entry must not become a part of the damaged line.
+            line.insert(0, b'\n');
+        }
         file.write_all(&line)
     }
 
-    /// The newest entries, newest first; of one experiment, where it is given.
+    /// The newest entries, newest first; of one experiment, where it is given. Damaged lines are left out and counted.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn last(
-        &self,
-        limit: usize,
-        experiment: Option<i64>,
-    ) -> std::io::Result<Vec<Entry>> {
+    pub(crate) fn last(&self, limit: usize, experiment: Option<i64>) -> std::io::Result<Last> {
         let mut last = VecDeque::new();
+        let mut damaged = 0;
         for path in [self.former(), self.path.clone()] {
-            let file = match std::fs::File::open(&path) {
+            let file = match File::open(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 file => file?,
             };
-            for line in std::io::BufReader::new(file).lines() {
-                // A line that a crash cut off says nothing.
-                let Ok(entry) = serde_json::from_str::<Entry>(&line?) else {
+            // As bytes: a damaged line may be no text.
+            for line in std::io::BufReader::new(file).split(b'\n') {
+                let line = line?;
+                let Ok(entry) = serde_json::from_slice::<Entry>(&line) else {
+                    damaged += usize::from(!line.is_empty());
                     continue;
                 };
                 if experiment.is_some() && entry.experiment != experiment {
@@ -165,8 +172,29 @@ impl Audit {
         if limit == 0 {
             last.clear();
         }
-        Ok(last.into_iter().rev().collect())
+        Ok(Last {
+            entries: last.into_iter().rev().collect(),
+            damaged,
+        })
     }
+}
+
+/// The newest entries of the log.
+pub(crate) struct Last {
+    /// Newest first.
+    pub(crate) entries: Vec<Entry>,
+    /// Lines of the log that cannot be read, which a crash or a full disk has left.
+    pub(crate) damaged: usize,
+}
+
+/// Whether the last line of a file has no end.
+fn is_cut_off(file: &File) -> std::io::Result<bool> {
+    let Some(at) = file.metadata()?.len().checked_sub(1) else {
+        return Ok(false);
+    };
+    let mut last = [0];
+    file.read_exact_at(&mut last, at)?;
+    Ok(last != *b"\n")
 }
 
 /// One line of bounded length, without credentials.
@@ -185,7 +213,7 @@ mod tests {
     fn entries_are_kept_in_order_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let audit = Audit::of(dir.path(), |_| ());
-        assert!(audit.last(10, None).unwrap().is_empty());
+        assert!(audit.last(10, None).unwrap().entries.is_empty());
         for id in 1..=3 {
             audit.note(Entry {
                 experiment: Some(id),
@@ -199,7 +227,7 @@ mod tests {
             .and_then(|mut file| file.write_all(b"{\"at\":"))
             .unwrap();
         let ids = |limit, id| {
-            let last = audit.last(limit, id).unwrap().into_iter();
+            let last = audit.last(limit, id).unwrap().entries.into_iter();
             last.filter_map(|entry| entry.experiment)
                 .collect::<Vec<_>>()
         };
@@ -212,6 +240,29 @@ mod tests {
         assert!(!text.contains("s3cr3t"), "{text}");
         let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn damaged_lines_are_counted_and_the_rest_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = Audit::of(dir.path(), |_| ());
+        let note = |id| {
+            audit.note(Entry {
+                experiment: Some(id),
+                ..Entry::new("stop", Some("anna"), None, 200)
+            });
+        };
+        let damage = |bytes: &[u8]| {
+            let file = File::options().append(true).open(&audit.path);
+            file.and_then(|mut file| file.write_all(bytes)).unwrap();
+        };
+        note(1);
+        damage(b"\xff\xfe\n{}\n\n\0\0\0");
+        // The last line has no end, and the next entry is whole all the same.
+        note(2);
+        let last = audit.last(10, None).unwrap();
+        let ids: Vec<_> = last.entries.iter().filter_map(|it| it.experiment).collect();
+        assert_eq!((ids, last.damaged), (vec![2, 1], 3));
     }
 
     #[test]

@@ -240,12 +240,13 @@ impl Kept {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Self::default(),
             read => read,
         };
-        let kept = read.and_then(|text| serde_json::from_slice(&text).map_err(Into::into));
-        kept.unwrap_or_else(|error| {
-            report(&format!(
-                "{}: {error}: starting with an empty file; undelivered notifications are lost",
-                path.display()
-            ));
+        let go_on = "starting with an empty file; undelivered notifications are lost";
+        let kept = read.map_err(|error| format!("{error}: {go_on}"));
+        let kept = kept.and_then(|text| {
+            serde_json::from_slice(&text).map_err(|error| crate::private::damage(&error, go_on))
+        });
+        kept.unwrap_or_else(|why| {
+            report(&format!("{}: {why}", path.display()));
             Self::default()
         })
     }

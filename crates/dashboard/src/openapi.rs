@@ -122,7 +122,7 @@ const OPERATIONS: &[Operation] = &[
     post(
         "/experiments/{id}/rollback",
         "rollback",
-        "Put the control's configuration in force again",
+        "Undo an experiment's promotion. What cannot be restored is `promotion.left`; the next rollback tries it alone",
     ),
     Operation {
         body: Some(Body::Fork),
@@ -282,7 +282,8 @@ const OPERATIONS: &[Operation] = &[
         ..get(
             "/audit",
             "audit",
-            "Who changed what, when and from where, newest first; for tokens that may write",
+            "Who changed what, when and from where, newest first; for tokens that may write. The header \
+             Slackline-Damaged-Lines says how many lines of the log cannot be read",
         )
     },
     Operation {
@@ -291,7 +292,7 @@ const OPERATIONS: &[Operation] = &[
             "/events",
             "events",
             "Server-sent events named `changed`, one at the start and one after every change: JSON with `revision`, \
-             `progress` and `trouble`",
+             `progress` and `trouble`. The stream ends with the token or session that opened it",
         )
     },
     get("/openapi.json", "openapi", "This description"),

@@ -393,6 +393,8 @@ impl AuditRow {
 struct AuditPage {
     reader: Reader,
     rows: Vec<AuditRow>,
+    /// Lines of the log that cannot be read.
+    damaged: usize,
 }
 
 pub(crate) async fn audit(State(app): Here, Extension(visitor): Who) -> Response {
@@ -401,13 +403,15 @@ pub(crate) async fn audit(State(app): Here, Extension(visitor): Who) -> Response
         blocking(move || {
             let last = app.audit.last(api::AUDIT_ENTRIES, None);
             let last = last.map_err(|error| Error::Unavailable(error.to_string()))?;
-            let rows = last.into_iter().map(|entry| AuditRow {
+            let damaged = last.damaged;
+            let rows = last.entries.into_iter().map(|entry| AuditRow {
                 at: When::of(entry.at),
                 entry,
             });
             Ok(page(&AuditPage {
                 reader: (&visitor).into(),
                 rows: rows.collect(),
+                damaged,
             }))
         })
         .await

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
@@ -13,11 +14,13 @@ use coordinator::Coordinator;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 
-use crate::access::{self, Access, Proxy, Role};
+use crate::access::{self, Access, Credential, Role};
 use crate::audit::Audit;
+use crate::clock::Clock;
 use crate::connections::{self, Bounds};
 use crate::explain::Models;
 use crate::limits::{self, Buckets};
+use crate::proxy::Proxy;
 use crate::reply::{Refusal, blocking};
 use crate::sessions::Sessions;
 use crate::tokens::{TokenFile, Tokens};
@@ -58,6 +61,8 @@ pub(crate) struct App {
     pub(crate) proxy: Proxy,
     pub(crate) tokens: Tokens,
     pub(crate) sessions: Sessions,
+    /// The time by which sessions age.
+    pub(crate) clock: Clock,
     pub(crate) audit: Audit,
     pub(crate) buckets: Buckets,
     /// Bounds how often a client's refusals are written down.
@@ -75,6 +80,17 @@ impl App {
         }
         let token = self.tokens.find(digest, Timestamp::now())?;
         Some((token.name, token.role))
+    }
+
+    /// Whether what a request was admitted by would still admit it.
+    pub(crate) fn still_admits(&self, credential: &Credential) -> bool {
+        match credential {
+            Credential::Token(token) => self.token(token).is_some(),
+            Credential::Session { csrf, token } => {
+                self.sessions.is_open(csrf, self.clock.now()) && self.token(token).is_some()
+            }
+            Credential::Proxy => true,
+        }
     }
 }
 
@@ -106,11 +122,13 @@ pub async fn serve(
     end: impl Future<Output = ()> + Send + 'static,
 ) {
     let state_dir = coordinator.state_dir().to_owned();
+    let clock = Clock::start(Timestamp::now(), Instant::now());
     let app = Arc::new(App {
         access,
         proxy: options.proxy,
-        tokens: Tokens::of(TokenFile::of(&state_dir)),
-        sessions: Sessions::of(&state_dir),
+        tokens: Tokens::of(TokenFile::of(&state_dir), options.report),
+        sessions: Sessions::of(&state_dir, clock.now(), options.report),
+        clock,
         audit: Audit::of(&state_dir, options.report),
         buckets: Buckets::new(options.rate),
         noted: Buckets::new(REFUSALS_NOTED_PER_S),

@@ -3,7 +3,7 @@
 //! The cookie holds a random secret and no token. Every hour of use the secret is replaced. The former
 //! one admits until the browser has shown the new one and two minutes have passed, so that requests
 //! under way still succeed. The file in the state directory holds digests only; sessions outlive a
-//! restart by it.
+//! restart by it. Times are those of [`crate::clock::Clock`], which never jumps.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,14 +58,21 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Those that a former server left in the state directory.
-    pub(crate) fn of(state_dir: &Path) -> Self {
+    /// Those that a former server left in the state directory. One from the future, because the clock was set back since,
+    /// counts as begun now: it lasts no longer than a new one.
+    pub(crate) fn of(state_dir: &Path, now: Timestamp, report: fn(&str)) -> Self {
         let path = state_dir.join("sessions.json");
-        let kept = std::fs::read(&path).ok();
-        let kept = kept.and_then(|text| serde_json::from_slice(&text).ok());
+        let mut all = read(&path).unwrap_or_else(|why| {
+            report(&format!("{}: {why}", path.display()));
+            Vec::new()
+        });
+        for session in &mut all {
+            session.created = session.created.min(now);
+            session.rotated = session.rotated.min(now);
+        }
         Self {
             path,
-            all: Mutex::new(kept.unwrap_or_default()),
+            all: Mutex::new(all),
         }
     }
 
@@ -123,6 +130,12 @@ impl Sessions {
         Some(admitted)
     }
 
+    /// Whether the session with that second secret has not ended.
+    pub(crate) fn is_open(&self, csrf: &str, now: Timestamp) -> bool {
+        let all = self.all();
+        all.iter().any(|it| it.csrf == csrf && it.is_alive(now))
+    }
+
     /// Ends the session of a secret.
     pub(crate) fn end(&self, secret: &str, now: Timestamp) {
         let given = digest(secret);
@@ -130,6 +143,15 @@ impl Sessions {
         all.retain(|session| !session.has(&given, now));
         self.keep(&all);
     }
+}
+
+fn read(path: &Path) -> Result<Vec<Session>, String> {
+    let text = match crate::private::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text.map_err(|error| error.to_string())?,
+    };
+    let go_on = "no session goes on, and everybody has to sign in again";
+    serde_json::from_str(&text).map_err(|error| crate::private::damage(&error, go_on))
 }
 
 impl Session {
@@ -153,8 +175,8 @@ mod tests {
     #[test]
     fn a_secret_rotates_and_the_former_one_ends_once_the_new_one_is_used() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::of(dir.path());
         let start = Timestamp::now();
+        let sessions = Sessions::of(dir.path(), start, |_| ());
         let after = |minutes: i64| start.checked_add(minutes.minutes()).unwrap();
         let first = sessions.begin("t", start);
         let admitted = sessions.admit(&first, true, after(59)).unwrap();
@@ -170,19 +192,48 @@ mod tests {
         assert_eq!(again.csrf, admitted.csrf);
         assert!(sessions.admit(&first, true, after(101)).is_none());
         // A restart keeps it, and a sign-out ends it.
-        let sessions = Sessions::of(dir.path());
+        let sessions = Sessions::of(dir.path(), after(102), |_| ());
         assert!(sessions.admit(&second, false, after(102)).is_some());
+        assert!(sessions.is_open(&admitted.csrf, after(102)));
         let text = std::fs::read_to_string(dir.path().join("sessions.json")).unwrap();
         assert!(!text.contains(&second), "{text}");
         sessions.end(&second, after(103));
         assert!(sessions.admit(&second, false, after(103)).is_none());
+        assert!(!sessions.is_open(&admitted.csrf, after(103)));
+    }
+
+    #[test]
+    fn a_session_from_the_future_lasts_no_longer_than_a_new_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = Timestamp::now();
+        let after = |hours: i64| start.checked_add(hours.hours()).unwrap();
+        let far = after(100 * 24);
+        let secret = Sessions::of(dir.path(), far, |_| ()).begin("t", far);
+        // The clock was wrong then, and is set right before the next start.
+        let sessions = Sessions::of(dir.path(), start, |_| ());
+        assert!(sessions.admit(&secret, false, after(7 * 24 - 1)).is_some());
+        assert!(sessions.admit(&secret, false, after(7 * 24)).is_none());
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_and_everybody_signs_in_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sessions.json");
+        std::fs::write(&path, "[\n{\"secret\": 1").unwrap();
+        let why = read(&path).unwrap_err();
+        assert!(
+            why.starts_with("line 2: ") && why.contains("sign in again"),
+            "{why}"
+        );
+        let sessions = Sessions::of(dir.path(), Timestamp::now(), |_| ());
+        assert!(sessions.all().is_empty());
     }
 
     #[test]
     fn a_session_that_is_not_used_or_too_old_ends() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::of(dir.path());
         let start = Timestamp::now();
+        let sessions = Sessions::of(dir.path(), start, |_| ());
         let after = |hours: i64| start.checked_add(hours.hours()).unwrap();
         let mut secret = sessions.begin("t", start);
         assert!(sessions.admit(&secret, false, after(7 * 24)).is_none());

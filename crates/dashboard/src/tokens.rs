@@ -59,13 +59,16 @@ impl TokenFile {
     /// Every token, oldest first; none where there is no file.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read, is damaged, or may have been written by somebody else.
     pub fn list(&self) -> Result<Vec<NamedToken>, AccessError> {
-        let text = match std::fs::read_to_string(&self.0) {
+        let text = match crate::private::read(&self.0) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             text => text.map_err(|error| self.failed(error))?,
         };
-        let contents: Contents = serde_json::from_str(&text).map_err(|error| self.failed(error))?;
+        let go_on = "no named token is valid until it is mended. Else move it away, and make the tokens again with \
+                     `slackline serve tokens new`";
+        let contents: Contents = serde_json::from_str(&text)
+            .map_err(|error| self.failed(crate::private::damage(&error, go_on)))?;
         Ok(contents.tokens)
     }
 
@@ -84,6 +87,12 @@ impl TokenFile {
             let why = format!("a name must be a line of 1 to {NAME_CHARS_MAX} characters");
             return Err(self.failed(why));
         }
+        if crate::access::is_reserved(name) {
+            let why = format!(
+                "the name {name} is reserved, because the audit log shows somebody else by it: take another one"
+            );
+            return Err(self.failed(why));
+        }
         let secret = random_hex();
         let token = NamedToken {
             name: name.to_owned(),
@@ -93,9 +102,7 @@ impl TokenFile {
             digest: digest(&secret),
         };
         self.change(|tokens| {
-            let is_taken = crate::access::BUILT_IN.contains(&name)
-                || tokens.iter().any(|known| known.name == name);
-            if is_taken {
+            if tokens.iter().any(|known| known.name == name) {
                 return Err(format!("there is a token {name} already: revoke it first"));
             }
             if tokens.len() >= TOKENS_MAX {
@@ -147,30 +154,39 @@ impl TokenFile {
     }
 }
 
-/// When a file was written last, and its inode: a replaced file has another one.
-type Version = (SystemTime, u64);
+/// When a file was written last, its inode and its length: a replaced file has others.
+type Version = (SystemTime, u64, u64);
 
 /// The named tokens as a server sees them: read again when the file changes.
 pub(crate) struct Tokens {
     file: TokenFile,
     seen: Mutex<(Option<Version>, Vec<NamedToken>)>,
+    report: fn(&str),
 }
 
 impl Tokens {
-    pub(crate) fn of(file: TokenFile) -> Self {
-        Self {
+    /// Reads the file, and reports what is wrong with it.
+    pub(crate) fn of(file: TokenFile, report: fn(&str)) -> Self {
+        let tokens = Self {
             file,
             seen: Mutex::default(),
-        }
+            report,
+        };
+        tokens.find("", Timestamp::now());
+        tokens
     }
 
     /// The valid token with that digest. A file that cannot be read admits nobody.
     pub(crate) fn find(&self, digest: &str, now: Timestamp) -> Option<NamedToken> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let file = std::fs::metadata(&self.file.0).ok();
-        let changed = file.and_then(|it| Some((it.modified().ok()?, it.ino())));
+        let changed = file.and_then(|it| Some((it.modified().ok()?, it.ino(), it.len())));
         if seen.0 != changed {
-            *seen = (changed, self.file.list().unwrap_or_default());
+            let tokens = self.file.list().unwrap_or_else(|error| {
+                (self.report)(&error.to_string());
+                Vec::new()
+            });
+            *seen = (changed, tokens);
         }
         let mut tokens = seen.1.iter();
         let found = tokens.find(|token| token.digest == digest && token.is_valid(now));
@@ -202,7 +218,7 @@ mod tests {
     fn a_token_admits_until_it_expires_or_is_revoked() {
         let dir = tempfile::tempdir().unwrap();
         let file = TokenFile::of(dir.path());
-        let tokens = Tokens::of(file.clone());
+        let tokens = Tokens::of(file.clone(), |_| ());
         let now = Timestamp::now();
         let hour = now.checked_add(1.hour()).unwrap();
         let anna = file.create("anna", Role::Write, Some(hour)).unwrap();

@@ -24,6 +24,33 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
+/// A parameter's value, if it is one of those that there are; an empty one is none.
+///
+/// # Errors
+/// What there is.
+pub(crate) fn one_of<'a>(
+    name: &str,
+    value: Option<&'a str>,
+    known: &[&str],
+) -> Result<Option<&'a str>, Refusal> {
+    let value = value.filter(|value| !value.is_empty());
+    match value {
+        Some(value) if !known.contains(&value) => Err(Refusal::new(
+            StatusCode::BAD_REQUEST,
+            format!("the query: {name}={value}: there are {}", listed(known)),
+        )),
+        value => Ok(value),
+    }
+}
+
+/// Words in a row: `a, b and c`.
+fn listed(words: &[&str]) -> String {
+    match words {
+        [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+        words => words.concat(),
+    }
+}
+
 /// Characters of a query that need no percent (RFC 3986, "unreserved").
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)
@@ -133,6 +160,21 @@ mod tests {
         );
         assert_eq!(of("tokens=x&page=2"), (None, "tokens=x&page=2".into()));
         assert_eq!(of(""), (None, String::new()));
+    }
+
+    #[test]
+    fn a_value_that_there_is_not_is_answered_with_those_that_there_are() {
+        let known = ["json", "csv", "parquet"];
+        assert_eq!(one_of("format", Some("csv"), &known), Ok(Some("csv")));
+        assert_eq!(one_of("format", None, &known), Ok(None));
+        let refused = one_of("format", Some("xls"), &known).unwrap_err();
+        assert_eq!(
+            (refused.status(), refused.text()),
+            (
+                StatusCode::BAD_REQUEST,
+                "the query: format=xls: there are json, csv and parquet"
+            )
+        );
     }
 
     #[test]

@@ -76,7 +76,7 @@ enum Verb {
     PauseQueue,
     /// Resume the queue.
     ResumeQueue,
-    /// Put the control's configuration in force again. The evaluation that is being measured is interrupted.
+    /// Undo the promotion. The evaluation that is being measured is interrupted. Exit code 4: not everything could be restored.
     Rollback {
         /// The experiment's number.
         id: i64,
@@ -265,12 +265,17 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         let now_is = state(&now);
         message(&match verb {
             "promote" => format!("experiment {id} is {now_is}; in force: {}", in_force(&now)),
+            "rollback" if not_restored(&now).is_some() => format!(
+                "experiment {id} is {now_is}; it is rolled back, except what could not be restored: {}. Mend that, and roll back \
+                 again: only the rest is tried then",
+                in_force(&now)
+            ),
             "rollback" => format!(
                 "experiment {id} is {now_is}; the control's configuration is in force again"
             ),
             _ => format!("experiment {id} is {now_is}"),
         });
-        anyhow::Ok(())
+        anyhow::Ok(now)
     };
     let made = |now: &Value| print(&format!("{}\n", now["id"]));
     match &arguments.verb {
@@ -332,13 +337,17 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let made_of = client.json("POST", "/experiments", Some(&body));
             made(&made_of.with_context(|| spec.display().to_string())?)?;
         }
-        Verb::Pause { id } => act(id, "pause")?,
-        Verb::Resume { id } => act(id, "resume")?,
-        Verb::Stop { id } => act(id, "stop")?,
-        Verb::Verify { id } => act(id, "verify")?,
-        Verb::Promote { id } => act(id, "promote")?,
-        Verb::Rollback { id } => act(id, "rollback")?,
-        Verb::Kill { id, evaluation } => act(id, &format!("evaluations/{evaluation}/kill"))?,
+        Verb::Pause { id } => drop(act(id, "pause")?),
+        Verb::Resume { id } => drop(act(id, "resume")?),
+        Verb::Stop { id } => drop(act(id, "stop")?),
+        Verb::Verify { id } => drop(act(id, "verify")?),
+        Verb::Promote { id } => drop(act(id, "promote")?),
+        Verb::Rollback { id } => {
+            if not_restored(&act(id, "rollback")?).is_some() {
+                return Ok(Done::RestoreFailed);
+            }
+        }
+        Verb::Kill { id, evaluation } => drop(act(id, &format!("evaluations/{evaluation}/kill"))?),
         Verb::Delete { id } => {
             client.text("DELETE", &format!("/experiments/{id}"), None)?;
             message(&format!("experiment {id} is deleted"));
@@ -492,7 +501,13 @@ fn counted(experiment: &Value) -> String {
     }
 }
 
-/// What a promotion has changed.
+/// What a rollback has left, if it left something.
+fn not_restored(experiment: &Value) -> Option<&Vec<Value>> {
+    let left = experiment["promotion"]["left"].as_array();
+    left.filter(|left| !left.is_empty())
+}
+
+/// What a promotion has changed, or what its rollback could not restore.
 fn in_force(experiment: &Value) -> String {
     texts(&experiment["promotion"]["changed"]).join(", ")
 }
@@ -609,7 +624,11 @@ fn show(it: &Value) -> String {
         format!("  {at} {kind}: {words}")
     }));
     if it["promotion"].is_object() {
-        lines.push(format!("in force on the host: {}", in_force(it)));
+        let what = match not_restored(it) {
+            Some(_) => "not restored by the rollback",
+            None => "in force on the host",
+        };
+        lines.push(format!("{what}: {}", in_force(it)));
     }
     lines.join("\n") + "\n"
 }

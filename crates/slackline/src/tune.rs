@@ -232,6 +232,9 @@ fn promote(spec: &CheckedSpec, live: &mut Live<'_>, report: &mut Report) -> anyh
     let winner = report.winner().map(|arm| arm.configuration.clone());
     match winner {
         Some(winner) if report.finding == Finding::Improvement && report.interrupted.is_none() => {
+            if let Some(why) = report.changed_template(spec) {
+                anyhow::bail!("nothing is promoted: {why}");
+            }
             report.promoted = promotions::put_in_force(live, &winner)?.done;
             if report.promoted.is_empty() && spec.target.start.is_some() {
                 message(

@@ -39,7 +39,7 @@ impl Verbs {
         }
         let state = row.state;
         let is_active = is_active(state);
-        let is_promoted = row.promotion.is_some();
+        let is_promoted = row.in_force().is_some();
         // What runs by itself cannot be measured while another configuration is in force on it.
         let may_measure = !is_promoted || row.spec.mode == Mode::Continuous;
         Self {
@@ -52,7 +52,7 @@ impl Verbs {
                 && row.wish != Some(Wish::Verify)
                 && (has_measured || state == ExperimentState::Running),
             promote: row.not_promotable().is_none() && !is_promoted,
-            roll_back: is_promoted,
+            roll_back: row.promotion.is_some(),
             delete: state != ExperimentState::Running && !is_promoted,
             fork: true,
         }
@@ -175,14 +175,21 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let row = store.experiment(id)?;
     let queue = store.queue(id)?;
     let in_force = row
-        .promotion
-        .iter()
+        .in_force()
+        .into_iter()
         .filter(|_| !coordinator.is_rollback_untold(id));
     Ok(page(&ExperimentPage {
         reader: visitor.into(),
         trouble: coordinator.trouble(),
         made: When::ms(summary.created_ms),
-        status: status(&summary, coordinator),
+        status: match row.promotion.as_ref().filter(|it| !it.left.is_empty()) {
+            Some(rest) => format!(
+                "{}; the rollback could not restore {}: mend that, and roll back again",
+                status(&summary, coordinator),
+                rest.changed.join(", ")
+            ),
+            None => status(&summary, coordinator),
+        },
         progress: progress(coordinator, &row, &summary)?,
         verdict: Verdict::of(&row),
         best: best(coordinator, &summary)?,

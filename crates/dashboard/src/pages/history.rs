@@ -7,6 +7,7 @@ use tuner::spec::Mode;
 
 use crate::access::{Role, Visitor};
 use crate::api;
+use crate::audit::Entry;
 use crate::format::When;
 use crate::server::App;
 
@@ -55,6 +56,14 @@ fn word(action: &str) -> &str {
     }
 }
 
+/// Who rolled a continuous experiment back by hand, of which it has an entry of that time: the audit log, newest first, has
+/// the request before it.
+pub(super) fn who_rolled_back(audit: &[Entry], id: i64, at: Timestamp) -> Option<&str> {
+    let mut asked = audit.iter().filter(|it| it.experiment == Some(id));
+    let asked = asked.find(|it| it.action == "rollback" && it.at <= at)?;
+    asked.who.as_deref()
+}
+
 /// The events, newest first. Who did something is shown to those who may see the audit log.
 pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Vec<Event>, Error> {
     let store = app.coordinator.store();
@@ -82,14 +91,22 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     // A continuous experiment has an entry for each.
     let once = row.promotion.iter().filter(|_| row.spec.mode == Mode::Once);
     for promotion in once {
-        events.push(Event::new(
-            promotion.at,
-            "promoted configuration in force",
-            promotion.changed.join(", "),
-            "good",
-        ));
+        let (what, class) = match promotion.left.is_empty() {
+            true => ("promoted configuration in force", "good"),
+            false => ("not restored by the rollback", "bad"),
+        };
+        let changed = promotion.changed.join(", ");
+        events.push(Event::new(promotion.at, what, changed, class));
     }
-    for entry in store.entries(row.id, EVENTS_MAX)? {
+    let may_see_who = visitor.role == Role::Write;
+    let audit = app.audit.last(EVENTS_MAX, Some(row.id));
+    let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
+    let audit = audit.entries;
+    for mut entry in store.entries(row.id, EVENTS_MAX)? {
+        let who = who_rolled_back(&audit, row.id, entry.at).filter(|_| may_see_who);
+        if let (Some(who), Some(rest)) = (who, entry.by_hand()) {
+            entry.text = format!("by {who}{rest}");
+        }
         let class = match entry.kind.as_str() {
             "promoted" => "good",
             "rollback" | "slo" | "refused" => "bad",
@@ -98,10 +115,11 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
         };
         events.push(Event::new(entry.at, word(&entry.kind), entry.text, class));
     }
-    let audit = app.audit.last(EVENTS_MAX, Some(row.id));
-    let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
-    for entry in audit.into_iter().filter(|entry| entry.refusal.is_none()) {
-        let by = entry.who.filter(|_| visitor.role == Role::Write);
+    // A continuous experiment has an entry of its own for each rollback.
+    let is_told = |entry: &Entry| row.spec.mode == Mode::Continuous && entry.action == "rollback";
+    let done = audit.into_iter().filter(|entry| entry.refusal.is_none());
+    for entry in done.filter(|entry| !is_told(entry)) {
+        let by = entry.who.filter(|_| may_see_who);
         let by = by.map(|who| format!("by {who}"));
         let number = entry
             .evaluation
@@ -122,4 +140,29 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     events.sort_by_key(|event| std::cmp::Reverse(event.at));
     events.truncate(EVENTS_MAX.max(api::ENTRIES));
     Ok(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::ToSpan as _;
+
+    use super::*;
+
+    #[test]
+    fn a_rollback_by_hand_is_whose_request_came_just_before_it() {
+        let asked = |second: i64, who: &str, id: i64| Entry {
+            at: Timestamp::UNIX_EPOCH.checked_add(second.seconds()).unwrap(),
+            experiment: Some(id),
+            ..Entry::new("rollback", Some(who), None, 200)
+        };
+        let audit = [
+            asked(30, "bob", 1),
+            asked(20, "eve", 2),
+            asked(10, "anna", 1),
+        ];
+        let at = |second: i64| Timestamp::UNIX_EPOCH.checked_add(second.seconds()).unwrap();
+        assert_eq!(who_rolled_back(&audit, 1, at(31)), Some("bob"));
+        assert_eq!(who_rolled_back(&audit, 1, at(29)), Some("anna"));
+        assert_eq!(who_rolled_back(&audit, 1, at(9)), None);
+    }
 }

@@ -9,6 +9,7 @@ use coordinator::store::Summary;
 use tuner::report::percent;
 use tuner::spec::Mode;
 
+use super::history::who_rolled_back;
 use super::verdict::Verdict;
 use super::{Here, Reader, Who, answer, page};
 use crate::access::{Role, Visitor};
@@ -63,8 +64,9 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     let may_write = visitor.role == Role::Write;
     let audit = app.audit.last(ENTRIES_MAX, None);
     let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
+    let audit = audit.entries;
     let changes: Vec<_> = audit
-        .into_iter()
+        .iter()
         .filter(|entry| entry.refusal.is_none())
         .filter(|entry| entry.action == "promote" || entry.action == "rollback")
         .collect();
@@ -80,12 +82,18 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
                     "rollback" => ("rolled back", "bad"),
                     _ => continue,
                 };
+                let by = match entry.by_hand() {
+                    Some(_) => who_rolled_back(&audit, id, entry.at)
+                        .filter(|_| may_write)
+                        .unwrap_or("a user"),
+                    None => "the experiment itself",
+                };
                 past.push(Past {
                     when: When::of(entry.at),
                     what,
                     experiment: id,
                     name: summary.name.clone(),
-                    by: "the experiment itself".into(),
+                    by: by.to_owned(),
                     class,
                     at_ms: entry.at.as_millisecond(),
                 });
@@ -124,6 +132,10 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
         let Some(id) = entry.experiment else { continue };
         let name = summaries.iter().find(|it| it.id == id);
         let is_promotion = entry.action == "promote";
+        // A continuous experiment has an entry of its own for each rollback.
+        if !is_promotion && name.is_some_and(|it| it.always_on) {
+            continue;
+        }
         past.push(Past {
             when: When::of(entry.at),
             what: if is_promotion {
@@ -135,6 +147,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
             name: name.map_or_else(|| format!("experiment {id}, deleted"), |it| it.name.clone()),
             by: entry
                 .who
+                .clone()
                 .filter(|_| may_write)
                 .unwrap_or_else(|| "a user".into()),
             class: if is_promotion { "good" } else { "bad" },

@@ -11,10 +11,11 @@ use tuner::evaluation::{Block, Outcome};
 use tuner::report::{EvaluationRecord, difference, score_text};
 use tuner::spec::{ObjectiveSpec, Spec};
 
+use crate::api::OUTCOMES;
 use crate::format::{self, When};
 use crate::reply::Refusal;
 use crate::units::Unit;
-use crate::web::{encoded, pairs};
+use crate::web::{encoded, one_of, pairs};
 
 /// Rows on a page: what a reader looks through at once.
 const ROWS: usize = 50;
@@ -43,15 +44,6 @@ const SORTED: &[&str] = &[
     "took",
     "began",
     "host",
-];
-const OUTCOMES: &[&str] = &[
-    "running",
-    "completed",
-    "aborted",
-    "violated",
-    "crashed",
-    "killed",
-    "failed",
 ];
 
 /// What the address asks of the table.
@@ -89,12 +81,9 @@ impl Look {
                     look.is_descending = key.is_some();
                     key.unwrap_or(&value).clone_into(&mut look.sort);
                 }
-                "outcome" if value.is_empty() || OUTCOMES.contains(&value.as_str()) => {
-                    look.outcome = value;
-                }
                 "outcome" => {
-                    let all = OUTCOMES.join(", ");
-                    return Err(wrong(format!("outcome={value}: there are {all}")));
+                    one_of("outcome", Some(&value), OUTCOMES)?;
+                    look.outcome = value;
                 }
                 "search" => look.search = value.trim().chars().take(SEARCH_CHARS_MAX).collect(),
                 "column" => look.columns.push(value),
@@ -126,9 +115,13 @@ impl Look {
             !is_known && !is_parameter(key) && !key.starts_with("m:")
         });
         match unknown {
-            Some(unknown) => Err(Error::Invalid(format!(
-                "column={unknown}: there is no such"
-            ))),
+            Some(unknown) => {
+                let known: Vec<&str> = COLUMNS.iter().map(|(known, ..)| *known).collect();
+                Err(Error::Invalid(format!(
+                    "column={unknown}: there are {}, p:NAME of each parameter, and m:NAME of each metric",
+                    known.join(", ")
+                )))
+            }
             None => Ok(()),
         }
     }

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use crate::serve::{Server, toy};
 
 /// The status of a request with these headers.
-fn status(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> u16 {
+pub(crate) fn status(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> u16 {
     answer(method, url, headers, body).status().as_u16()
 }
 
-fn answer(
+pub(crate) fn answer(
     method: &str,
     url: &str,
     headers: &[(&str, &str)],
@@ -120,7 +120,7 @@ fn only_those_with_a_token_are_let_in() {
     );
 }
 
-fn header(answer: &ureq::http::Response<ureq::Body>, name: &str) -> String {
+pub(crate) fn header(answer: &ureq::http::Response<ureq::Body>, name: &str) -> String {
     let value = answer.headers().get(name);
     value.map_or_else(String::new, |value| value.to_str().unwrap().to_owned())
 }
@@ -135,7 +135,7 @@ pub(crate) fn cookie_of(answer: &ureq::http::Response<ureq::Body>) -> String {
     cookie.split(';').next().unwrap().to_owned()
 }
 
-fn csrf_of(page: &str) -> &str {
+pub(crate) fn csrf_of(page: &str) -> &str {
     let rest = page.split("name=\"csrf\" content=\"").nth(1).unwrap();
     rest.split('"').next().unwrap()
 }
@@ -203,6 +203,16 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         ("GET", "/api/v1/experiments?sate=done", 400),
         ("GET", "/api/v1/experiments?state=dun", 400),
         ("GET", "/api/v1/experiments?limit=x", 400),
+        (
+            "GET",
+            "/api/v1/experiments/1/evaluations?outcome=nonsense",
+            400,
+        ),
+        ("GET", "/api/v1/experiments/1/evaluations?from=-1", 400),
+        ("GET", "/api/v1/experiments/1/export?format=xls", 400),
+        ("GET", "/api/v1/audit?experiment=x", 400),
+        ("GET", "/experiments/1?outcome=nonsense", 400),
+        ("GET", "/compare?id=x", 400),
         ("POST", "/api/v1/experiments", 400),
         ("GET", "/assets/a/b", 404),
         ("GET", "/experiments/1?page=abc", 400),
@@ -232,7 +242,14 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         );
         let problem: Value = problem.into_body().read_json().unwrap();
         assert_eq!(problem["status"], expected, "{path}");
-        assert!(!problem["detail"].as_str().unwrap().is_empty(), "{path}");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(!detail.is_empty(), "{path}");
+        if path.contains("nonsense") {
+            assert!(
+                detail.contains("violated, crashed, killed and failed"),
+                "{detail}"
+            );
+        }
         let for_people = answer_to("text/html");
         let is_page = header(&for_people, "content-type").starts_with("text/html");
         assert_eq!(is_page, !path.starts_with("/api/"), "{path}");

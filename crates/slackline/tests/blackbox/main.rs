@@ -7,6 +7,7 @@
     reason = "test code: a panic is a failure, and helpers outside #[test] functions may have it too"
 )]
 
+mod access;
 mod advise;
 mod agent;
 mod api;
@@ -29,6 +30,7 @@ mod machine;
 mod many;
 mod notify;
 mod pictures;
+mod promises;
 mod promotions;
 mod quota;
 mod relayout;

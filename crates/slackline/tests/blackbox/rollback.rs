@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::continuous::{attached, read};
 use crate::serve::{Server, toy};
 use crate::toy::FIRST;
 
@@ -35,6 +36,91 @@ fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
     server.wait_for(other, &["stopped"]);
     assert_eq!(server.end(), 128 + 15);
     toy.assert_as_before("after a rollback");
+}
+
+/// What is put in force is what was measured, and what is put back is what was there.
+#[test]
+fn a_file_that_was_edited_meanwhile_is_named() {
+    let mut toy = attached("");
+    toy.spec["mode"] = json!("once");
+    toy.spec.as_object_mut().unwrap().remove("continuous");
+    toy.spec["budget"]["evaluations"] = json!(4);
+    // What the service has is not what the template gives with the control's values.
+    std::fs::write(toy.path("service.conf"), "50 # mine\n").unwrap();
+    let server = Server::start(&toy);
+    let id = server.create();
+    let text = id.to_string();
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    std::fs::write(toy.path("service.conf.in"), "{x} # edited\n").unwrap();
+    let said = [
+        "service.conf.in was changed after it was measured",
+        "verify the experiment again",
+    ];
+    server.does(&["promote", &text]).with_code(2).saying(&said);
+    assert_eq!(read(&toy, "service.conf"), "50 # mine");
+    std::fs::write(toy.path("service.conf.in"), "{x}\n").unwrap();
+    server.does(&["promote", &text]).with_code(0);
+    assert_ne!(read(&toy, "service.conf"), "50 # mine");
+    // Both are edited while it is in force.
+    std::fs::write(toy.path("service.conf.in"), "{x} # edited\n").unwrap();
+    std::fs::write(toy.path("service.conf"), "33 # deployed\n").unwrap();
+    server.does(&["rollback", &text]).with_code(0);
+    assert_eq!(read(&toy, "service.conf"), "50 # mine");
+    let replaced = std::fs::read_dir(toy.path("state/replaced")).unwrap();
+    let kept = replaced.map(|it| std::fs::read_to_string(it.unwrap().path()).unwrap());
+    assert!(kept.into_iter().any(|it| it == "33 # deployed\n"));
+    let write = format!("Bearer {}", server.token("write_token"));
+    let audit = ureq::get(server.url("/audit"))
+        .header("authorization", &write)
+        .call();
+    let audit: serde_json::Value = audit.unwrap().into_body().read_json().unwrap();
+    let detail = audit[0]["detail"].to_string();
+    assert!(
+        detail.contains("service.conf was changed by somebody else"),
+        "{audit}"
+    );
+}
+
+#[test]
+fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
+    let mut toy = toy();
+    let other = toy.path("other");
+    std::fs::write(&other, "7\n").unwrap();
+    let more = json!({ "name": "y", "type": "int", "low": 0, "high": 9, "file": other });
+    toy.spec["parameters"].as_array_mut().unwrap().push(more);
+    toy.spec["budget"]["evaluations"] = json!(4);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let text = id.to_string();
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    server.does(&["promote", &text]).with_code(0);
+    assert_ne!(toy.knob(), FIRST);
+    std::fs::remove_file(&other).unwrap();
+    let path = other.display().to_string();
+    server.does(&["rollback", &text]).with_code(4).saying(&[
+        "except what could not be restored",
+        &path,
+        "only the rest is tried then",
+    ]);
+    assert_eq!(toy.knob(), FIRST);
+    let shown = server.get(&format!("/experiments/{id}"));
+    assert_eq!(shown["promotion"]["left"], json!([path]), "{shown}");
+    assert_eq!(shown["promoted"], false, "{shown}");
+    // Only the rest is tried again.
+    std::fs::write(&other, "1\n").unwrap();
+    std::fs::write(toy.path("knob"), "44\n").unwrap();
+    server.does(&["rollback", &text]).with_code(0);
+    assert_eq!(
+        (read(&toy, "other").as_str(), toy.knob().as_str()),
+        ("7", "44")
+    );
+    assert!(server.get(&format!("/experiments/{id}"))["promotion"].is_null());
+    server
+        .does(&["rollback", &text])
+        .with_code(2)
+        .saying(&["nothing of it is in force"]);
 }
 
 #[test]
@@ -174,10 +260,32 @@ fn a_reader_sees_no_secret_and_the_service_gets_it_from_its_file() {
         seen.display()
     );
     toy.spec["target"]["start"] = json!([vec!["sh", "-c", &script, "sh"], words].concat());
+    // And in a script, in JSON and in the experiment's name.
+    toy.spec["target"]["prepare"] = json!([
+        "sh",
+        "-c",
+        ": mysql -ps3cr3tPW me:s3cr3tPW@h; DB_PASSWORD='s3cr3tPW' true",
+        r#"{"password": "s3cr3tPW"}"#,
+    ]);
+    toy.spec["name"] = json!("of --password=s3cr3tPW");
     toy.spec["budget"]["evaluations"] = json!(1);
     let server = Server::start(&toy);
     let id = server.create();
     server.wait_for(id, &["done", "failed"]);
+    let cookie = crate::api::session(&server, "read_token");
+    for path in [
+        "/",
+        "/experiments/1",
+        "/experiments/1/evaluations/1",
+        "/compare?id=1",
+    ] {
+        let page = ureq::get(server.page(path))
+            .header("cookie", &cookie)
+            .call();
+        let page = page.unwrap().into_body().read_to_string().unwrap();
+        assert!(!page.contains("s3cr3tPW"), "{path}: {page}");
+    }
+    assert!(!server.get("/experiments").to_string().contains("s3cr3tPW"));
     assert_eq!(std::fs::read_to_string(&seen).unwrap(), "s3cr3tPW t0k3n\n");
     let shown = server.get(&format!("/experiments/{id}"));
     assert_eq!(shown["spec"]["target"]["env"]["DB_PASSWORD"], "…");

@@ -31,7 +31,16 @@ impl<'a> Server<'a> {
         Self::start_with(toy, environment, "127.0.0.1:0")
     }
 
+    /// That lets each client send so many requests a second.
+    pub(crate) fn start_with_rate(toy: &'a Toy, rate: &str) -> Self {
+        Self::start_as(toy, &[], &["--listen", "127.0.0.1:0", "--rate", rate])
+    }
+
     fn start_with(toy: &'a Toy, environment: &[(&str, &str)], listen: &str) -> Self {
+        Self::start_as(toy, environment, &["--listen", listen, "--rate", "10000"])
+    }
+
+    fn start_as(toy: &'a Toy, environment: &[(&str, &str)], options: &[&str]) -> Self {
         let said = toy.path("state/serve.json");
         let stderr = toy.path("serve.stderr");
         let messages = std::fs::File::options()
@@ -42,7 +51,7 @@ impl<'a> Server<'a> {
         let mut server = Self {
             toy,
             child: toy
-                .slackline(&["serve", "--listen", listen, "--rate", "10000"])
+                .slackline(&[&["serve"], options].concat())
                 .envs(environment.iter().copied())
                 .stdout(Stdio::null())
                 .stderr(messages)
@@ -587,33 +596,6 @@ fn a_clock_that_jumps_changes_nothing_but_dates() {
     }
     server.end();
     toy.assert_as_before("after two jumps of the clock");
-}
-
-#[test]
-fn a_second_server_waits_for_the_first() {
-    let toy = toy();
-    let first = Server::start(&toy);
-    let address = first.page("/");
-    // It waits, and leaves the address of the first one for the command line.
-    let second = Server::start(&toy);
-    assert_eq!(second.page("/"), address);
-    let messages = || read(&toy, "serve.stderr");
-    let until = |text: &str| {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !messages().contains(text) {
-            assert!(Instant::now() < end, "{text}: {}", messages());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    until("commands reach that one, and this one waits");
-    until("another coordinator uses the store");
-    let id = first.create();
-    first.wait_for(id, &["done"]);
-    first.kill();
-    until("commands reach this server now");
-    assert_ne!(second.page("/"), address);
-    let id = second.create();
-    second.wait_for(id, &["done"]);
 }
 
 #[test]

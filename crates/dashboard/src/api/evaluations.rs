@@ -1,0 +1,171 @@
+//! The evaluations of an experiment: read, exported, killed.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use coordinator::Error;
+use coordinator::store::EvaluationRow;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tuner::spec::Spec;
+
+use super::{Here, Shown, Who, act, masks};
+use crate::access::Role;
+use crate::reply::{Refusal, Reply, blocking};
+use crate::server::App;
+use crate::web::{Params, one_of};
+
+/// What an export can be.
+const FORMATS: &[&str] = &["json", "csv", "parquet"];
+
+/// What `export` may be asked.
+#[derive(Deserialize)]
+pub(crate) struct ExportQuery {
+    #[serde(default)]
+    format: Option<String>,
+}
+
+pub(crate) async fn export(
+    State(app): Here,
+    Extension(visitor): Who,
+    Path(id): Path<String>,
+    Params(query): Params<ExportQuery>,
+) -> Result<Response, Refusal> {
+    let id = super::id(&id)?;
+    let format = one_of("format", query.format.as_deref(), FORMATS)?.unwrap_or("json");
+    let (kind, body) = match format {
+        "csv" => {
+            let write = |spec: &_, rows: &_| {
+                coordinator::evaluations_csv(spec, rows).map(String::into_bytes)
+            };
+            ("text/csv; charset=utf-8", table(app, id, write).await?)
+        }
+        "parquet" => {
+            let write = coordinator::evaluations_parquet;
+            (
+                "application/vnd.apache.parquet",
+                table(app, id, write).await?,
+            )
+        }
+        _ => {
+            let write = move || {
+                let report = app.coordinator.export(id)?;
+                let spec = masks(visitor.role).spec(&report.spec);
+                let wrong = |error: serde_json::Error| Error::Invalid(error.to_string());
+                let mut report = serde_json::to_value(&report).map_err(wrong)?;
+                report["spec"] = spec;
+                serde_json::to_vec_pretty(&report).map_err(wrong)
+            };
+            ("application/json", blocking(write).await?)
+        }
+    };
+    let name = format!("attachment; filename=\"experiment-{id}.{format}\"");
+    Ok((
+        [(CONTENT_TYPE, kind.to_owned()), (CONTENT_DISPOSITION, name)],
+        body,
+    )
+        .into_response())
+}
+
+/// The evaluations of an experiment as `write` writes them.
+async fn table(
+    app: Arc<App>,
+    id: i64,
+    write: impl Fn(&Spec, &[EvaluationRow]) -> Result<Vec<u8>, Error> + Send + 'static,
+) -> Result<Vec<u8>, Refusal> {
+    blocking(move || {
+        let row = app.coordinator.store().experiment(id)?;
+        let mut rows = app.coordinator.store().evaluations(id, 1)?;
+        app.coordinator.store().fill_blocks(id, &mut rows)?;
+        write(&row.spec, &rows)
+    })
+    .await
+}
+
+/// An evaluation as a row of JSON.
+pub(crate) fn evaluation_json(row: &EvaluationRow) -> Value {
+    let mut value = serde_json::to_value(&row.record).unwrap_or_default();
+    if row.is_running {
+        value["outcome"] = json!("running");
+    }
+    value["started_ms"] = json!(row.started_ms);
+    value
+}
+
+/// What an evaluation may have come to, as it is written.
+pub(crate) const OUTCOMES: &[&str] = &[
+    "running",
+    "completed",
+    "aborted",
+    "violated",
+    "crashed",
+    "killed",
+    "failed",
+];
+
+/// What `evaluations` may be asked.
+#[derive(Deserialize)]
+pub(crate) struct FromQuery {
+    #[serde(default)]
+    from: Option<usize>,
+    #[serde(default)]
+    limit: Option<usize>,
+    #[serde(default)]
+    outcome: Option<String>,
+}
+
+pub(crate) async fn evaluations(
+    State(app): Here,
+    Path(id): Path<String>,
+    Params(query): Params<FromQuery>,
+) -> Reply<Vec<Value>> {
+    let id = super::id(&id)?;
+    one_of("outcome", query.outcome.as_deref(), OUTCOMES)?;
+    blocking(move || {
+        app.coordinator.store().experiment(id)?;
+        let rows = app
+            .coordinator
+            .store()
+            .evaluations(id, query.from.unwrap_or(1))?;
+        let outcome = query.outcome.as_deref().filter(|it| !it.is_empty());
+        let all = rows.iter().map(|row| {
+            let mut value = evaluation_json(row);
+            if let Value::Object(fields) = &mut value {
+                fields.remove("blocks");
+                fields.remove("output");
+            }
+            value
+        });
+        let asked = all.filter(|it| outcome.is_none_or(|outcome| it["outcome"] == outcome));
+        Ok(asked.take(query.limit.unwrap_or(usize::MAX)).collect())
+    })
+    .await
+    .map(Json)
+}
+
+pub(crate) async fn evaluation(
+    State(app): Here,
+    Path((id, number)): Path<(String, String)>,
+) -> Reply<Value> {
+    let (id, number) = (super::id(&id)?, super::number(&number, "evaluation")?);
+    blocking(move || {
+        let row = app.coordinator.store().evaluation(id, number)?;
+        Ok(evaluation_json(&row))
+    })
+    .await
+    .map(Json)
+}
+
+pub(crate) async fn kill(
+    State(app): Here,
+    Path((id, number)): Path<(String, String)>,
+) -> Reply<Shown> {
+    let number: usize = super::number(&number, "evaluation")?;
+    act(app, &id, Role::Write, move |coordinator, id| {
+        coordinator.kill(id, number)
+    })
+    .await
+}
