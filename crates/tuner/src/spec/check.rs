@@ -73,12 +73,12 @@ const LOOKS_MAX: usize = 10;
 /// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration` do not take every number.)
 const TIME_MAX_S: f64 = 30.0 * 86_400.0;
 
-/// What is asked of template files.
+/// What is asked of template files, and of knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Templates {
-    /// They can be read, and name what there is.
+    /// They can be read, and templates name what there is.
     AreThere,
-    /// Nothing: what was made from them is in force.
+    /// Nothing: what was made from them is in force, and the control's values are known.
     MayBeGone,
 }
 
@@ -320,7 +320,7 @@ pub(super) fn check_experiment(
     templates: Templates,
 ) -> Result<CheckedSpec, SpecError> {
     check_words(&spec, source)?;
-    let space = check_space(&spec, source, roots, originals)?;
+    let space = check_space(&spec, source, roots, originals, templates)?;
     let dir = folder(source.path());
     let missing = |key: &str| source.error(key, format!("[{key}] is missing"));
     let target = spec.target.clone().ok_or_else(|| missing("target"))?;

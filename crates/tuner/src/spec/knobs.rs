@@ -548,7 +548,13 @@ mod tests {
             let source = crate::spec::Source::read(&path)?;
             let spec = source.parse()?;
             let roots = Roots::at(dir.path());
-            super::super::parameters::check_space(&spec, &source, &roots, &BTreeMap::new())
+            super::super::parameters::check_space(
+                &spec,
+                &source,
+                &roots,
+                &BTreeMap::new(),
+                super::super::check::Templates::AreThere,
+            )
         };
         let checked = check(parameter("usual", 1) + &parameter("most", 2)).unwrap();
         let mut configuration = checked.space.default_configuration();

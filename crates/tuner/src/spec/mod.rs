@@ -754,7 +754,13 @@ pub fn load_space(
 ) -> Result<(bayes_opt::Space, bayes_opt::Settings, Goal), SpecError> {
     let source = locate::Source::read(path)?;
     let spec: Spec = source.parse()?;
-    let checked = parameters::check_space(&spec, &source, roots, &Originals::new())?;
+    let checked = parameters::check_space(
+        &spec,
+        &source,
+        roots,
+        &Originals::new(),
+        Templates::AreThere,
+    )?;
     Ok((checked.space, checked.settings, spec.goal()))
 }
 

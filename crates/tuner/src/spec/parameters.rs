@@ -8,7 +8,7 @@ use bayes_opt::{
 };
 use host::{Knob, Roots};
 
-use super::check::check_name;
+use super::check::{Templates, check_name};
 use super::earlier;
 use super::knobs::{FieldError, KnobBinding, Live, control_of, is_apart, knob_of, live_of};
 use super::locate::Source;
@@ -55,6 +55,7 @@ pub(super) fn check_space(
     source: &Source,
     roots: &Roots,
     originals: &Originals,
+    templates: Templates,
 ) -> Result<CheckedSpace, SpecError> {
     if spec.parameters.is_empty() {
         return Err(source.error("parameters", "there is none: nothing could be tuned"));
@@ -78,8 +79,13 @@ pub(super) fn check_space(
         let mut live_special = None;
         let failed = |(field, message): FieldError| source.error(&key(field), message);
         if let Some((field, knob, index)) = knob {
-            let live = live_of(parameter, &knob, index, roots, originals)
-                .map_err(|message| source.error(&key(field), message))?;
+            let live = match live_of(parameter, &knob, index, roots, originals) {
+                // The control's value is known, and what is gone keeps nothing else from a rollback.
+                Err(_) if templates == Templates::MayBeGone && default.is_some() => {
+                    Live::OfInstance
+                }
+                live => live.map_err(|message| source.error(&key(field), message))?,
+            };
             let element = match live {
                 Live::Absent(why) => {
                     skipped.push(format!("{name}: {why}"));
