@@ -16,7 +16,7 @@ mod parts;
 mod rows;
 mod servers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rows::Rows;
 
@@ -73,14 +73,13 @@ fn main() -> Fallible<()> {
         seconds,
         rows: Rows::read(&json)?,
     };
-    let outcome = bench.run(&parts);
+    let outcome = bench.run(&parts, &json);
     let _ = std::process::Command::new("umount")
         .arg(work.join("blkio"))
         .stderr(std::process::Stdio::null())
         .status();
     std::fs::remove_dir_all(&work)?;
     outcome?;
-    bench.rows.write(&json)?;
     let picture = PathBuf::from(folder).join("block.svg");
     if let Some(chart) = bench.rows.chart() {
         std::fs::write(picture, chart.svg())?;
@@ -90,7 +89,7 @@ fn main() -> Fallible<()> {
 }
 
 impl Bench {
-    fn run(&mut self, parts: &[&str]) -> Fallible<()> {
+    fn run(&mut self, parts: &[&str], json: &Path) -> Fallible<()> {
         bind(1)?;
         for &part in parts {
             println!("==> {part}");
@@ -107,6 +106,7 @@ impl Bench {
                 "scale" => self.scale()?,
                 _ => self.scheduler()?,
             }
+            self.rows.write(json)?;
         }
         Ok(())
     }
