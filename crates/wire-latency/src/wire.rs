@@ -29,6 +29,8 @@ pub(crate) struct Wire {
     share: Share,
     /// Packets pass at present; else the rest of the period is left out.
     is_open: bool,
+    /// When packets began to pass the last time, on the packets' clock.
+    opened_ns: u64,
     period_began: Instant,
     /// CPU time of this thread when the period began.
     period_cpu: Option<Duration>,
@@ -56,6 +58,7 @@ impl Wire {
             tracker: Tracker::new(spec.port, spec.protocol),
             share,
             is_open: true,
+            opened_ns: 0,
             period_began: Instant::now(),
             period_cpu: None,
             connections: 0,
@@ -70,8 +73,14 @@ impl Wire {
     /// Reads what has come.
     fn drain(&mut self) {
         let (tracker, packets) = (&mut self.tracker, &mut self.packets_in_period);
+        let opened_ns = self.opened_ns;
         self.ring.drain(|packet| {
             *packets += 1;
+            // The kernel hands over a block of the ring when it is full or some time has passed: packets from before the
+            // pause come after it. A request among them would get the answer of a later one.
+            if packet.time_ns < opened_ns {
+                return;
+            }
             let segment = parse(packet.bytes, packet.ethernet_type, packet.wire_length);
             if let Some(segment) = segment {
                 tracker.take(packet.time_ns, &segment);
@@ -110,6 +119,9 @@ impl Wire {
                 .share
                 .next(used_cores, self.budget_cores, self.connections);
             let is_same = next.connections == self.share.connections && self.is_open;
+            if !self.is_open {
+                self.opened_ns = realtime_ns();
+            }
             if !is_same {
                 self.filter(&filter::program(self.spec.port, next.connections))?;
             }
