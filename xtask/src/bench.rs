@@ -1,10 +1,11 @@
-//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws. `cargo xtask bench warm-start`: what
-//! earlier experiments, which help or mislead, make of it. `cargo xtask bench relayout`:
-//! servers as they are, re-laid out, and laid out by others. `cargo xtask bench throttle`: what the model of throttling
-//! predicts against what is seen. `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
-//! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated. `cargo xtask bench
-//! wire-latency`: latencies read off the wire against the truth. `cargo xtask bench isolate`: services beside batch work
-//! under each policy.
+//! `cargo xtask bench tuners`: Slackline's optimiser and its peers on the same noisy draws.
+//! `cargo xtask bench warm-start`: what earlier experiments, which help or mislead, make of it.
+//! `cargo xtask bench relayout`: servers as they are, re-laid out, and laid out by others.
+//! `cargo xtask bench throttle`: what the model of throttling predicts against what is seen.
+//! `cargo xtask bench agent`: what the agent itself uses. `cargo xtask bench load`: the load
+//! generator against wrk and oha. `cargo xtask bench continuous`: months, simulated.
+//! `cargo xtask bench wire-latency`: latencies read off the wire against the truth.
+//! `cargo xtask bench isolate`: services beside batch work under each policy.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -1,4 +1,5 @@
-//! `cargo xtask bench fleet`: what `slackline throttle fleet` costs a Prometheus that holds a simulated fleet of recorded shapes.
+//! `cargo xtask bench fleet`: what `slackline throttle fleet` costs a Prometheus that holds a
+//! simulated fleet of recorded shapes.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};

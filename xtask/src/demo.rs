@@ -88,8 +88,9 @@ fn set_up(spec: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every specification below `directory` that `tune` runs, with its name: the directory's for `experiment.toml`,
-/// `DIRECTORY-STEM` for a further one beside it. A continuous one has no end, and a `run` of its own.
+/// Every specification below `directory` that `tune` runs, with its name: the directory's for
+/// `experiment.toml`, `DIRECTORY-STEM` for a further one beside it. A continuous one has no end,
+/// and a `run` of its own.
 fn examples(directory: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let mut found = Vec::new();
     for entry in sorted_entries(directory)? {

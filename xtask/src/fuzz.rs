@@ -1,5 +1,6 @@
-//! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and none may end in a 5xx: a hundred for
-//! each operation, or as many as fit into `--minutes N`. `cargo xtask fuzz block`: libFuzzer on the parsers of `serve-block`.
+//! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and
+//! none may end in a 5xx: a hundred for each operation, or as many as fit into `--minutes N`.
+//! `cargo xtask fuzz block`: libFuzzer on the parsers of `serve-block`.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};

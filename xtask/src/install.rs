@@ -1,4 +1,5 @@
-//! Installs the Debian packages that the tests and examples need, where they are missing, and says so.
+//! Installs the Debian packages that the tests and examples need, where they are missing, and says
+//! so.
 //!
 //! Services that come with a package are neither started nor restarted by its installation: the
 //! tests and examples start their own, on loopback.
@@ -404,7 +405,8 @@ pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
 /// The release of axe-core whose rules the pages are held against.
 const AXE: &str = "axe-core@4.10.3";
 
-/// Fetches axe-core from npm into `target/axe`, where the browser tests look for it. Without it they say SKIP.
+/// Fetches axe-core from npm into `target/axe`, where the browser tests look for it. Without it
+/// they say SKIP.
 pub(crate) fn axe(root: &Path) {
     let directory = root.join("target/axe");
     if directory.join("node_modules/axe-core/axe.min.js").exists() {
@@ -430,8 +432,8 @@ pub(crate) fn axe(root: &Path) {
 /// The package on which the kernel of Debian's cloud images depends.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
-/// Unpacks the guest's kernel and its modules into `target/guest`, where the tests look for them. They are not installed: this
-/// machine's own boot stays as it is.
+/// Unpacks the guest's kernel and its modules into `target/guest`, where the tests look for them.
+/// They are not installed: this machine's own boot stays as it is.
 ///
 /// # Errors
 /// The package cannot be found, fetched or unpacked.
@@ -555,7 +557,8 @@ fn is_root() -> anyhow::Result<bool> {
     Ok(output.stdout.trim_ascii() == b"0")
 }
 
-/// While it lives, Debian's `invoke-rc.d` starts no service (see policy-rc.d(8) of init-system-helpers).
+/// While it lives, Debian's `invoke-rc.d` starts no service (see policy-rc.d(8) of
+/// init-system-helpers).
 struct NoServiceStarts {
     /// The policy file, if this is the one who made it.
     made: Option<PathBuf>,

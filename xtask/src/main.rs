@@ -132,16 +132,18 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The repository's root: the directory above this crate's, which cargo names when it runs this task
-/// (what it was when this was compiled may be another clone's, where clones share a target directory).
+/// The repository's root: the directory above this crate's, which cargo names when it runs this
+/// task (what it was when this was compiled may be another clone's, where clones share a target
+/// directory).
 fn repository() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     here.parent().unwrap_or(&here).to_path_buf()
 }
 
-/// The cargo that runs this task, without what it says to this task of itself: a build script that goes by those variables (ring's)
-/// would run anew after each call from a shell, and whatever hangs on it.
+/// The cargo that runs this task, without what it says to this task of itself: a build script that
+/// goes by those variables (ring's) would run anew after each call from a shell, and whatever hangs
+/// on it.
 fn cargo() -> std::process::Command {
     let mut command =
         std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

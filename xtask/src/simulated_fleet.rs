@@ -1,5 +1,6 @@
-//! A fleet that does not exist, of services that do: recorded shapes at several sizes, as OpenMetrics text that `promtool tsdb
-//! create-blocks-from openmetrics` makes a database of. Used by `cargo xtask bench fleet` and by the tests.
+//! A fleet that does not exist, of services that do: recorded shapes at several sizes, as
+//! OpenMetrics text that `promtool tsdb create-blocks-from openmetrics` makes a database of. Used
+//! by `cargo xtask bench fleet` and by the tests.
 
 use std::io::{self, Write};
 
@@ -91,8 +92,9 @@ pub(crate) fn size(service: usize) -> f64 {
     [1.0, 2.0, 4.0, 8.0][service / 6 % 4]
 }
 
-/// Writes so many services in so many shards, a sample every `step_s` up to `steps`. Of each service one shard begins anew
-/// halfway, so that its counters go backwards. How many series there are.
+/// Writes so many services in so many shards, a sample every `step_s` up to `steps`. Of each
+/// service one shard begins anew halfway, so that its counters go backwards. How many series there
+/// are.
 pub(crate) fn write(
     out: &mut dyn Write,
     shapes: &[Shape],

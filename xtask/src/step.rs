@@ -32,7 +32,8 @@ pub(crate) struct Started(pub(crate) Child);
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // It is asked to end by its own signal handler's signal, so that it restores what it changed.
+        // It is asked to end by its own signal handler's signal, so that it restores what it
+        // changed.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }

@@ -18,7 +18,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
         command.current_dir(root);
         if ci {
             command.env("SLACKLINE_CI", "1");
-            // Nothing is built twice there, and what would be kept for it takes as much disk as all else.
+            // Nothing is built twice there, and what would be kept for it takes as much disk as all
+            // else.
             command.env("CARGO_INCREMENTAL", "0");
         }
         match step::run(name, &mut command)? {
@@ -58,8 +59,8 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The tests of writing into other processes, with so many kills of the writer; then a server under load, switched and killed
-/// at.
+/// The tests of writing into other processes, with so many kills of the writer; then a server under
+/// load, switched and killed at.
 pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCode> {
     install::install(install::TEST)?;
     install::install(install::RELAYOUT)?;
@@ -101,7 +102,8 @@ pub(crate) fn stress_relayout(root: &Path, kills: &str) -> anyhow::Result<ExitCo
     )
 }
 
-/// `cargo xtask stress block [N]`: kill -9 of the server of disks at N random points under load, and what was answered is there.
+/// `cargo xtask stress block [N]`: kill -9 of the server of disks at N random points under load,
+/// and what was answered is there.
 pub(crate) fn stress_block(root: &Path, kills: &str) -> anyhow::Result<ExitCode> {
     let mut tests = cargo();
     tests

@@ -195,6 +195,9 @@ const WITHOUT_UNSAFE: &[&str] = &[
 /// Past this many lines a file has a second subject (the house style, rule 4).
 const LINES_MAX: usize = 800;
 
+/// A wider comment is hard to read beside its code.
+const COLUMNS_MAX: usize = 100;
+
 /// Text that may not be in any tracked file, with the reason. Written in two parts, so that this
 /// file may hold it.
 const FORBIDDEN: &[(&str, &str, &str)] = &[
@@ -436,6 +439,14 @@ fn check_text(path: &Path, text: &str) -> Vec<Finding> {
             );
         }
     }
+    if path.extension().is_some_and(|extension| extension == "rs") {
+        for number in wide_comments(text) {
+            complain(
+                Some(number),
+                format!("a comment of more than {COLUMNS_MAX} columns"),
+            );
+        }
+    }
     for (number, line) in (1..).zip(text.lines()) {
         if lock {
             if let Some(source) = line.strip_prefix("source = ")
@@ -455,6 +466,27 @@ fn check_text(path: &Path, text: &str) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The lines of comments that are too wide, but for tables and code in them.
+fn wide_comments(text: &str) -> Vec<usize> {
+    let mut in_code = false;
+    let mut wide = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let Some(comment) = line.trim_start().strip_prefix("//") else {
+            in_code = false;
+            continue;
+        };
+        let comment = comment.trim_start_matches(['/', '!']).trim_start();
+        if comment.starts_with("```") {
+            in_code = !in_code;
+        }
+        let is_free = in_code || comment.starts_with('|');
+        if !is_free && line.chars().count() > COLUMNS_MAX {
+            wide.push(number);
+        }
+    }
+    wide
 }
 
 /// Whether `needle` is in the line and does not continue a longer path or name to its left
@@ -540,6 +572,15 @@ mod tests {
             ["src/a.rs: has 801 lines, more than 800: look for its second subject"]
         );
         assert_eq!(check_text(Path::new("a.txt"), &long), []);
+    }
+
+    #[test]
+    fn a_wide_comment_is_found_but_no_code_in_it() {
+        let wide = "word ".repeat(25);
+        let text = format!(
+            "//! {wide}\n//! ```\n//! {wide}\n//! ```\nfn a() {{\n    // {wide}\n    let x = \"{wide}\";\n}}\n/// | {wide} |\n"
+        );
+        assert_eq!(wide_comments(&text), [1, 6]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `cargo xtask stress workers` and `cargo xtask bench workers`: evaluations on many hosts, killed and cut off, and two
-//! thousand simulated workers against one coordinator.
+//! `cargo xtask stress workers` and `cargo xtask bench workers`: evaluations on many hosts, killed
+//! and cut off, and two thousand simulated workers against one coordinator.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use crate::step::Started;
 use crate::{build_release, cargo, install, step};
 
-/// One coordinator, eight workers in network namespaces, any of them killed or cut off for that many minutes.
+/// One coordinator, eight workers in network namespaces, any of them killed or cut off for that
+/// many minutes.
 pub(crate) fn stress(root: &Path, minutes: &str) -> anyhow::Result<ExitCode> {
     let _: f64 = minutes.parse().context("--minutes N")?;
     install::install(install::TEST)?;
@@ -168,7 +169,8 @@ fn cpu_s(pid: u32) -> anyhow::Result<f64> {
     Ok((user + system) / 100.0)
 }
 
-/// Simulated workers against one coordinator, real NATS and real PostgreSQL: the scenes of these names, or all.
+/// Simulated workers against one coordinator, real NATS and real PostgreSQL: the scenes of these
+/// names, or all.
 pub(crate) fn bench(root: &Path, names: &[&str]) -> anyhow::Result<ExitCode> {
     let chosen: Vec<&Scene> = SCENES
         .iter()
@@ -393,7 +395,8 @@ fn slow_ask(stage: &Stage<'_>, scene: &Scene) -> anyhow::Result<Value> {
         stage.create(&spec("random", 1, 4))?;
     }
     let _workers = stage.workers(scene)?;
-    // From the commit of one evaluation's row to that of the next of its experiment, without the evaluation itself.
+    // From the commit of one evaluation's row to that of the next of its experiment, without the
+    // evaluation itself.
     let gaps = |which: &str, since_ms: f64| -> anyhow::Result<Value> {
         let all = format!(
             "FROM (SELECT started_ms AS at, started_ms - lag(started_ms) OVER (PARTITION BY experiment ORDER BY number) \

@@ -1,10 +1,13 @@
-//! What a point is worth: acquisition functions with gradients, on an objective process and feasibility processes.
+//! What a point is worth: acquisition functions with gradients, on an objective process and
+//! feasibility processes.
 //!
-//! Noisy expected improvement (Letham, Karrer, Ottoni, Bakshy 2019, "Constrained Bayesian optimization with noisy
-//! experiments") draws the true values at the promising evaluated points and at the pending ones, and averages the
-//! closed-form expected improvement over the draws; each is taken and summed in logarithms (Ament et al. 2023). With B those
-//! points and D the data, `f(x) | f(B), D` has a mean that is linear and a variance that is quadratic in `k(x, D ∪ B)`,
-//! so all draws share one matrix. Without noise the draws agree, and what is left is expected improvement.
+//! Noisy expected improvement (Letham, Karrer, Ottoni, Bakshy 2019, "Constrained Bayesian
+//! optimization with noisy experiments") draws the true values at the promising evaluated points
+//! and at the pending ones, and averages the closed-form expected improvement over the draws; each
+//! is taken and summed in logarithms (Ament et al. 2023). With B those points and D the data,
+//! `f(x) | f(B), D` has a mean that is linear and a variance that is quadratic in `k(x, D ∪ B)`, so
+//! all draws share one matrix. Without noise the draws agree, and what is left is expected
+//! improvement.
 
 use faer::MatRef;
 use rand::SeedableRng;
@@ -22,20 +25,24 @@ use crate::settings::Acquisition;
 
 /// Draws of the true values, of all processes together; stratified, so few are enough.
 const DRAWS: usize = 64;
-/// Pending points that are drawn too, the last ones: each ask takes as long as it is of so many more observations. A choice of this crate.
+/// Pending points that are drawn too, the last ones: each ask takes as long as it is of so many
+/// more observations. A choice of this crate.
 const PENDING_MAX: usize = 128;
 /// Evaluated points that may be the best: beyond so many, the least promising are left out.
 const BASE_POINTS_MAX: usize = 24;
-/// A point stays among them while its probability of beating the best mean is more than this many deviations below ½.
+/// A point stays among them while its probability of beating the best mean is more than this many
+/// deviations below ½.
 const BASE_DEVIATIONS: f64 = 3.0;
 /// Added to the covariance of the base points, relative to the prior variance, against rounding.
 const BASE_JITTER: f64 = 1e-9;
 
-/// Points that are evaluated at once: enough for matrix products, few enough for a processor's cache.
+/// Points that are evaluated at once: enough for matrix products, few enough for a processor's
+/// cache.
 const BATCH: usize = 128;
 
-/// The logarithm of an improvement (in standard deviations of the objective) that is no reason to risk a crash: 10⁻⁶.
-/// Below it the logarithm falls ever more slowly, so that the order of points stays, but feasibility decides between them.
+/// The logarithm of an improvement (in standard deviations of the objective) that is no reason to
+/// risk a crash: 10⁻⁶. Below it the logarithm falls ever more slowly, so that the order of points
+/// stays, but feasibility decides between them.
 const NEGLIGIBLE: f64 = -13.8;
 
 /// A linear mean and a quadratic variance in `k(x, points)`, for one draw or several.
@@ -264,8 +271,8 @@ impl Surface {
         (self.parts.len() + self.feasibilities.len()).max(1) as f64
     }
 
-    /// The acquisition at `x`, in logarithms (but for the confidence bound); its gradient is added to `gradient` where
-    /// one is given.
+    /// The acquisition at `x`, in logarithms (but for the confidence bound); its gradient is added
+    /// to `gradient` where one is given.
     pub(crate) fn evaluate(
         &self,
         x: &[f64],
@@ -311,8 +318,8 @@ impl Surface {
         total + self.apart.log(x, gradient)
     }
 
-    /// For each of `points` what the acquisition is at the most: as it would be if all draws were the luckiest one. Takes far less
-    /// time than the acquisition itself, point by point.
+    /// For each of `points` what the acquisition is at the most: as it would be if all draws were
+    /// the luckiest one. Takes far less time than the acquisition itself, point by point.
     pub(crate) fn at_most(&self, points: &[Vec<f64>]) -> Vec<f64> {
         let mut of_parts = vec![0.0; points.len() * self.parts.len()];
         for (index, part) in self.parts.iter().enumerate() {
@@ -336,8 +343,8 @@ impl Surface {
         totals
     }
 
-    /// What all parts say together, given what each says: the logarithm of the mean worth, or the mean bound. Leaves in each
-    /// part's place how the result follows it.
+    /// What all parts say together, given what each says: the logarithm of the mean worth, or the
+    /// mean bound. Leaves in each part's place how the result follows it.
     fn mixed(&self, of_parts: &mut [f64]) -> f64 {
         let share = 1.0 / self.parts();
         if self
@@ -361,7 +368,8 @@ impl Surface {
     }
 }
 
-/// The logarithm of what a point is worth, and its derivatives by each draw's mean and by the deviation.
+/// The logarithm of what a point is worth, and its derivatives by each draw's mean and by the
+/// deviation.
 struct Gain {
     log: f64,
     by_means: Vec<f64>,
@@ -444,7 +452,8 @@ impl Worth {
     }
 }
 
-/// A logarithm that falls ever more slowly where it is [`NEGLIGIBLE`], and how it then follows what it was.
+/// A logarithm that falls ever more slowly where it is [`NEGLIGIBLE`], and how it then follows what
+/// it was.
 fn slowed(log: f64) -> (f64, f64) {
     if log >= NEGLIGIBLE {
         return (log, 1.0);
@@ -472,7 +481,8 @@ fn base_points(evaluated: &Evaluated<'_>, means: &[f64], best: f64) -> Vec<usize
         .collect()
 }
 
-/// The process given draws at the base points and the pending ones, and the values drawn, draw by draw.
+/// The process given draws at the base points and the pending ones, and the values drawn, draw by
+/// draw.
 fn joint(
     gp: &Gp,
     base: &[usize],
@@ -499,8 +509,8 @@ fn joint(
     for (j, point) in chosen.iter().enumerate() {
         let (row, _) = gp.kernel.row(point, &points, &features);
         if let Some((measured, noise)) = gp.observation_at(point) {
-            // The same, by M⁻¹ k(D, point) = (1 − noise · M⁻¹) of its unit vector: without noise there is nothing left to
-            // draw, and no rounding that would say otherwise.
+            // The same, by M⁻¹ k(D, point) = (1 − noise · M⁻¹) of its unit vector: without noise
+            // there is nothing left to draw, and no rounding that would say otherwise.
             for i in 0..n {
                 map[j * total + i] = noise * gp.inverse[measured * n + i];
             }
@@ -584,8 +594,9 @@ fn joint(
     (conditional(weights, quadratic), values)
 }
 
-/// For each component, `draws` numbers in (0, 1), one in each of as many equal parts, in an order of its own: few draws are
-/// enough for a sum of components, and no two components move together, as those of a short Sobol sequence do.
+/// For each component, `draws` numbers in (0, 1), one in each of as many equal parts, in an order
+/// of its own: few draws are enough for a sum of components, and no two components move together,
+/// as those of a short Sobol sequence do.
 fn stratified(draws: usize, components: usize, seed: u32) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(u64::from(seed));
     let mut component = || {
@@ -598,8 +609,8 @@ fn stratified(draws: usize, components: usize, seed: u32) -> Vec<Vec<f64>> {
     (0..components).map(|_| component()).collect()
 }
 
-/// The best feasible value of each draw. Feasibility is drawn too, point by point; where no point is feasible, anything
-/// better than the worst is an improvement.
+/// The best feasible value of each draw. Feasibility is drawn too, point by point; where no point
+/// is feasible, anything better than the worst is an improvement.
 fn best_of_draws(
     values: &[Vec<f64>],
     base: &[usize],
@@ -615,7 +626,8 @@ fn best_of_draws(
             .zip(&chances)
             .enumerate()
             .filter(|(j, (_, chance))| {
-                // Of a pending point nothing is known but the models; its value counts as if it were feasible.
+                // Of a pending point nothing is known but the models; its value counts as if it
+                // were feasible.
                 base.get(*j)
                     .is_none_or(|i| chance[index] < evaluated.feasible[*i])
             });
@@ -737,7 +749,8 @@ mod tests {
             for (x, at_most) in points.iter().zip(surface.at_most(&points)) {
                 let value = surface.evaluate(x, &mut scratch, None);
                 let gap = at_most - value;
-                // Its draws are half of all for each of two processes, and without draws there is no luck.
+                // Its draws are half of all for each of two processes, and without draws there is
+                // no luck.
                 let widest = match acquisition {
                     Acquisition::LogNoisyEi => (DRAWS as f64 / 2.0).ln(),
                     _ => 0.0,

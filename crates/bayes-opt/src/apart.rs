@@ -1,15 +1,16 @@
-//! Keeps what is asked at once apart where no objective is modelled: there nothing else tells a pending point's surroundings from
-//! any other place, and a batch would be one point over and over.
+//! Keeps what is asked at once apart where no objective is modelled: there nothing else tells a
+//! pending point's surroundings from any other place, and a batch would be one point over and over.
 
 use crate::linalg::add_scaled;
 
-/// How far a pending point reaches, in shares of every range (the deviation of a normal density). A choice of this crate.
+/// How far a pending point reaches, in shares of every range (the deviation of a normal density). A
+/// choice of this crate.
 const REACH: f64 = 0.1;
 /// The least squared distance, in reaches: at the point itself the logarithm is −∞.
 const DISTANCE_SQUARE_MIN: f64 = 1e-12;
 
-/// The pending points: local penalties (González, Dai, Hennig, Lawrence 2016, "Batch Bayesian optimization via local
-/// penalization", in its idea).
+/// The pending points: local penalties (González, Dai, Hennig, Lawrence 2016, "Batch Bayesian
+/// optimization via local penalization", in its idea).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Apart {
     pending: Vec<Vec<f64>>,
@@ -22,7 +23,8 @@ impl Apart {
         }
     }
 
-    /// The logarithm of the share that is left of a point's worth; its gradient is added to `gradient` where one is given.
+    /// The logarithm of the share that is left of a point's worth; its gradient is added to
+    /// `gradient` where one is given.
     pub(crate) fn log(&self, x: &[f64], mut gradient: Option<&mut [f64]>) -> f64 {
         let mut total = 0.0;
         for point in &self.pending {

@@ -1,7 +1,8 @@
 //! Linear constraints between parameters, as text: `min_pool <= max_pool`, `2*a + b < 100`.
 //!
-//! The grammar: `side op side`, `op` one of `<= >= < >`; a side is a sum of products of numbers and parameter names with
-//! at most one name in a product. A name that is not a plain word (letters, digits, `_` and `.`) stands in double quotes.
+//! The grammar: `side op side`, `op` one of `<= >= < >`; a side is a sum of products of numbers and
+//! parameter names with at most one name in a product. A name that is not a plain word (letters,
+//! digits, `_` and `.`) stands in double quotes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -117,8 +118,8 @@ impl LinearConstraint {
         Some((sum, magnitude))
     }
 
-    /// Where it does not hold, moves `configuration` to where it does and a little further, the shortest way if each parameter's
-    /// `span` is its unit; what has a span of 0 stays.
+    /// Where it does not hold, moves `configuration` to where it does and a little further, the
+    /// shortest way if each parameter's `span` is its unit; what has a span of 0 stays.
     pub(crate) fn pull(&self, configuration: &mut Configuration, span: impl Fn(&str) -> f64) {
         let Some((excess, _)) = self
             .sum(configuration)

@@ -1,11 +1,14 @@
-//! What a process is fitted to: what was measured now, and in earlier experiments that are believed.
+//! What a process is fitted to: what was measured now, and in earlier experiments that are
+//! believed.
 
 use crate::gp::Hyper;
 use crate::kernel::Kernel;
 
-/// The prior variance of the constant in which an earlier experiment differs: much. A choice of this crate.
+/// The prior variance of the constant in which an earlier experiment differs: much. A choice of
+/// this crate.
 pub(crate) const OFFSET: f64 = 4.0;
-/// Where the prior variance is about 1, a measurement of more noise says nothing any more. A choice of this crate.
+/// Where the prior variance is about 1, a measurement of more noise says nothing any more. A choice
+/// of this crate.
 pub(crate) const NOISE_MAX: f64 = 1e9;
 
 /// What a process is fitted to.
@@ -19,7 +22,8 @@ pub(crate) struct Data {
     pub(crate) weights: Vec<f64>,
     /// Mean and standard deviation of the prior of the constant mean.
     pub(crate) mean_prior: (f64, f64),
-    /// How many of them are of each earlier experiment that [`Hyper::earlier`] has: the last ones, in that order.
+    /// How many of them are of each earlier experiment that [`Hyper::earlier`] has: the last ones,
+    /// in that order.
     pub(crate) earlier: Vec<usize>,
 }
 
@@ -69,8 +73,8 @@ impl Data {
         likeness
     }
 
-    /// Makes covariances within the objective such as they are between experiments: less, by how much the objective is like
-    /// each, and each earlier one has a constant of its own.
+    /// Makes covariances within the objective such as they are between experiments: less, by how
+    /// much the objective is like each, and each earlier one has a constant of its own.
     pub(crate) fn relate(&self, hyper: &Hyper, matrix: &mut [f64]) {
         let (n, own) = (self.n(), self.own());
         if own == n {
@@ -99,8 +103,9 @@ impl Data {
             .chunks_exact((self.points.len() / self.n().max(1)).max(1))
     }
 
-    /// The values without the trends that are expected, and the mean of the prior of what is then constant: over the
-    /// observations it is these and the constant that have the mean of [`Data::mean_prior`].
+    /// The values without the trends that are expected, and the mean of the prior of what is then
+    /// constant: over the observations it is these and the constant that have the mean of
+    /// [`Data::mean_prior`].
     pub(crate) fn above(&self, kernel: &Kernel) -> (Vec<f64>, f64) {
         let expected: Vec<f64> = self.points().map(|x| kernel.expected(x)).collect();
         let values = self.values.iter().zip(&expected);

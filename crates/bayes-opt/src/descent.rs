@@ -1,5 +1,6 @@
-//! Minimising a smooth function in a box: limited-memory BFGS with projection, for length scales and for the last steps
-//! of the acquisition (Nocedal & Wright 2006, algorithm 7.4; Armijo backtracking, their equation 3.4).
+//! Minimising a smooth function in a box: limited-memory BFGS with projection, for length scales
+//! and for the last steps of the acquisition (Nocedal & Wright 2006, algorithm 7.4; Armijo
+//! backtracking, their equation 3.4).
 
 use crate::linalg::{add_scaled, dot};
 
@@ -14,8 +15,8 @@ pub(crate) struct Minimum {
     pub(crate) value: f64,
 }
 
-/// Minimises `function`, which returns its value and writes its gradient, within `bounds`, in at most `evaluations_max`
-/// calls. `first_step` is the length of the first step.
+/// Minimises `function`, which returns its value and writes its gradient, within `bounds`, in at
+/// most `evaluations_max` calls. `first_step` is the length of the first step.
 pub(crate) fn minimise(
     start: &[f64],
     bounds: &[(f64, f64)],

@@ -22,7 +22,8 @@ pub(crate) enum Design {
 
 impl Design {
     pub(crate) fn sobol(seed: u64) -> Self {
-        // The first point of the unscrambled sequence is the corner; scrambling moves it, so none is skipped.
+        // The first point of the unscrambled sequence is the corner; scrambling moves it, so none
+        // is skipped.
         Design::Sobol {
             seed: fold(seed),
             next: 0,
@@ -46,8 +47,9 @@ impl Design {
         }
     }
 
-    /// The next point that the space allows and `taken` does not refuse; `None` when there seems to be none. Where constraints leave
-    /// next to nothing, it is between one that is drawn and one of those `inside` them, or one of these.
+    /// The next point that the space allows and `taken` does not refuse; `None` when there seems to
+    /// be none. Where constraints leave next to nothing, it is between one that is drawn and one of
+    /// those `inside` them, or one of these.
     pub(crate) fn next(
         &mut self,
         space: &Space,
@@ -69,8 +71,8 @@ impl Design {
     }
 }
 
-/// The `index`-th point of a Sobol sequence with Owen scrambling (Burley 2020), which has 2¹⁶ points: then comes that of another
-/// scramble.
+/// The `index`-th point of a Sobol sequence with Owen scrambling (Burley 2020), which has 2¹⁶
+/// points: then comes that of another scramble.
 pub(crate) fn sobol(index: u32, dimensions: usize, seed: u32) -> Vec<f64> {
     let seed = seed.wrapping_add((index >> 16).wrapping_mul(0x85eb_ca6b));
     let index = index & 0xffff;

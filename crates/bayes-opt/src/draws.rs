@@ -1,9 +1,11 @@
-//! Draws of the hyper-parameters of the objective's process, and what goes with them where the data are the more probable with
-//! it, on average over the draws: a slope of switches, and earlier experiments.
+//! Draws of the hyper-parameters of the objective's process, and what goes with them where the data
+//! are the more probable with it, on average over the draws: a slope of switches, and earlier
+//! experiments.
 //!
-//! An earlier experiment is another output of the same process, correlated with the present one (intrinsic coregionalisation;
-//! Swersky, Snoek, Adams 2013, "Multi-task Bayesian optimization"), beside a constant of its own. It is believed where what was
-//! measured now is the more probable given what was measured then: one that misleads is as good as absent.
+//! An earlier experiment is another output of the same process, correlated with the present one
+//! (intrinsic coregionalisation; Swersky, Snoek, Adams 2013, "Multi-task Bayesian optimization"),
+//! beside a constant of its own. It is believed where what was measured now is the more probable
+//! given what was measured then: one that misleads is as good as absent.
 
 use crate::data::Data;
 use crate::gp::{Basis, Hyper, NOISE_PRIOR, Priors, bounds, length_prior, log_likelihood};
@@ -11,17 +13,19 @@ use crate::kernel::{Coordinate, waves_between};
 use crate::slice::Chain;
 use crate::trend::may_slope;
 
-/// Along ranges whose differences matter, length scales are drawn around the mode of their prior's density, which is short:
-/// most such functions bend along all of their ranges. The deviations of the logarithm, for real and for whole numbers: of
-/// functions of real numbers nearly all parameters matter, of counted knobs not as many. Choices of this crate, as the next
+/// Along ranges whose differences matter, length scales are drawn around the mode of their prior's
+/// density, which is short: most such functions bend along all of their ranges. The deviations of
+/// the logarithm, for real and for whole numbers: of functions of real numbers nearly all
+/// parameters matter, of counted knobs not as many. Choices of this crate, as the next
 /// (`docs/results/tuners-tried.md`).
 const REAL_DEVIATION: f64 = 0.5;
 const WHOLE_DEVIATION: f64 = 0.75;
-/// Between levels they are drawn half of the way to that mode, with this deviation: some do much, many nothing. Where there is
-/// an order or ratios matter few parameters do anything, and length scales are drawn from the prior itself.
+/// Between levels they are drawn half of the way to that mode, with this deviation: some do much,
+/// many nothing. Where there is an order or ratios matter few parameters do anything, and length
+/// scales are drawn from the prior itself.
 const LEVEL_DEVIATION: f64 = 1.0;
-/// How much the objective may be like that of an earlier experiment, of which one is taken: their correlation. Choices of this
-/// crate.
+/// How much the objective may be like that of an earlier experiment, of which one is taken: their
+/// correlation. Choices of this crate.
 const LIKENESSES: [f64; 4] = [0.6, 0.85, 0.95, 0.99];
 
 /// The priors of what is drawn.
@@ -47,9 +51,9 @@ pub(crate) struct Length {
     pub(crate) steps: usize,
 }
 
-/// Draws of the hyper-parameters from their posterior, by a chain from `start` on, with the trends that it has; then with a
-/// slope and with `earlier` experiments where the data speak for them. They are drawn without these, so that somewhat more than
-/// even evidence is asked for.
+/// Draws of the hyper-parameters from their posterior, by a chain from `start` on, with the trends
+/// that it has; then with a slope and with `earlier` experiments where the data speak for them.
+/// They are drawn without these, so that somewhat more than even evidence is asked for.
 pub(crate) fn draw(
     data: &Data,
     coordinates: &[Coordinate],

@@ -1,10 +1,10 @@
 //! Configurations as points of the unit cube, for the model, and back.
 //!
-//! Ordered parameters become one coordinate in [0, 1] (after the logarithm, on a log scale); categorical ones a
-//! coordinate that holds the number of the level and is compared for equality alone. A parameter with special values
-//! gets a second, categorical coordinate: 0 for "ordinary", k for its k-th special value, while its first coordinate
-//! then stands in the middle. Columns are sorted by the parameters' names, so that their order in the specification
-//! changes nothing.
+//! Ordered parameters become one coordinate in [0, 1] (after the logarithm, on a log scale);
+//! categorical ones a coordinate that holds the number of the level and is compared for equality
+//! alone. A parameter with special values gets a second, categorical coordinate: 0 for "ordinary",
+//! k for its k-th special value, while its first coordinate then stands in the middle. Columns are
+//! sorted by the parameters' names, so that their order in the specification changes nothing.
 
 use crate::kernel::{Coordinate, MIDDLE};
 use crate::space::{Kind, Parameter, PriorGuess, STEP_TOLERANCE};
@@ -12,8 +12,9 @@ use crate::value::{Configuration, Value, cell, round_to_i64};
 
 /// Where the ordered coordinate stands while a special value is set.
 const SPECIAL_COORDINATE: f64 = 0.5;
-/// The share of a uniform draw that each special value gets, at most half in all: a value that is named apart
-/// deserves more tries than one point of a long range. A choice of this crate, not from a source.
+/// The share of a uniform draw that each special value gets, at most half in all: a value that is
+/// named apart deserves more tries than one point of a long range. A choice of this crate, not from
+/// a source.
 const SPECIAL_SHARE: f64 = 0.15;
 /// Steps of [`Column::step_by`] that a continuum has.
 pub(crate) const CONTINUUM_LEVELS: u64 = 1000;
@@ -113,7 +114,8 @@ impl Encoding {
             .map(|index| &self.columns[index])
     }
 
-    /// The point of a configuration that [`crate::Space::check`] accepts. Values between steps keep their place.
+    /// The point of a configuration that [`crate::Space::check`] accepts. Values between steps keep
+    /// their place.
     pub(crate) fn encode(&self, configuration: &Configuration) -> Vec<f64> {
         let mut point = vec![0.0; self.dimension()];
         for column in &self.columns {
@@ -196,7 +198,8 @@ impl Encoding {
             .is_some_and(|column| column.can_snap(value))
     }
 
-    /// The nearest value on the grid of the parameter `name`; the value itself where there is no such parameter.
+    /// The nearest value on the grid of the parameter `name`; the value itself where there is no
+    /// such parameter.
     pub(crate) fn snap_value(&self, name: &str, value: &Value) -> Value {
         let Some(column) = self.column(name) else {
             return value.clone();
@@ -295,7 +298,8 @@ impl Column {
         }
     }
 
-    /// Writes the `level`-th grid point; that of a list is not looked for in the list, which may be long.
+    /// Writes the `level`-th grid point; that of a list is not looked for in the list, which may be
+    /// long.
     fn write_level(&self, level: u64, point: &mut [f64]) {
         let (Kind::Ordinal { values } | Kind::Categorical { values }) = &self.kind else {
             return self.write(&self.level_value(level), point);
@@ -431,8 +435,9 @@ impl Column {
         }
     }
 
-    /// Moves the coordinate `steps` grid points on, along a continuum as many of its [`CONTINUUM_LEVELS`]; `false` where that
-    /// leaves the range, and where values have no order or the present one is special.
+    /// Moves the coordinate `steps` grid points on, along a continuum as many of its
+    /// [`CONTINUUM_LEVELS`]; `false` where that leaves the range, and where values have no order or
+    /// the present one is special.
     pub(crate) fn step_by(&self, steps: i64, point: &mut [f64]) -> bool {
         if self.special_axis.is_some_and(|axis| point[axis] != 0.0) {
             return false;
@@ -472,7 +477,8 @@ impl Column {
     }
 }
 
-/// Whether two points are the same configuration: up to the last digits, which text formats may lose.
+/// Whether two points are the same configuration: up to the last digits, which text formats may
+/// lose.
 pub(crate) fn same_point(a: &[f64], b: &[f64]) -> bool {
     a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-9)
 }
@@ -505,8 +511,8 @@ fn unscale(unit: f64, low: f64, high: f64, log: bool) -> f64 {
     }
 }
 
-/// A multiple of `step` as a person would write it: 0.1 + 3 · 0.05 is 0.25, not 0.25000000000000006. As it is where that would
-/// move it.
+/// A multiple of `step` as a person would write it: 0.1 + 3 · 0.05 is 0.25, not
+/// 0.25000000000000006. As it is where that would move it.
 fn decimal(value: f64, step: f64) -> f64 {
     let written = format!("{value:.11e}").parse().unwrap_or(value);
     if (written - value).abs() < 1e-6 * step {

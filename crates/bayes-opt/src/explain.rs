@@ -1,9 +1,10 @@
 //! What the model has learned: how much each parameter matters, and how the objective follows it.
 //!
-//! Partial dependence (Friedman 2001, section 8.2) is the objective with some parameters held and the others averaged over
-//! the space. Under each process of the objective that average is itself normal, with mean and covariance from averaged
-//! kernels, so its uncertainty is exact and not one of the averaging alone. Importance is the variance of a parameter's partial
-//! dependence as a share of all parameters' (the main effects of a functional analysis of variance; Hutter, Hoos,
+//! Partial dependence (Friedman 2001, section 8.2) is the objective with some parameters held and
+//! the others averaged over the space. Under each process of the objective that average is itself
+//! normal, with mean and covariance from averaged kernels, so its uncertainty is exact and not one
+//! of the averaging alone. Importance is the variance of a parameter's partial dependence as a
+//! share of all parameters' (the main effects of a functional analysis of variance; Hutter, Hoos,
 //! Leyton-Brown 2014); interactions are not in it.
 
 use rand::SeedableRng;
@@ -86,7 +87,8 @@ fn averages(gp: &Gp, sets: &[Vec<Vec<f64>>]) -> (Vec<f64>, Vec<f64>) {
     (means, covariance)
 }
 
-/// `points` values of a parameter spread over its range (all levels of a categorical one), special values included.
+/// `points` values of a parameter spread over its range (all levels of a categorical one), special
+/// values included.
 fn levels(column: &Column, dimension: usize, points: usize) -> Vec<Value> {
     let mut values: Vec<Value> = Vec::new();
     let mut point = vec![0.0; dimension];
@@ -222,7 +224,8 @@ fn combinations<'a>(
     held
 }
 
-/// The probability of being feasible for the combinations of [`dependence`], the other parameters averaged.
+/// The probability of being feasible for the combinations of [`dependence`], the other parameters
+/// averaged.
 pub(crate) fn feasibility(model: &Model, space: &Space, names: &[&str], points: usize) -> Vec<f64> {
     let background = background(space);
     let held = combinations(space, names, points).into_iter();
@@ -238,7 +241,8 @@ pub(crate) fn feasibility(model: &Model, space: &Space, names: &[&str], points: 
     each.collect()
 }
 
-/// The objective over the values of some parameters: a row of values, mean and standard deviation for each combination.
+/// The objective over the values of some parameters: a row of values, mean and standard deviation
+/// for each combination.
 pub(crate) fn dependence(
     model: &Model,
     space: &Space,

@@ -3,9 +3,10 @@
 use crate::gp::Gp;
 use crate::normal::log_cdf;
 
-/// Below this probability of survival the odds count so many times. What is asked crashes more often than it is expected to:
-/// of all points the search picks those of which too much good is expected. A crash costs more than the evaluation, too: a
-/// restart, and on a live service its users. Choices of this crate (`docs/results/tuners-tried.md`).
+/// Below this probability of survival the odds count so many times. What is asked crashes more
+/// often than it is expected to: of all points the search picks those of which too much good is
+/// expected. A crash costs more than the evaluation, too: a restart, and on a live service its
+/// users. Choices of this crate (`docs/results/tuners-tried.md`).
 const CAUTION: f64 = 15.0;
 const CAUTIOUS_BELOW: f64 = 0.7;
 
@@ -35,8 +36,8 @@ impl Feasibility {
         (margin / variance.sqrt(), variance)
     }
 
-    /// The logarithm of the probability of being feasible, with caution where it concerns crashes, and its derivatives by mean
-    /// and deviation.
+    /// The logarithm of the probability of being feasible, with caution where it concerns crashes,
+    /// and its derivatives by mean and deviation.
     pub(crate) fn log_odds(&self, mean: f64, variance: f64) -> (f64, f64, f64) {
         let (z, total_variance) = self.z(mean, variance);
         let (mut log, mut slope) = log_cdf(z);

@@ -1,16 +1,20 @@
-//! Gaussian-process regression with known and fitted noise; hyper-parameters at the maximum of their posterior, or drawn from it.
+//! Gaussian-process regression with known and fitted noise; hyper-parameters at the maximum of
+//! their posterior, or drawn from it.
 //!
-//! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The constant mean `m` has a
-//! normal prior and is solved for exactly, the others are found by [`crate::descent`] with analytic gradients, or drawn from
-//! their posterior by [`crate::draws`]. Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to
-//! the mean, and its uncertainty to the covariance.
+//! `y = f(x) + e`, `f ~ GP(m, Matérn)`, `Var eᵢ = (known varianceᵢ + fitted noise) / weightᵢ`. The
+//! constant mean `m` has a normal prior and is solved for exactly, the others are found by
+//! [`crate::descent`] with analytic gradients, or drawn from their posterior by [`crate::draws`].
+//! Where they are drawn, what coordinates have in common ([`crate::trend`]) is added to the mean,
+//! and its uncertainty to the covariance.
 //!
-//! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian optimization performs great
-//! in high dimensions", section 5), noise variance ~ LogNormal(−4, 1) (BoTorch's default with it), both as densities of
-//! the variable itself. The prior variance is 1, what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs
-//! regret (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors, and where draws stay close
-//! to the fit that they start from, as of many observations, it has the same. Draws go with half waves: where the data say no more
-//! than which way is better, the process says that too.
+//! Priors: ℓ ~ LogNormal(√2 + ½ ln d, √3) (Hvarfner, Hellsten, Nardi 2024, "Vanilla Bayesian
+//! optimization performs great in high dimensions", section 5), noise variance ~ LogNormal(−4, 1)
+//! (BoTorch's default with it), both as densities of the variable itself. The prior variance is 1,
+//! what standardised data have: fitted as well (ln s ~ Normal(0, ½)), it costs regret
+//! (`docs/results/tuners-tried.md`). Draws along ranges and between levels have narrower priors,
+//! and where draws stay close to the fit that they start from, as of many observations, it has the
+//! same. Draws go with half waves: where the data say no more than which way is better, the process
+//! says that too.
 
 use crate::data::{Data, NOISE_MAX};
 use crate::descent::minimise;
@@ -19,17 +23,18 @@ use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::trend::Shared;
 
 pub(crate) const NOISE_PRIOR: (f64, f64) = (-4.0, 1.0);
-/// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to three standard
-/// deviations.
+/// Bounds in logarithms: length scales of 0.01 to 1000 edges of the cube, noise of a thousandth to
+/// three standard deviations.
 const LENGTH_BOUNDS: (f64, f64) = (-4.6, 6.9);
 const NOISE_BOUNDS: (f64, f64) = (-13.8, 2.2);
-/// The prior variance of half a wave along every coordinate: a slope up or down, or an optimum inside, and as uncertain at the
-/// ends of a range as in its middle. A linear trend in its place is most uncertain at the ends, and a search then asks there too
-/// often (`docs/results/tuners-tried.md`). A choice of this crate.
+/// The prior variance of half a wave along every coordinate: a slope up or down, or an optimum
+/// inside, and as uncertain at the ends of a range as in its middle. A linear trend in its place is
+/// most uncertain at the ends, and a search then asks there too often
+/// (`docs/results/tuners-tried.md`). A choice of this crate.
 pub(crate) const WAVE: f64 = 0.5;
 
-/// Whose density the priors of length scales and noise are: the maximum of a posterior depends on it (MacKay 1998, "Choice
-/// of basis for Laplace approximation").
+/// Whose density the priors of length scales and noise are: the maximum of a posterior depends on
+/// it (MacKay 1998, "Choice of basis for Laplace approximation").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Basis {
     /// Of the variables themselves, as elsewhere: short length scales and little noise.
@@ -54,8 +59,9 @@ impl Basis {
     }
 }
 
-/// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn part and of half waves, and
-/// what coordinates have in common, or earlier experiments expect. All but the last three in logarithms.
+/// Length scales and noise, which are fitted, and what is given: the prior variances of the Matérn
+/// part and of half waves, and what coordinates have in common, or earlier experiments expect. All
+/// but the last three in logarithms.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hyper {
     pub(crate) ln_lengths: Vec<f64>,
@@ -63,7 +69,8 @@ pub(crate) struct Hyper {
     pub(crate) ln_scale: f64,
     pub(crate) wave: f64,
     pub(crate) shared: Shared,
-    /// The earlier experiments that are believed, by their place in a list, and how much the objective is like theirs.
+    /// The earlier experiments that are believed, by their place in a list, and how much the
+    /// objective is like theirs.
     pub(crate) earlier: Vec<(usize, f64)>,
 }
 
@@ -127,7 +134,8 @@ impl Priors {
         Hyper::from_slice(&modes.collect::<Vec<f64>>(), self.basis)
     }
 
-    /// The negative logarithm of their density, up to a constant; its gradient is added to `gradient`.
+    /// The negative logarithm of their density, up to a constant; its gradient is added to
+    /// `gradient`.
     fn penalty(&self, vector: &[f64], gradient: &mut [f64]) -> f64 {
         let slope = self.basis.slope();
         let all = vector.iter().zip(&self.each).zip(gradient);
@@ -187,7 +195,8 @@ impl Gp {
             .map(|variance| variance.min(NOISE_MAX));
         let typical_variance = variances.sum::<f64>() / n.max(1) as f64;
         let mut inverse = factor.into_inverse();
-        // Once they have the likenesses in them, covariances as within one experiment will do everywhere else.
+        // Once they have the likenesses in them, covariances as within one experiment will do
+        // everywhere else.
         if data.own() < n {
             let likeness = data.likeness(&hyper);
             for (row, alpha) in alpha.iter_mut().enumerate() {
@@ -230,8 +239,9 @@ impl Gp {
         self.alpha.len()
     }
 
-    /// Mean and variance of `f` at the `i`-th observation's point, without the work of [`Gp::posterior`]: with N the
-    /// noise, `K M⁻¹ (y − m) = (y − m) − N α` and `K − K M⁻¹ K = N − N M⁻¹ N`.
+    /// Mean and variance of `f` at the `i`-th observation's point, without the work of
+    /// [`Gp::posterior`]: with N the noise, `K M⁻¹ (y − m) = (y − m) − N α` and
+    /// `K − K M⁻¹ K = N − N M⁻¹ N`.
     pub(crate) fn posterior_at(&self, i: usize) -> (f64, f64) {
         let noise = self.noise[i];
         let variance = noise - noise * noise * self.inverse[i * self.n() + i];
@@ -248,7 +258,8 @@ impl Gp {
         Some((row, self.noise[row]))
     }
 
-    /// Mean and variance of `f` at `x`, where something was measured there without the work of [`Gp::posterior`].
+    /// Mean and variance of `f` at `x`, where something was measured there without the work of
+    /// [`Gp::posterior`].
     pub(crate) fn posterior_of(&self, x: &[f64]) -> (f64, f64) {
         match self.observation_at(x) {
             Some((row, _)) => self.posterior_at(row),
@@ -261,7 +272,8 @@ impl Gp {
         self.kernel.row(x, &self.points, &self.features).0
     }
 
-    /// The mean at `x`, whose covariances with the observations are `row`; without these, beforehand.
+    /// The mean at `x`, whose covariances with the observations are `row`; without these,
+    /// beforehand.
     pub(crate) fn mean_at(&self, x: &[f64], row: &[f64]) -> f64 {
         self.mean + self.kernel.expected(x) + dot(row, &self.alpha[..row.len()])
     }
@@ -277,7 +289,8 @@ impl Gp {
     }
 }
 
-/// The most probable hyper-parameters found from `starts`, each followed for `evaluations_max` evaluations of the posterior.
+/// The most probable hyper-parameters found from `starts`, each followed for `evaluations_max`
+/// evaluations of the posterior.
 pub(crate) fn likeliest(
     data: &Data,
     coordinates: &[Coordinate],
@@ -305,8 +318,8 @@ pub(crate) fn likeliest(
     })
 }
 
-/// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves are as [`waves_between`] has them;
-/// up to a constant.
+/// The logarithm of the likelihood of given hyper-parameters, between whose observations half waves
+/// are as [`waves_between`] has them; up to a constant.
 pub(crate) fn log_likelihood(
     data: &Data,
     coordinates: &[Coordinate],
@@ -357,7 +370,8 @@ struct Likelihood {
 }
 
 impl Likelihood {
-    /// `None` where the covariance is not positive definite; `slopes` as [`Kernel::matrix`] has them.
+    /// `None` where the covariance is not positive definite; `slopes` as [`Kernel::matrix`] has
+    /// them.
     fn of(
         data: &Data,
         coordinates: &[Coordinate],
@@ -437,7 +451,8 @@ fn negative_log_posterior(
     value + priors.penalty(vector, gradient)
 }
 
-/// The negative log density of the logarithms of the length scales under their prior, up to a constant.
+/// The negative log density of the logarithms of the length scales under their prior, up to a
+/// constant.
 pub(crate) fn length_penalty(ln_lengths: &[f64]) -> f64 {
     let (mean, sd) = length_prior(ln_lengths.len());
     ln_lengths
@@ -544,7 +559,8 @@ mod tests {
             ..Hyper::prior_mode(3, Basis::Logarithm)
         };
         let at = [0.3, 0.8, 2.0];
-        // Those that have nothing to do with it change nothing but the constant, by what they tell of it.
+        // Those that have nothing to do with it change nothing but the constant, by what they tell
+        // of it.
         let gp = Gp::condition(&joint, &COORDINATES, hyper([0.0, 0.0])).unwrap();
         let alone = Gp::condition(&own, &COORDINATES, hyper([0.0, 0.0])).unwrap();
         assert!((gp.posterior(&at).1 - alone.posterior(&at).1).abs() < 1e-9);

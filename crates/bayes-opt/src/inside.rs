@@ -5,10 +5,12 @@ use crate::value::Value;
 
 /// How often the default configuration is pulled into every constraint. A choice of this crate.
 const PULLS: usize = 200;
-/// How many shares of the way to a point that breaks a constraint are looked at: all, a half, …, 1/512. A choice of this crate.
+/// How many shares of the way to a point that breaks a constraint are looked at: all, a half, …,
+/// 1/512. A choice of this crate.
 const SHARES: i32 = 10;
 
-/// The default configuration, pulled into the constraints where it breaks them; `None` where that does not succeed.
+/// The default configuration, pulled into the constraints where it breaks them; `None` where that
+/// does not succeed.
 pub(crate) fn inside(space: &Space) -> Option<Vec<f64>> {
     let range = |name: &str| {
         let mut parameters = space.parameters().iter();
@@ -47,7 +49,8 @@ pub(crate) fn inside(space: &Space) -> Option<Vec<f64>> {
     None
 }
 
-/// A point that is `possible` between one that is `inside` and one that is `drawn`: all of the way, half of it, and so on.
+/// A point that is `possible` between one that is `inside` and one that is `drawn`: all of the way,
+/// half of it, and so on.
 pub(crate) fn towards(
     space: &Space,
     inside: &[f64],

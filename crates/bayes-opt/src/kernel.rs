@@ -1,5 +1,6 @@
-//! The Matérn-5/2 kernel with one length scale per coordinate, where categorical coordinates differ or do not, and beside
-//! it, where wanted, half a wave along those that are counted or ordered, and what coordinates have in common.
+//! The Matérn-5/2 kernel with one length scale per coordinate, where categorical coordinates differ
+//! or do not, and beside it, where wanted, half a wave along those that are counted or ordered, and
+//! what coordinates have in common.
 
 use std::f64::consts::PI;
 
@@ -31,8 +32,8 @@ impl Coordinate {
         matches!(self, Self::Level | Self::Switch)
     }
 
-    /// Whether half a wave may go along it: knobs that are counted or ordered help more the further they are turned, or up to
-    /// some place inside.
+    /// Whether half a wave may go along it: knobs that are counted or ordered help more the further
+    /// they are turned, or up to some place inside.
     pub(crate) fn has_wave(self) -> bool {
         matches!(self, Self::Place | Self::Whole)
     }
@@ -57,7 +58,8 @@ pub(crate) const MIDDLE: f64 = 0.5;
 pub(crate) const UNIFORM_PRECISION: f64 = 12.0;
 
 impl Kernel {
-    /// `wave` is the prior variance of all half waves together, in a space where one goes along every coordinate.
+    /// `wave` is the prior variance of all half waves together, in a space where one goes along
+    /// every coordinate.
     pub(crate) fn new(
         coordinates: &[Coordinate],
         ln_lengths: &[f64],
@@ -99,7 +101,8 @@ impl Kernel {
         self.scale + waves + trends.sum::<f64>()
     }
 
-    /// Adds `factor` times the gradient of [`Kernel::variance`]: of the trends', as that of waves is the same everywhere.
+    /// Adds `factor` times the gradient of [`Kernel::variance`]: of the trends', as that of waves
+    /// is the same everywhere.
     pub(crate) fn variance_gradient(&self, x: &[f64], factor: f64, gradient: &mut [f64]) {
         for trend in &self.trends {
             trend.variance_gradient(x, factor, gradient);
@@ -118,8 +121,8 @@ impl Kernel {
         }
     }
 
-    /// What half waves and trends are at `x`: the products of two points' features, summed, are the covariance that they add.
-    /// `cos(π(a − b)) = sin πa sin πb + cos πa cos πb`.
+    /// What half waves and trends are at `x`: the products of two points' features, summed, are the
+    /// covariance that they add. `cos(π(a − b)) = sin πa sin πb + cos πa cos πb`.
     fn features_of(&self, x: &[f64]) -> Vec<f64> {
         let mut features = Vec::with_capacity(2 * self.waves.len() + self.trends.len());
         for (k, deviation) in &self.waves {
@@ -136,7 +139,8 @@ impl Kernel {
         points.flat_map(|point| self.features_of(point)).collect()
     }
 
-    /// The covariance of `x` with each of `points` (rows) of these [`Kernel::features`], and what [`Kernel::gradient`] needs to go on.
+    /// The covariance of `x` with each of `points` (rows) of these [`Kernel::features`], and what
+    /// [`Kernel::gradient`] needs to go on.
     pub(crate) fn row(&self, x: &[f64], points: &[f64], features: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let (mut covariances, slopes) = self.matern_row(x, points);
         if !features.is_empty() {
@@ -185,8 +189,9 @@ impl Kernel {
         sums
     }
 
-    /// The covariance matrix of `points` (rows), between which half waves are as [`waves_between`] has them. For each pair up to
-    /// the diagonal, row by row, `all_slopes` gets the slope that [`Kernel::by_lengths`] needs.
+    /// The covariance matrix of `points` (rows), between which half waves are as [`waves_between`]
+    /// has them. For each pair up to the diagonal, row by row, `all_slopes` gets the slope that
+    /// [`Kernel::by_lengths`] needs.
     pub(crate) fn matrix(
         &self,
         points: &[f64],
@@ -224,8 +229,8 @@ impl Kernel {
         matrix
     }
 
-    /// `Σ factor · slope · Δ²/ℓ²` along each coordinate, over the pairs of `points` in the order of [`Kernel::matrix`], with
-    /// `factors` that have the slopes in them.
+    /// `Σ factor · slope · Δ²/ℓ²` along each coordinate, over the pairs of `points` in the order of
+    /// [`Kernel::matrix`], with `factors` that have the slopes in them.
     pub(crate) fn by_lengths(&self, points: &[f64], factors: &[f64]) -> Vec<f64> {
         let ordered = self.ordered.iter().copied().enumerate();
         let ordered: Vec<(usize, f64)> = ordered.filter(|(_, weight)| *weight > 0.0).collect();
@@ -237,8 +242,8 @@ impl Kernel {
         sums
     }
 
-    /// Adds `Σ factorⱼ · ∂k(x, pointⱼ)/∂x` to `gradient`, over all coordinates but those with levels; `slopes` as [`Kernel::row`] left
-    /// them.
+    /// Adds `Σ factorⱼ · ∂k(x, pointⱼ)/∂x` to `gradient`, over all coordinates but those with
+    /// levels; `slopes` as [`Kernel::row`] left them.
     pub(crate) fn gradient(
         &self,
         x: &[f64],
@@ -276,7 +281,8 @@ impl Kernel {
         }
     }
 
-    /// For the covariances of many points with `points` (rows) of these [`Kernel::features`], as [`Kernel::row`] has them.
+    /// For the covariances of many points with `points` (rows) of these [`Kernel::features`], as
+    /// [`Kernel::row`] has them.
     pub(crate) fn rows<'a>(&'a self, points: &[f64], features: &[f64]) -> Rows<'a> {
         let n = points.len() / self.dimension().max(1);
         let mut coordinates: Vec<(bool, f64)> =
@@ -308,8 +314,9 @@ impl Kernel {
     }
 }
 
-/// The covariances of one point after another with the same points. What a point has in common with the one before it, from the
-/// first coordinate on, is not summed again: where a space is listed, that is most of it.
+/// The covariances of one point after another with the same points. What a point has in common with
+/// the one before it, from the first coordinate on, is not summed again: where a space is listed,
+/// that is most of it.
 pub(crate) struct Rows<'a> {
     kernel: &'a Kernel,
     n: usize,
@@ -440,8 +447,8 @@ fn waves(coordinates: &[Coordinate], variance: f64) -> Vec<(usize, f64)> {
     along.map(|k| (k, deviation)).collect()
 }
 
-/// What half waves of this variance add to the covariance of each pair of `points` (rows) up to the diagonal, row by row: it is
-/// the same for any length scales. Empty without waves.
+/// What half waves of this variance add to the covariance of each pair of `points` (rows) up to the
+/// diagonal, row by row: it is the same for any length scales. Empty without waves.
 pub(crate) fn waves_between(coordinates: &[Coordinate], variance: f64, points: &[f64]) -> Vec<f64> {
     let waves = Kernel::new(coordinates, &vec![0.0; coordinates.len()], 0.0, variance);
     let features = waves.features(points);
@@ -458,7 +465,8 @@ fn list_difference(a: f64, b: f64) -> f64 {
     f64::from(u8::from(a != b))
 }
 
-/// Matérn-5/2 of a squared scaled distance, and its derivative by that (Rasmussen & Williams 2006, equation 4.17).
+/// Matérn-5/2 of a squared scaled distance, and its derivative by that (Rasmussen & Williams 2006,
+/// equation 4.17).
 #[inline(always)]
 fn matern(distance_square: f64) -> (f64, f64) {
     let t = SQRT5 * distance_square.sqrt();
@@ -482,14 +490,17 @@ const TAYLOR: [f64; 14] = {
     inverses
 };
 
-/// `exp(−t)` of what is not negative, to the last digits. The standard library's takes one number at a time, a fifth of the time of an
-/// `ask` in a listed space; the compiler makes vector instructions of this one. `−t = k ln 2 + r` with a whole `k`, ln 2 in two parts
-/// (Cody & Waite 1980, "Software manual for the elementary functions"), and a Taylor series of `r`, at most ½ ln 2.
+/// `exp(−t)` of what is not negative, to the last digits. The standard library's takes one number
+/// at a time, a fifth of the time of an `ask` in a listed space; the compiler makes vector
+/// instructions of this one. `−t = k ln 2 + r` with a whole `k`, ln 2 in two parts (Cody & Waite
+/// 1980, "Software manual for the elementary functions"), and a Taylor series of `r`, at most ½ ln
+/// 2.
 #[inline(always)]
 fn decay(t: f64) -> f64 {
     /// Added to a small number, it leaves what is next to it and whole in the last bits.
     const ROUNDING: f64 = 1.5 / f64::EPSILON;
-    /// The first 33 bits of ln 2, so that their products with whole numbers are exact, and the rest.
+    /// The first 33 bits of ln 2, so that their products with whole numbers are exact, and the
+    /// rest.
     const LN_2: (f64, f64) = (0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10);
     const ONE: u64 = 1.0_f64.to_bits();
     let x = -t.min(DECAYED);

@@ -1,8 +1,9 @@
 //! Bayesian optimisation of noisy systems, as a pure ask/tell machine.
 //!
-//! A [`Space`] describes the parameters, an [`Optimizer`] proposes configurations ([`Optimizer::ask`]) and learns from
-//! what was measured ([`Optimizer::tell`]). It always minimises. It does no I/O of its own and reads no clock;
-//! the same seed, and the same asks and tells in the same order, give the same proposals.
+//! A [`Space`] describes the parameters, an [`Optimizer`] proposes configurations
+//! ([`Optimizer::ask`]) and learns from what was measured ([`Optimizer::tell`]). It always
+//! minimises. It does no I/O of its own and reads no clock; the same seed, and the same asks and
+//! tells in the same order, give the same proposals.
 //!
 //! ```
 //! use bayes_opt::{Kind, Measured, Observation, Optimizer, Outcome, Parameter, Settings, Space, Value};

@@ -1,4 +1,5 @@
-//! Dense Cholesky factors of covariance matrices, by faer; products and distances row by row, by pulp.
+//! Dense Cholesky factors of covariance matrices, by faer; products and distances row by row, by
+//! pulp.
 //!
 //! A plain row-major `Vec<f64>` of n² numbers is the matrix everywhere.
 
@@ -21,12 +22,14 @@ pub(crate) struct Cholesky {
     factor: Vec<f64>,
 }
 
-/// Added to the diagonal, relative to its mean, when rounding makes a covariance matrix indefinite; tenfold each time.
+/// Added to the diagonal, relative to its mean, when rounding makes a covariance matrix indefinite;
+/// tenfold each time.
 const JITTER_FIRST: f64 = 1e-10;
 const JITTER_TRIES: i32 = 9;
 
 impl Cholesky {
-    /// Factors a symmetric `matrix`, in its place; `None` where it is not positive definite, or not finite.
+    /// Factors a symmetric `matrix`, in its place; `None` where it is not positive definite, or not
+    /// finite.
     pub(crate) fn new(mut matrix: Vec<f64>, n: usize) -> Option<Self> {
         let (one_core, as_usual) = (Par::Seq, Spec::default());
         let mut memory = MemBuffer::new(cholesky_in_place_scratch::<f64>(n, one_core, as_usual));
@@ -39,7 +42,8 @@ impl Cholesky {
         is_sound.then_some(Cholesky { n, factor: matrix })
     }
 
-    /// Factors `matrix`, adding to its diagonal what rounding needs. `None` for a matrix with NaN or infinity only.
+    /// Factors `matrix`, adding to its diagonal what rounding needs. `None` for a matrix with NaN
+    /// or infinity only.
     pub(crate) fn with_jitter(mut matrix: Vec<f64>, n: usize) -> Option<Self> {
         if let Some(factor) = Self::new(matrix.clone(), n) {
             return Some(factor);
@@ -129,7 +133,8 @@ fn transpose_lower(columns: &mut [f64], n: usize) {
     }
 }
 
-/// What a function makes of each row of a matrix, with the widest vector registers that the processor has.
+/// What a function makes of each row of a matrix, with the widest vector registers that the
+/// processor has.
 struct ByRow<'a, F> {
     matrix: &'a [f64],
     columns: usize,
@@ -200,7 +205,8 @@ pub(crate) fn distances(x: &[f64], points: &[f64], weights: &[f64]) -> Vec<f64> 
     by_row(points, x.len(), |point| weighted_squares(x, point, weights))
 }
 
-/// What a function makes of each row of a matrix and of every row up to it: pair by pair up to the diagonal.
+/// What a function makes of each row of a matrix and of every row up to it: pair by pair up to the
+/// diagonal.
 pub(crate) fn by_pair(
     matrix: &[f64],
     columns: usize,
@@ -330,8 +336,9 @@ impl Columns {
 /// How many coordinates are summed along at once.
 const ALONG: usize = 8;
 
-/// What a function makes of a factor and two numbers, summed over the pairs of `points` (rows) up to the diagonal, row by row,
-/// along each of some coordinates, and times its weight: in its place of `sums`, which has all coordinates.
+/// What a function makes of a factor and two numbers, summed over the pairs of `points` (rows) up
+/// to the diagonal, row by row, along each of some coordinates, and times its weight: in its place
+/// of `sums`, which has all coordinates.
 pub(crate) fn over_pairs(
     points: &[f64],
     along: &[(usize, f64)],

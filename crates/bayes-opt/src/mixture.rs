@@ -1,8 +1,8 @@
 //! What the objective may be: processes under draws of their hyper-parameters, of equal shares.
 //!
-//! Few observations seldom say which parameters matter, or whether length scales are short or long, and a choice, where it is
-//! wrong, is wrong for many questions. Under draws the search looks where any expects an improvement, and what is recommended is
-//! good under all.
+//! Few observations seldom say which parameters matter, or whether length scales are short or long,
+//! and a choice, where it is wrong, is wrong for many questions. Under draws the search looks where
+//! any expects an improvement, and what is recommended is good under all.
 
 use crate::gp::{Gp, VARIANCE_MIN};
 use crate::linalg::{dot, multiply};

@@ -1,4 +1,5 @@
-//! All processes that are fitted to what has been told: the objective, each constraint, and viability.
+//! All processes that are fitted to what has been told: the objective, each constraint, and
+//! viability.
 
 use std::collections::BTreeMap;
 
@@ -18,38 +19,42 @@ use crate::value::cell;
 use crate::viability;
 use crate::warm::Earlier;
 
-/// Hyper-parameters by process, and how many observations they were fitted to: where the next fit starts.
+/// Hyper-parameters by process, and how many observations they were fitted to: where the next fit
+/// starts.
 pub(crate) type Memory = BTreeMap<String, (Hyper, usize)>;
 
-/// Prior mean and deviation of the labels of viability, where 1 survives and −1 crashes, for the regression that finds which
-/// parameters matter to it. A choice of this crate.
+/// Prior mean and deviation of the labels of viability, where 1 survives and −1 crashes, for the
+/// regression that finds which parameters matter to it. A choice of this crate.
 const VIABILITY_PRIOR: (f64, f64) = (0.6, 0.5);
-/// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as "throttled periods" are never
-/// negative, and 0 is plainly feasible, not a toss-up.
+/// How far below 0 a constraint value of exactly 0 counts, in typical sizes: counts such as
+/// "throttled periods" are never negative, and 0 is plainly feasible, not a toss-up.
 const ZERO_MARGIN: f64 = 0.5;
 /// The smallest typical size, of which ratios are still numbers. A choice of this crate.
 const SIZE_MIN: f64 = 1e-100;
-/// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC server.
+/// Floating-point work that one fit may do, in multiplications: about 5 ms on one core of an EPYC
+/// server.
 const FIT_WORK: f64 = 6.0e6;
-/// How many evaluations a start is followed for at the least, and how many lead most of the way. Where these are not affordable
-/// from two starts, a fit starts where the last one ended, or, where that was of far fewer observations, where one to a part of them
-/// ends (`docs/results/tuners-tried.md`). Choices of this crate.
+/// How many evaluations a start is followed for at the least, and how many lead most of the way.
+/// Where these are not affordable from two starts, a fit starts where the last one ended, or, where
+/// that was of far fewer observations, where one to a part of them ends
+/// (`docs/results/tuners-tried.md`). Choices of this crate.
 const FIT_EVALUATIONS: (usize, usize) = (3, 20);
 
-/// How probable it is at least that a configuration which completed, and never crashed, survives again, and that one which
-/// violated a constraint does so again.
+/// How probable it is at least that a configuration which completed, and never crashed, survives
+/// again, and that one which violated a constraint does so again.
 const SEEN: f64 = 0.9;
-/// A mean that is so many of its standard errors above 0 has violated: 95 %, one-sided. Where no error is known it has any
-/// way.
+/// A mean that is so many of its standard errors above 0 has violated: 95 %, one-sided. Where no
+/// error is known it has any way.
 const VIOLATED_ERRORS: f64 = 1.645;
 
-/// Hyper-parameters are fitted again when the observations have grown by one part in so many: every time up to 25, every
-/// thirteenth time at 300, where they no longer move much.
+/// Hyper-parameters are fitted again when the observations have grown by one part in so many: every
+/// time up to 25, every thirteenth time at 300, where they no longer move much.
 const REFIT_SHARE: usize = 25;
 
-/// What the objective's process is called, as it is or of ratios; and by how much more probable what was measured has to be of
-/// ratios, in logarithms: a thousand times, as over ordinary ranges nothing is gained, and so much for each coordinate of many, as
-/// fits of many length scales end where luck has it (`docs/results/tuners-tried.md`). Choices of this crate.
+/// What the objective's process is called, as it is or of ratios; and by how much more probable
+/// what was measured has to be of ratios, in logarithms: a thousand times, as over ordinary ranges
+/// nothing is gained, and so much for each coordinate of many, as fits of many length scales end
+/// where luck has it (`docs/results/tuners-tried.md`). Choices of this crate.
 const PLAIN: &str = "objective";
 const RATIOS: &str = "objective, ratios";
 const RATIOS_EVIDENCE: (f64, f64) = (7.0, 0.5);
@@ -58,17 +63,18 @@ fn draw_name(name: &str, index: usize) -> String {
     format!("{name}, draw {index}")
 }
 
-/// Draws of the hyper-parameters, at least and at most, and how many observations all of them may have together: each costs as
-/// much time as the process alone. Choices of this crate.
+/// Draws of the hyper-parameters, at least and at most, and how many observations all of them may
+/// have together: each costs as much time as the process alone. Choices of this crate.
 const DRAWS: (usize, usize) = (2, 8);
 const DRAWN_OBSERVATIONS: usize = 400;
-/// Steps from one draw to the next at the most; and what all steps may cost in multiplications if each took one
-/// evaluation of a fit. It takes five to ten, of a third of the work.
+/// Steps from one draw to the next at the most; and what all steps may cost in multiplications if
+/// each took one evaluation of a fit. It takes five to ten, of a third of the work.
 const DRAW_STEPS: usize = 8;
 const DRAW_WORK: f64 = 2.0e6;
 
-/// What a process chose was chosen for being expected low, so that of what is measured low by luck most was chosen; what the
-/// search began with was not. A choice of this crate, measured: `docs/results/tuners-tried.md`.
+/// What a process chose was chosen for being expected low, so that of what is measured low by luck
+/// most was chosen; what the search began with was not. A choice of this crate, measured:
+/// `docs/results/tuners-tried.md`.
 const CHOSEN_IS_LOWER: f64 = 0.75;
 
 /// The fitted processes.
@@ -222,15 +228,16 @@ impl Model {
         }
     }
 
-    /// The point (by index) of the best mean among those that are probably feasible, else the most probably feasible one.
+    /// The point (by index) of the best mean among those that are probably feasible, else the most
+    /// probably feasible one.
     pub(crate) fn lowest(&self) -> Option<usize> {
         self.lowest_of(|_| true).or_else(|| {
             (0..self.points.len()).max_by(|a, b| self.feasible[*a].total_cmp(&self.feasible[*b]))
         })
     }
 
-    /// The point (by index) to recommend: the lowest, but none that a model chose (`is_chosen`) unless it is lower than all others
-    /// with a probability of [`CHOSEN_IS_LOWER`].
+    /// The point (by index) to recommend: the lowest, but none that a model chose (`is_chosen`)
+    /// unless it is lower than all others with a probability of [`CHOSEN_IS_LOWER`].
     pub(crate) fn recommended(&self, is_chosen: impl Fn(&[f64]) -> bool) -> Option<usize> {
         let other = self.lowest_of(|i| !is_chosen(&self.points[i]));
         let chosen = self.lowest_of(|i| is_chosen(&self.points[i]));
@@ -297,8 +304,8 @@ struct Fitter<'a> {
 }
 
 impl Fitter<'_> {
-    /// What the objective's process is called, how it is modelled, and its `data` so: under `ratios` where what was measured is by
-    /// far more probable so.
+    /// What the objective's process is called, how it is modelled, and its `data` so: under
+    /// `ratios` where what was measured is by far more probable so.
     fn scale(
         &mut self,
         n: usize,
@@ -338,8 +345,8 @@ impl Fitter<'_> {
         }
     }
 
-    /// What the objective may be, as few observations seldom say which parameters matter: the process under draws of its
-    /// hyper-parameters, by a chain from the most probable ones on.
+    /// What the objective may be, as few observations seldom say which parameters matter: the
+    /// process under draws of its hyper-parameters, by a chain from the most probable ones on.
     fn draws(&mut self, name: &str, data: &Data, earlier: &[Data]) -> Option<Vec<Gp>> {
         let n = data.values.len();
         let count = (DRAWN_OBSERVATIONS / n.max(1)).clamp(DRAWS.0, DRAWS.1);
@@ -405,8 +412,8 @@ impl Fitter<'_> {
         FIT_WORK < needed as f64 * evaluation_work(n, self.coordinates.len())
     }
 
-    /// What is expected of hyper-parameters that are fitted to so many observations: where there is time for a few steps of
-    /// the draws' chain alone, it has to start where they will be.
+    /// What is expected of hyper-parameters that are fitted to so many observations: where there is
+    /// time for a few steps of the draws' chain alone, it has to start where they will be.
     fn priors(&self, n: usize, basis: Basis) -> Priors {
         match basis {
             Basis::Logarithm if self.are_many(n) => drawn_priors(self.coordinates),
@@ -442,7 +449,8 @@ impl Fitter<'_> {
             let to_part = likeliest(&part, self.coordinates, priors, &[mode], evaluations);
             return (vec![to_part], FIT_EVALUATIONS.0);
         }
-        // Long length scales and much noise explain any data a little: from there the way to short ones is not found.
+        // Long length scales and much noise explain any data a little: from there the way to short
+        // ones is not found.
         let rough = Hyper {
             ln_lengths: vec![-1.0; d],
             ln_noise: -2.0,
@@ -456,7 +464,8 @@ impl Fitter<'_> {
     }
 }
 
-/// Where the classifier's hyper-parameters are kept, beside those of the regression that they start from.
+/// Where the classifier's hyper-parameters are kept, beside those of the regression that they start
+/// from.
 const CLASSIFIER: &str = "viability classifier";
 
 impl Fitter<'_> {
@@ -486,9 +495,9 @@ impl Fitter<'_> {
     }
 }
 
-/// A constraint's values with 0 kept in its place: divided by their typical size, then by the symmetric logarithm
-/// (Eriksson & Poloczek 2021, "Scalable constrained Bayesian optimization", section 4), which draws the border apart and far
-/// violations together.
+/// A constraint's values with 0 kept in its place: divided by their typical size, then by the
+/// symmetric logarithm (Eriksson & Poloczek 2021, "Scalable constrained Bayesian optimization",
+/// section 4), which draws the border apart and far violations together.
 fn constraint_data(measured: &[(&Told, Measured)]) -> Data {
     let mut sizes: Vec<f64> = measured
         .iter()

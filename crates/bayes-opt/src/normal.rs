@@ -1,4 +1,5 @@
-//! The normal distribution far into its tails: log Φ and the logarithm of expected improvement, with derivatives.
+//! The normal distribution far into its tails: log Φ and the logarithm of expected improvement,
+//! with derivatives.
 
 use rand_chacha::rand_core::RngCore;
 use statrs::function::erf::{erfc, erfc_inv};
@@ -28,8 +29,9 @@ const TAIL: f64 = -4.0;
 /// Beyond this the first term of the fraction is all of it, and powers of `t` are too large.
 const FAR: f64 = 1e9;
 
-/// The rest `c` of Mills' ratio `Φ(−t)/φ(t) = 1/(t + c)`, by its continued fraction (Abramowitz & Stegun 26.2.14), which is carried
-/// on as numerator and denominator: one division takes as long as the other steps together.
+/// The rest `c` of Mills' ratio `Φ(−t)/φ(t) = 1/(t + c)`, by its continued fraction (Abramowitz &
+/// Stegun 26.2.14), which is carried on as numerator and denominator: one division takes as long as
+/// the other steps together.
 fn mills_rest(t: f64) -> f64 {
     if t > FAR {
         return 1.0 / t;
@@ -53,8 +55,9 @@ pub(crate) fn log_cdf(z: f64) -> (f64, f64) {
     }
 }
 
-/// `log h(z)` with `h(z) = φ(z) + z Φ(z)`, expected improvement in units of the standard deviation, and the ratios
-/// `Φ/h` and `φ/h` (Ament et al. 2023, "Unexpected improvements to expected improvement", section 4.1).
+/// `log h(z)` with `h(z) = φ(z) + z Φ(z)`, expected improvement in units of the standard deviation,
+/// and the ratios `Φ/h` and `φ/h` (Ament et al. 2023, "Unexpected improvements to expected
+/// improvement", section 4.1).
 pub(crate) fn log_improvement(z: f64) -> (f64, f64, f64) {
     if z > TAIL {
         let (density, probability) = (pdf(z), cdf(z));
@@ -85,7 +88,8 @@ mod tests {
 
     #[test]
     fn the_rest_of_mills_ratio_is_right_near_and_far() {
-        // Φ(−4)/φ(4) = 0.236 652 382 9, by Φ(−4) = 3.167 124 183 · 10⁻⁵ and φ(4) = 1.338 302 258 · 10⁻⁴ (A & S, table 26.2).
+        // Φ(−4)/φ(4) = 0.236 652 382 9, by Φ(−4) = 3.167 124 183 · 10⁻⁵ and φ(4) = 1.338 302 258 ·
+        // 10⁻⁴ (A & S, table 26.2).
         assert!((4.0 + mills_rest(4.0) - 1.0 / 0.236_652_382_9).abs() < 1e-8);
         // 1/t − 2/t³ + …, on either side of where the fraction ends.
         for t in [1e4, 1e8, 0.999 * FAR, 1.001 * FAR, 1e150, 1e300] {

@@ -12,7 +12,8 @@ use crate::value::Configuration;
 pub struct Measured {
     /// The mean.
     pub value: f64,
-    /// The variance *of that mean*, in the value's unit squared; `None` where it is not known, then it is fitted.
+    /// The variance *of that mean*, in the value's unit squared; `None` where it is not known, then
+    /// it is fitted.
     pub variance: Option<f64>,
 }
 
@@ -57,7 +58,8 @@ pub struct Observation {
     pub configuration: Configuration,
     /// What came of it.
     pub outcome: Outcome,
-    /// 1 for the system as it is now; less where it has drifted since. The variance is divided by it.
+    /// 1 for the system as it is now; less where it has drifted since. The variance is divided by
+    /// it.
     pub weight: f64,
 }
 
@@ -74,7 +76,8 @@ impl Observation {
     /// Whether all its numbers can be.
     ///
     /// # Errors
-    /// [`Error::Unusable`], [`Error::Variance`], [`Error::Weight`]; [`Error::NotPositive`] where `log_objective` is to be modelled.
+    /// [`Error::Unusable`], [`Error::Variance`], [`Error::Weight`]; [`Error::NotPositive`] where
+    /// `log_objective` is to be modelled.
     pub fn validate(&self, log_objective: bool) -> Result<(), Error> {
         if !(self.weight > 0.0 && self.weight <= 1.0) {
             return Err(Error::Weight {

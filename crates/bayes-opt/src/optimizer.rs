@@ -62,8 +62,8 @@ impl Optimizer {
     /// An optimiser that has been told nothing yet.
     ///
     /// # Errors
-    /// [`Error::Initial`] when an initial configuration is not inside the space, [`Error::Beta`] for a `beta` that
-    /// makes no sense.
+    /// [`Error::Initial`] when an initial configuration is not inside the space, [`Error::Beta`]
+    /// for a `beta` that makes no sense.
     pub fn new(space: Space, settings: Settings) -> Result<Self, Error> {
         for (position, configuration) in settings.initial.iter().enumerate() {
             space
@@ -118,10 +118,12 @@ impl Optimizer {
         &self.space
     }
 
-    /// The next `count` configurations to evaluate, or as many as there are. They count as pending until they are told.
+    /// The next `count` configurations to evaluate, or as many as there are. They count as pending
+    /// until they are told.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when every configuration that was found crashed or is pending, [`SpaceError::Unsatisfiable`] when none was found at all.
+    /// [`Error::Exhausted`] when every configuration that was found crashed or is pending,
+    /// [`SpaceError::Unsatisfiable`] when none was found at all.
     pub fn ask(&mut self, count: usize) -> Result<Vec<Configuration>, Error> {
         let mut asked = Vec::new();
         while asked.len() < count {
@@ -289,7 +291,8 @@ impl Optimizer {
             .ok_or(Error::Exhausted)
     }
 
-    /// A point of the start: the guesses of the priors, then the middle of the space, then the Sobol sequence.
+    /// A point of the start: the guesses of the priors, then the middle of the space, then the
+    /// Sobol sequence.
     fn start_point(&mut self) -> Option<Vec<f64>> {
         if self
             .space
@@ -315,8 +318,9 @@ impl Optimizer {
             .or_else(|| self.draw(true))
     }
 
-    /// Every range at its middle, as ranges are drawn around what is thought likely, and lists as the sequence draws them, as are
-    /// ranges of two values: once. `None` where most parameters are lists: a point of the sequence says more of those.
+    /// Every range at its middle, as ranges are drawn around what is thought likely, and lists as
+    /// the sequence draws them, as are ranges of two values: once. `None` where most parameters are
+    /// lists: a point of the sequence says more of those.
     fn middle(&mut self) -> Option<Vec<f64>> {
         let parameters = self.space.parameters();
         let (ranges, lists): (Vec<&Parameter>, Vec<&Parameter>) = parameters
@@ -356,8 +360,8 @@ impl Optimizer {
         Some(self.space.encoding().encode(&middle))
     }
 
-    /// The next point of the start's or the strategy's design. A strategy without a model repeats points that completed
-    /// when there is no other left.
+    /// The next point of the start's or the strategy's design. A strategy without a model repeats
+    /// points that completed when there is no other left.
     fn draw(&mut self, start: bool) -> Option<Vec<f64>> {
         let design = if start {
             &mut self.start
@@ -400,8 +404,9 @@ impl Optimizer {
     /// Takes in what came of a configuration; one that was never asked is welcome too.
     ///
     /// # Errors
-    /// [`Error::Space`] for a configuration outside the space, [`Error::Unusable`], [`Error::Variance`],
-    /// [`Error::NotPositive`], [`Error::Weight`] for numbers that cannot be. Nothing is taken in then.
+    /// [`Error::Space`] for a configuration outside the space, [`Error::Unusable`],
+    /// [`Error::Variance`], [`Error::NotPositive`], [`Error::Weight`] for numbers that cannot be.
+    /// Nothing is taken in then.
     pub fn tell(&mut self, observation: Observation) -> Result<(), Error> {
         self.space.check(&observation.configuration)?;
         observation.validate(self.settings.log_objective)?;
@@ -418,8 +423,8 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Counts a configuration as pending, as if it had just been asked: it is not proposed again until it is told. Beyond the start
-    /// it counts as chosen by a model, as what was asked then.
+    /// Counts a configuration as pending, as if it had just been asked: it is not proposed again
+    /// until it is told. Beyond the start it counts as chosen by a model, as what was asked then.
     ///
     /// # Errors
     /// [`Error::Space`] for a configuration outside the space.
@@ -438,7 +443,8 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Forgets a pending configuration whose evaluation failed for reasons of its own; `false` if it was not pending.
+    /// Forgets a pending configuration whose evaluation failed for reasons of its own; `false` if
+    /// it was not pending.
     pub fn forget(&mut self, configuration: &Configuration) -> bool {
         let point = self.space.encoding().encode(configuration);
         let position = self
@@ -450,9 +456,10 @@ impl Optimizer {
             .is_some()
     }
 
-    /// The best evaluated configuration by the model's mean, among those that are probably feasible; where none is, the
-    /// one that is most probably feasible. One that a model chose takes the place of the best of all others where it is lower
-    /// with three to one odds: it was chosen for being expected low. `None` until an evaluation completed.
+    /// The best evaluated configuration by the model's mean, among those that are probably
+    /// feasible; where none is, the one that is most probably feasible. One that a model chose
+    /// takes the place of the best of all others where it is lower with three to one odds: it was
+    /// chosen for being expected low. `None` until an evaluation completed.
     pub fn best(&mut self) -> Option<Recommendation> {
         let model = self.model()?;
         let index = model.recommended(|point| is_among(&self.chosen, point))?;
@@ -474,9 +481,10 @@ impl Optimizer {
             .map_or_else(Vec::new, |model| explain::importance(&model, &self.space))
     }
 
-    /// The objective as it follows one parameter, the others averaged: value, mean, standard deviation, at about `points`
-    /// values over the range (all, of a categorical parameter). Empty for an unknown name or before an evaluation
-    /// completed. The mean is taken on the model's scale, so where ratios are modelled it is a geometric one.
+    /// The objective as it follows one parameter, the others averaged: value, mean, standard
+    /// deviation, at about `points` values over the range (all, of a categorical parameter). Empty
+    /// for an unknown name or before an evaluation completed. The mean is taken on the model's
+    /// scale, so where ratios are modelled it is a geometric one.
     pub fn partial_dependence(&mut self, name: &str, points: usize) -> Vec<(Value, f64, f64)> {
         let Some(model) = self.model() else {
             return Vec::new();
@@ -500,8 +508,9 @@ impl Optimizer {
             .collect()
     }
 
-    /// The probability that a configuration survives and holds every constraint, for each combination that
-    /// [`partial_dependence_pair`](Self::partial_dependence_pair) has, in its order.
+    /// The probability that a configuration survives and holds every constraint, for each
+    /// combination that [`partial_dependence_pair`](Self::partial_dependence_pair) has, in its
+    /// order.
     pub fn feasibility_pair(&mut self, names: [&str; 2], points: usize) -> Vec<f64> {
         let Some(model) = self.model() else {
             return Vec::new();
@@ -510,12 +519,12 @@ impl Optimizer {
     }
 }
 
-/// Evaluations of a start by default. A choice of this crate: enough to see every parameter move, never so many that a
-/// budget of 20 is spent on it.
+/// Evaluations of a start by default. A choice of this crate: enough to see every parameter move,
+/// never so many that a budget of 20 is spent on it.
 const START: (usize, usize) = (4, 6);
 
-/// Where no more than one in so many survives, the search stays beside those that did. A choice of this crate
-/// (`docs/results/tuners-tried.md`).
+/// Where no more than one in so many survives, the search stays beside those that did. A choice of
+/// this crate (`docs/results/tuners-tried.md`).
 const SURVIVORS_FEW: usize = 4;
 
 /// The length of a start.

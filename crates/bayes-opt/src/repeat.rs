@@ -1,9 +1,11 @@
-//! Whether measuring a good point once more is worth more than a new point, and which is where there is no new one.
+//! Whether measuring a good point once more is worth more than a new point, and which is where
+//! there is no new one.
 //!
-//! Noisy expected improvement never asks for an evaluated point: it cannot improve on itself. But when noise hides which
-//! of the evaluated points is best, the recommendation gains by a repeat. Both are compared by the knowledge gradient
-//! (Frazier, Powell, Dayanik 2009) over the evaluated points and the new one: how much lower the least posterior mean is
-//! expected to be after one more measurement.
+//! Noisy expected improvement never asks for an evaluated point: it cannot improve on itself. But
+//! when noise hides which of the evaluated points is best, the recommendation gains by a repeat.
+//! Both are compared by the knowledge gradient (Frazier, Powell, Dayanik 2009) over the evaluated
+//! points and the new one: how much lower the least posterior mean is expected to be after one more
+//! measurement.
 
 use crate::encode::is_among;
 use crate::gp::{Gp, VARIANCE_MIN};
@@ -17,12 +19,13 @@ const RIVALS_MAX: usize = 8;
 const PENDING_MAX: usize = 32;
 /// Equally probable outcomes of the measurement that are looked at.
 const OUTCOMES: u32 = 64;
-/// A repeat has to be worth so many times as much: the knowledge gradient looks one step ahead, while a new point also
-/// teaches the model for later steps.
+/// A repeat has to be worth so many times as much: the knowledge gradient looks one step ahead,
+/// while a new point also teaches the model for later steps.
 const PREFERENCE_FOR_NEW: f64 = 2.0;
 
-/// The index of the rival worth repeating, if one is, in place of what is `new`; `rivals` are points that are probably feasible,
-/// best mean first. What is `pending` will be known: it is not repeated at once, and makes other measurements worth less.
+/// The index of the rival worth repeating, if one is, in place of what is `new`; `rivals` are
+/// points that are probably feasible, best mean first. What is `pending` will be known: it is not
+/// repeated at once, and makes other measurements worth less.
 pub(crate) fn worth_repeating(
     objective: &Mixture,
     rivals: &[&[f64]],
@@ -51,8 +54,9 @@ pub(crate) fn worth_repeating(
     (worth > PREFERENCE_FOR_NEW * new_worth && worth > 1e-6).then_some(best)
 }
 
-/// The index of the rival to repeat where every point has been tried: the most worth one, or, where one more measurement of none
-/// is worth anything, one of the two that are the hardest to tell apart.
+/// The index of the rival to repeat where every point has been tried: the most worth one, or, where
+/// one more measurement of none is worth anything, one of the two that are the hardest to tell
+/// apart.
 pub(crate) fn most_worth_repeating(
     objective: &Mixture,
     rivals: &[&[f64]],
@@ -62,8 +66,8 @@ pub(crate) fn most_worth_repeating(
         .or_else(|| hard_to_tell_apart(objective, rivals, pending))
 }
 
-/// The best rival, or the one that is expected to be better by most, whichever says more about which of these two it is (after
-/// the top-two expected improvement of Qin, Klein, Russo 2017).
+/// The best rival, or the one that is expected to be better by most, whichever says more about
+/// which of these two it is (after the top-two expected improvement of Qin, Klein, Russo 2017).
 fn hard_to_tell_apart(
     objective: &Mixture,
     rivals: &[&[f64]],
@@ -96,8 +100,8 @@ fn hard_to_tell_apart(
     Some(if best_says_more { 0 } else { challenger })
 }
 
-/// How much lower the least posterior mean of `points` is expected to be after one more measurement of each, beside those
-/// that are `pending`, whatever comes of them.
+/// How much lower the least posterior mean of `points` is expected to be after one more measurement
+/// of each, beside those that are `pending`, whatever comes of them.
 fn knowledge_gradients(gp: &Gp, points: &[&[f64]], pending: &[Vec<f64>]) -> Vec<f64> {
     let known = Known::beside(gp, points, pending);
     let now = known.means.iter().copied().fold(f64::INFINITY, f64::min);

@@ -1,10 +1,11 @@
 //! Finding the point of a mixed space where an acquisition function is highest.
 //!
-//! Small finite spaces are listed whole. Else quasi-random points are screened, and from the most promising gradient steps
-//! over the ordered coordinates alternate with moves to neighbours on the grid, to other levels and to special values.
-//! Small changes of good points are no starts: they lead to maxima close by (`docs/results/tuners-tried.md`). But where nearly all
-//! that was asked crashed, what differs from a survivor in one parameter is all that is looked at: of the rest a model that has
-//! seen next to no survivor knows nothing.
+//! Small finite spaces are listed whole. Else quasi-random points are screened, and from the most
+//! promising gradient steps over the ordered coordinates alternate with moves to neighbours on the
+//! grid, to other levels and to special values. Small changes of good points are no starts: they
+//! lead to maxima close by (`docs/results/tuners-tried.md`). But where nearly all that was asked
+//! crashed, what differs from a survivor in one parameter is all that is looked at: of the rest a
+//! model that has seen next to no survivor knows nothing.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -19,16 +20,19 @@ use crate::value::round_to_i64;
 
 /// Finite spaces up to this size are listed whole.
 pub(crate) const LISTED_MAX: u64 = 10_000;
-/// How many points are screened: as often as the surface can be evaluated for this work, in multiplications, within limits.
+/// How many points are screened: as often as the surface can be evaluated for this work, in
+/// multiplications, within limits.
 const SCREEN_WORK: f64 = 1.0e7;
 const SCREENED: (f64, f64) = (100.0, 1000.0);
-/// Where constraints are tight, points are drawn until so many hold to them, or so many have been drawn.
+/// Where constraints are tight, points are drawn until so many hold to them, or so many have been
+/// drawn.
 const SCREENED_MIN: u32 = 20;
-/// Where fewer were found, those on the way from the best point to what is drawn are looked at too. A choice of this crate.
+/// Where fewer were found, those on the way from the best point to what is drawn are looked at too.
+/// A choice of this crate.
 const TIGHT: usize = 3;
 const DRAWN_MAX: u32 = 5_000;
-/// How many of them the local search starts from, likewise: 3 at 100 observations of 16 parameters, 8 at 40 of 6,
-/// with one process of the objective.
+/// How many of them the local search starts from, likewise: 3 at 100 observations of 16 parameters,
+/// 8 at 40 of 6, with one process of the objective.
 const START_WORK: f64 = 7.0e4;
 const STARTS: (f64, f64) = (3.0, 8.0);
 /// Gradient evaluations per start and round.
@@ -72,10 +76,12 @@ impl Belief {
             {
                 total += doubt;
             } else if !encoding.coordinates()[column.axis].is_categorical() {
-                // Confidence ½ is a normal density with a quarter of the range for its deviation, 0.9 one of 7 %.
+                // Confidence ½ is a normal density with a quarter of the range for its deviation,
+                // 0.9 one of 7 %.
                 let sd = 0.02 + 0.5 * (1.0 - prior.confidence);
                 let z = (x[column.axis] - guess[column.axis]) / sd;
-                // Heavy tails (Student's t, 4 degrees of freedom): a wrong guess must be possible to leave.
+                // Heavy tails (Student's t, 4 degrees of freedom): a wrong guess must be possible
+                // to leave.
                 total -= self.weight * 2.5 * (z * z / 4.0).ln_1p();
                 if let Some(gradient) = gradient.as_deref_mut() {
                     gradient[column.axis] -=
@@ -127,7 +133,8 @@ impl Search<'_> {
         let screened = self.by_bound(screened).into_iter();
         let mut starts: Vec<Vec<f64>> = screened.map(|(_, point)| point).collect();
         if starts.len() < SCREENED_MIN as usize {
-            // Not to be proposed itself, but its surroundings hold to the constraints sooner than the rest of the space.
+            // Not to be proposed itself, but its surroundings hold to the constraints sooner than
+            // the rest of the space.
             starts.push(self.best.to_vec());
         }
         starts.dedup_by(|a, b| same_point(a, b));
@@ -150,8 +157,9 @@ impl Search<'_> {
         self.with_belief(value, x, gradient)
     }
 
-    /// How often the surface can be evaluated for `work` multiplications of the objective's processes, within limits, once at least.
-    /// The lower one is work too: it is shared by all processes.
+    /// How often the surface can be evaluated for `work` multiplications of the objective's
+    /// processes, within limits, once at least. The lower one is work too: it is shared by all
+    /// processes.
     fn affordable(&self, work: f64, (least, most): (f64, f64)) -> u32 {
         let n = self.observations as f64;
         let dimension = self.space.encoding().dimension() as f64;
@@ -172,7 +180,8 @@ impl Search<'_> {
         bounds
     }
 
-    /// The point of the highest score: those whose score cannot be higher than one that was found are not looked at.
+    /// The point of the highest score: those whose score cannot be higher than one that was found
+    /// are not looked at.
     fn best_of(&self, points: Vec<Vec<f64>>, scratch: &mut Scratch) -> Option<Vec<f64>> {
         let mut best: Option<(f64, Vec<f64>)> = None;
         for (bound, point) in self.by_bound(points) {

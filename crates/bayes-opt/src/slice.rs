@@ -1,5 +1,5 @@
-//! Draws from a posterior whose prior is standard normal: elliptical slice sampling (Murray, Adams, MacKay 2010, "Elliptical
-//! slice sampling", figure 2). It has nothing to set.
+//! Draws from a posterior whose prior is standard normal: elliptical slice sampling (Murray, Adams,
+//! MacKay 2010, "Elliptical slice sampling", figure 2). It has nothing to set.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -38,8 +38,8 @@ impl<F: FnMut(&[f64]) -> f64> Chain<F> {
         self.now
     }
 
-    /// To some state on the ellipse through the present one and a draw of the prior, no less likely than a random share of
-    /// what the present one is.
+    /// To some state on the ellipse through the present one and a draw of the prior, no less likely
+    /// than a random share of what the present one is.
     pub(crate) fn step(&mut self) {
         let other: Vec<f64> = self.state.iter().map(|_| draw(&mut self.rng)).collect();
         let least = self.now + (1.0 - self.rng.random::<f64>()).ln();
@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn draws_have_the_moments_of_the_posterior() {
-        // Standard normal prior, a measurement of 1 with variance ¼: mean 0.8, variance 0.2. The second coordinate is free.
+        // Standard normal prior, a measurement of 1 with variance ¼: mean 0.8, variance 0.2. The
+        // second coordinate is free.
         let mut chain = Chain::new(vec![-3.0, 3.0], 1, |x| -2.0 * (x[0] - 1.0).powi(2));
         (0..100).for_each(|_| chain.step());
         let draws: Vec<Vec<f64>> = (0..20_000)

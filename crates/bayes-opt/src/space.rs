@@ -9,7 +9,8 @@ use crate::encode::Encoding;
 use crate::error::SpaceError;
 use crate::value::{Configuration, Value};
 
-/// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells apart. Choices of this crate.
+/// How large the ends of a range may be, and how many steps it may have: fewer than an `f64` tells
+/// apart. Choices of this crate.
 const END_MAX: f64 = 1e300;
 const STEPS_MAX: f64 = 1e15;
 /// How much of a step may be missing to the end of a range, by rounding.
@@ -17,9 +18,10 @@ pub(crate) const STEP_TOLERANCE: f64 = 1e-9;
 
 /// What values a parameter has.
 ///
-/// Two values are a switch, however they are written: [`Kind::Bool`], a list of two, a range from one step to the next. What other
-/// switches cost the objective, or bring, when they are on is expected of it too, once measurements bear that out. It helps if the
-/// first value is what is off; in another order nothing else is lost.
+/// Two values are a switch, however they are written: [`Kind::Bool`], a list of two, a range from
+/// one step to the next. What other switches cost the objective, or bring, when they are on is
+/// expected of it too, once measurements bear that out. It helps if the first value is what is off;
+/// in another order nothing else is lost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum Kind {
@@ -100,7 +102,8 @@ pub struct Parameter {
     pub default: Option<Value>,
     /// What is believed about its best value.
     pub prior: Option<PriorGuess>,
-    /// Values outside the order of the range, such as 0 for "off". Each is modelled as a level of its own.
+    /// Values outside the order of the range, such as 0 for "off". Each is modelled as a level of
+    /// its own.
     pub special: Vec<Value>,
 }
 
@@ -449,8 +452,8 @@ impl Space {
         )
     }
 
-    /// Whether `configuration` has a value inside the range for every parameter, and meets the constraints. A value
-    /// between two steps is inside: a control often is.
+    /// Whether `configuration` has a value inside the range for every parameter, and meets the
+    /// constraints. A value between two steps is inside: a control often is.
     ///
     /// # Errors
     /// [`SpaceError`] names the parameter or the constraint.
@@ -494,8 +497,9 @@ impl Space {
         }
     }
 
-    /// The nearest configuration on the grid of steps. Missing values become defaults, numbers outside a range its
-    /// nearest end, unknown words the default, unknown parameters are dropped. Linear constraints are not looked at.
+    /// The nearest configuration on the grid of steps. Missing values become defaults, numbers
+    /// outside a range its nearest end, unknown words the default, unknown parameters are dropped.
+    /// Linear constraints are not looked at.
     pub fn snap(&self, configuration: &Configuration) -> Configuration {
         let default = self.default_configuration();
         let value = |parameter: &Parameter| {
@@ -520,8 +524,8 @@ impl Space {
         )
     }
 
-    /// How many configurations there are, without regard to linear constraints; `None` when a parameter is continuous
-    /// or the number does not fit 64 bits.
+    /// How many configurations there are, without regard to linear constraints; `None` when a
+    /// parameter is continuous or the number does not fit 64 bits.
     pub fn cardinality(&self) -> Option<u64> {
         self.encoding.cardinality()
     }

@@ -1,16 +1,18 @@
-//! From what was measured to what the process models: logarithm, a soft cap on bad outliers, a power that bends a long good
-//! end, mean 0 and deviation 1.
+//! From what was measured to what the process models: logarithm, a soft cap on bad outliers, a
+//! power that bends a long good end, mean 0 and deviation 1.
 
 use crate::observation::Measured;
 
-/// Where the cap begins, in interquartile ranges above the upper quartile: Tukey's outer-fence idea, with his 1.5 made 2
-/// because costs are skewed.
+/// Where the cap begins, in interquartile ranges above the upper quartile: Tukey's outer-fence
+/// idea, with his 1.5 made 2 because costs are skewed.
 const FENCE: f64 = 2.0;
 /// Fewer values have no shape to speak of.
 const POWER_FROM: usize = 8;
-/// How far below the least value the ratios of [`Transform::of_ratios`] begin, in distances of the median from it.
+/// How far below the least value the ratios of [`Transform::of_ratios`] begin, in distances of the
+/// median from it.
 const RATIOS_BELOW: f64 = 0.03;
-/// Prior deviation of the power around 1, which changes nothing: a few values must not bend the scale much.
+/// Prior deviation of the power around 1, which changes nothing: a few values must not bend the
+/// scale much.
 const POWER_SD: f64 = 0.5;
 
 /// Deviations below it are found in this unit.
@@ -21,7 +23,8 @@ const TINY: f64 = 1e-150;
 pub(crate) struct Transform {
     /// The logarithm of what is above this is modelled.
     log_above: Option<f64>,
-    /// Above `cap` the excess e becomes `width · ln(1 + e/width)`: a crash-like value must not flatten all the others.
+    /// Above `cap` the excess e becomes `width · ln(1 + e/width)`: a crash-like value must not
+    /// flatten all the others.
     cap: f64,
     width: f64,
     /// Before and after the power.
@@ -78,8 +81,8 @@ impl Transform {
         Transform::shaped(values, log.then_some(0.0))
     }
 
-    /// As if ratios mattered, whatever the values' zero: the logarithm of how far they are above a floor somewhat below the
-    /// least. `None` where half of them are no better than that.
+    /// As if ratios mattered, whatever the values' zero: the logarithm of how far they are above a
+    /// floor somewhat below the least. `None` where half of them are no better than that.
     pub(crate) fn of_ratios(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -160,7 +163,8 @@ impl Transform {
         variance / slope / slope
     }
 
-    /// What is modelled of measurements, and its variances; one that is not known counts as 0 beside the fitted noise.
+    /// What is modelled of measurements, and its variances; one that is not known counts as 0
+    /// beside the fitted noise.
     pub(crate) fn measured(&self, measured: &[Measured]) -> (Vec<f64>, Vec<f64>) {
         let both = |y: &Measured| {
             (
@@ -199,10 +203,11 @@ impl Transform {
     }
 }
 
-/// The power of Yeo and Johnson (2000, "A new family of power transformations to improve normality or symmetry") under
-/// which the values are most like a normal sample, with a prior around 1. Up to 2, where every number has an image and an
-/// original; not below 1, which would draw the good end apart, where a search has most of its values and they differ by noise:
-/// the cap sees to a long bad end.
+/// The power of Yeo and Johnson (2000, "A new family of power transformations to improve normality
+/// or symmetry") under which the values are most like a normal sample, with a prior around 1. Up to
+/// 2, where every number has an image and an original; not below 1, which would draw the good end
+/// apart, where a search has most of its values and they differ by noise: the cap sees to a long
+/// bad end.
 fn likely_power(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let stretch: f64 = values

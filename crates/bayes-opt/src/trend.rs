@@ -1,21 +1,24 @@
-//! What coordinates have in common: each alone would take evaluations of its own to learn, together they take a few. How much of
-//! it there is is normal, so that data soon say if there is none, and it goes along each coordinate by how much that matters.
+//! What coordinates have in common: each alone would take evaluations of its own to learn, together
+//! they take a few. How much of it there is is normal, so that data soon say if there is none, and
+//! it goes along each coordinate by how much that matters.
 //!
-//! - A bowl over real numbers, lowest in the middle of the cube. Without it a process knows least at the border, where nothing
-//!   was measured beyond, and a search asks there too often (Siivola, Vehtari, Vanhatalo, González, Andersen 2018, "Correcting
-//!   boundary over-exploration deficiencies in Bayesian optimization with virtual derivative sign observations"). Who gives a
-//!   range of real numbers expects the best inside. Knobs that are counted or ordered have half a wave in its place
-//!   ([`Coordinate::has_wave`]).
-//! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on. Only where the data are the more
-//!   probable with it.
+//! - A bowl over real numbers, lowest in the middle of the cube. Without it a process knows least
+//!   at the border, where nothing was measured beyond, and a search asks there too often (Siivola,
+//!   Vehtari, Vanhatalo, González, Andersen 2018, "Correcting boundary over-exploration
+//!   deficiencies in Bayesian optimization with virtual derivative sign observations"). Who gives a
+//!   range of real numbers expects the best inside. Knobs that are counted or ordered have half a
+//!   wave in its place ([`Coordinate::has_wave`]).
+//! - A slope of all switches, up or down: what options mostly cost, or bring, when they are on.
+//!   Only where the data are the more probable with it.
 //!
 //! Both are of the objective alone, not of constraints nor survival.
 
 use crate::kernel::{Coordinate, MIDDLE, UNIFORM_PRECISION};
 use crate::linalg::dot;
 
-/// Mean and deviation of how much lower the middle is than the average over the cube, in deviations of the objective, where
-/// all coordinates are real numbers. Choices of this crate, as the next (`docs/results/tuners-tried.md`).
+/// Mean and deviation of how much lower the middle is than the average over the cube, in deviations
+/// of the objective, where all coordinates are real numbers. Choices of this crate, as the next
+/// (`docs/results/tuners-tried.md`).
 const BOWL: (f64, f64) = (0.7, 0.7);
 /// The deviation of the slope over all settings, where all coordinates are switches.
 const SLOPE: f64 = 0.7;
@@ -65,7 +68,8 @@ impl Shared {
     }
 }
 
-/// Whether there are switches that may have a slope in common: one alone has nothing in common with others.
+/// Whether there are switches that may have a slope in common: one alone has nothing in common with
+/// others.
 pub(crate) fn may_slope(coordinates: &[Coordinate]) -> bool {
     count(coordinates, Coordinate::Switch) > 1
 }
@@ -97,7 +101,8 @@ fn scaled(each: f64, values: &[f64]) -> Vec<f64> {
 }
 
 impl Trend {
-    /// Less deep by the share of coordinates that are no real numbers, and by how much these matter.
+    /// Less deep by the share of coordinates that are no real numbers, and by how much these
+    /// matter.
     fn bowl(coordinates: &[Coordinate], ln_lengths: &[f64]) -> Self {
         let kind = Coordinate::Real;
         let all: f64 = ln_lengths.iter().map(|ln| (-2.0 * ln).exp()).sum();

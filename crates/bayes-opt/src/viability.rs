@@ -1,10 +1,11 @@
 //! Whether a configuration survives: a Gaussian process classifier with a probit likelihood.
 //!
-//! Labels are 1 (survived) and −1 (crashed). The Laplace approximation (Rasmussen & Williams 2006, "Gaussian Processes for
-//! Machine Learning", algorithms 3.1 and 3.2) is the same as regression on pseudo-observations `f̂ + W⁻¹ ∇ log p` of
-//! variance `W⁻¹`, so the result is an ordinary [`Gp`], whose survival probability is `Φ(mean / √(1 + variance))`. A
-//! regression on the labels themselves would need short length scales to follow a sharp border, and would forget it a few
-//! steps further on.
+//! Labels are 1 (survived) and −1 (crashed). The Laplace approximation (Rasmussen & Williams 2006,
+//! "Gaussian Processes for Machine Learning", algorithms 3.1 and 3.2) is the same as regression on
+//! pseudo-observations `f̂ + W⁻¹ ∇ log p` of variance `W⁻¹`, so the result is an ordinary [`Gp`],
+//! whose survival probability is `Φ(mean / √(1 + variance))`. A regression on the labels themselves
+//! would need short length scales to follow a sharp border, and would forget it a few steps further
+//! on.
 
 use crate::data::Data;
 use crate::gp::{Gp, Hyper, WAVE, length_penalty};
@@ -13,8 +14,8 @@ use crate::linalg::{Cholesky, add_scaled, dot, multiply};
 use crate::normal::log_cdf;
 use crate::trend::Shared;
 
-/// Prior mean and deviation of the latent constant: three configurations in four survive before anything is known. A
-/// choice of this crate.
+/// Prior mean and deviation of the latent constant: three configurations in four survive before
+/// anything is known. A choice of this crate.
 const MEAN_PRIOR: (f64, f64) = (1.0, 1.0);
 /// Newton's method is done when the log posterior moves by less than this.
 const TOLERANCE: f64 = 1e-6;
@@ -23,8 +24,8 @@ const NEWTON_STEPS_MAX: usize = 30;
 const CURVATURE_MIN: f64 = 1e-6;
 /// Length scales tried, relative to those that a regression on the labels takes, in logarithms.
 const STRETCHES: [f64; 5] = [0.0, 0.8, 1.6, 2.4, 3.2];
-/// Prior variances tried, in logarithms: latent deviations of 1, 4 and 10. Each goes with half waves in proportion: what asks more
-/// of a resource than what crashed crashes as well.
+/// Prior variances tried, in logarithms: latent deviations of 1, 4 and 10. Each goes with half
+/// waves in proportion: what asks more of a resource than what crashed crashes as well.
 const LN_SCALES: [f64; 3] = [0.0, 2.8, 4.6];
 
 /// The mode of the latent values, and what it is worth.
@@ -35,9 +36,9 @@ struct Mode {
     log_evidence: f64,
 }
 
-/// The classifier with the most probable of the hyper-parameters near `start`, which come from a regression on the
-/// labels (`data.values`, ±1). Of many labels, which take much time, the variance first, and then length scales as long as
-/// they get better.
+/// The classifier with the most probable of the hyper-parameters near `start`, which come from a
+/// regression on the labels (`data.values`, ±1). Of many labels, which take much time, the variance
+/// first, and then length scales as long as they get better.
 pub(crate) fn choose(
     data: &Data,
     coordinates: &[Coordinate],

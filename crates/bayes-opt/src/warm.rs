@@ -8,8 +8,9 @@ use crate::observation::{Measured, Observation, Outcome};
 use crate::space::Space;
 use crate::transform::Transform;
 
-/// More observations of one earlier experiment are thinned, evenly over their values, as they cost time with every fit, and say
-/// less and less: to so many, and of all experiments together about to so many.
+/// More observations of one earlier experiment are thinned, evenly over their values, as they cost
+/// time with every fit, and say less and less: to so many, and of all experiments together about to
+/// so many.
 const KEPT_MAX: usize = 40;
 const KEPT_OF_ALL: usize = 120;
 /// Evaluations of one fit.
@@ -27,8 +28,9 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
-    /// One of `of_all`; `None` where fewer than two of its evaluations completed. Its configurations are brought to the nearest
-    /// ones of `space`: a parameter that it did not have counts as having had its default, one that is gone is forgotten.
+    /// One of `of_all`; `None` where fewer than two of its evaluations completed. Its
+    /// configurations are brought to the nearest ones of `space`: a parameter that it did not have
+    /// counts as having had its default, one that is gone is forgotten.
     pub(crate) fn new(
         observations: &[Observation],
         of_all: usize,
@@ -111,8 +113,8 @@ impl Earlier {
         })
     }
 
-    /// Its data where one unit is `scale`, of the objective or, where that is modelled so, of its logarithm: of ratios where these
-    /// are not, they are out of all proportion, and not believed.
+    /// Its data where one unit is `scale`, of the objective or, where that is modelled so, of its
+    /// logarithm: of ratios where these are not, they are out of all proportion, and not believed.
     pub(crate) fn in_units(&self, scale: f64) -> Data {
         let ratio = self.scale / scale;
         let mut data = self.data.clone();
@@ -123,7 +125,8 @@ impl Earlier {
         data
     }
 
-    /// Where its expectation is best of its points that are allowed in `space`, first of those that never crashed nor broke a constraint.
+    /// Where its expectation is best of its points that are allowed in `space`, first of those that
+    /// never crashed nor broke a constraint.
     pub(crate) fn best(&self, space: &Space) -> Option<Vec<f64>> {
         let points = self.data.points.chunks_exact(space.encoding().dimension());
         points

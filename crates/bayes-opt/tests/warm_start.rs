@@ -1,4 +1,5 @@
-//! What an earlier experiment is worth: much where it was about the same thing, nothing worse than a little where it misleads.
+//! What an earlier experiment is worth: much where it was about the same thing, nothing worse than
+//! a little where it misleads.
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 

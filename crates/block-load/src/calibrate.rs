@@ -152,8 +152,8 @@ fn reason_to_leave_out(outcome: &Outcome, offered_iops: f64) -> Option<String> {
     (!kept_up).then(|| "the device did not keep up".to_owned())
 }
 
-/// Loads a device at rising rates, one share of reads after the other, reads alone first. `progress`
-/// hears of each load.
+/// Loads a device at rising rates, one share of reads after the other, reads alone first.
+/// `progress` hears of each load.
 ///
 /// # Errors
 /// See [`CalibrateError`].
@@ -236,8 +236,8 @@ pub fn of_model(device: &str, model: &DeviceModel) -> Calibration {
 }
 
 impl Calibration {
-    /// 95th percentile against rate. Loads that were left out are not drawn. A model without loads is
-    /// drawn by its columns, in reads of 4 KiB.
+    /// 95th percentile against rate. Loads that were left out are not drawn. A model without loads
+    /// is drawn by its columns, in reads of 4 KiB.
     pub fn chart(&self) -> Chart {
         let mut chart = Chart {
             title: format!("{}: latency of reads against the rate", self.device),

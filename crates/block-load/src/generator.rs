@@ -1,8 +1,8 @@
 //! Requests at a rate, or a number of requests under way, and how long they take.
 //!
 //! At a rate the load is open-loop: requests arrive at random (Poisson) whether or not earlier ones
-//! have ended, and a latency counts from the arrival. A medium that falls behind cannot slow the load
-//! down, so its tail is not hidden.
+//! have ended, and a latency counts from the arrival. A medium that falls behind cannot slow the
+//! load down, so its tail is not hidden.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -72,8 +72,8 @@ pub struct Load {
     pub warm_up: Duration,
     /// How long it is counted.
     pub duration: Duration,
-    /// Whether the thread polls all the time. Otherwise a load with a fixed number of requests under
-    /// way sleeps until one ends.
+    /// Whether the thread polls all the time. Otherwise a load with a fixed number of requests
+    /// under way sleeps until one ends.
     pub is_polling: bool,
     /// Decides arrivals, places and operations.
     pub seed: u64,
@@ -171,8 +171,8 @@ fn check(load: &Load) -> Result<(), LoadError> {
 /// Runs a load. The calling thread is busy for as long.
 ///
 /// # Errors
-/// The load has no room for a request, or the medium is gone. What failed or got no answer is counted
-/// in the [`Outcome`].
+/// The load has no room for a request, or the medium is gone. What failed or got no answer is
+/// counted in the [`Outcome`].
 pub fn run<M: Medium>(medium: &mut M, load: &Load) -> Result<Outcome, LoadError> {
     check(load)?;
     let mut generator = Generator::new(load);

@@ -1,7 +1,7 @@
 //! An NVMe/TCP server, without digests: a host that polls, with many commands a system call.
 //!
-//! Only what a load needs is here: one controller, an I/O queue for each connection, reads, and writes
-//! whose data fit into the capsule.
+//! Only what a load needs is here: one controller, an I/O queue for each connection, reads, and
+//! writes whose data fit into the capsule.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -68,7 +68,8 @@ pub enum Backing {
         /// Bytes.
         size_bytes: u64,
     },
-    /// A device that exists as a model only: objectives can be planned on it, and nothing is served.
+    /// A device that exists as a model only: objectives can be planned on it, and nothing is
+    /// served.
     Simulated {
         /// Name of the model.
         model: String,

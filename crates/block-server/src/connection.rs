@@ -148,7 +148,8 @@ impl Connection {
         }
     }
 
-    /// Whether a request that needs `len_bytes` may begin, if the connection may hold `share_bytes`.
+    /// Whether a request that needs `len_bytes` may begin, if the connection may hold
+    /// `share_bytes`.
     pub(crate) fn has_room(&self, len_bytes: usize, share_bytes: usize) -> bool {
         self.under_way < DEPTH_MAX
             && (self.held_bytes == 0 || self.held_bytes + len_bytes <= share_bytes)
@@ -160,8 +161,8 @@ impl Connection {
         self.held_bytes += reserved_bytes;
     }
 
-    /// Whether the client holds up memory of the server: it has sent part of a payload only, or does
-    /// not read its answers.
+    /// Whether the client holds up memory of the server: it has sent part of a payload only, or
+    /// does not read its answers.
     pub(crate) fn holds_memory(&self) -> bool {
         let waits_for_data = match &self.phase {
             Phase::Payload { .. } => true,

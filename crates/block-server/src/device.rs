@@ -205,16 +205,16 @@ const HELD: Duration = Duration::from_secs(2);
 
 /// How long writes of an earlier server may still be under way: a slow disk's, at the worst.
 const UNDER_WAY: Duration = Duration::from_secs(10);
-/// Two bytes behind the end of any file, which nobody reads or writes. The descriptor that has a lock
-/// on the first one takes buffered writes, the one with the second takes direct writes.
+/// Two bytes behind the end of any file, which nobody reads or writes. The descriptor that has a
+/// lock on the first one takes buffered writes, the one with the second takes direct writes.
 const BUFFERED_WRITES: Range<u64> = 1 << 62..(1 << 62) + 1;
 const DIRECT_WRITES: Range<u64> = BUFFERED_WRITES.end..BUFFERED_WRITES.end + 1;
-/// File systems whose `flock` is a lock on all bytes, so that these two would be in its way, by their
-/// numbers in linux/magic.h: NFS, CIFS, SMB2.
+/// File systems whose `flock` is a lock on all bytes, so that these two would be in its way, by
+/// their numbers in linux/magic.h: NFS, CIFS, SMB2.
 const REMOTE: [u64; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
-/// Waits until the writes of an earlier server have ended, and keeps a later one from beginning until
-/// those of `buffered` have.
+/// Waits until the writes of an earlier server have ended, and keeps a later one from beginning
+/// until those of `buffered` have.
 fn own_writes(buffered: &OwnedFd, path: &Path, is_writable: bool) -> Result<bool, DeviceError> {
     let is_remote = rustix::fs::fstatfs(buffered)
         .is_ok_and(|status| u64::try_from(status.f_type).is_ok_and(|kind| REMOTE.contains(&kind)));
@@ -359,8 +359,8 @@ impl FileStorage {
         self.alignment_bytes.fetch_max(4096, Ordering::Relaxed);
     }
 
-    /// Bringing writes to stable storage failed. The kernel forgets that when it has said so once, and
-    /// those writes may be anybody's: no flush can be promised any more.
+    /// Bringing writes to stable storage failed. The kernel forgets that when it has said so once,
+    /// and those writes may be anybody's: no flush can be promised any more.
     pub fn lose_writes(&self) {
         self.has_lost_writes.store(true, Ordering::Relaxed);
     }
@@ -375,8 +375,8 @@ impl FileStorage {
         self.is_block
     }
 
-    /// The `fallocate` flags that make a range zero, if the kernel can do that here. `keeps`: without
-    /// leaving a hole.
+    /// The `fallocate` flags that make a range zero, if the kernel can do that here. `keeps`:
+    /// without leaving a hole.
     pub fn zero_mode(&self, keeps: bool) -> Option<i32> {
         let keep_size = libc::FALLOC_FL_KEEP_SIZE;
         if !keeps && self.has_punch_hole.load(Ordering::Relaxed) {

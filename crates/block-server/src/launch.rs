@@ -218,8 +218,8 @@ struct Sockets {
     nvme: Vec<SocketAddr>,
 }
 
-/// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if its
-/// address is one of those in the configuration.
+/// The sockets of systemd, or those of the configuration. A socket of systemd is for NVMe/TCP if
+/// its address is one of those in the configuration.
 fn sockets(config: &Config) -> Result<Sockets, LaunchError> {
     let for_nvme = config.nvme.iter().flat_map(|spec| &spec.listen);
     let for_nvme: Vec<SocketAddr> = for_nvme.copied().collect();

@@ -25,7 +25,8 @@ pub struct Plan {
     pub reason: Option<String>,
     /// Tokens a second that the tenant would reserve; a read of 4 KiB costs 100.
     pub needed_tokens_per_s: u64,
-    /// Tokens a second of the device at the strictest objective, with the tenant if the tenant fits.
+    /// Tokens a second of the device at the strictest objective, with the tenant if the tenant
+    /// fits.
     pub rate_tokens_per_s: Option<u64>,
     /// Tokens a second that are reserved, with the tenant if the tenant fits.
     pub reserved_tokens_per_s: u64,

@@ -46,7 +46,8 @@ impl Pool {
         self.reserved_bytes == 0 || self.reserved_bytes + len_bytes <= limit_bytes
     }
 
-    /// As [`Pool::has_room`], for a request of any size whose client may take long to send its data.
+    /// As [`Pool::has_room`], for a request of any size whose client may take long to send its
+    /// data.
     pub fn has_room_for_long(&self, len_bytes: usize) -> bool {
         self.has_room(len_bytes.max(SMALL_BYTES + 1))
             || (self.reserved_bytes + len_bytes <= self.limit_bytes - self.limit_bytes / 8)

@@ -27,7 +27,8 @@ impl ServerTls {
     /// Reads the certificates and the key that a configuration names.
     ///
     /// # Errors
-    /// A file cannot be read, or does not hold what it should: the line of the configuration is named.
+    /// A file cannot be read, or does not hold what it should: the line of the configuration is
+    /// named.
     pub fn load(spec: &TlsSpec) -> Result<Self, ConfigError> {
         let wrong = |key: &'static str, path: &Path, why: String| {
             let mut place = spec.place.clone();
@@ -99,8 +100,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Takes received records, and adds their plaintext to `plain`. An error ends the connection; its
-    /// alert is among the records to send.
+    /// Takes received records, and adds their plaintext to `plain`. An error ends the connection;
+    /// its alert is among the records to send.
     pub(crate) fn receive(
         &mut self,
         mut records: &[u8],

@@ -28,8 +28,8 @@ fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     }
 }
 
-/// A root, a server's certificate for 127.0.0.1, and a client's, under the names that libnbd and QEMU
-/// look for.
+/// A root, a server's certificate for 127.0.0.1, and a client's, under the names that libnbd and
+/// QEMU look for.
 fn certificates(directory: &Path) -> Option<()> {
     let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
     let subject = |name: &str| format!("/CN={name}");

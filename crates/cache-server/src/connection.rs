@@ -4,8 +4,8 @@ use dataplane::FlowId;
 
 use crate::store::{Mode, Reserved};
 
-/// Commands up to this size, with their data block, are kept until they are whole. Larger blocks are
-/// received into the item's own memory.
+/// Commands up to this size, with their data block, are kept until they are whole. Larger blocks
+/// are received into the item's own memory.
 pub(crate) const WHOLE_MAX_BYTES: usize = 16 * 1024;
 
 /// How a received value is stored.

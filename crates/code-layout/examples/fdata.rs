@@ -1,9 +1,11 @@
-//! A kept profile in the form that BOLT reads, so that both lay out the same file by the same counts.
+//! A kept profile in the form that BOLT reads, so that both lay out the same file by the same
+//! counts.
 //!
 //! `cargo run --release -p code-layout --example fdata -- FILE KEPT.json > FILE.fdata`
 //!
-//! A line is `1 FUNCTION OFFSET 1 FUNCTION OFFSET MISPREDICTED COUNT`: a branch from one place to another, offsets in hexadecimal
-//! (`bolt/include/bolt/Profile/DataReader.h` in LLVM). Functions of a stripped file are called after their address there.
+//! A line is `1 FUNCTION OFFSET 1 FUNCTION OFFSET MISPREDICTED COUNT`: a branch from one place to
+//! another, offsets in hexadecimal (`bolt/include/bolt/Profile/DataReader.h` in LLVM). Functions of
+//! a stripped file are called after their address there.
 #![allow(clippy::print_stdout, reason = "it prints a profile")]
 
 use code_layout::{Exit, Function, Image, Profile};

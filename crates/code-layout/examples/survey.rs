@@ -1,6 +1,7 @@
 //! What is understood of ELF files: functions, blocks, jump tables, and what is skipped and why.
 //!
-//! `cargo run --release -p code-layout --example survey -- [--every N] FILE …`: each N-th function only.
+//! `cargo run --release -p code-layout --example survey -- [--every N] FILE …`: each N-th function
+//! only.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use std::time::Instant;

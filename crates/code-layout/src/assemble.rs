@@ -336,7 +336,8 @@ impl Assembler<'_> {
         self.items.push(item);
     }
 
-    /// A call or jump to what a slot holds: at once if that is known and within reach, else through the slot.
+    /// A call or jump to what a slot holds: at once if that is known and within reach, else through
+    /// the slot.
     fn through_slot(&self, is_call: bool, slot: u64) -> Item {
         match (self.context.resolve)(slot) {
             Some(to) => {
@@ -392,7 +393,8 @@ impl Assembler<'_> {
             self.items.push(item);
         };
         let gs = addressing == CounterAddressing::Gs;
-        // ModRM of a bare displacement: relative to the next instruction, or behind a SIB byte as it is.
+        // ModRM of a bare displacement: relative to the next instruction, or behind a SIB byte as
+        // it is.
         let operand = |opcode: &[u8], register: u8| {
             let mut bytes = if gs { vec![0x65] } else { Vec::new() };
             bytes.extend_from_slice(opcode);

@@ -1,7 +1,8 @@
-//! How many entries of a jump table a program may use: by the comparison on the only path to the load.
+//! How many entries of a jump table a program may use: by the comparison on the only path to the
+//! load.
 //!
-//! The index is followed back through copies and widenings, in registers and in memory that nothing between
-//! changes, to an unsigned comparison with a constant, or to a mask.
+//! The index is followed back through copies and widenings, in registers and in memory that nothing
+//! between changes, to an unsigned comparison with a constant, or to a mask.
 
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
@@ -113,7 +114,8 @@ impl Memory {
         }
     }
 
-    /// Whether writing `other` surely leaves it as it is: the same base, and bytes beside each other.
+    /// Whether writing `other` surely leaves it as it is: the same base, and bytes beside each
+    /// other.
     fn is_apart(&self, other: &Self) -> bool {
         let (mine, theirs) = (
             self.displacement.cast_signed(),
@@ -130,7 +132,8 @@ impl Memory {
 }
 
 impl Index {
-    /// Goes back over an instruction. `Some(Some(n))`: the index is below n. `None`: its origin is lost.
+    /// Goes back over an instruction. `Some(Some(n))`: the index is below n. `None`: its origin is
+    /// lost.
     fn step_back(&mut self, walk: &Walk<'_>, instruction: &Instruction) -> Option<Option<u64>> {
         let register = match self.place {
             Place::Register(register) => register,
@@ -216,7 +219,8 @@ fn is_high_byte(register: Register) -> bool {
     )
 }
 
-/// What an unsigned comparison before a conditional jump says of the index where the jump went this way.
+/// What an unsigned comparison before a conditional jump says of the index where the jump went this
+/// way.
 fn guard(walk: &Walk<'_>, branch: &Instruction, taken: bool, mut index: Index) -> Option<u64> {
     let inclusive = match (branch.mnemonic(), taken) {
         (Mnemonic::Ja, false) | (Mnemonic::Jbe, true) => true,
@@ -244,7 +248,8 @@ fn guard(walk: &Walk<'_>, branch: &Instruction, taken: bool, mut index: Index) -
             _ => return None,
         };
         // What was compared must be all that is used; a 32-bit comparison of a register used whole
-        // rests on the program's own word that the upper half is 0, else it would jump astray itself.
+        // rests on the program's own word that the upper half is 0, else it would jump astray
+        // itself.
         let covers = bits >= index.bits.min(32) || is_narrow(walk, instruction.ip(), index, bits);
         if !same || !covers {
             return None;

@@ -23,8 +23,8 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// Takes in one stack of records, (from, to), the latest first. The way into the kernel is not recorded where only user
-    /// code is, but the way back is: what runs is not cut there.
+    /// Takes in one stack of records, (from, to), the latest first. The way into the kernel is not
+    /// recorded where only user code is, but the way back is: what runs is not cut there.
     pub fn add(&mut self, latest_first: impl IntoIterator<Item = (u64, u64)>) {
         let mut next: Option<u64> = None;
         let of_user = |(from, _): &(u64, u64)| from >> 63 == 0;
@@ -55,7 +55,8 @@ impl Branches {
         }
     }
 
-    /// What was counted of some functions, by their start. Those of which nothing was recorded are missing.
+    /// What was counted of some functions, by their start. Those of which nothing was recorded are
+    /// missing.
     #[must_use]
     pub fn counts(&self, functions: &[Function]) -> BTreeMap<u64, FunctionCounts> {
         let mut targets: BTreeMap<u64, u64> = BTreeMap::new();

@@ -1,9 +1,11 @@
-//! The order of functions: callers before what they call most, after G. Ottoni and B. Maher, "Optimizing
-//! Function Placement for Large-Scale Data-Center Applications" (CGO 2017), there called C3.
+//! The order of functions: callers before what they call most, after G. Ottoni and B. Maher,
+//! "Optimizing Function Placement for Large-Scale Data-Center Applications" (CGO 2017), there
+//! called C3.
 
 use std::collections::BTreeMap;
 
-/// Section 4 of the paper: clusters do not grow past a page, or what is called moves away all the same.
+/// Section 4 of the paper: clusters do not grow past a page, or what is called moves away all the
+/// same.
 const CLUSTER_BYTES_MAX: u64 = 4096;
 
 /// A function as a number, with its size in bytes and how often its instructions ran.

@@ -14,11 +14,12 @@ use crate::plan::Plan;
 /// Jumps to jumps that are followed when two places are compared.
 const JUMPS_MAX: usize = 16;
 
-/// Compares what was emitted, instruction by instruction, with the file: same operation and operands, same
-/// addresses, every branch to the instruction that stands for its old target or to that target itself,
-/// nothing after which the code does not go on where the old one does; then all patches: each leads where the
-/// old bytes did, no two overlap, and none of a jump table lies where something else begins. Decodes both
-/// anew, so it does not rest on how it was emitted; that a counter may change flags is not checked here.
+/// Compares what was emitted, instruction by instruction, with the file: same operation and
+/// operands, same addresses, every branch to the instruction that stands for its old target or to
+/// that target itself, nothing after which the code does not go on where the old one does; then all
+/// patches: each leads where the old bytes did, no two overlap, and none of a jump table lies where
+/// something else begins. Decodes both anew, so it does not rest on how it was emitted; that a
+/// counter may change flags is not checked here.
 ///
 /// # Errors
 /// [`Error::Wrong`] with the first difference.
@@ -124,7 +125,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a new branch to `new` does what one through a slot did: to what it holds, or to that one's copy.
+    /// Whether a new branch to `new` does what one through a slot did: to what it holds, or to that
+    /// one's copy.
     fn leads_by_slot(&self, new: u64, slot: u64) -> bool {
         let Some(&held) = self.placement.got.get(&slot) else {
             return false;
@@ -393,7 +395,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Whether a patch is of a table's slot, and leads to the copy of what it led to for all who read that one.
+    /// Whether a patch is of a table's slot, and leads to the copy of what it led to for all who
+    /// read that one.
     fn slot(&self, patch: &Patch) -> bool {
         let behind = self
             .tables

@@ -35,8 +35,8 @@ pub(crate) struct Constants {
 }
 
 impl Constants {
-    /// Follows all paths; a jump through an unknown table leads nowhere here, so the result only holds where
-    /// there is none left.
+    /// Follows all paths; a jump through an unknown table leads nowhere here, so the result only
+    /// holds where there is none left.
     pub(crate) fn new(walk: &Walk<'_>, tables: &[JumpTable]) -> Self {
         let mut starts: BTreeMap<u64, Registers> = BTreeMap::new();
         let mut work: Vec<u64> = walk
@@ -174,7 +174,8 @@ fn number(register: Register) -> Option<usize> {
 }
 
 impl Walk<'_> {
-    /// Whether an instruction may change a register (any part of it), a call what it need not preserve.
+    /// Whether an instruction may change a register (any part of it), a call what it need not
+    /// preserve.
     pub(crate) fn writes_register(&self, instruction: &Instruction, register: Register) -> bool {
         let register = register.full_register();
         if instruction.is_call_near() || instruction.is_call_near_indirect() {

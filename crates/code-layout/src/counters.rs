@@ -1,6 +1,6 @@
-//! Which edges get a counter, and how all counts follow from theirs: the edges outside a spanning tree
-//! suffice (D. E. Knuth and F. R. Stevenson, "Optimal measurement points for program frequency counts", BIT
-//! 13, 1973), and the heavier the tree, the cheaper the counting.
+//! Which edges get a counter, and how all counts follow from theirs: the edges outside a spanning
+//! tree suffice (D. E. Knuth and F. R. Stevenson, "Optimal measurement points for program frequency
+//! counts", BIT 13, 1973), and the heavier the tree, the cheaper the counting.
 
 use crate::flow::{BlockId, Exit, Function};
 
@@ -19,7 +19,8 @@ pub(crate) struct FlowEdge {
     pub(crate) counter: Option<usize>,
 }
 
-/// All edges of a function of which the blocks with `emitted` are emitted; `roots` are entered from outside.
+/// All edges of a function of which the blocks with `emitted` are emitted; `roots` are entered from
+/// outside.
 pub(crate) fn edges(function: &Function, emitted: &[bool], roots: &[BlockId]) -> Vec<FlowEdge> {
     let mut edges: Vec<FlowEdge> = roots
         .iter()
@@ -104,8 +105,8 @@ pub(crate) fn place(
     counters
 }
 
-/// The count of every edge from the counters' values: what flows into a place flows out of it. Where values
-/// contradict that, no count falls below 0.
+/// The count of every edge from the counters' values: what flows into a place flows out of it.
+/// Where values contradict that, no count falls below 0.
 pub(crate) fn solve(edges: &[FlowEdge], blocks: usize, values: &[u64]) -> Vec<u64> {
     let outside = blocks;
     let mut counts: Vec<Option<u64>> = edges
@@ -170,7 +171,8 @@ mod tests {
     }
 
     proptest! {
-        /// Random walks from outside to outside: their true counts come back from the counters alone.
+        /// Random walks from outside to outside: their true counts come back from the counters
+        /// alone.
         #[test]
         fn all_counts_follow_from_those_outside_the_tree(
             blocks in 1usize..12,

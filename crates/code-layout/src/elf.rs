@@ -256,8 +256,8 @@ impl Elf {
         })
     }
 
-    /// Whether it has an unwinder of its own, as `-static-libgcc` links one in: then it asks for the loaded objects, or, a program,
-    /// answers that itself, and asks no libgcc for unwinding.
+    /// Whether it has an unwinder of its own, as `-static-libgcc` links one in: then it asks for
+    /// the loaded objects, or, a program, answers that itself, and asks no libgcc for unwinding.
     pub(crate) fn has_own_unwinder(&self, is_program: bool) -> bool {
         let finds = ["dl_iterate_phdr", "_dl_find_object"];
         let calls = |wanted: &dyn Fn(&str) -> bool| {
@@ -269,7 +269,8 @@ impl Elf {
             && !calls(&|symbol| symbol.starts_with("_Unwind_"))
     }
 
-    /// Linked statically: no dynamic section, or one of a position-independent executable without an interpreter.
+    /// Linked statically: no dynamic section, or one of a position-independent executable without
+    /// an interpreter.
     pub(crate) fn is_static(&self) -> bool {
         // DT_FLAGS_1, DF_1_PIE: an executable, not a shared object.
         let executable = self
@@ -351,7 +352,8 @@ impl Elf {
                 }
             }
         }
-        // DT_RELR, DT_RELRSZ: an even word is an address; an odd one a bitmap of the 63 words behind it.
+        // DT_RELR, DT_RELRSZ: an even word is an address; an odd one a bitmap of the 63 words
+        // behind it.
         if let (Some(at), Some(size)) = (tag(36), tag(35))
             && let Some(table) = self.read(at, size)
         {
@@ -432,7 +434,8 @@ fn sections_and_names(header: &FileHeader64<LittleEndian>, data: &[u8]) -> Secti
         };
         for symbol in symbols {
             let kind = symbol.st_info.0 & 15;
-            // Objects, functions, and what is exported without a type; defined here, and not absolute.
+            // Objects, functions, and what is exported without a type; defined here, and not
+            // absolute.
             let known = matches!(kind, 1 | 2 | 10) || kind == 0 && symbol.st_info.0 >> 4 != 0;
             if known && (1..0xff00).contains(&symbol.st_shndx.get(ENDIAN).0) {
                 named.push((symbol.st_value.get(ENDIAN), kind));

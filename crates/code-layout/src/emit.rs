@@ -20,8 +20,8 @@ pub struct Placement {
     pub cache_address: u64,
     /// Its size in bytes: more is an error.
     pub cache_bytes: u64,
-    /// What slots of [`Image::got_slots`] hold: slot's vaddr to runtime address. Calls through a slot
-    /// that is here are made direct; leave out what is not resolved yet. May be empty.
+    /// What slots of [`Image::got_slots`] hold: slot's vaddr to runtime address. Calls through a
+    /// slot that is here are made direct; leave out what is not resolved yet. May be empty.
     pub got: BTreeMap<u64, u64>,
     /// Where the counters are; needed if the plan has any.
     pub counters: Option<CounterArea>,
@@ -41,11 +41,12 @@ pub struct CounterArea {
 /// How a counter is addressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CounterAddressing {
-    /// Relative to the code: one area for all threads, within 2 GiB of the code cache. Threads on several
-    /// CPUs slow each other down and lose counts.
+    /// Relative to the code: one area for all threads, within 2 GiB of the code cache. Threads on
+    /// several CPUs slow each other down and lose counts.
     RipRelative,
-    /// `gs:address`: the address lies below 2 GiB, and a thread whose GS base is k × the area's size uses
-    /// the k-th area behind it (0, what Linux programs have, the first). New threads inherit the GS base.
+    /// `gs:address`: the address lies below 2 GiB, and a thread whose GS base is k × the area's
+    /// size uses the k-th area behind it (0, what Linux programs have, the first). New threads
+    /// inherit the GS base.
     Gs,
 }
 
@@ -58,7 +59,8 @@ pub struct PatchSelection {
     pub call_sites: CallSites,
     /// Slots of vtables.
     pub vtables: bool,
-    /// Entries of jump tables that old code goes on using: brings a loop that runs for ever into new code.
+    /// Entries of jump tables that old code goes on using: brings a loop that runs for ever into
+    /// new code.
     pub jump_tables: bool,
 }
 
@@ -109,12 +111,14 @@ pub enum PatchKind {
     JumpTable,
 }
 
-/// Bytes to overwrite. No thread may be about to run an instruction that begins strictly inside them.
+/// Bytes to overwrite. No thread may be about to run an instruction that begins strictly inside
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Patch {
     /// Where (vaddr).
     pub vaddr: u64,
-    /// What is there now, in the running process: another value means that somebody else changed it.
+    /// What is there now, in the running process: another value means that somebody else changed
+    /// it.
     pub old: Vec<u8>,
     /// What is to be there; as long as `old`.
     pub new: Vec<u8>,
@@ -133,7 +137,8 @@ pub struct Emitted {
     pub code: Range<usize>,
     /// Which are `.eh_frame` data, with its terminator.
     pub eh_frame: Range<usize>,
-    /// Finds an instruction's entry there; exceptions pass through the code once the process's unwinder asks it.
+    /// Finds an instruction's entry there; exceptions pass through the code once the process's
+    /// unwinder asks it.
     pub lookup: Lookup,
     /// Each emitted function: its vaddr, and its runtime range in the code cache.
     pub functions: Vec<(u64, Range<u64>)>,

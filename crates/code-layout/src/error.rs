@@ -34,7 +34,8 @@ pub enum Error {
         /// The packer's name.
         packer: &'static str,
     },
-    /// Linked statically: which functions remember their caller's address (`setjmp`, `dlopen`) is not known.
+    /// Linked statically: which functions remember their caller's address (`setjmp`, `dlopen`) is
+    /// not known.
     #[error(
         "statically linked: without dynamic symbols, functions that remember their caller's address (setjmp) cannot be told from others"
     )]
@@ -42,7 +43,8 @@ pub enum Error {
     /// Nothing says where functions begin and end, nor how their frames are unwound.
     #[error("no .eh_frame: where functions begin and end, and how frames unwind, is not known")]
     NoEhFrame,
-    /// A language whose runtime walks the stack by tables of its own, which know nothing of moved code.
+    /// A language whose runtime walks the stack by tables of its own, which know nothing of moved
+    /// code.
     #[error("built by {name}: {why}")]
     Runtime {
         /// The language or compiler.
@@ -92,7 +94,8 @@ pub enum Error {
     },
 }
 
-/// Why a function, a patch or a piece of code stays as it is. Always a loss of speed, never an error.
+/// Why a function, a patch or a piece of code stays as it is. Always a loss of speed, never an
+/// error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -129,11 +132,13 @@ pub enum Skip {
     Transaction,
     /// Block: `loop` or `jrcxz`, which only exist with a short displacement.
     ShortBranch,
-    /// Block: a call that remembers its caller's address (`setjmp`, `dlopen`, `vfork` and their kind).
+    /// Block: a call that remembers its caller's address (`setjmp`, `dlopen`, `vfork` and their
+    /// kind).
     CallerSensitive,
     /// Block: calls its own middle to learn its address.
     CallsItself,
-    /// Function or block: an address in it is held somewhere, perhaps to be compared with where a thread is.
+    /// Function or block: an address in it is held somewhere, perhaps to be compared with where a
+    /// thread is.
     AddressTaken,
     /// Vtable slot or call site: out of reach, or not as expected.
     PatchSite,

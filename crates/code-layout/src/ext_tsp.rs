@@ -1,14 +1,17 @@
 //! The order of blocks within a function: the ext-TSP score and its greedy merging of chains, after
-//! A. Newell and S. Pupyrev, "Improved Basic Block Reordering" (IEEE Transactions on Computers, 2020).
+//! A. Newell and S. Pupyrev, "Improved Basic Block Reordering" (IEEE Transactions on Computers,
+//! 2020).
 
 use std::collections::BTreeMap;
 
-/// Section 3, table 2 of the paper: what a jump is worth against a fall-through of 1, and how far (bytes).
+/// Section 3, table 2 of the paper: what a jump is worth against a fall-through of 1, and how far
+/// (bytes).
 const FORWARD_WEIGHT: f64 = 0.1;
 const FORWARD_BYTES: f64 = 1024.0;
 const BACKWARD_WEIGHT: f64 = 0.1;
 const BACKWARD_BYTES: f64 = 640.0;
-/// Longer chains are not split when another is merged in (section 4: 128 keeps it linear in practice).
+/// Longer chains are not split when another is merged in (section 4: 128 keeps it linear in
+/// practice).
 const SPLIT_BLOCKS_MAX: usize = 128;
 /// Gains below this are rounding.
 const GAIN_MIN: f64 = 1e-6;

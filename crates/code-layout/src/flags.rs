@@ -1,4 +1,5 @@
-//! Whether the arithmetic flags hold something that is still to be read: a counter must not clobber them.
+//! Whether the arithmetic flags hold something that is still to be read: a counter must not clobber
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +51,8 @@ impl LiveFlags {
         }
     }
 
-    /// Whether an `inc` at a block's start would change what is still to be read. Unknown code reads all.
+    /// Whether an `inc` at a block's start would change what is still to be read. Unknown code
+    /// reads all.
     pub(crate) fn at(&self, vaddr: u64) -> bool {
         self.starts.get(&vaddr).is_none_or(|live| *live != 0)
     }

@@ -283,8 +283,8 @@ fn calls(walk: &Walk<'_>) -> Vec<Call> {
         .collect()
 }
 
-/// Whether 5 bytes at the entry may become a jump: no thread may come to stand inside them but by running
-/// through them.
+/// Whether 5 bytes at the entry may become a jump: no thread may come to stand inside them but by
+/// running through them.
 fn check_entry(
     walk: &Walk<'_>,
     unwind: &Unwind,
@@ -312,7 +312,8 @@ fn check_entry(
         if comes_back && inside(&instruction.next_ip()) {
             return Err(Skip::EntryBranchTarget);
         }
-        // A jump that is not understood only leads where the stack is as deep as where it comes from.
+        // A jump that is not understood only leads where the stack is as deep as where it comes
+        // from.
         let here = instruction.ip();
         let reachable = |jump: &u64| {
             unwind
@@ -326,7 +327,8 @@ fn check_entry(
     Ok(())
 }
 
-/// Marks blocks that only exceptions lead to. In new code they never run: landing pads stay in the old.
+/// Marks blocks that only exceptions lead to. In new code they never run: landing pads stay in the
+/// old.
 fn mark_landing_pads(function: &mut Function, referred: &[u64]) {
     let mut reached = vec![false; function.blocks.len()];
     let mut work: Vec<u64> = referred.to_vec();

@@ -1,4 +1,5 @@
-//! How much memory the code that ran touches, and how many of its conditional branches were taken: before and after.
+//! How much memory the code that ran touches, and how many of its conditional branches were taken:
+//! before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,8 +67,8 @@ impl Footprint {
     }
 }
 
-/// Of the functions of a plan: where they lie in the file (pages of vaddrs), and where they were emitted (pages of runtime
-/// addresses).
+/// Of the functions of a plan: where they lie in the file (pages of vaddrs), and where they were
+/// emitted (pages of runtime addresses).
 #[must_use]
 pub fn footprints(plan: &Plan, emitted: &Emitted, profile: &Profile) -> (Footprint, Footprint) {
     let (mut before, mut after) = (Footprint::default(), Footprint::default());
@@ -104,7 +105,8 @@ pub fn footprints(plan: &Plan, emitted: &Emitted, profile: &Profile) -> (Footpri
     (before, after)
 }
 
-/// How many conditional branches of a function ran, how many were taken, and how many are taken in the plan's order.
+/// How many conditional branches of a function ran, how many were taken, and how many are taken in
+/// the plan's order.
 fn branches(planned: &PlannedFunction, edges: &[crate::profile::Edge]) -> (u64, u64, u64) {
     let function = &planned.function;
     let count = |from: u64, to: u64| {

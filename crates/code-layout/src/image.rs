@@ -69,7 +69,8 @@ pub struct Image {
     functions: Vec<FunctionRange>,
     got_slots: Vec<GotSlot>,
     vtables: Vec<Vtable>,
-    /// Addresses inside functions, not at their start, that something outside the function refers to, in order.
+    /// Addresses inside functions, not at their start, that something outside the function refers
+    /// to, in order.
     pub(crate) inner_targets: Vec<u64>,
     /// Those of them that somebody holds as a number, in order.
     pub(crate) taken: Vec<Taken>,
@@ -79,7 +80,8 @@ pub struct Image {
     read_only: Vec<u64>,
 }
 
-/// The build-id of a file, without reading the rest of it; `None` where it has none, or is no x86-64 program.
+/// The build-id of a file, without reading the rest of it; `None` where it has none, or is no
+/// x86-64 program.
 #[must_use]
 pub fn build_id(bytes: Vec<u8>) -> Option<BuildId> {
     Elf::parse(bytes).ok()?.build_id.map(BuildId)
@@ -91,8 +93,8 @@ pub fn defines(bytes: Vec<u8>, functions: &[&str]) -> bool {
     Elf::parse(bytes).is_ok_and(|elf| functions.iter().any(|function| elf.defines(function)))
 }
 
-/// Whether a library handles exceptions by an unwinder of its own: quick, where [`Image::parse`] reads all code. False where it is no
-/// x86-64 program.
+/// Whether a library handles exceptions by an unwinder of its own: quick, where [`Image::parse`]
+/// reads all code. False where it is no x86-64 program.
 #[must_use]
 pub fn unwinds_by_itself(bytes: Vec<u8>) -> bool {
     let has_tables = |elf: &Elf| {
@@ -102,7 +104,8 @@ pub fn unwinds_by_itself(bytes: Vec<u8>) -> bool {
     Elf::parse(bytes).is_ok_and(|elf| elf.has_own_unwinder(false) && has_tables(&elf))
 }
 
-/// Whether anything in a file's headers speaks against laying it out again: quick, where [`Image::parse`] reads all code.
+/// Whether anything in a file's headers speaks against laying it out again: quick, where
+/// [`Image::parse`] reads all code.
 ///
 /// # Errors
 /// As [`Image::parse`]; what that finds later is not found here.
@@ -177,7 +180,8 @@ impl Image {
         self.build_id.as_ref()
     }
 
-    /// False: it is loaded where it says, with a load bias of 0, and its code cache must lie below 2 GiB.
+    /// False: it is loaded where it says, with a load bias of 0, and its code cache must lie below
+    /// 2 GiB.
     #[must_use]
     pub fn is_position_independent(&self) -> bool {
         self.elf.position_independent
@@ -232,15 +236,15 @@ impl Image {
         self.elf.has_own_unwinder(is_program)
     }
 
-    /// Slots through which code reaches other objects, in order of address. What they hold in a process goes
-    /// into [`crate::Placement::got`].
+    /// Slots through which code reaches other objects, in order of address. What they hold in a
+    /// process goes into [`crate::Placement::got`].
     #[must_use]
     pub fn got_slots(&self) -> &[GotSlot] {
         &self.got_slots
     }
 
-    /// The table (`DT_PLTGOT`) whose second word, filled by the dynamic linker, tells it whose stub asks for a function; a stub
-    /// pushes that word and a number on top of the return address.
+    /// The table (`DT_PLTGOT`) whose second word, filled by the dynamic linker, tells it whose stub
+    /// asks for a function; a stub pushes that word and a number on top of the return address.
     #[must_use]
     pub fn linkage_table(&self) -> Option<u64> {
         self.elf.linkage_table()
@@ -282,13 +286,15 @@ impl Image {
         &self.vtables
     }
 
-    /// Where what begins at `vaddr` surely has ended: something refers to the bytes there for themselves.
+    /// Where what begins at `vaddr` surely has ended: something refers to the bytes there for
+    /// themselves.
     pub(crate) fn next_referred(&self, vaddr: u64) -> u64 {
         let after = self.read_only.partition_point(|at| *at <= vaddr);
         self.read_only.get(after).copied().unwrap_or(u64::MAX)
     }
 
-    /// `len` bytes at `vaddr` as the file has them (before relocation), if one segment holds them all.
+    /// `len` bytes at `vaddr` as the file has them (before relocation), if one segment holds them
+    /// all.
     #[must_use]
     pub fn read(&self, vaddr: u64, len: u64) -> Option<&[u8]> {
         self.elf.read(vaddr, len)

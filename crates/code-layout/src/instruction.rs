@@ -72,8 +72,8 @@ impl Kind {
     }
 }
 
-/// The slot that a call or jump through `slot(%rip)` reads. One with a segment's prefix is none: from FS or GS on it reads
-/// elsewhere, and any other has to be copied with it.
+/// The slot that a call or jump through `slot(%rip)` reads. One with a segment's prefix is none:
+/// from FS or GS on it reads elsewhere, and any other has to be copied with it.
 pub(crate) fn got_slot(instruction: &Instruction) -> Option<u64> {
     (instruction.op_kind(0) == OpKind::Memory
         && instruction.is_ip_rel_memory_operand()
@@ -81,8 +81,8 @@ pub(crate) fn got_slot(instruction: &Instruction) -> Option<u64> {
         .then(|| instruction.ip_rel_memory_address())
 }
 
-/// Functions that remember or judge the address that they return to: it must be the old one, or a later
-/// `longjmp` would find unmapped memory, and `dlsym` no object that calls it.
+/// Functions that remember or judge the address that they return to: it must be the old one, or a
+/// later `longjmp` would find unmapped memory, and `dlsym` no object that calls it.
 const CALLER_SENSITIVE: &[&str] = &[
     "setjmp",
     "_setjmp",

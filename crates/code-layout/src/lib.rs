@@ -1,12 +1,14 @@
-//! The machine code of an x86-64 ELF file laid out again: hot blocks in the order in which they run.
+//! The machine code of an x86-64 ELF file laid out again: hot blocks in the order in which they
+//! run.
 //!
 //! Bytes and counts come in, code and patches come out; the crate touches no process, reads no
 //! file and no clock. README.md beside this crate shows the calls from end to end.
 //!
 //! What keeps it correct: instruction bytes are copied and only displacements and branches are
-//! changed; only blocks that are understood are emitted; every other way out of them leads to the same
-//! block in the old code, which stays intact. Registers, flags and the stack hold the same values in new
-//! code as in old at corresponding instructions ([`AddressMap`]). [`check`] shows it for what was emitted.
+//! changed; only blocks that are understood are emitted; every other way out of them leads to the
+//! same block in the old code, which stays intact. Registers, flags and the stack hold the same
+//! values in new code as in old at corresponding instructions ([`AddressMap`]). [`check`] shows it
+//! for what was emitted.
 #![forbid(unsafe_code)]
 
 mod assemble;

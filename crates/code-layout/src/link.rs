@@ -1,4 +1,5 @@
-//! Gives items their addresses, writes the bytes, and makes the map, the tables and the unwind information.
+//! Gives items their addresses, writes the bytes, and makes the map, the tables and the unwind
+//! information.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -316,7 +317,8 @@ impl<'a> Linker<'a> {
         }
     }
 
-    /// Exception tables, `.eh_frame`, whose place is the first result, and the function that finds its entries.
+    /// Exception tables, `.eh_frame`, whose place is the first result, and the function that finds
+    /// its entries.
     fn write_unwind(&mut self, functions: &[Placed<'_>]) -> Result<(Range<usize>, Lookup), Error> {
         let leaf = Unwind::default();
         let mut frames = Vec::new();
@@ -340,7 +342,8 @@ impl<'a> Linker<'a> {
                 rows: rows(placed, start),
             });
         }
-        // The function is code of ours as well: a signal may arrive in it, and its handler walk the stack.
+        // The function is code of ours as well: a signal may arrive in it, and its handler walk the
+        // stack.
         let place = lookup::reserve(&mut self.bytes, frames.len() + 1);
         let code = place.code();
         frames.push(NewFrame {

@@ -1,7 +1,8 @@
-//! A function that finds how moved code is unwound, with the interface of libgcc's `_Unwind_Find_FDE`
-//! (libgcc/unwind-dw2-fde.h in GCC): an address goes in, the frame description entry that covers it comes out, and the
-//! start of its function. It takes no lock and no memory, so it can be called wherever code may throw, also in a child that
-//! was forked while other threads were looking. What it does not know it asks the next one for.
+//! A function that finds how moved code is unwound, with the interface of libgcc's
+//! `_Unwind_Find_FDE` (libgcc/unwind-dw2-fde.h in GCC): an address goes in, the frame description
+//! entry that covers it comes out, and the start of its function. It takes no lock and no memory,
+//! so it can be called wherever code may throw, also in a child that was forked while other threads
+//! were looking. What it does not know it asks the next one for.
 
 use std::ops::Range;
 
@@ -13,8 +14,8 @@ use serde::{Deserialize, Serialize};
 pub struct Lookup {
     /// Its runtime address.
     pub entry: u64,
-    /// Runtime address of the 8 bytes, aligned, that hold the address of the function that it goes on in: `_Unwind_Find_FDE`
-    /// itself, or another of this kind. Zero as emitted.
+    /// Runtime address of the 8 bytes, aligned, that hold the address of the function that it goes
+    /// on in: `_Unwind_Find_FDE` itself, or another of this kind. Zero as emitted.
     pub next: u64,
 }
 
@@ -66,7 +67,8 @@ const TABLE: usize = 28;
 const COUNT: usize = 36;
 const NEXT: usize = 122;
 
-/// An entry of the table, from the base: first byte covered, first byte behind, frame description entry.
+/// An entry of the table, from the base: first byte covered, first byte behind, frame description
+/// entry.
 const ENTRY_BYTES: usize = 12;
 
 /// Offsets in the emitted bytes, before the table is filled.
@@ -98,8 +100,9 @@ impl Place {
         self.code..self.code + CODE.len()
     }
 
-    /// Writes function and table for the frames in `eh_frame`, which describe code among `bytes`, whose first one is at
-    /// `address`. `None` where these are not as many frames as there is room for.
+    /// Writes function and table for the frames in `eh_frame`, which describe code among `bytes`,
+    /// whose first one is at `address`. `None` where these are not as many frames as there is room
+    /// for.
     pub(crate) fn fill(
         &self,
         bytes: &mut [u8],

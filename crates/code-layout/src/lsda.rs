@@ -1,8 +1,8 @@
-//! Exception tables (language-specific data areas) as GCC, Clang and rustc write them: read, and written
-//! again for moved code whose landing pads stay where they are.
+//! Exception tables (language-specific data areas) as GCC, Clang and rustc write them: read, and
+//! written again for moved code whose landing pads stay where they are.
 //!
-//! Format: the Itanium C++ ABI's exception handling tables, as `libstdc++-v3/libsupc++/eh_personality.cc`
-//! and LLVM's "Exception Handling Tables" read them.
+//! Format: the Itanium C++ ABI's exception handling tables, as
+//! `libstdc++-v3/libsupc++/eh_personality.cc` and LLVM's "Exception Handling Tables" read them.
 
 use crate::elf::{Elf, little_endian};
 
@@ -113,7 +113,8 @@ fn type_bytes(encoding: u8) -> Option<usize> {
 }
 
 impl Lsda {
-    /// Reads the table at `vaddr` of the function that starts at `function`; `None` if it is not understood.
+    /// Reads the table at `vaddr` of the function that starts at `function`; `None` if it is not
+    /// understood.
     pub(crate) fn parse(elf: &Elf, vaddr: u64, function: u64) -> Option<Self> {
         let mut reader = Reader {
             bytes: elf.from(vaddr)?,
@@ -184,7 +185,8 @@ impl Lsda {
         })
     }
 
-    /// Walks the action records: where they end, how many types they name, how long the specifications are.
+    /// Walks the action records: where they end, how many types they name, how long the
+    /// specifications are.
     fn follow(
         reader: &mut Reader<'_>,
         actions: usize,
@@ -277,15 +279,16 @@ impl Lsda {
             .find(|site| site.start <= vaddr && vaddr < site.end)
     }
 
-    /// Writes it again for code whose call sites are `(start, length, pad, action)`, starts counted from the
-    /// code's own, in order. Landing pads stay where they are.
+    /// Writes it again for code whose call sites are `(start, length, pad, action)`, starts counted
+    /// from the code's own, in order. Landing pads stay where they are.
     pub(crate) fn emit(&self, load_bias: u64, sites: &[(u32, u32, u64, u64)]) -> Vec<u8> {
         let mut table = Vec::new();
         for &(start, len, pad, action) in sites {
             table.extend_from_slice(&start.to_le_bytes());
             table.extend_from_slice(&len.to_le_bytes());
-            // A landing pad lies in the same file as what it counts from, so 32 bits hold it, unless it is given
-            // as an address (`pads_from` 0): then it was so small in the file already.
+            // A landing pad lies in the same file as what it counts from, so 32 bits hold it,
+            // unless it is given as an address (`pads_from` 0): then it was so small in the file
+            // already.
             #[expect(clippy::cast_possible_truncation, reason = "checked by `is_emittable`")]
             table.extend_from_slice(&(pad as u32).to_le_bytes());
             uleb(&mut table, action);

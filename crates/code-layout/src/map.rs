@@ -7,9 +7,9 @@ pub struct Mapping {
     pub new: u64,
     /// Its length in bytes.
     pub len: u8,
-    /// The instruction of the file that it stands for: before both, registers, flags and stack hold the
-    /// same values. `None`: there is none (inside a counter, or between a jump table's load and its jump);
-    /// a thread there has to go on for some instructions.
+    /// The instruction of the file that it stands for: before both, registers, flags and stack hold
+    /// the same values. `None`: there is none (inside a counter, or between a jump table's load and
+    /// its jump); a thread there has to go on for some instructions.
     pub old: Option<u64>,
     /// False: glue (a jump to where the old code would have fallen through, a counter), not a copy.
     pub copied: bool,
@@ -47,7 +47,8 @@ impl AddressMap {
         self.at(new).and_then(|mapping| mapping.old)
     }
 
-    /// Where in the code cache a thread that is about to run the old instruction at `vaddr` may go on.
+    /// Where in the code cache a thread that is about to run the old instruction at `vaddr` may go
+    /// on.
     #[must_use]
     pub fn to_new(&self, vaddr: u64) -> Option<u64> {
         let index = self.by_old.binary_search_by_key(&vaddr, |&(old, _)| old);

@@ -63,7 +63,8 @@ pub(crate) fn make(links: &Links<'_>, skipped: &mut Skipped) -> Vec<Patch> {
     agreed(patches)
 }
 
-/// In order, each once. Bytes that two want otherwise stay as they are: they lead to the old code, which is whole.
+/// In order, each once. Bytes that two want otherwise stay as they are: they lead to the old code,
+/// which is whole.
 fn agreed(mut patches: Vec<Patch>) -> Vec<Patch> {
     patches.sort_by(|one, other| (one.vaddr, &one.new).cmp(&(other.vaddr, &other.new)));
     patches.dedup_by(|one, other| one.vaddr == other.vaddr && one.new == other.new);
@@ -167,8 +168,9 @@ fn vtable_slots(links: &Links<'_>) -> Vec<Patch> {
         .collect()
 }
 
-/// The slots that surely are their table's own. What bounds the index may allow more than the compiler wrote: a mask
-/// of 3 bits before a switch of 6 cases without a default. What lies behind is another table's, or anybody's.
+/// The slots that surely are their table's own. What bounds the index may allow more than the
+/// compiler wrote: a mask of 3 bits before a switch of 6 cases without a default. What lies behind
+/// is another table's, or anybody's.
 fn jump_tables(links: &Links<'_>) -> Vec<Patch> {
     let bias = links.placement.load_bias;
     let bases: BTreeSet<u64> = links

@@ -17,7 +17,8 @@ use crate::profile::{Edge, FunctionCounts, Profile};
 /// How blocks and functions are put in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// By the profile: blocks by ext-TSP, functions by the call graph; blocks that did not run are left out.
+    /// By the profile: blocks by ext-TSP, functions by the call graph; blocks that did not run are
+    /// left out.
     Profiled,
     /// Functions one after the other, all their blocks as they were.
     Original,
@@ -144,8 +145,9 @@ impl Plan {
         self.counters
     }
 
-    /// The counts of all blocks and edges from the counters' values, by conservation of flow. Values
-    /// that contradict each other (threads raced, an exception left a block) give a count near the truth.
+    /// The counts of all blocks and edges from the counters' values, by conservation of flow.
+    /// Values that contradict each other (threads raced, an exception left a block) give a count
+    /// near the truth.
     #[must_use]
     pub fn profile(&self, image: &Image, counters: &[u64]) -> Profile {
         let mut profile = Profile {
@@ -313,9 +315,9 @@ impl Flow {
         }
     }
 
-    /// From samples: a block's count is its samples by its instructions, an edge's share follows where it
-    /// leads. Blocks on the way from the entry to a sampled one are needed too: new code is entered only at
-    /// the entry, and what leaves it does not come back before the next call.
+    /// From samples: a block's count is its samples by its instructions, an edge's share follows
+    /// where it leads. Blocks on the way from the entry to a sampled one are needed too: new code
+    /// is entered only at the entry, and what leaves it does not come back before the next call.
     fn sampled(function: &Function, profile: &Profile) -> Self {
         let mut samples = vec![0u64; function.blocks.len()];
         for (&vaddr, &count) in profile.samples.range(function.start..function.end) {

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct BuildId(pub Vec<u8>);
 
-/// What ran how often in one file. All addresses are the file's own (`vaddr`), so a profile holds for
-/// every process that runs the file, wherever it is loaded.
+/// What ran how often in one file. All addresses are the file's own (`vaddr`), so a profile holds
+/// for every process that runs the file, wherever it is loaded.
 ///
 /// ```
 /// let mut profile = code_layout::Profile::default();
@@ -30,7 +30,8 @@ pub struct Profile {
     pub functions: BTreeMap<u64, FunctionCounts>,
 }
 
-/// Counts of one function: exact, or in proportion where branches were recorded now and then. Offsets are from its start, in bytes.
+/// Counts of one function: exact, or in proportion where branches were recorded now and then.
+/// Offsets are from its start, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionCounts {
     /// How often the function was entered at its start.
@@ -59,7 +60,8 @@ impl Profile {
         *samples = samples.saturating_add(count);
     }
 
-    /// Takes over another profile of the same file: samples are added, counts of a function replaced.
+    /// Takes over another profile of the same file: samples are added, counts of a function
+    /// replaced.
     pub fn merge(&mut self, other: &Self) {
         for (vaddr, count) in &other.samples {
             self.add_sample(*vaddr, *count);
@@ -81,8 +83,8 @@ impl Profile {
         counts
     }
 
-    /// The functions with the most samples, most first, until they hold `share` (0 to 1) of all samples
-    /// that lie in functions, and at most `count`.
+    /// The functions with the most samples, most first, until they hold `share` (0 to 1) of all
+    /// samples that lie in functions, and at most `count`.
     #[must_use]
     pub fn hottest(
         &self,

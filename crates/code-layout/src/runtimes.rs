@@ -1,5 +1,5 @@
-//! Files that are declined for what made them: packers, and languages whose runtime finds its way on the
-//! stack by tables of return addresses that know nothing of moved code.
+//! Files that are declined for what made them: packers, and languages whose runtime finds its way
+//! on the stack by tables of return addresses that know nothing of moved code.
 
 use memchr::memmem;
 

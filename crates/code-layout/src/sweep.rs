@@ -1,4 +1,5 @@
-//! One pass over all code and pointers of a file, for what leads into the middle of functions from outside.
+//! One pass over all code and pointers of a file, for what leads into the middle of functions from
+//! outside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,8 +12,8 @@ use crate::flow::ENTRY_BYTES;
 use crate::image::{FunctionId, Image};
 use crate::instruction::{got_slot, is_caller_sensitive, is_caller_sensitive_slot};
 
-/// An address inside a function, not its start, that somebody holds as a number: to go there, or to compare it with
-/// where a thread is.
+/// An address inside a function, not its start, that somebody holds as a number: to go there, or to
+/// compare it with where a thread is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Taken {
     pub(crate) target: u64,
@@ -33,16 +34,19 @@ pub(crate) struct Found {
     /// Those of them that somebody holds, in order.
     pub(crate) taken: Vec<Taken>,
     pub(crate) caller_sensitive: BTreeSet<u64>,
-    /// What cannot be written and something refers to, in order: objects begin there, and no table goes on there.
+    /// What cannot be written and something refers to, in order: objects begin there, and no table
+    /// goes on there.
     pub(crate) read_only: Vec<u64>,
 }
 
-/// Addresses inside functions (not their start) that code outside the function branches to, or whose address
-/// is taken anywhere: as a branch target, by `lea`, as an immediate, in relocated or constant data, as a symbol's, in a jump
-/// table of offsets (a function's tables lead into its cold part, which is a function of its own). In order.
+/// Addresses inside functions (not their start) that code outside the function branches to, or
+/// whose address is taken anywhere: as a branch target, by `lea`, as an immediate, in relocated or
+/// constant data, as a symbol's, in a jump table of offsets (a function's tables lead into its cold
+/// part, which is a function of its own). In order.
 ///
-/// Too many do no harm (a block more); the code is decoded one instruction after the other, which may
-/// see some in data that lies among code. And functions that end by a jump to a caller-sensitive one.
+/// Too many do no harm (a block more); the code is decoded one instruction after the other, which
+/// may see some in data that lies among code. And functions that end by a jump to a
+/// caller-sensitive one.
 pub(crate) fn sweep(image: &Image) -> Found {
     let mut found = Vec::new();
     let mut taken = Vec::new();
@@ -96,7 +100,8 @@ pub(crate) fn sweep(image: &Image) -> Found {
                 let holder = Holder::Code(owner);
                 taken.push(Taken { target, holder });
             }
-            // Into what a patched entry overwrites, from anywhere: not all code may be reached by following it.
+            // Into what a patched entry overwrites, from anywhere: not all code may be reached by
+            // following it.
             let start = image.range(id).start;
             if takes || owner != Some(id) || target < start + ENTRY_BYTES {
                 found.push(target);
@@ -159,8 +164,8 @@ fn read_only(image: &Image, target: u64) -> Option<u64> {
     image.elf.is_read_only(target, target).then_some(target)
 }
 
-/// What an instruction refers to but by branching there, where it cannot be written: operands in memory and, without
-/// relocations, any number.
+/// What an instruction refers to but by branching there, where it cannot be written: operands in
+/// memory and, without relocations, any number.
 fn data_references(image: &Image, instruction: &Instruction) -> impl Iterator<Item = u64> {
     let fixed = !image.elf.position_independent;
     (0..instruction.op_count()).filter_map(move |operand| {
@@ -177,7 +182,8 @@ fn data_references(image: &Image, instruction: &Instruction) -> impl Iterator<It
     })
 }
 
-/// The table of addresses that an instruction jumps through: `jmp *T(,I,8)`, as compilers write a switch without relocations.
+/// The table of addresses that an instruction jumps through: `jmp *T(,I,8)`, as compilers write a
+/// switch without relocations.
 fn absolute_table(image: &Image, instruction: &Instruction) -> Option<u64> {
     let base = instruction.memory_displacement64();
     let fits = instruction.is_jmp_near_indirect()
@@ -187,8 +193,8 @@ fn absolute_table(image: &Image, instruction: &Instruction) -> Option<u64> {
     fits.then(|| read_only(image, base)).flatten()
 }
 
-/// What could be jump tables of offsets: from each constant whose address code takes to the next one, as long
-/// as every 4 bytes lead from there to code. With the function that takes the address.
+/// What could be jump tables of offsets: from each constant whose address code takes to the next
+/// one, as long as every 4 bytes lead from there to code. With the function that takes the address.
 fn offset_tables<'a>(
     image: &'a Image,
     constants: &'a BTreeMap<u64, Option<FunctionId>>,
@@ -221,7 +227,8 @@ fn jumps_on_to_caller_sensitive(
     }
 }
 
-/// Decodes all code, function by function and the gaps between them. The owner is the function, if any.
+/// Decodes all code, function by function and the gaps between them. The owner is the function, if
+/// any.
 pub(crate) fn each_instruction(
     image: &Image,
     mut visit: impl FnMut(Option<FunctionId>, &Instruction),
@@ -260,7 +267,8 @@ pub(crate) fn each_instruction(
     }
 }
 
-/// The one slot that an instruction reads or compares with, as it does to have an address from the global offset table.
+/// The one slot that an instruction reads or compares with, as it does to have an address from the
+/// global offset table.
 fn loaded(image: &Image, instruction: &Instruction) -> Option<u64> {
     let is_operand = matches!(instruction.flow_control(), FlowControl::Next)
         && instruction.mnemonic() != Mnemonic::Lea;

@@ -1,5 +1,6 @@
-//! Emitted code as an ELF file for debuggers: names and unwind information at the addresses where they are. `gdb` reads neither
-//! what a process's own unwinder finds nor `perf`'s maps, but `add-symbol-file` takes this.
+//! Emitted code as an ELF file for debuggers: names and unwind information at the addresses where
+//! they are. `gdb` reads neither what a process's own unwinder finds nor `perf`'s maps, but
+//! `add-symbol-file` takes this.
 
 use std::ops::Range;
 

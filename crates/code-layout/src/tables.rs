@@ -1,10 +1,11 @@
-//! Jump tables: found by the instructions that read them, accepted only where it is certain which table is
-//! read, and how long it is at most.
+//! Jump tables: found by the instructions that read them, accepted only where it is certain which
+//! table is read, and how long it is at most.
 //!
-//! Two shapes, as GCC and Clang write them. Relative: `movslq (B,I,4),X; add B,X; jmp *X`, entries of 4 bytes
-//! relative to B. Absolute: `jmp *T(,I,8)` or `jmp *(B,I,8)`, or the same through a register, entries of 8 bytes.
-//! That B holds the table's address follows from the instructions before, or from all paths to them. How
-//! long the table is follows from the comparison that guards it.
+//! Two shapes, as GCC and Clang write them. Relative: `movslq (B,I,4),X; add B,X; jmp *X`, entries
+//! of 4 bytes relative to B. Absolute: `jmp *T(,I,8)` or `jmp *(B,I,8)`, or the same through a
+//! register, entries of 8 bytes. That B holds the table's address follows from the instructions
+//! before, or from all paths to them. How long the table is follows from the comparison that guards
+//! it.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
@@ -32,7 +33,8 @@ struct Shape {
 pub(crate) fn resolve(walk: &mut Walk<'_>) -> Vec<JumpTable> {
     let mut tables: Vec<JumpTable> = Vec::new();
     let mut shapes: Vec<Shape> = Vec::new();
-    // Each round decodes what the tables of the one before led to; a function has finitely many jumps.
+    // Each round decodes what the tables of the one before led to; a function has finitely many
+    // jumps.
     loop {
         let before = tables.len();
         let jumps: Vec<u64> = walk.indirect_jumps().collect();
@@ -88,8 +90,8 @@ fn tables_by_paths(walk: &Walk<'_>, tables: &mut Vec<JumpTable>, shapes: &mut Ve
     }
 }
 
-/// With all code decoded: whether each table is still the one that is read on every path. One wrong, and
-/// so one more unknown jump, and none that rests on paths is certain.
+/// With all code decoded: whether each table is still the one that is read on every path. One
+/// wrong, and so one more unknown jump, and none that rests on paths is certain.
 fn verify(walk: &Walk<'_>, shapes: &[Shape], tables: Vec<JumpTable>) -> Vec<JumpTable> {
     let near: Vec<bool> = shapes
         .iter()
@@ -131,8 +133,9 @@ fn verify(walk: &Walk<'_>, shapes: &[Shape], tables: Vec<JumpTable>) -> Vec<Jump
         .collect()
 }
 
-/// Whether a jump goes to a pointer as it stands in memory or came in a register: a tail call, or a label
-/// whose address is taken somewhere, which the file's sweep has seen. Not computed from an offset.
+/// Whether a jump goes to a pointer as it stands in memory or came in a register: a tail call, or a
+/// label whose address is taken somewhere, which the file's sweep has seen. Not computed from an
+/// offset.
 pub(crate) fn is_pointer_jump(walk: &Walk<'_>, jump: u64) -> bool {
     let Some(instruction) = walk.at(jump) else {
         return false;

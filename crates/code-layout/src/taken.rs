@@ -1,5 +1,6 @@
-//! Addresses inside a function that somebody holds as numbers. A signal handler may compare them with where a thread
-//! is: one of a load that may fault, two between which a thread may be cancelled. So what is there runs in old code.
+//! Addresses inside a function that somebody holds as numbers. A signal handler may compare them
+//! with where a thread is: one of a load that may fault, two between which a thread may be
+//! cancelled. So what is there runs in old code.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -10,11 +11,12 @@ use crate::image::FunctionId;
 use crate::sweep::Holder;
 use crate::walk::Walk;
 
-/// Where the blocks begin that stay for this, in order. The entries of the function's own jump tables are only jumped to.
+/// Where the blocks begin that stay for this, in order. The entries of the function's own jump
+/// tables are only jumped to.
 ///
 /// # Errors
-/// All of it stays. What other code does with the address is not known: with another one, which may be the function's
-/// start or end, it makes a range.
+/// All of it stays. What other code does with the address is not known: with another one, which may
+/// be the function's start or end, it makes a range.
 pub(crate) fn kept(
     walk: &Walk<'_>,
     id: FunctionId,

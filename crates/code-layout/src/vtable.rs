@@ -1,6 +1,6 @@
-//! Tables of virtual functions, found by their shape in the Itanium C++ ABI (2.5): offset-to-top, a pointer
-//! to type information, then function pointers. What follows may be a constant table of functions: where that begins is known
-//! by what refers to it.
+//! Tables of virtual functions, found by their shape in the Itanium C++ ABI (2.5): offset-to-top, a
+//! pointer to type information, then function pointers. What follows may be a constant table of
+//! functions: where that begins is known by what refers to it.
 
 use std::collections::HashSet;
 
@@ -52,7 +52,8 @@ pub(crate) fn find(image: &Image) -> Vec<Vtable> {
         }
         let mut slots = Vec::new();
         let rest = elf.relocations[index + 1..].iter();
-        // Objects refer to its first slot. At another one that something refers to begins what is not of it.
+        // Objects refer to its first slot. At another one that something refers to begins what is
+        // not of it.
         let end = image.next_referred(slot.saturating_add(8));
         for (at, &(slot, value)) in (slot + 8..).step_by(8).zip(rest) {
             if at != slot || slot >= end || !elf.is_read_only(slot, slot.saturating_add(8)) {

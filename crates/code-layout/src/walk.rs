@@ -129,7 +129,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A call into the function's own middle stays, and so may what it calls: it asks for its own address.
+    /// A call into the function's own middle stays, and so may what it calls: it asks for its own
+    /// address.
     pub(crate) fn stays(&self, instruction: &Instruction, kind: Kind) -> Kind {
         match kind {
             Kind::Call(target) if self.contains(target) && target != self.range.start => {
@@ -198,7 +199,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// The only instruction that can run before the first of a block, and whether it branched there.
+    /// The only instruction that can run before the first of a block, and whether it branched
+    /// there.
     pub(crate) fn only_predecessor(&self, leader: u64) -> Option<(&Instruction, bool)> {
         let references = self.references(leader);
         let falls = self.before(leader).filter(|above| {

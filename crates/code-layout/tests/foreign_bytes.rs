@@ -132,7 +132,8 @@ proptest! {
     }
 }
 
-/// Where .text, .eh_frame, .eh_frame_hdr, .gcc_except_table, .rela.dyn and the headers lie in the file.
+/// Where .text, .eh_frame, .eh_frame_hdr, .gcc_except_table, .rela.dyn and the headers lie in the
+/// file.
 fn sections(bytes: &[u8]) -> Vec<(usize, usize)> {
     let number = |at: usize, len: usize| {
         bytes[at..at + len]
@@ -295,7 +296,8 @@ fn what_does_not_fit_or_reach_is_an_error() {
     ));
 }
 
-/// A checker that finds nothing proves nothing: any bit of the code that changes what it does is found.
+/// A checker that finds nothing proves nothing: any bit of the code that changes what it does is
+/// found.
 #[test]
 fn a_flipped_bit_in_emitted_code_is_found() {
     let image = Image::parse(OBJECT.clone()).expect("an image");

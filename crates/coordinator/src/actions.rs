@@ -1,4 +1,5 @@
-//! What users do to experiments. Each is a committed row first; what it means for the host comes after.
+//! What users do to experiments. Each is a committed row first; what it means for the host comes
+//! after.
 
 use std::path::{Path, PathBuf};
 
@@ -18,19 +19,21 @@ use crate::store::{ExperimentRow, NewExperiment, Once, Promotion, State, Wish};
 const EVALUATIONS_MAX: usize = 100_000;
 /// The most characters of a note: some pages.
 const NOTE_CHARS_MAX: usize = 10_000;
-/// The longest text of a specification: it is kept with its experiment, and each page of that shows it.
+/// The longest text of a specification: it is kept with its experiment, and each page of that shows
+/// it.
 const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// As many configurations may wait to be tried by hand.
 const QUEUE_MAX: usize = 1000;
 
 impl Coordinator {
-    /// Checks a specification against itself and this host. `path` is where it would be: its ending says whether it is
-    /// TOML or JSON, and relative paths count from its folder.
+    /// Checks a specification against itself and this host. `path` is where it would be: its ending
+    /// says whether it is TOML or JSON, and relative paths count from its folder.
     ///
     /// # Errors
     /// [`Error::Spec`], with line and key.
     pub fn check(&self, text: &str, path: &Path) -> Result<CheckedSpec, Error> {
-        // A knob may be changed for an experiment that runs, or come to be while it is read: its line in the journal is first.
+        // A knob may be changed for an experiment that runs, or come to be while it is read: its
+        // line in the journal is first.
         let mut originals = host::Journal::originals(&self.state_dir)?;
         loop {
             let text = text.to_owned();
@@ -52,10 +55,12 @@ impl Coordinator {
         self.make(text, &spec, Vec::new(), None, once)
     }
 
-    /// Makes an experiment that starts from what another one has measured: with its specification, or with another one.
+    /// Makes an experiment that starts from what another one has measured: with its specification,
+    /// or with another one.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Spec`]; [`Error::Invalid`] where the objectives cannot be compared.
+    /// [`Error::NotFound`], [`Error::Spec`]; [`Error::Invalid`] where the objectives cannot be
+    /// compared.
     pub fn fork(
         &self,
         id: i64,
@@ -123,11 +128,12 @@ impl Coordinator {
         Ok(id)
     }
 
-    /// Writes down what a person says of an experiment, or of one of its evaluations. An empty text takes it away. A
-    /// password in an address is masked, because whoever may look reads it.
+    /// Writes down what a person says of an experiment, or of one of its evaluations. An empty text
+    /// takes it away. A password in an address is masked, because whoever may look reads it.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] for a text that is too long or has control characters.
+    /// [`Error::NotFound`]; [`Error::Invalid`] for a text that is too long or has control
+    /// characters.
     pub fn note(&self, id: i64, evaluation: Option<usize>, text: &str) -> Result<(), Error> {
         let text = text.replace("\r\n", "\n");
         let text = text.trim_end();
@@ -139,7 +145,8 @@ impl Coordinator {
         }
     }
 
-    /// Lets an experiment wait: at once where it does not run yet, else after the present evaluation.
+    /// Lets an experiment wait: at once where it does not run yet, else after the present
+    /// evaluation.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Conflict`].
@@ -155,8 +162,8 @@ impl Coordinator {
         })
     }
 
-    /// Puts an experiment back into the queue: it goes on where it was. One that was done searches on if its budget allows
-    /// it, and is verified again.
+    /// Puts an experiment back into the queue: it goes on where it was. One that was done searches
+    /// on if its budget allows it, and is verified again.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Conflict`].
@@ -164,7 +171,8 @@ impl Coordinator {
         self.queue_again(id, None)
     }
 
-    /// Verifies what an experiment has found so far, without searching further; its next verification is measured anew.
+    /// Verifies what an experiment has found so far, without searching further; its next
+    /// verification is measured anew.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Conflict`].
@@ -233,7 +241,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Ends one evaluation that is measured; its configuration is not asked for again, and the experiment goes on.
+    /// Ends one evaluation that is measured; its configuration is not asked for again, and the
+    /// experiment goes on.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Conflict`] where it is not running.
@@ -253,7 +262,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Puts a configuration in front of what the optimiser asks for; parameters left out take the control's values.
+    /// Puts a configuration in front of what the optimiser asks for; parameters left out take the
+    /// control's values.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`] for one outside the space.
@@ -277,8 +287,9 @@ impl Coordinator {
         Ok(configuration)
     }
 
-    /// Changes how much an experiment may measure; one that runs heeds it before its next evaluation. One that is at rest
-    /// searches on when it is resumed, even if its verification had begun.
+    /// Changes how much an experiment may measure; one that runs heeds it before its next
+    /// evaluation. One that is at rest searches on when it is resumed, even if its verification had
+    /// begun.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`].
@@ -302,7 +313,8 @@ impl Coordinator {
     /// Applies the winner of a verified improvement to the running system, and leaves it there.
     ///
     /// # Errors
-    /// [`Error::Conflict`] where no improvement was shown, another promotion is in force, or the host is in use.
+    /// [`Error::Conflict`] where no improvement was shown, another promotion is in force, or the
+    /// host is in use.
     pub fn promote(&self, id: i64) -> Result<Promotion, Error> {
         let row = self.store.experiment(id)?;
         if let Some(why) = row.not_promotable() {
@@ -362,7 +374,8 @@ impl Coordinator {
         };
         let mut live = open()?;
         if !live.left_over().is_empty() {
-            // Of a run that was killed. A promotion forgets what there is to undo, so that has to be undone before.
+            // Of a run that was killed. A promotion forgets what there is to undo, so that has to
+            // be undone before.
             drop(live);
             self.undo(&|_| ())?;
             live = open()?;
@@ -377,7 +390,8 @@ impl Coordinator {
             }),
         )?;
         let promoted = live.promote(configuration);
-        // After a refusal, what was applied so far is taken back; else there is nothing to take back.
+        // After a refusal, what was applied so far is taken back; else there is nothing to take
+        // back.
         live.restore()?;
         match promoted {
             Ok(changed) => Ok(changed),
@@ -424,7 +438,8 @@ impl Coordinator {
         }
     }
 
-    /// Lets nothing new begin, on this host or on workers. What is measured comes to the end of its evaluation.
+    /// Lets nothing new begin, on this host or on workers. What is measured comes to the end of its
+    /// evaluation.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -444,7 +459,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The optimiser as it is after these evaluations of an experiment, for explaining what it knows.
+    /// The optimiser as it is after these evaluations of an experiment, for explaining what it
+    /// knows.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Spec`].
@@ -503,8 +519,9 @@ fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
     Ok(())
 }
 
-/// What was promoted on a service that runs by itself may not be measured in turns with the control: a sitting would leave the
-/// service told of the control's values. (Knobs come back to what is in force.)
+/// What was promoted on a service that runs by itself may not be measured in turns with the
+/// control: a sitting would leave the service told of the control's values. (Knobs come back to
+/// what is in force.)
 fn may_be_measured(row: &ExperimentRow) -> Result<(), Error> {
     let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
     if row.spec.mode == Mode::Once && row.in_force().is_some() && is_told {

@@ -61,7 +61,8 @@ impl Coordinator {
     /// Every round of a continuous experiment, and the evidence of its drift tests after each.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Conflict`] for any other experiment, [`Error::Spec`], [`Error::Unavailable`].
+    /// [`Error::NotFound`], [`Error::Conflict`] for any other experiment, [`Error::Spec`],
+    /// [`Error::Unavailable`].
     pub fn rounds(
         &self,
         id: i64,
@@ -90,7 +91,8 @@ impl Coordinator {
         let mut controller = self.controller(id, spec)?;
         let row = self.store.experiment(id)?;
         let promoted = controller.state().promoted.as_ref();
-        // A row that says that something was begun is of a change that has been undone since, or will be finished.
+        // A row that says that something was begun is of a change that has been undone since, or
+        // will be finished.
         let in_force = promoted.map(|promoted| Promotion {
             is_complete: true,
             ..row.promotion.unwrap_or_else(|| Promotion {
@@ -139,8 +141,8 @@ impl Coordinator {
         ))
     }
 
-    /// Its user has put the control's configuration in force. That is kept once, also where it is not known whether it was
-    /// kept already.
+    /// Its user has put the control's configuration in force. That is kept once, also where it is
+    /// not known whether it was kept already.
     pub(crate) fn keep_rollback_by_hand(
         &self,
         row: &ExperimentRow,
@@ -155,8 +157,8 @@ impl Coordinator {
             .keep_continuous(row.id, state, None, &entries, Some(rest.as_ref()))
     }
 
-    /// The service cannot be told of its own configuration any more. Where that is what the running experiment has promoted,
-    /// the control's goes into force in its place; whether it has.
+    /// The service cannot be told of its own configuration any more. Where that is what the running
+    /// experiment has promoted, the control's goes into force in its place; whether it has.
     pub(crate) fn fall_back(&self, why: &str) -> Result<bool, Error> {
         let all = self.store.all_continuous()?.into_iter();
         for standing in all.filter(|it| it.state.promoted.is_some()) {
@@ -170,7 +172,8 @@ impl Coordinator {
             let changed = match live.roll_back(&[]) {
                 Ok(changed) => changed,
                 Err(error) => {
-                    // What of it was applied is taken back; that the service cannot be told so is why we are here.
+                    // What of it was applied is taken back; that the service cannot be told so is
+                    // why we are here.
                     let _ = live.restore();
                     let message = format!("{why}; the rollback failed too: {error}");
                     self.store.say(id, Some(&message))?;
@@ -192,8 +195,8 @@ impl Coordinator {
     }
 }
 
-/// A wait until a moment of the clock that comes to its end whatever somebody does to the clock: the controller looks at the
-/// clock again then.
+/// A wait until a moment of the clock that comes to its end whatever somebody does to the clock:
+/// the controller looks at the clock again then.
 struct Waiting {
     until: Timestamp,
     began: (Timestamp, Instant),
@@ -411,9 +414,11 @@ impl World for Host<'_> {
             Some(configuration) => self.live.promote(configuration),
             None => self.live.roll_back(&[]),
         };
-        // After a refusal, what was applied so far is taken back; else there is nothing to take back.
+        // After a refusal, what was applied so far is taken back; else there is nothing to take
+        // back.
         let promoted = match (promoted, self.live.restore()) {
-            // There is no configuration that it takes now: it is tried again, as long as it is wanted.
+            // There is no configuration that it takes now: it is tried again, as long as it is
+            // wanted.
             (Err(error), Err(unrestored @ TunerError::Reapply(_))) => {
                 Err(format!("{error}; {unrestored}"))
             }
@@ -480,8 +485,8 @@ command = ["echo", '{"n": 1000, "us": 9}']
 json = { requests = "n", latency_p99_us = "us" }
 "#;
 
-    /// `x = 20` was promoted on that boot, and the knob reads 50. What happens until the rounds can be measured, where the
-    /// knob is put right as soon as `then` says so.
+    /// `x = 20` was promoted on that boot, and the knob reads 50. What happens until the rounds can
+    /// be measured, where the knob is put right as soon as `then` says so.
     fn changed_since(boot_id: &str, then: impl Fn(&[Entry], &std::path::Path)) -> Vec<Entry> {
         let dir = tempfile::tempdir().unwrap();
         let knob = dir.path().join("knob");

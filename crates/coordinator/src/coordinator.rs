@@ -77,7 +77,8 @@ pub struct Progress {
 }
 
 impl Coordinator {
-    /// A coordinator of that store, whose host's journal and lock are in `state_dir`. Nothing happens before [`run`](Self::run).
+    /// A coordinator of that store, whose host's journal and lock are in `state_dir`. Nothing
+    /// happens before [`run`](Self::run).
     pub fn new(store: Store, state_dir: &Path) -> Self {
         Self {
             store,
@@ -94,8 +95,9 @@ impl Coordinator {
         }
     }
 
-    /// Lets experiments be measured by workers on other hosts, of whom a silence of `lease` means that they are gone. The
-    /// caller sees to it that [`run_workers`](Self::run_workers) runs and that [`answer`](Self::answer) is asked.
+    /// Lets experiments be measured by workers on other hosts, of whom a silence of `lease` means
+    /// that they are gone. The caller sees to it that [`run_workers`](Self::run_workers) runs and
+    /// that [`answer`](Self::answer) is asked.
     #[must_use]
     pub fn with_workers(mut self, lease: Duration) -> Self {
         self.workers.set_lease(lease);
@@ -160,7 +162,8 @@ impl Coordinator {
         self.workers.wake_all();
     }
 
-    /// Asks [`run`](Self::run) to return; the evaluation that is measured will be repeated after the next start.
+    /// Asks [`run`](Self::run) to return; the evaluation that is measured will be repeated after
+    /// the next start.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
         if let Some(present) = &*self.present() {
@@ -169,12 +172,13 @@ impl Coordinator {
         self.nudge();
     }
 
-    /// Measures what waits, until [`end`](Self::end): takes the store's lock, which may mean to wait for another
-    /// coordinator; undoes what a killed one left; then one experiment after the other. Trouble with the store or the host
-    /// is reported and waited out.
+    /// Measures what waits, until [`end`](Self::end): takes the store's lock, which may mean to
+    /// wait for another coordinator; undoes what a killed one left; then one experiment after the
+    /// other. Trouble with the store or the host is reported and waited out.
     ///
     /// # Errors
-    /// [`Error::Superseded`] when another coordinator has taken over, [`Error::Corrupt`] for a damaged store.
+    /// [`Error::Superseded`] when another coordinator has taken over, [`Error::Corrupt`] for a
+    /// damaged store.
     pub fn run(&self, report: &dyn Fn(&str)) -> Result<(), Error> {
         let mut is_recovered = false;
         while !self.is_ending() {
@@ -205,7 +209,8 @@ impl Coordinator {
                 Ok(false) => IDLE,
                 Err(error @ (Error::Superseded | Error::Corrupt(_))) => return Err(error),
                 Err(error) => {
-                    // What was written last may not be what was meant: read it again before going on.
+                    // What was written last may not be what was meant: read it again before going
+                    // on.
                     is_recovered = false;
                     *self.present() = None;
                     let message = error.to_string();
@@ -310,9 +315,10 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// The specification of an experiment, as this host sees it now. Earlier reports that are gone are missed only by an
-    /// experiment that has measured nothing yet: a rollback needs none, and a search has its own by then. Nor do templates that are
-    /// gone matter where something may have to be rolled back, or where it goes on by itself once they are there again.
+    /// The specification of an experiment, as this host sees it now. Earlier reports that are gone
+    /// are missed only by an experiment that has measured nothing yet: a rollback needs none, and a
+    /// search has its own by then. Nor do templates that are gone matter where something may have
+    /// to be rolled back, or where it goes on by itself once they are there again.
     pub(crate) fn checked(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
         let may_miss_templates = match row.spec.mode {
             Mode::Once => row.promotion.is_some(),
@@ -321,7 +327,8 @@ impl Coordinator {
         self.checked_here(row, may_miss_templates)
     }
 
-    /// The same of what is only looked at, such as a report from another host: files that are made for a run may be missing.
+    /// The same of what is only looked at, such as a report from another host: files that are made
+    /// for a run may be missing.
     pub(crate) fn checked_to_explain(&self, row: &ExperimentRow) -> Result<CheckedSpec, Error> {
         let mut row = row.clone();
         row.spec.search.warm_start.clear();

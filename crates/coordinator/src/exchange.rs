@@ -1,4 +1,5 @@
-//! Experiments that leave a store and enter another: a whole report, as `slackline tune --json` writes it, or a table.
+//! Experiments that leave a store and enter another: a whole report, as `slackline tune --json`
+//! writes it, or a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +47,8 @@ impl Coordinator {
                 .iter()
                 .filter(|run| Some(run.arm) == place && run.fault.is_none());
             arm.runs_blocks = of_arm.map(|run| run.blocks.clone()).collect();
-            // Those of a later verification, which did not come to its end, are not what the report speaks of.
+            // Those of a later verification, which did not come to its end, are not what the report
+            // speaks of.
             if arm.runs_blocks.len() != arm.runs {
                 arm.runs_blocks.clear();
             }
@@ -54,8 +56,9 @@ impl Coordinator {
         Ok(report)
     }
 
-    /// Takes in a report from elsewhere as an experiment that is over: done, stopped or failed, as it was there. It can be
-    /// looked at, forked and exported; to resume it, its specification must fit this host.
+    /// Takes in a report from elsewhere as an experiment that is over: done, stopped or failed, as
+    /// it was there. It can be looked at, forked and exported; to resume it, its specification must
+    /// fit this host.
     ///
     /// # Errors
     /// [`Error::Invalid`] for one that contradicts itself; [`Error::Unavailable`].
@@ -78,7 +81,8 @@ impl Coordinator {
                 parameter.pin(value);
             }
         }
-        // A report of an early version does not say which arms came out of the search; their names do.
+        // A report of an early version does not say which arms came out of the search; their names
+        // do.
         if report.verification.iter().all(|arm| !arm.is_candidate) {
             for arm in &mut report.verification {
                 arm.is_candidate = arm.name.starts_with("candidate ");
@@ -148,8 +152,9 @@ impl Coordinator {
     }
 }
 
-/// What an experiment is here that was over elsewhere. One that was not over there has been stopped, as far as this host
-/// knows. A report of `tune` has no state: what is in it says how it ended.
+/// What an experiment is here that was over elsewhere. One that was not over there has been
+/// stopped, as far as this host knows. A report of `tune` has no state: what is in it says how it
+/// ended.
 fn ended_as(report: &Report) -> State {
     let is_unfinished = report.finding == Finding::Unfinished || report.interrupted.is_some();
     match report.state.as_deref() {

@@ -1,15 +1,17 @@
-//! Experiments that outlive their process: a [`store`] that every change goes to before it is acted on, and a
-//! [`Coordinator`] that measures what the store holds, one experiment at a time, and does what its users ask for.
+//! Experiments that outlive their process: a [`store`] that every change goes to before it is acted
+//! on, and a [`Coordinator`] that measures what the store holds, one experiment at a time, and does
+//! what its users ask for.
 //!
-//! The loop is [`tuner::experiment`]'s own; the store is its ledger. A pause, a `kill -9`, a full disk and a database that
-//! went away are the same thing to it: the sitting ends, the host is restored, and a later sitting goes on from what was
-//! committed.
+//! The loop is [`tuner::experiment`]'s own; the store is its ledger. A pause, a `kill -9`, a full
+//! disk and a database that went away are the same thing to it: the sitting ends, the host is
+//! restored, and a later sitting goes on from what was committed.
 //!
-//! An experiment may be measured by workers on other hosts instead: each has a thread that asks, gives out, and takes in what
-//! comes back. How orders and answers travel is behind [`Bus`] and [`Coordinator::answer`].
+//! An experiment may be measured by workers on other hosts instead: each has a thread that asks,
+//! gives out, and takes in what comes back. How orders and answers travel is behind [`Bus`] and
+//! [`Coordinator::answer`].
 //!
-//! Architecture invariant: no HTTP here, no NATS, and nothing asynchronous. One thread measures; the methods of
-//! [`Coordinator`] may be called from any other.
+//! Architecture invariant: no HTTP here, no NATS, and nothing asynchronous. One thread measures;
+//! the methods of [`Coordinator`] may be called from any other.
 
 #![forbid(unsafe_code)]
 

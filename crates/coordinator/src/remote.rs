@@ -1,7 +1,9 @@
-//! A sitting of an experiment that workers on other hosts measure: several evaluations at once, each taken in as it ends.
+//! A sitting of an experiment that workers on other hosts measure: several evaluations at once,
+//! each taken in as it ends.
 //!
-//! Each sitting has a thread of its own, so that what one experiment asks its optimiser keeps no other waiting. What is
-//! outstanding stands in the store; a sitting that begins anew, after a restart or trouble with the store, takes up from there.
+//! Each sitting has a thread of its own, so that what one experiment asks its optimiser keeps no
+//! other waiting. What is outstanding stands in the store; a sitting that begins anew, after a
+//! restart or trouble with the store, takes up from there.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,15 +27,16 @@ use crate::sitting::Sitting;
 use crate::store::{Assigned, ExperimentRow, Running, State, Wish};
 use crate::workers::Bus;
 
-/// How often a sitting looks for wishes, and the coordinator for experiments, that nobody told it of.
+/// How often a sitting looks for wishes, and the coordinator for experiments, that nobody told it
+/// of.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Experiments that are measured by workers at once; the others wait in the queue.
 const SITTINGS_MAX: usize = 256;
 
 impl Coordinator {
-    /// Gives experiments to workers, until [`end`](Self::end); returns at once where there is no bus. To be called beside
-    /// [`run`](Self::run), from another thread.
+    /// Gives experiments to workers, until [`end`](Self::end); returns at once where there is no
+    /// bus. To be called beside [`run`](Self::run), from another thread.
     pub fn run_workers(&self, bus: &dyn Bus, report: &(dyn Fn(&str) + Sync)) {
         std::thread::scope(|scope| {
             while !self.is_ending() {
@@ -132,7 +135,8 @@ struct RemoteSitting<'a> {
     /// Evaluations of the search that are outstanding.
     outstanding: BTreeMap<usize, Configuration>,
     last_number: usize,
-    /// How long something of it was measured in this sitting: time in which no worker is there is none of the budget's.
+    /// How long something of it was measured in this sitting: time in which no worker is there is
+    /// none of the budget's.
     measured: Duration,
     looked: Instant,
     /// How long earlier sittings took, about.
@@ -317,7 +321,8 @@ impl<'a> RemoteSitting<'a> {
         let end_s = budget
             .wall_time_min
             .map_or(f64::INFINITY, |minutes| minutes * 60.0);
-        // One more than there are workers, so that none waits; those that nobody takes would only be older.
+        // One more than there are workers, so that none waits; those that nobody takes would only
+        // be older.
         let there = self.coordinator.workers.count_with(&self.workers.labels);
         let at_once = self.workers.at_once.min(there + 1);
         while self.outstanding.len() < at_once
@@ -355,7 +360,8 @@ impl<'a> RemoteSitting<'a> {
         Ok(())
     }
 
-    /// Puts an order into the queue; one that cannot be put there now is put there by a later sweep.
+    /// Puts an order into the queue; one that cannot be put there now is put there by a later
+    /// sweep.
     fn publish(&mut self, row: &ExperimentRow, ticket: Ticket, incumbent: Option<f64>) -> bool {
         let (purpose, arm) = match ticket.verification {
             0 => (
@@ -430,7 +436,8 @@ impl<'a> RemoteSitting<'a> {
         Ok(Next::Wait)
     }
 
-    /// Everything that was wanted is there: the loop itself makes a report of it, without measuring anything.
+    /// Everything that was wanted is there: the loop itself makes a report of it, without measuring
+    /// anything.
     fn rest(&mut self) -> Result<Next, Error> {
         let store = &self.coordinator.store;
         let mut nowhere = Nowhere {
@@ -474,7 +481,8 @@ fn evaluation(id: i64, number: usize) -> Ticket {
     }
 }
 
-/// The ledger of a sitting that only makes its report: whatever its user wishes meanwhile, nothing is to be measured.
+/// The ledger of a sitting that only makes its report: whatever its user wishes meanwhile, nothing
+/// is to be measured.
 struct AtRest<'a>(Sitting<'a>);
 
 impl Ledger for AtRest<'_> {

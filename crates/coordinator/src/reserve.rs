@@ -1,13 +1,15 @@
 //! Disk space that is kept for a rollback by hand, which must work on a full disk.
 //!
-//! The undo journal keeps space of its own. Files that a rollback writes, and the store's row, need some more: a file of that
-//! size lies in the state directory, and goes when a rollback begins. It is made again once there is space.
+//! The undo journal keeps space of its own. Files that a rollback writes, and the store's row, need
+//! some more: a file of that size lies in the state directory, and goes when a rollback begins. It
+//! is made again once there is space.
 
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
-/// The old and new contents of templated files, the log of an `apply` command and the store's pages.
+/// The old and new contents of templated files, the log of an `apply` command and the store's
+/// pages.
 const RESERVE_BYTES: u64 = 4 << 20;
 
 fn path(state_dir: &Path) -> PathBuf {
@@ -22,7 +24,8 @@ pub(crate) fn keep(state_dir: &Path) {
         return;
     };
     if rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES).is_err() {
-        // A file system that cannot reserve, or a disk that is full: half a reserve only takes space away from others.
+        // A file system that cannot reserve, or a disk that is full: half a reserve only takes
+        // space away from others.
         release(state_dir);
     }
 }

@@ -1,5 +1,5 @@
-//! A rollback by hand, which always works: it interrupts what is measured, waits in no queue, and needs no more disk than is
-//! reserved for it.
+//! A rollback by hand, which always works: it interrupts what is measured, waits in no queue, and
+//! needs no more disk than is reserved for it.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,8 @@ use crate::error::Error;
 use crate::reserve;
 use crate::store::{ExperimentRow, Promotion, State, Wish};
 
-/// How long what is measured may take to end: both services are stopped, with their grace, and the host is put back.
+/// How long what is measured may take to end: both services are stopped, with their grace, and the
+/// host is put back.
 const INTERRUPT_MAX: Duration = Duration::from_secs(120);
 /// How soon the host's lock is tried again.
 const LOOK: Duration = Duration::from_millis(20);
@@ -52,10 +53,11 @@ impl Coordinator {
         self.rollbacks.load(Ordering::SeqCst) > 0
     }
 
-    /// Puts back what the experiment's promotion has changed: files as they were before it, and the values that knobs had when
-    /// the experiment was made. What is measured is interrupted, and goes on afterwards; a continuous experiment that is
-    /// rolled back is paused. What cannot be restored keeps nothing else from being restored; it stays on record, and rolling
-    /// back again tries it alone.
+    /// Puts back what the experiment's promotion has changed: files as they were before it, and the
+    /// values that knobs had when the experiment was made. What is measured is interrupted, and
+    /// goes on afterwards; a continuous experiment that is rolled back is paused. What cannot be
+    /// restored keeps nothing else from being restored; it stays on record, and rolling back again
+    /// tries it alone.
     ///
     /// # Errors
     /// [`Error::Conflict`] where nothing was promoted, or another command has the host.
@@ -74,7 +76,8 @@ impl Coordinator {
         let row = self.to_be_rolled_back(id)?;
         let rest = row.promotion.iter().flat_map(|it| it.left.clone());
         let rolled_back = live.roll_back(&rest.collect::<Vec<_>>());
-        // After a refusal, what was applied so far is taken back; else there is nothing to take back.
+        // After a refusal, what was applied so far is taken back; else there is nothing to take
+        // back.
         let restored = live.restore();
         let changed = match rolled_back {
             Ok(changed) => changed,
@@ -135,7 +138,8 @@ impl Coordinator {
         }
     }
 
-    /// Writes a rollback down. One whose row was committed although the store did not say so is not written down twice.
+    /// Writes a rollback down. One whose row was committed although the store did not say so is not
+    /// written down twice.
     pub(crate) fn tell_of(&self, row: &ExperimentRow, changed: &Changed) -> Result<(), Error> {
         match row.spec.mode {
             Mode::Once => {
@@ -169,7 +173,8 @@ impl Coordinator {
         loop {
             match Live::new(spec, &self.state_dir, Interrupt::default()) {
                 Ok(live) if live.left_over().is_empty() => return Ok(live),
-                // Of a run that was killed. A rollback forgets what there is to undo, so that has to be undone before.
+                // Of a run that was killed. A rollback forgets what there is to undo, so that has
+                // to be undone before.
                 Ok(live) => {
                     drop(live);
                     self.undo(&|_| ())?;

@@ -50,7 +50,8 @@ impl<'a> Sitting<'a> {
         }
     }
 
-    /// A search of a continuous experiment has to make room: for a round, for the end of the hours, for an alert.
+    /// A search of a continuous experiment has to make room: for a round, for the end of the hours,
+    /// for an alert.
     fn must_pause(&self) -> bool {
         self.task.as_ref().is_some_and(|task| {
             self.until.is_some_and(|until| Instant::now() >= until)
@@ -120,7 +121,8 @@ impl<'a> Sitting<'a> {
         Ok(())
     }
 
-    /// As it is kept: what a signal cut off was killed by its user, or is repeated after the next start.
+    /// As it is kept: what a signal cut off was killed by its user, or is repeated after the next
+    /// start.
     fn outcome(&self, record: &EvaluationRecord) -> Result<EvaluationRecord, Error> {
         let mut record = record.clone();
         let by_signal = record.reason.as_deref() != Some(BY_USER);

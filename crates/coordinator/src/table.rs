@@ -1,5 +1,6 @@
-//! The evaluations of an experiment as a table, in CSV and in Parquet: one a row, with a column for the objective, each parameter,
-//! each constraint's excess, and each metric of both sides. Headings have units.
+//! The evaluations of an experiment as a table, in CSV and in Parquet: one a row, with a column for
+//! the objective, each parameter, each constraint's excess, and each metric of both sides. Headings
+//! have units.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -262,7 +263,8 @@ pub fn evaluations_csv(spec: &Spec, rows: &[EvaluationRow]) -> Result<String, Er
     String::from_utf8(bytes).map_err(|error| Error::Invalid(error.to_string()))
 }
 
-/// The table in Parquet (format version 1.0, one row group, uncompressed): numbers are `INT64` and `DOUBLE`, texts are UTF-8.
+/// The table in Parquet (format version 1.0, one row group, uncompressed): numbers are `INT64` and
+/// `DOUBLE`, texts are UTF-8.
 ///
 /// # Errors
 /// [`Error::Invalid`] where it cannot be written.

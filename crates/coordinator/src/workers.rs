@@ -1,8 +1,10 @@
-//! Workers as the coordinator sees them: who is there, who measures what, and whose result is taken.
+//! Workers as the coordinator sees them: who is there, who measures what, and whose result is
+//! taken.
 //!
-//! The store's row of an assignment counts its attempts; only the present attempt's result is taken, in the transaction
-//! that removes the row. Leases are kept in memory only: they keep a second worker from starting what a first one is
-//! measuring, which is a matter of thrift. That a result is taken once is a matter of the row.
+//! The store's row of an assignment counts its attempts; only the present attempt's result is
+//! taken, in the transaction that removes the row. Leases are kept in memory only: they keep a
+//! second worker from starting what a first one is measuring, which is a matter of thrift. That a
+//! result is taken once is a matter of the row.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,18 +23,19 @@ use crate::store::Store;
 /// A worker that was not heard of for that long is not shown any more.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
 
-/// What a worker gave back is spoken of for that long: longer than the longest pause of one that goes on giving back
-/// (`dispatch::worker`).
+/// What a worker gave back is spoken of for that long: longer than the longest pause of one that
+/// goes on giving back (`dispatch::worker`).
 const GIVEN_BACK: Duration = Duration::from_secs(180);
 
 /// Where every worker has given an experiment back so many times in a row, none can measure it.
 const GIVEN_BACK_MAX: usize = 3;
 
-/// That has to go on for so many leases, 180 s of the usual ones: what passes sooner must not end an experiment of weeks.
+/// That has to go on for so many leases, 180 s of the usual ones: what passes sooner must not end
+/// an experiment of weeks.
 const GIVEN_BACK_LEASES: u32 = 6;
 
-/// A worker keeps its name for that long after it was last heard of, however short the lease: one that is idle says hello every
-/// two seconds (`dispatch::worker`).
+/// A worker keeps its name for that long after it was last heard of, however short the lease: one
+/// that is idle says hello every two seconds (`dispatch::worker`).
 const ALIVE_MIN: Duration = Duration::from_secs(3);
 
 /// Workers that are shown; more may work.
@@ -79,7 +82,8 @@ pub struct WorkerView {
     pub silent_s: f64,
     /// What it measures.
     pub measures: Option<String>,
-    /// What is wrong with it, and what to do: another one of its name was refused lately, or it gives back what it is to measure.
+    /// What is wrong with it, and what to do: another one of its name was refused lately, or it
+    /// gives back what it is to measure.
     pub complaint: Option<String>,
 }
 
@@ -160,7 +164,8 @@ pub struct Workers {
     leases: Mutex<HashMap<Ticket, Lease>>,
     classes: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
     sittings: Mutex<BTreeMap<i64, Thread>>,
-    /// For each experiment and worker, what it gave back since anything of the experiment was measured.
+    /// For each experiment and worker, what it gave back since anything of the experiment was
+    /// measured.
     given_back: Mutex<BTreeMap<i64, BTreeMap<String, GivenBack>>>,
     /// The last attempts whose results were taken, for those that bring them again.
     taken: Mutex<VecDeque<(Ticket, i64)>>,
@@ -417,8 +422,9 @@ impl Workers {
         }
     }
 
-    /// Why a worker may not work under its name: another process has it and is alive. One that was started later on the same
-    /// host takes it over, as it does when it was killed and started again; where both live, the first is the one to be told.
+    /// Why a worker may not work under its name: another process has it and is alive. One that was
+    /// started later on the same host takes it over, as it does when it was killed and started
+    /// again; where both live, the first is the one to be told.
     fn name_is_taken(&self, hello: &Hello) -> Option<String> {
         let mut seen = held(&self.seen);
         let holder = seen.get_mut(&hello.name)?;
@@ -565,8 +571,9 @@ impl Workers {
         of_worker.why = why;
     }
 
-    /// Why no worker can measure an experiment, where there are workers with these labels and all of them have long said so, those
-    /// that are cut off for the moment included, and none measures it.
+    /// Why no worker can measure an experiment, where there are workers with these labels and all
+    /// of them have long said so, those that are cut off for the moment included, and none measures
+    /// it.
     pub(crate) fn given_back_by_all(
         &self,
         id: i64,
@@ -584,7 +591,8 @@ impl Workers {
         reason
     }
 
-    /// Workers with these labels that may be able to measure an experiment: those that have not long said that they are not.
+    /// Workers with these labels that may be able to measure an experiment: those that have not
+    /// long said that they are not.
     pub(crate) fn able_with(&self, id: i64, labels: &BTreeMap<String, String>) -> Vec<String> {
         let by_worker = held(&self.given_back).get(&id).cloned();
         let by_worker = by_worker.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Experiments measured by workers: a coordinator, a queue that may be down or deliver twice, and workers in threads, whose
-//! services are simulated.
+//! Experiments measured by workers: a coordinator, a queue that may be down or deliver twice, and
+//! workers in threads, whose services are simulated.
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
 

@@ -1,11 +1,11 @@
 //! Who may do what.
 //!
-//! A program sends a token as `Authorization: Bearer …`. A browser signs in on a form, or opens a page
-//! once with `?token=…`; from then on a cookie holds a session (see [`crate::sessions`]), which scripts
-//! cannot read (`HttpOnly`). Every change by a session needs a second secret that only our own pages
-//! know, in a header (OWASP Cross-Site Request Forgery Prevention, "custom request headers"). A reverse
-//! proxy that the server trusts may name the user instead. The `Host` must be one of ours, so that no
-//! other name can be pointed at this address (DNS rebinding).
+//! A program sends a token as `Authorization: Bearer …`. A browser signs in on a form, or opens a
+//! page once with `?token=…`; from then on a cookie holds a session (see [`crate::sessions`]),
+//! which scripts cannot read (`HttpOnly`). Every change by a session needs a second secret that
+//! only our own pages know, in a header (OWASP Cross-Site Request Forgery Prevention, "custom
+//! request headers"). A reverse proxy that the server trusts may name the user instead. The `Host`
+//! must be one of ours, so that no other name can be pointed at this address (DNS rebinding).
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,8 @@ pub(crate) fn is_reserved(name: &str) -> bool {
 pub enum Role {
     /// Looking.
     Read,
-    /// Looking and changing; a specification's commands run as the coordinator's user, so this is as good as being it.
+    /// Looking and changing; a specification's commands run as the coordinator's user, so this is
+    /// as good as being it.
     Write,
 }
 
@@ -105,8 +106,8 @@ impl Access {
         serde_json::from_str(&text).map_err(|error| failed(crate::private::damage(&error, go_on)))
     }
 
-    /// The tokens of the state directory, made where there are none. Of two servers that start at once, both have the same.
-    /// The address is written down by [`write`](Self::write) alone.
+    /// The tokens of the state directory, made where there are none. Of two servers that start at
+    /// once, both have the same. The address is written down by [`write`](Self::write) alone.
     ///
     /// # Errors
     /// The file cannot be read or made.
@@ -133,8 +134,8 @@ impl Access {
         })
     }
 
-    /// Writes the tokens and the address down for the command line. Only one server of a state directory
-    /// may do so: the one that commands are to reach.
+    /// Writes the tokens and the address down for the command line. Only one server of a state
+    /// directory may do so: the one that commands are to reach.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -476,7 +477,8 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
     headers.get(name)?.to_str().ok()
 }
 
-/// The token of an `Authorization` header, whose scheme may be written in any case (RFC 9110, 11.1).
+/// The token of an `Authorization` header, whose scheme may be written in any case (RFC 9110,
+/// 11.1).
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = header(headers, AUTHORIZATION.as_str())?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
@@ -536,7 +538,8 @@ fn redirect(path: &str, cookie: Option<HeaderValue>) -> Response {
     response
 }
 
-/// What to do. Whether a token is wrong, expired or revoked is for those who can ask on the server's host.
+/// What to do. Whether a token is wrong, expired or revoked is for those who can ask on the
+/// server's host.
 fn unauthorised(has_token: bool) -> Refusal {
     let what = match has_token {
         true => "the token is not valid",

@@ -57,7 +57,8 @@ pub(crate) struct GivenSpec {
     /// What the text is.
     #[serde(default)]
     pub(crate) format: Format,
-    /// The folder on the server's host from which relative paths count; the state directory by default.
+    /// The folder on the server's host from which relative paths count; the state directory by
+    /// default.
     #[serde(default)]
     pub(crate) dir: Option<PathBuf>,
     /// The experiment's name, where the text has none.
@@ -193,7 +194,8 @@ pub(crate) struct Shown {
 /// As many of the last entries of a continuous experiment are shown.
 pub(crate) const ENTRIES: usize = 30;
 
-/// How a continuous experiment stands; `None` as well for one whose specification does not fit this host any more.
+/// How a continuous experiment stands; `None` as well for one whose specification does not fit this
+/// host any more.
 pub(crate) fn continuous(
     coordinator: &Coordinator,
     id: i64,
@@ -214,7 +216,8 @@ pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<Summary, Err
 }
 
 fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error> {
-    // The state first: what is read after it is at least as new, so that an end is not shown with what came before it.
+    // The state first: what is read after it is at least as new, so that an end is not shown with
+    // what came before it.
     let summary = summary(coordinator, id)?;
     let row = coordinator.store().experiment(id)?;
     Ok(Shown {
@@ -240,7 +243,8 @@ fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error>
     })
 }
 
-/// Does something to an experiment, and answers with what it is then. Only who may write gets here with an action.
+/// Does something to an experiment, and answers with what it is then. Only who may write gets here
+/// with an action.
 async fn act(
     app: Arc<App>,
     text: &str,
@@ -347,8 +351,8 @@ pub(crate) async fn create(
     made(blocking(create).await?)
 }
 
-/// What is wrong with a specification, or what it would be. For who may only look, the text alone is checked: a check reads
-/// knobs and templates, which may be any file of the host.
+/// What is wrong with a specification, or what it would be. For who may only look, the text alone
+/// is checked: a check reads knobs and templates, which may be any file of the host.
 pub(crate) async fn check(State(app): Here, Extension(visitor): Who, bytes: Bytes) -> Reply<Value> {
     let given: GivenSpec = body(&bytes)?;
     let checked = move || {
@@ -464,7 +468,8 @@ pub(crate) const AUDIT_ENTRIES: usize = 100;
 /// The header that says how many lines of the audit log are damaged.
 const DAMAGED_LINES: &str = "slackline-damaged-lines";
 
-/// Who changed what, newest first. It has addresses and names of people, so it is for those who may write.
+/// Who changed what, newest first. It has addresses and names of people, so it is for those who may
+/// write.
 pub(crate) async fn audit(
     State(app): Here,
     Extension(visitor): Who,

@@ -1,6 +1,7 @@
 //! Scripts and styles, embedded: the pages load nothing from elsewhere.
 //!
-//! uPlot 1.6.32 (`assets/uplot`, from its npm package, MIT, licence beside it) draws time series and scatter plots.
+//! uPlot 1.6.32 (`assets/uplot`, from its npm package, MIT, licence beside it) draws time series
+//! and scatter plots.
 
 use axum::extract::Path;
 use axum::http::StatusCode;

@@ -1,8 +1,8 @@
 //! The audit log: who changed what, when, from where, and who was refused.
 //!
-//! Entries are lines of JSON in `audit.jsonl` in the state directory, which only its owner may read. A
-//! full file becomes `audit.1.jsonl`, so that the two bound the disk. Every entry also goes to the
-//! server's own log; a full disk costs the file alone.
+//! Entries are lines of JSON in `audit.jsonl` in the state directory, which only its owner may
+//! read. A full file becomes `audit.1.jsonl`, so that the two bound the disk. Every entry also goes
+//! to the server's own log; a full disk costs the file alone.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -141,7 +141,8 @@ impl Audit {
         file.write_all(&line)
     }
 
-    /// The newest entries, newest first; of one experiment, where it is given. Damaged lines are left out and counted.
+    /// The newest entries, newest first; of one experiment, where it is given. Damaged lines are
+    /// left out and counted.
     ///
     /// # Errors
     /// A file cannot be read.

@@ -1,10 +1,10 @@
 //! Accepts connections, and bounds what they can hold up.
 //!
 //! A request's headers must arrive in time. There are so many connections at the most that enough
-//! descriptors stay for measuring. A connection beyond that takes the place of the one that has been
-//! without a whole request for longest, so half-sent requests lock nobody out, whether headers or body
-//! are missing. At the end, requests under way
-//! get a short time, and everything else is cut off.
+//! descriptors stay for measuring. A connection beyond that takes the place of the one that has
+//! been without a whole request for longest, so half-sent requests lock nobody out, whether headers
+//! or body are missing. At the end, requests under way get a short time, and everything else is cut
+//! off.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,7 +36,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 pub struct Bounds {
     /// Connections at once.
     pub connections: usize,
-    /// How long the headers of a request may take. An idle connection is closed after that time, too.
+    /// How long the headers of a request may take. An idle connection is closed after that time,
+    /// too.
     pub headers: Duration,
 }
 

@@ -9,8 +9,8 @@ use coordinator::{Coordinator, Error};
 use serde::Serialize;
 use tuner::report::EvaluationRecord;
 
-/// A model is fitted to so many evaluations at the most: fitting grows with the third power of their number, and these are
-/// fitted in seconds.
+/// A model is fitted to so many evaluations at the most: fitting grows with the third power of
+/// their number, and these are fitted in seconds.
 const EVALUATIONS_MAX: usize = 200;
 
 /// Values of a parameter at which a curve is drawn.
@@ -77,7 +77,8 @@ struct Fitted {
 #[derive(Default)]
 pub(crate) struct Models(Mutex<BTreeMap<i64, Fitted>>);
 
-/// The evaluations that a model is fitted to: all, or an even choice over their scores, so that the best are among them.
+/// The evaluations that a model is fitted to: all, or an even choice over their scores, so that the
+/// best are among them.
 fn choice(mut known: Vec<EvaluationRecord>) -> Vec<EvaluationRecord> {
     if known.len() <= EVALUATIONS_MAX {
         return known;

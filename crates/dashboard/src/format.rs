@@ -18,8 +18,8 @@ pub(crate) fn time(at_ms: i64) -> String {
     }
 }
 
-/// A moment: absolute with its zone, and how long ago it was. A page without scripts has both, and a
-/// script keeps the second one true.
+/// A moment: absolute with its zone, and how long ago it was. A page without scripts has both, and
+/// a script keeps the second one true.
 #[derive(Clone, Debug)]
 pub(crate) struct When {
     pub(crate) absolute: String,
@@ -75,7 +75,8 @@ pub(crate) fn duration(duration_s: f64) -> String {
     }
 }
 
-/// The objective over an evaluation's blocks, with its interval; empty where there is none, such as for `mean + k·std`.
+/// The objective over an evaluation's blocks, with its interval; empty where there is none, such as
+/// for `mean + k·std`.
 pub(crate) fn objective(spec: &Spec, objective: &ObjectiveSpec, blocks: &[Block]) -> String {
     if objective.std_weight > 0.0 {
         return String::new();
@@ -104,8 +105,8 @@ pub(crate) fn interval(unit: &Unit, it: &Interval) -> String {
     )
 }
 
-/// A metric over an evaluation's blocks: the mean on the control, the mean on the experiment, and the
-/// change with its interval, where there is one.
+/// A metric over an evaluation's blocks: the mean on the control, the mean on the experiment, and
+/// the change with its interval, where there is one.
 pub(crate) struct Compared {
     pub(crate) name: String,
     pub(crate) metric: String,

@@ -1,9 +1,9 @@
-//! `slackline serve` as seen from outside: a JSON interface with the verbs of the command line, pages for people, and
-//! numbers for Prometheus.
+//! `slackline serve` as seen from outside: a JSON interface with the verbs of the command line,
+//! pages for people, and numbers for Prometheus.
 //!
-//! What may be done, and what it means, is decided in [`coordinator`]; here it is only translated. Handlers that touch the
-//! store run on threads that may block; the runtime itself has one thread, so that serving costs next to nothing beside a
-//! measurement.
+//! What may be done, and what it means, is decided in [`coordinator`]; here it is only translated.
+//! Handlers that touch the store run on threads that may block; the runtime itself has one thread,
+//! so that serving costs next to nothing beside a measurement.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! What one client can cost: requests a second, time for each, and how a page may be used by a browser.
+//! What one client can cost: requests a second, time for each, and how a page may be used by a
+//! browser.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,8 +1,9 @@
 //! Notifications: people and programs elsewhere are told what became of experiments.
 //!
-//! A thread looks at the store after every change and compares it with what it saw last. What is new becomes events, and each event a
-//! delivery for every receiver that wants it. What was seen and what is not yet delivered are one file, written before anything is
-//! sent: after a crash an event may come twice, with the same number, and none is lost.
+//! A thread looks at the store after every change and compares it with what it saw last. What is
+//! new becomes events, and each event a delivery for every receiver that wants it. What was seen
+//! and what is not yet delivered are one file, written before anything is sent: after a crash an
+//! event may come twice, with the same number, and none is lost.
 
 mod events;
 mod send;
@@ -99,7 +100,8 @@ impl Notifications {
         })
     }
 
-    /// Tells until the coordinator ends. `address` stands in links where the file has no `base_url`.
+    /// Tells until the coordinator ends. `address` stands in links where the file has no
+    /// `base_url`.
     pub fn run(&self, coordinator: &Coordinator, address: &str, report: &dyn Fn(&str)) {
         let path = coordinator.state_dir().join("notifications.json");
         let base_url = match self.base_url.is_empty() {
@@ -177,7 +179,8 @@ impl Notifications {
     fn deliver(&self, kept: &mut Kept, now: Timestamp, report: &dyn Fn(&str)) -> bool {
         let mut changed = false;
         let mut left = Vec::new();
-        // Who failed a moment ago is not waited for again at once: the others are not to be held up.
+        // Who failed a moment ago is not waited for again at once: the others are not to be held
+        // up.
         let mut away: BTreeMap<String, Timestamp> = BTreeMap::new();
         for mut delivery in std::mem::take(&mut kept.waiting) {
             // Who is not in the file any more is not told any more.

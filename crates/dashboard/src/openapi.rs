@@ -1,4 +1,5 @@
-//! The interface described in OpenAPI 3.1, made from one table; the bodies' schemas come from the types that parse them.
+//! The interface described in OpenAPI 3.1, made from one table; the bodies' schemas come from the
+//! types that parse them.
 
 use axum::Json;
 use axum::extract::{MatchedPath, Request};

@@ -1,5 +1,6 @@
-//! The pages: each is a template filled with what the store holds. What is live in them is read again by the browser when
-//! it is told of a change, so there is one way in which a page comes to show anything.
+//! The pages: each is a template filled with what the store holds. What is live in them is read
+//! again by the browser when it is told of a change, so there is one way in which a page comes to
+//! show anything.
 
 mod compare;
 mod evaluation;

@@ -1,11 +1,13 @@
-//! Files of the state directory that only their owner may read, and that nobody else can have written.
+//! Files of the state directory that only their owner may read, and that nobody else can have
+//! written.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Opens a file for appending; makes it where there is none. One that others could read becomes private.
+/// Opens a file for appending; makes it where there is none. One that others could read becomes
+/// private.
 pub(crate) fn open_append(path: &Path) -> io::Result<File> {
     let file = File::options()
         .create(true)

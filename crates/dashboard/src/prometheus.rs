@@ -163,7 +163,8 @@ fn labels(id: i64, name: &str) -> String {
     format!("experiment=\"{id}\",name=\"{name}\"")
 }
 
-/// What `mode = "continuous"` is at. Times are absolute, as `time() - …` is Prometheus' way to say how long ago.
+/// What `mode = "continuous"` is at. Times are absolute, as `time() - …` is Prometheus' way to say
+/// how long ago.
 fn text_of_continuous(all: &[Standing], now: Timestamp) -> String {
     let mut out = String::new();
     let states = all.iter().flat_map(|standing| {

@@ -9,7 +9,8 @@ use crate::access::{Role, header};
 /// What stands before the name of a user whom a proxy names: nobody can take a token's name so.
 pub(crate) const OF_PROXY: &str = "proxy:";
 
-/// No user of a proxy has a longer name: an address of mail has at most 254 characters (RFC 5321, 4.5.3.1).
+/// No user of a proxy has a longer name: an address of mail has at most 254 characters (RFC 5321,
+/// 4.5.3.1).
 const USER_CHARS_MAX: usize = 254;
 
 /// A reverse proxy that names the user.
@@ -17,7 +18,8 @@ const USER_CHARS_MAX: usize = 254;
 pub struct Proxy {
     /// Addresses whose headers are believed.
     pub trusted: Vec<IpAddr>,
-    /// The header that holds the user's name, such as `X-Forwarded-User`; none, and nobody signs in so.
+    /// The header that holds the user's name, such as `X-Forwarded-User`; none, and nobody signs in
+    /// so.
     pub user_header: Option<String>,
     /// Users that may change things; the others look.
     pub writers: Vec<String>,
@@ -53,7 +55,8 @@ impl Proxy {
                 .is_some_and(|proto| proto.trim().eq_ignore_ascii_case("https"))
     }
 
-    /// The user whom a trusted proxy names. No token has such a name: see [`crate::access::is_reserved`].
+    /// The user whom a trusted proxy names. No token has such a name: see
+    /// [`crate::access::is_reserved`].
     pub(crate) fn user(&self, peer: IpAddr, headers: &HeaderMap) -> Option<(String, Role)> {
         let name = header(headers, self.user_header.as_deref()?)?.trim();
         let is_name = tuner::spec::is_line(name) && name.chars().count() <= USER_CHARS_MAX;

@@ -53,8 +53,8 @@ impl Refusal {
         &self.detail
     }
 
-    /// The refusal that a response carries. A response of an error that carries none, such as one that
-    /// the router made, is described by its status.
+    /// The refusal that a response carries. A response of an error that carries none, such as one
+    /// that the router made, is described by its status.
     pub(crate) fn of(response: &Response) -> Option<Self> {
         let status = response.status();
         if let Some(refusal) = response.extensions().get::<Self>() {

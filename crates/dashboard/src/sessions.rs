@@ -1,9 +1,9 @@
 //! The sessions of browsers: opaque, rotating, and ended by sign-out, by age or with their token.
 //!
-//! The cookie holds a random secret and no token. Every hour of use the secret is replaced. The former
-//! one admits until the browser has shown the new one and two minutes have passed, so that requests
-//! under way still succeed. The file in the state directory holds digests only; sessions outlive a
-//! restart by it. Times are those of [`crate::clock::Clock`], which never jumps.
+//! The cookie holds a random secret and no token. Every hour of use the secret is replaced. The
+//! former one admits until the browser has shown the new one and two minutes have passed, so that
+//! requests under way still succeed. The file in the state directory holds digests only; sessions
+//! outlive a restart by it. Times are those of [`crate::clock::Clock`], which never jumps.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,8 +58,8 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Those that a former server left in the state directory. One from the future, because the clock was set back since,
-    /// counts as begun now: it lasts no longer than a new one.
+    /// Those that a former server left in the state directory. One from the future, because the
+    /// clock was set back since, counts as begun now: it lasts no longer than a new one.
     pub(crate) fn of(state_dir: &Path, now: Timestamp, report: fn(&str)) -> Self {
         let path = state_dir.join("sessions.json");
         let mut all = read(&path).unwrap_or_else(|why| {

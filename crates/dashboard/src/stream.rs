@@ -19,7 +19,8 @@ use crate::access::Visitor;
 use crate::reply::Refusal;
 use crate::server::App;
 
-/// How often a stream looks for a change, and for its own end: often enough to feel live, too rarely to cost anything.
+/// How often a stream looks for a change, and for its own end: often enough to feel live, too
+/// rarely to cost anything.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// Streams at once.
@@ -86,7 +87,8 @@ impl Listener {
     }
 }
 
-/// One event for every state that a reader has not seen: what is measured, and what keeps the coordinator from it.
+/// One event for every state that a reader has not seen: what is measured, and what keeps the
+/// coordinator from it.
 pub(crate) async fn events(
     State(app): State<Arc<App>>,
     Extension(visitor): Extension<Visitor>,

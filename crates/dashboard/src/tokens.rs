@@ -199,7 +199,8 @@ pub(crate) fn random_hex() -> String {
     hex(&rand::random::<[u8; 32]>())
 }
 
-/// SHA-256 of a secret. Digests are compared, whose bytes tell a guesser nothing about the secret's.
+/// SHA-256 of a secret. Digests are compared, whose bytes tell a guesser nothing about the
+/// secret's.
 pub(crate) fn digest(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }

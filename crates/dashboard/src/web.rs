@@ -120,8 +120,8 @@ pub(crate) fn local_path(path: &str) -> String {
     }
 }
 
-/// The cookie's name: with the port by which the browser calls us, as browsers do not tell the ports of
-/// one host apart.
+/// The cookie's name: with the port by which the browser calls us, as browsers do not tell the
+/// ports of one host apart.
 pub(crate) fn cookie_name(host: &str, is_https: bool) -> String {
     let port = host.rsplit_once(':').map(|(_, port)| port);
     let port = port.filter(|port| !port.is_empty() && port.bytes().all(|it| it.is_ascii_digit()));

@@ -1,8 +1,9 @@
 //! The smallest honest echo servers without this runtime, to compare with:
 //! `echo_peer epoll|epoll-spin|uring ADDRESS [CPU]`.
 //!
-//! `epoll` waits for up to 64 events and reads and writes each socket; `epoll-spin` is the same with
-//! a timeout of 0. `uring` uses one receive and one send request at a time for each connection.
+//! `epoll` waits for up to 64 events and reads and writes each socket; `epoll-spin` is the same
+//! with a timeout of 0. `uring` uses one receive and one send request at a time for each
+//! connection.
 
 #![expect(
     clippy::unwrap_used,
@@ -53,7 +54,8 @@ fn serve_epoll(listener: &TcpListener, spins: bool) {
             let Some(stream) = slot else { continue };
             let alive = match stream.read(&mut buffer) {
                 Ok(0) => false,
-                // Messages are small: a socket that takes less than all of one is full, and its peer gone.
+                // Messages are small: a socket that takes less than all of one is full, and its
+                // peer gone.
                 Ok(len) => stream.write(&buffer[..len]).is_ok_and(|sent| sent == len),
                 Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
             };

@@ -2,8 +2,9 @@
 //!
 //! `load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU]`: SHAPE is `echo` (64 bytes), `memtier`
 //! (32-byte values, one SET for ten GETs), `usr` or `etc` (Facebook's pools: Atikoglu et al.,
-//! SIGMETRICS'12), or one of them in Redis's protocol as `redis-memtier`. Without RATE (or with 0) every connection has one request under way; with RATE,
-//! requests arrive by a Poisson process, and latency counts from the arrival.
+//! SIGMETRICS'12), or one of them in Redis's protocol as `redis-memtier`. Without RATE (or with 0)
+//! every connection has one request under way; with RATE, requests arrive by a Poisson process, and
+//! latency counts from the arrival.
 
 #![expect(clippy::print_stdout, reason = "the result is the output")]
 

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! `load` keeps IN_FLIGHT requests of BYTES in flight, each on a connection of its own (default: on
-//! all), from SOURCES addresses that follow the interface's own. It prints requests a second and the latency's percentiles as JSON.
+//! all), from SOURCES addresses that follow the interface's own. It prints requests a second and
+//! the latency's percentiles as JSON.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,

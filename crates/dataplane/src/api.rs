@@ -211,7 +211,8 @@ pub trait Application {
         let _ = context;
     }
 
-    /// The shard drains: no new flow will come. Close what is idle; the rest has until the deadline.
+    /// The shard drains: no new flow will come. Close what is idle; the rest has until the
+    /// deadline.
     fn on_drain<C: Calls>(&mut self, context: &mut Context<'_, C>) {
         let _ = context;
     }

@@ -2,8 +2,8 @@
 //!
 //! A larger bound costs fewer instructions a request, because a turn's fixed cost is shared. The
 //! price is that the first request of a batch waits until the last one has run. So the bound grows
-//! while the tail has slack, and shrinks when a turn itself takes too much of the objective. When the
-//! tail is long because requests queue, a smaller bound would only lengthen the queue: then the
+//! while the tail has slack, and shrinks when a turn itself takes too much of the objective. When
+//! the tail is long because requests queue, a smaller bound would only lengthen the queue: then the
 //! bound grows.
 
 use std::time::Duration;
@@ -75,7 +75,8 @@ impl BatchController {
         let tail_ns = observation.tail_ns as f64;
         let is_full = observation.full_share > 0.01;
         if turns_ns > TURNS_SHARE * objective_ns {
-            // Halving answers within few steps; what a turn takes is at most proportional to the bound.
+            // Halving answers within few steps; what a turn takes is at most proportional to the
+            // bound.
             self.bound = (self.bound / 2).max(1);
         } else if is_full && (tail_ns < SLACK_SHARE * objective_ns || tail_ns > objective_ns) {
             // One eighth a step, if the turn would still fit afterwards.

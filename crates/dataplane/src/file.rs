@@ -1,7 +1,8 @@
 //! Operations on files, for applications that serve what is on a disk.
 //!
 //! The network and the disk share one ring: an application starts an operation by
-//! [`Calls::file`](crate::Calls::file), and hears of its end in [`Event::File`](crate::Event::File).
+//! [`Calls::file`](crate::Calls::file), and hears of its end in
+//! [`Event::File`](crate::Event::File).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -42,7 +42,8 @@ pub fn lock_range(file: BorrowedFd<'_>, range: Range<u64>, wanted: RangeLock) ->
         // Any other value than 0 is refused for this kind of lock.
         l_pid: 0,
     };
-    // SAFETY: the descriptor is open for the length of the borrow, and F_OFD_SETLK reads one `flock`.
+    // SAFETY: the descriptor is open for the length of the borrow, and F_OFD_SETLK reads one
+    // `flock`.
     let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     match done {
         0 => Ok(()),

@@ -51,8 +51,8 @@ impl GroupTable {
         self.owners[usize::from(group) % GROUPS].store(shard, Ordering::Release);
     }
 
-    /// The moves that spread the groups evenly over the first `shards` shards, and move as few groups
-    /// as possible: pairs of a group and its new owner.
+    /// The moves that spread the groups evenly over the first `shards` shards, and move as few
+    /// groups as possible: pairs of a group and its new owner.
     pub fn moves_to(&self, shards: u8) -> Vec<(u16, u8)> {
         let shards = shards.max(1);
         let share = GROUPS.div_ceil(usize::from(shards));

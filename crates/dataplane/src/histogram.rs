@@ -113,8 +113,8 @@ impl Snapshot {
         self.sum = self.sum.wrapping_add(other.sum);
     }
 
-    /// The value that a share of `quantile` (0 to 1) of all values does not exceed, to within 12.5 %
-    /// above. 0 without values.
+    /// The value that a share of `quantile` (0 to 1) of all values does not exceed, to within 12.5
+    /// % above. 0 without values.
     pub fn quantile(&self, quantile: f64) -> u64 {
         let total = self.count();
         let mut seen = 0;

@@ -1,13 +1,14 @@
 //! How long an idle shard spins before it sleeps.
 //!
-//! Spinning costs CPU time; sleeping costs a wake-up. The shard measures what a wake-up costs, counts
-//! how long its idle gaps were, and chooses the spin time that would have cost least: a gap shorter
-//! than the spin time costs its own length, a longer one costs the spin time and a wake-up (the
-//! ski-rental problem with a known distribution; Karlin et al., "Competitive randomized algorithms for
-//! non-uniform problems", SODA'90).
+//! Spinning costs CPU time; sleeping costs a wake-up. The shard measures what a wake-up costs,
+//! counts how long its idle gaps were, and chooses the spin time that would have cost least: a gap
+//! shorter than the spin time costs its own length, a longer one costs the spin time and a wake-up
+//! (the ski-rental problem with a known distribution; Karlin et al., "Competitive randomized
+//! algorithms for non-uniform problems", SODA'90).
 //!
-//! A gap that was slept through ends late, by the wake-up. Counted as it is, such a gap would look too
-//! long to spin through, and a shard that sleeps once would sleep for ever. So the wake-up is taken off.
+//! A gap that was slept through ends late, by the wake-up. Counted as it is, such a gap would look
+//! too long to spin through, and a shard that sleeps once would sleep for ever. So the wake-up is
+//! taken off.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ const WAKE_FIRST_NS: u64 = 30_000;
 const WAKES: usize = 15;
 /// A wake-up takes longer than this only if the machine did something else meanwhile.
 const WAKE_MAX_NS: u64 = 250_000;
-/// A wake-up costs so many times its length: the shard is late, and the one who waits for it goes to
-/// sleep as well and is late in turn.
+/// A wake-up costs so many times its length: the shard is late, and the one who waits for it goes
+/// to sleep as well and is late in turn.
 const WAKE_WORTH: u64 = 2;
 /// Spin times to choose from: 0, then doublings of 1 µs up to 0.5 ms.
 const CHOICES: usize = 11;

@@ -1,4 +1,5 @@
-//! Commands to a shard from other threads: a bounded queue and an eventfd that ends the shard's sleep.
+//! Commands to a shard from other threads: a bounded queue and an eventfd that ends the shard's
+//! sleep.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

@@ -87,8 +87,8 @@ pub fn drop_capabilities() -> Result<(), SandboxError> {
     rustix::thread::set_capabilities(None, none).map_err(failed)
 }
 
-/// Lets all threads of the process make only the system calls that a running server needs, and those
-/// of `extra`. Others fail with EPERM.
+/// Lets all threads of the process make only the system calls that a running server needs, and
+/// those of `extra`. Others fail with EPERM.
 ///
 /// # Errors
 /// The kernel lacks seccomp or refuses.

@@ -169,8 +169,8 @@ impl<B: Backend, A: Application> Shard<B, A> {
             bind(cpu)?;
         }
         backend.watch(plane.mailboxes[usize::from(config.id)].wake_fd())?;
-        // The kernel may end a sleep up to 50 µs late to save wake-ups: longer than a turn. Where it
-        // refuses, timers are that late.
+        // The kernel may end a sleep up to 50 µs late to save wake-ups: longer than a turn. Where
+        // it refuses, timers are that late.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         Ok(Self {
             config,

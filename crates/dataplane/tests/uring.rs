@@ -15,7 +15,8 @@ use dataplane::shard::{Command, Plane};
 use dataplane::uring::{OwnsGroup, Uring, UringConfig, listen};
 use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig};
 
-/// Echoes everything, however slowly the peer reads: bytes without room wait here, and are not done.
+/// Echoes everything, however slowly the peer reads: bytes without room wait here, and are not
+/// done.
 #[derive(Default)]
 struct Echo {
     unsent: HashMap<FlowId, Vec<u8>>,

@@ -1,5 +1,6 @@
-//! Workers that exist only here: thousands of them in one process, each taking orders from a real NATS, claiming them from a real
-//! coordinator and bringing results, with a simulated service in between. For `cargo xtask bench workers`.
+//! Workers that exist only here: thousands of them in one process, each taking orders from a real
+//! NATS, claiming them from a real coordinator and bringing results, with a simulated service in
+//! between. For `cargo xtask bench workers`.
 //!
 //! `simulated_workers URL WORKERS SECONDS`: each evaluation takes that long.
 

@@ -76,13 +76,14 @@ pub(crate) const OWN_LABELS: [&str; 3] = ["kernel", "cpu", "arch"];
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// The worker's name; the host's by default. No two workers may have the same: the coordinator refuses the second.
+    /// The worker's name; the host's by default. No two workers may have the same: the coordinator
+    /// refuses the second.
     #[serde(default)]
     pub name: Option<String>,
     /// Where NATS is.
     pub nats: Nats,
-    /// Public keys of coordinators (64 hexadecimal digits, `signing.pub` in their state directory) whose specifications are
-    /// run as they are.
+    /// Public keys of coordinators (64 hexadecimal digits, `signing.pub` in their state directory)
+    /// whose specifications are run as they are.
     #[serde(default)]
     pub coordinator_keys: Vec<String>,
     /// Labels beside `kernel`, `cpu` and `arch`, which it sets itself.
@@ -97,8 +98,8 @@ pub struct WorkerConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Allow {
-    /// Commands, word for word as in the specification: `["nginx", "-c", "{dir}/nginx.conf"]`. Allow no shell script into
-    /// which a parameter is filled.
+    /// Commands, word for word as in the specification: `["nginx", "-c", "{dir}/nginx.conf"]`.
+    /// Allow no shell script into which a parameter is filled.
     pub commands: Vec<Vec<String>>,
     /// Knobs: `"net.core.somaxconn"`, as `slackline check` names them.
     pub knobs: Vec<String>,

@@ -21,7 +21,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a cut connection is noticed: after two such pings.
 const PING: Duration = Duration::from_secs(5);
 
-/// Connects, or goes on trying in the background; it also reconnects by itself. What keeps it from that is reported, once.
+/// Connects, or goes on trying in the background; it also reconnects by itself. What keeps it from
+/// that is reported, once.
 pub(crate) async fn connect(nats: &Nats, name: &str, report: fn(&str)) -> Result<Client, Error> {
     let url = redact(&nats.url);
     let failed = |message: String| Error::Nats {
@@ -97,7 +98,8 @@ impl Link {
     }
 }
 
-/// What the client says of a connection that fails is a kind in two words (`ConnectErrorKind`); which key may be wrong is added.
+/// What the client says of a connection that fails is a kind in two words (`ConnectErrorKind`);
+/// which key may be wrong is added.
 fn with_advice(what: &str) -> String {
     let advice = match what {
         "authorization violation" => "does it know nats.user, and what nats.password_file holds?",

@@ -1,4 +1,5 @@
-//! The coordinator's end: orders go into the work queue, workers' questions to whoever answers them.
+//! The coordinator's end: orders go into the work queue, workers' questions to whoever answers
+//! them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -34,8 +34,8 @@ pub(crate) struct Signer {
 }
 
 impl Signer {
-    /// The key in `signing.key` of the state directory, which is made where there is none; `signing.pub` beside it is for
-    /// workers.
+    /// The key in `signing.key` of the state directory, which is made where there is none;
+    /// `signing.pub` beside it is for workers.
     pub(crate) fn at(state_dir: &Path) -> Result<Self, Error> {
         let path = state_dir.join("signing.key");
         let failed = |source| Error::File {
@@ -91,8 +91,8 @@ fn is_signed(keys: &[String], key: Option<&str>, signature: Option<&str>, body: 
             .is_ok()
 }
 
-/// Whether a worker may look further at an order: signed by a key that it knows. An order without one is measured only if
-/// [`is_allowed`].
+/// Whether a worker may look further at an order: signed by a key that it knows. An order without
+/// one is measured only if [`is_allowed`].
 pub(crate) fn is_trusted(
     config: &WorkerConfig,
     key: Option<&str>,

@@ -1,4 +1,5 @@
-//! A worker: takes orders from the queue, claims them, measures them on this host, and brings the results.
+//! A worker: takes orders from the queue, claims them, measures them on this host, and brings the
+//! results.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,14 +31,15 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long one look into a queue waits for an order.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// An answer that takes longer will not come; the client's own bound does not hold for what waits to be sent.
+/// An answer that takes longer will not come; the client's own bound does not hold for what waits
+/// to be sent.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
 /// What is in the way where there is no connection.
 const UNREACHED: &str = "NATS is not reached";
 
-/// The longest pause after orders that failed through no fault of their configuration, or could not be begun: a sick host must not
-/// drain the queue.
+/// The longest pause after orders that failed through no fault of their configuration, or could not
+/// be begun: a sick host must not drain the queue.
 const SICK_MAX: Duration = Duration::from_secs(60);
 
 /// Experiments of which is known what was said of them; of more, it may be said again.
@@ -209,7 +211,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Asks the coordinator. While NATS is away nothing is asked: the client would keep all of it, and send it when it is back.
+    /// Asks the coordinator. While NATS is away nothing is asked: the client would keep all of it,
+    /// and send it when it is back.
     async fn ask(&self, request: &Request) -> Result<Reply, String> {
         if !self.is_connected() {
             return Err(UNREACHED.into());
@@ -278,7 +281,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Claims an order, measures it, brings the result. An order that is not acknowledged is delivered again.
+    /// Claims an order, measures it, brings the result. An order that is not acknowledged is
+    /// delivered again.
     async fn attend(&mut self, message: Message) -> Result<(), Error> {
         let Ok(order) = serde_json::from_slice::<Order>(&message.payload) else {
             self.refuse(&message).await;
@@ -318,7 +322,8 @@ impl Worker<'_> {
                         worker: self.hello.name.clone(),
                         blocks: blocks.load(Ordering::Relaxed),
                     };
-                    // Whoever is cut off goes on: the link may come back before somebody else claims it.
+                    // Whoever is cut off goes on: the link may come back before somebody else
+                    // claims it.
                     if self.ask(&beat).await == Ok(Reply::Stop) {
                         self.interrupt.kill_evaluation();
                     }
@@ -358,7 +363,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives back an order that is not understood, which another worker may be able to: what it is stands in its subject.
+    /// Gives back an order that is not understood, which another worker may be able to: what it is
+    /// stands in its subject.
     async fn refuse(&mut self, message: &Message) {
         let version = &self.hello.version;
         let why = format!(
@@ -445,8 +451,8 @@ impl Worker<'_> {
         None
     }
 
-    /// Brings a result until the coordinator has written it down, or does not want it. After a signal that is tried once; then the order
-    /// is left to others, at once.
+    /// Brings a result until the coordinator has written it down, or does not want it. After a
+    /// signal that is tried once; then the order is left to others, at once.
     async fn bring(&self, message: &Message, ticket: Ticket, attempt: i64, measured: Measured) {
         let mut result = Request::Result {
             ticket,
@@ -479,7 +485,8 @@ impl Worker<'_> {
                             "the result of {ticket} came too late: somebody else has measured it, or nobody wants it"
                         ));
                     }
-                    // Where this is lost, the order comes again, and its claim is answered with "gone".
+                    // Where this is lost, the order comes again, and its claim is answered with
+                    // "gone".
                     let _ = message.double_ack().await;
                     return;
                 }
@@ -553,8 +560,9 @@ impl Measuring {
     }
 }
 
-/// What was measured, or why another host is to measure it: where the harness failed before the first block, it may not there. A
-/// verification's runs are few, and what claims rest on: no failure of this host may be a finding.
+/// What was measured, or why another host is to measure it: where the harness failed before the
+/// first block, it may not there. A verification's runs are few, and what claims rest on: no
+/// failure of this host may be a finding.
 fn or_why_not(measured: Measured, purpose: Purpose) -> Result<Measured, String> {
     let is_for_others = match purpose {
         Purpose::Search => measured.failure == Some(Failure::Harness) && measured.blocks.is_empty(),

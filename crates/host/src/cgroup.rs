@@ -1,6 +1,7 @@
-//! Control groups of both versions: which hierarchy has a controller, the path of a group's file there, attaching
-//! processes, and the CPU quota as knob writes. Reading counters is in [`crate::CgroupReader`]; making and removing
-//! groups goes through [`crate::Journal`], so that it is undone.
+//! Control groups of both versions: which hierarchy has a controller, the path of a group's file
+//! there, attaching processes, and the CPU quota as knob writes. Reading counters is in
+//! [`crate::CgroupReader`]; making and removing groups goes through [`crate::Journal`], so that it
+//! is undone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +13,8 @@ use crate::error::HostError;
 use crate::knob::{Knob, check_relative, normalise};
 use crate::roots::{Roots, read_text, write_text};
 
-/// Controllers of v1 (Documentation/admin-guide/cgroup-v1); other mount options of a v1 hierarchy are no controllers.
+/// Controllers of v1 (Documentation/admin-guide/cgroup-v1); other mount options of a v1 hierarchy
+/// are no controllers.
 const V1_CONTROLLERS: [&str; 12] = [
     "cpu",
     "cpuacct",
@@ -75,8 +77,8 @@ pub struct Hierarchies {
 }
 
 impl Hierarchies {
-    /// Finds them in `/proc/self/mountinfo`, and in a tree without that file by the usual names below
-    /// `/sys/fs/cgroup`.
+    /// Finds them in `/proc/self/mountinfo`, and in a tree without that file by the usual names
+    /// below `/sys/fs/cgroup`.
     #[must_use]
     pub fn of(roots: &Roots) -> Self {
         let mut found = match read_text(&roots.proc("self/mountinfo")) {
@@ -179,8 +181,9 @@ impl Hierarchies {
         }
     }
 
-    /// The path of a group's file. The file's prefix names the controller; `cgroup.*` files, and those of unknown controllers,
-    /// are looked for where the cpu controller is. `None` where nothing is mounted.
+    /// The path of a group's file. The file's prefix names the controller; `cgroup.*` files, and
+    /// those of unknown controllers, are looked for where the cpu controller is. `None` where
+    /// nothing is mounted.
     pub(crate) fn file(&self, group: &str, file: &str) -> Option<PathBuf> {
         let controller = file.split('.').next().unwrap_or(file);
         let directory = self
@@ -238,7 +241,8 @@ pub(crate) fn existing_directories(roots: &Roots, group: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The `cgroup.procs` files by which a process enters the group, one per hierarchy in which the group exists.
+/// The `cgroup.procs` files by which a process enters the group, one per hierarchy in which the
+/// group exists.
 ///
 /// # Errors
 ///
@@ -259,8 +263,9 @@ pub fn procs_files(roots: &Roots, group: &str) -> Result<Vec<PathBuf>, HostError
     Ok(files)
 }
 
-/// Moves a process, with all its threads, into the group, in every hierarchy in which the group exists. For a process
-/// that Slackline did not start use [`crate::Journal::attach`], which is undone.
+/// Moves a process, with all its threads, into the group, in every hierarchy in which the group
+/// exists. For a process that Slackline did not start use [`crate::Journal::attach`], which is
+/// undone.
 ///
 /// # Errors
 ///
@@ -273,8 +278,9 @@ pub fn attach(roots: &Roots, group: &str, pid: u32) -> Result<(), HostError> {
     Ok(())
 }
 
-/// The words to put before a command line so that it runs in the group from its first instruction: a shell writes its
-/// own pid to the files of [`procs_files`] and then becomes the command (same pid).
+/// The words to put before a command line so that it runs in the group from its first instruction:
+/// a shell writes its own pid to the files of [`procs_files`] and then becomes the command (same
+/// pid).
 #[must_use]
 pub fn enter_command(procs_files: &[PathBuf]) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = vec![
@@ -296,8 +302,8 @@ pub struct CpuQuota {
     pub period_us: u64,
     /// CPU time per period, µs, over all CPUs; at least 1,000.
     pub quota_us: Option<u64>,
-    /// CPU time that may be saved up beyond it, µs, at most `quota_us`; `None` where the kernel has no burst (before
-    /// 5.14), or to leave it as it is.
+    /// CPU time that may be saved up beyond it, µs, at most `quota_us`; `None` where the kernel has
+    /// no burst (before 5.14), or to leave it as it is.
     pub burst_us: Option<u64>,
 }
 
@@ -311,7 +317,8 @@ impl CpuQuota {
         let version = Hierarchies::of(roots).require("cpu")?.0;
         let burst = knob(group, burst_file(version));
         let mut writes = Vec::new();
-        // A burst above the new quota would make the kernel refuse that (kernel/sched/core.c, tg_set_cfs_bandwidth).
+        // A burst above the new quota would make the kernel refuse that (kernel/sched/core.c,
+        // tg_set_cfs_bandwidth).
         if self.burst_us.is_some() {
             writes.push((burst.clone(), "0".to_owned()));
         }
@@ -323,8 +330,8 @@ impl CpuQuota {
                 let value = format!("{quota_us} {}", self.period_us);
                 writes.push((knob(group, "cpu.max"), value));
             }
-            // A shorter period under the old quota could exceed the parent's share (EINVAL), so the quota is lifted
-            // before the period changes.
+            // A shorter period under the old quota could exceed the parent's share (EINVAL), so the
+            // quota is lifted before the period changes.
             (CgroupVersion::V1, quota_us) => {
                 let quota = knob(group, "cpu.cfs_quota_us");
                 let period = knob(group, "cpu.cfs_period_us");
@@ -350,8 +357,8 @@ impl CpuQuota {
     ///
     /// # Errors
     ///
-    /// [`HostError::NoController`], [`HostError::NotPassedOn`], [`HostError::Absent`] where the group does not exist,
-    /// [`HostError::Parse`].
+    /// [`HostError::NoController`], [`HostError::NotPassedOn`], [`HostError::Absent`] where the
+    /// group does not exist, [`HostError::Parse`].
     pub fn read(roots: &Roots, group: &str) -> Result<Self, HostError> {
         Self::read_in(&Hierarchies::of(roots), group)
     }

@@ -13,7 +13,8 @@ use crate::roots::{Roots, read_text};
 /// Counters of a group since it was made. Only differences mean something, save for `memory_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CgroupSample {
-    /// CPU time, ended processes included; `None` where the group is in the cpu hierarchy of v1 and not in that of cpuacct.
+    /// CPU time, ended processes included; `None` where the group is in the cpu hierarchy of v1 and
+    /// not in that of cpuacct.
     pub cpu: Option<CpuTimes>,
     /// Quota periods in which the group wanted CPU; 0 without a quota.
     pub periods: u64,
@@ -46,8 +47,8 @@ impl CgroupReader {
     ///
     /// # Errors
     ///
-    /// [`HostError::NoController`] without a cpu controller, [`HostError::Absent`] without such a group,
-    /// [`HostError::InvalidName`].
+    /// [`HostError::NoController`] without a cpu controller, [`HostError::Absent`] without such a
+    /// group, [`HostError::InvalidName`].
     pub fn open(roots: &Roots, group: &str) -> Result<Self, HostError> {
         Self::open_in(&Hierarchies::of(roots), group)
     }
@@ -115,7 +116,8 @@ impl CgroupReader {
             ..CgroupSample::default()
         };
         match self.version {
-            // Documentation/admin-guide/cgroup-v2.rst, "cpu.stat": µs; user and system sum up to usage.
+            // Documentation/admin-guide/cgroup-v2.rst, "cpu.stat": µs; user and system sum up to
+            // usage.
             CgroupVersion::V2 => {
                 let total_ns = self.required(&stat, "usage_usec")?.saturating_mul(1000);
                 let user = self.required(&stat, "user_usec")?;
@@ -125,8 +127,8 @@ impl CgroupReader {
                     seconds(stat.get("throttled_usec").unwrap_or(0).saturating_mul(1000));
                 sample.burst_s = seconds(stat.get("burst_usec").unwrap_or(0).saturating_mul(1000));
             }
-            // kernel/sched/cpuacct.c: `usage` is exact (ns), `stat` is its division by ticks; the files usage_user and
-            // usage_sys are sampled at ticks only and do not sum up to it.
+            // kernel/sched/cpuacct.c: `usage` is exact (ns), `stat` is its division by ticks; the
+            // files usage_user and usage_sys are sampled at ticks only and do not sum up to it.
             CgroupVersion::V1 => {
                 if let Some(text) = read_text(&self.usage)? {
                     let total_ns = text.trim().parse().map_err(|_| {

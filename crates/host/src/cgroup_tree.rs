@@ -1,5 +1,5 @@
-//! Where a process is in the hierarchy of the cpu controller, which threads are below a group, and which of the group and
-//! its ancestors limits it most.
+//! Where a process is in the hierarchy of the cpu controller, which threads are below a group, and
+//! which of the group and its ancestors limits it most.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ use crate::cgroup::{CgroupVersion, CpuQuota, Hierarchies, check_group};
 use crate::error::HostError;
 use crate::roots::{Roots, read_text};
 
-/// The CPU limit that counts for a group: of itself and its ancestors, the one with the fewest cores.
+/// The CPU limit that counts for a group: of itself and its ancestors, the one with the fewest
+/// cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TightestQuota {
     /// The group that has it.
@@ -18,7 +19,8 @@ pub struct TightestQuota {
     pub quota: CpuQuota,
 }
 
-/// The group of a process, as seen by the cpu controller: a path such as `system.slice/nginx.service`, empty for the root.
+/// The group of a process, as seen by the cpu controller: a path such as
+/// `system.slice/nginx.service`, empty for the root.
 ///
 /// # Errors
 ///
@@ -44,7 +46,8 @@ pub fn group_of(roots: &Roots, pid: u32) -> Result<String, HostError> {
 ///
 /// # Errors
 ///
-/// [`HostError::NoController`], [`HostError::InvalidName`], [`HostError::Absent`] where it does not exist.
+/// [`HostError::NoController`], [`HostError::InvalidName`], [`HostError::Absent`] where it does not
+/// exist.
 pub fn group_of_path(roots: &Roots, path: &str) -> Result<String, HostError> {
     let hierarchies = Hierarchies::of(roots);
     let top = hierarchies.require("cpu")?.1;
@@ -68,7 +71,8 @@ pub fn group_of_path(roots: &Roots, path: &str) -> Result<String, HostError> {
 ///
 /// # Errors
 ///
-/// [`HostError::Absent`] where the group does not exist, [`HostError::NoController`], [`HostError::InvalidName`].
+/// [`HostError::Absent`] where the group does not exist, [`HostError::NoController`],
+/// [`HostError::InvalidName`].
 pub fn threads_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError> {
     listed_below(roots, group, threads_file(&Hierarchies::of(roots))?)
 }
@@ -89,7 +93,8 @@ pub fn processes_below(roots: &Roots, group: &str) -> Result<Vec<u32>, HostError
     listed_below(roots, group, "cgroup.procs")
 }
 
-/// The processes of the group with this directory and of all groups below it; none where it does not exist.
+/// The processes of the group with this directory and of all groups below it; none where it does
+/// not exist.
 ///
 /// # Errors
 ///
@@ -125,8 +130,8 @@ impl ServiceGroup {
     }
 }
 
-/// All groups for which `name_of`, asked with a group's path, has a name; groups below one of them belong to it. In order of
-/// their paths.
+/// All groups for which `name_of`, asked with a group's path, has a name; groups below one of them
+/// belong to it. In order of their paths.
 ///
 /// # Errors
 ///
@@ -179,7 +184,8 @@ fn listed_in(top: PathBuf, file: &str) -> Result<Vec<u32>, HostError> {
 
 fn listed(directory: &Path, file: &str) -> Result<Vec<u32>, HostError> {
     let text = match read_text(&directory.join(file)) {
-        // Of a threaded group the one above lists the processes (Documentation/admin-guide/cgroup-v2.rst, "Threads").
+        // Of a threaded group the one above lists the processes
+        // (Documentation/admin-guide/cgroup-v2.rst, "Threads").
         Err(error) if error.errno() == Some(libc::EOPNOTSUPP) => None,
         text => text?,
     };
@@ -213,7 +219,8 @@ pub(crate) fn below(directory: &Path) -> Vec<PathBuf> {
 ///
 /// # Errors
 ///
-/// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist, [`HostError::Parse`].
+/// [`HostError::NoController`], [`HostError::Absent`] where the group does not exist,
+/// [`HostError::Parse`].
 pub fn tightest_quota(roots: &Roots, group: &str) -> Result<Option<TightestQuota>, HostError> {
     tightest_quota_in(&Hierarchies::of(roots), group)
 }

@@ -1,12 +1,15 @@
-//! The CPU-time clock of another process: the run time of all its threads, ended ones included, to the nanosecond.
+//! The CPU-time clock of another process: the run time of all its threads, ended ones included, to
+//! the nanosecond.
 
 use std::mem::MaybeUninit;
 
-/// The clock's reading in nanoseconds; `None` where there is no such process (or a zombie's clock cannot be read).
+/// The clock's reading in nanoseconds; `None` where there is no such process (or a zombie's clock
+/// cannot be read).
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     let pid = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0)?;
     let mut clock = MaybeUninit::<libc::clockid_t>::uninit();
-    // SAFETY: clock_getcpuclockid(3) asks only for a pointer that is valid for writing one clockid_t; `clock` is one.
+    // SAFETY: clock_getcpuclockid(3) asks only for a pointer that is valid for writing one
+    // clockid_t; `clock` is one.
     let error = unsafe { libc::clock_getcpuclockid(pid, clock.as_mut_ptr()) };
     if error != 0 {
         return None;
@@ -17,8 +20,8 @@ pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: clock_gettime(2) accepts any clock id (a dead process's gives EINVAL) and asks for a pointer that is
-    // valid for writing one timespec; `time` is one.
+    // SAFETY: clock_gettime(2) accepts any clock id (a dead process's gives EINVAL) and asks for a
+    // pointer that is valid for writing one timespec; `time` is one.
     let status = unsafe { libc::clock_gettime(clock, &raw mut time) };
     if status != 0 {
         return None;

@@ -19,9 +19,9 @@ impl CpuTimes {
     }
 }
 
-/// Divides an exact total by the ratio of two coarse parts. The kernel knows the sum to the nanosecond and the parts
-/// only by ticks (10 ms); dividing afresh each time could let one part go back when the ratio changes a little, so each
-/// increment is divided such that neither does.
+/// Divides an exact total by the ratio of two coarse parts. The kernel knows the sum to the
+/// nanosecond and the parts only by ticks (10 ms); dividing afresh each time could let one part go
+/// back when the ratio changes a little, so each increment is divided such that neither does.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Split {
     user_ns: u64,

@@ -1,4 +1,5 @@
-//! CPU numbers: the kernel's list notation, which CPUs are online, and pinning a process or thread to some of them.
+//! CPU numbers: the kernel's list notation, which CPUs are online, and pinning a process or thread
+//! to some of them.
 
 use std::io;
 use std::process::{Child, Command};
@@ -9,8 +10,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::error::{HostError, errno_of};
 use crate::roots::{Roots, read_text};
 
-/// Parses a list such as `0-3,5` (cpuset(7), "List format"). The result is sorted and without repetitions; an empty
-/// text is an empty list.
+/// Parses a list such as `0-3,5` (cpuset(7), "List format"). The result is sorted and without
+/// repetitions; an empty text is an empty list.
 ///
 /// ```
 /// assert_eq!(host::parse_cpu_list("0-2,5").unwrap(), [0, 1, 2, 5]);
@@ -24,7 +25,8 @@ pub fn parse_cpu_list(text: &str) -> Result<Vec<usize>, HostError> {
     let error = || HostError::CpuList {
         text: text.trim().to_owned(),
     };
-    // No kernel can number more CPUs than a cpu_set_t of this size; a typo such as 0-99999999 is an error, not a list.
+    // No kernel can number more CPUs than a cpu_set_t of this size; a typo such as 0-99999999 is an
+    // error, not a list.
     let number = |word: &str| {
         word.trim()
             .parse::<usize>()
@@ -54,7 +56,8 @@ pub fn parse_cpu_list(text: &str) -> Result<Vec<usize>, HostError> {
 ///
 /// # Errors
 ///
-/// [`HostError::Absent`] where the file does not exist, [`HostError::CpuList`] where it is not a list.
+/// [`HostError::Absent`] where the file does not exist, [`HostError::CpuList`] where it is not a
+/// list.
 pub fn online_cpus(roots: &Roots) -> Result<Vec<usize>, HostError> {
     let path = roots.sys("devices/system/cpu/online");
     let text = read_text(&path)?.ok_or_else(|| HostError::Absent {
@@ -64,9 +67,9 @@ pub fn online_cpus(roots: &Roots) -> Result<Vec<usize>, HostError> {
     parse_cpu_list(&text)
 }
 
-/// Pins one thread to `cpus`: the given one (a pid pins the process's first thread), or the calling one. It makes one
-/// system call and on success allocates nothing, so it may be called between fork and exec; threads and processes that
-/// the pinned thread starts later inherit the CPUs.
+/// Pins one thread to `cpus`: the given one (a pid pins the process's first thread), or the calling
+/// one. It makes one system call and on success allocates nothing, so it may be called between fork
+/// and exec; threads and processes that the pinned thread starts later inherit the CPUs.
 ///
 /// # Errors
 ///
@@ -96,14 +99,16 @@ pub fn pin(pid: Option<u32>, cpus: &[usize]) -> Result<(), HostError> {
     sched_setaffinity(thread, &set).map_err(|errno| error(errno.raw_os_error()))
 }
 
-/// Pins every thread of a running process. Threads started meanwhile are caught by repeating until none is new.
+/// Pins every thread of a running process. Threads started meanwhile are caught by repeating until
+/// none is new.
 ///
 /// # Errors
 ///
 /// [`HostError::NoSuchProcess`], [`HostError::Affinity`].
 pub fn pin_process(roots: &Roots, pid: u32, cpus: &[usize]) -> Result<(), HostError> {
     let mut pinned = std::collections::BTreeSet::new();
-    // A process that starts threads faster than this many passes can pin has its later threads inherit the CPUs anyway.
+    // A process that starts threads faster than this many passes can pin has its later threads
+    // inherit the CPUs anyway.
     for _ in 0..8 {
         let threads = crate::process::thread_ids(roots, pid)?;
         let mut has_new = false;
@@ -126,8 +131,9 @@ pub fn pin_process(roots: &Roots, pid: u32, cpus: &[usize]) -> Result<(), HostEr
     Ok(())
 }
 
-/// Starts a command that is pinned from its first instruction: the calling thread takes the CPUs, spawns (a child
-/// inherits them), and takes its own CPUs back. Needs no code between fork and exec.
+/// Starts a command that is pinned from its first instruction: the calling thread takes the CPUs,
+/// spawns (a child inherits them), and takes its own CPUs back. Needs no code between fork and
+/// exec.
 ///
 /// # Errors
 ///

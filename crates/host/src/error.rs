@@ -1,5 +1,5 @@
-//! The one error type of this crate. Every variant carries what a person needs to find the place (path, pid, errno,
-//! key), and its message says what to do next.
+//! The one error type of this crate. Every variant carries what a person needs to find the place
+//! (path, pid, errno, key), and its message says what to do next.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -135,7 +135,8 @@ pub enum HostError {
         /// When the holder took the lock.
         started: String,
     },
-    /// The undo journal, or another record that has to be on disk before a change, cannot be written.
+    /// The undo journal, or another record that has to be on disk before a change, cannot be
+    /// written.
     #[error("{} cannot be written: {}{}; nothing is changed without a record of it", path.display(), describe(*errno), journal_advice(*errno))]
     Journal {
         /// The journal or a file beside it.
@@ -190,8 +191,8 @@ pub enum HostError {
         /// The controller, e.g. `cpu`.
         controller: String,
     },
-    /// A group of v2 whose parent keeps the cpu controller to itself (Documentation/admin-guide/cgroup-v2.rst, "Enabling and
-    /// Disabling").
+    /// A group of v2 whose parent keeps the cpu controller to itself
+    /// (Documentation/admin-guide/cgroup-v2.rst, "Enabling and Disabling").
     #[error(
         "{group} can have no limit of its own, as the group above it does not pass the cpu controller on: echo +cpu > {}, or, of a systemd unit, give it one: systemctl set-property UNIT CPUQuota=",
         path.display()
@@ -280,7 +281,8 @@ impl HostError {
         }
     }
 
-    /// Whether a privilege or a kernel feature is missing (exit code 3), rather than the input being wrong.
+    /// Whether a privilege or a kernel feature is missing (exit code 3), rather than the input
+    /// being wrong.
     #[must_use]
     pub fn is_missing_privilege(&self) -> bool {
         matches!(

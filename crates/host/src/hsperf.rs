@@ -1,17 +1,19 @@
-//! The counters that a HotSpot JVM publishes without any agent, in `/tmp/hsperfdata_USER/PID` (on by default;
-//! `-XX:-UsePerfData` turns them off).
+//! The counters that a HotSpot JVM publishes without any agent, in `/tmp/hsperfdata_USER/PID` (on
+//! by default; `-XX:-UsePerfData` turns them off).
 //!
 //! The file's layout is HotSpot's `PerfDataPrologue` and `PerfDataEntry`
-//! (src/hotspot/share/runtime/perfMemory.hpp, perfData.hpp): magic 0xcafec0c0 (always big-endian), byte order, version
-//! 2.0, then entries of name and value. Read with JDK 17.
+//! (src/hotspot/share/runtime/perfMemory.hpp, perfData.hpp): magic 0xcafec0c0 (always big-endian),
+//! byte order, version 2.0, then entries of name and value. Read with JDK 17.
 //!
-//! **How exact the numbers are.** GC cycles and GC time are HotSpot's own counters (for ZGC and Shenandoah they count
-//! pauses). Allocated bytes have no cumulative counter there. They are put together from two: how full the eden is
-//! now (HotSpot brings it up to date every 50 ms, G1 when it takes a region), and how many bytes of allocation buffers
-//! the cycle before the latest GC handed out (`sun.gc.tlab.alloc`, in words). Read at least once per GC cycle, the sum
-//! is short only of what is allocated outside eden (humongous objects of G1) and within a region or 50 ms of the true
-//! value; read less often, the cycles between two readings are taken to be as large as the last one. Collectors
-//! without an eden (ZGC) are counted by `sun.gc.tlab.alloc` alone, once per cycle.
+//! **How exact the numbers are.** GC cycles and GC time are HotSpot's own counters (for ZGC and
+//! Shenandoah they count pauses). Allocated bytes have no cumulative counter there. They are put
+//! together from two: how full the eden is now (HotSpot brings it up to date every 50 ms, G1 when
+//! it takes a region), and how many bytes of allocation buffers the cycle before the latest GC
+//! handed out (`sun.gc.tlab.alloc`, in words). Read at least once per GC cycle, the sum is short
+//! only of what is allocated outside eden (humongous objects of G1) and within a region or 50 ms of
+//! the true value; read less often, the cycles between two readings are taken to be as large as the
+//! last one. Collectors without an eden (ZGC) are counted by `sun.gc.tlab.alloc` alone, once per
+//! cycle.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -28,8 +30,8 @@ use crate::roots::{Roots, read_text};
 /// perfMemory.hpp.
 const MAGIC: [u8; 4] = [0xca, 0xfe, 0xc0, 0xc0];
 
-/// `PerfDataPrologue`: magic, byte order, major, minor, accessible, used, overflow, modification time (8), entry
-/// offset, number of entries.
+/// `PerfDataPrologue`: magic, byte order, major, minor, accessible, used, overflow, modification
+/// time (8), entry offset, number of entries.
 const PROLOGUE_BYTES: usize = 32;
 
 /// `-XX:PerfDataMemorySize` is 32 KiB by default; nobody needs a thousand times that.
@@ -38,7 +40,8 @@ const FILE_LIMIT_BYTES: u64 = 32 << 20;
 /// `HeapWordSize` of a 64-bit JVM, the unit of `sun.gc.tlab.alloc`.
 const HEAP_WORD_BYTES: u64 = 8;
 
-/// Collectors of one JVM; HotSpot has at most four (G1: young, full, concurrent; ZGC: minor, major and their pauses).
+/// Collectors of one JVM; HotSpot has at most four (G1: young, full, concurrent; ZGC: minor, major
+/// and their pauses).
 const MAX_COLLECTORS: usize = 16;
 
 /// Counters of a JVM.
@@ -67,7 +70,8 @@ pub struct HsPerf {
     pid: u32,
     path: PathBuf,
     last: Option<Heap>,
-    /// Allocated in the cycles that have ended since the first reading, plus what was in the eden then.
+    /// Allocated in the cycles that have ended since the first reading, plus what was in the eden
+    /// then.
     filled_bytes: u64,
     /// In the eden at the first reading.
     first_used_bytes: u64,
@@ -91,7 +95,8 @@ impl Heap {
             Some(Value::Long(value)) => u64::try_from(*value).ok(),
             _ => None,
         };
-        // Collector 0 is the young one and collector 1 the full one; 2 counts pauses that leave the eden as it is.
+        // Collector 0 is the young one and collector 1 the full one; 2 counts pauses that leave the
+        // eden as it is.
         let cycles = [
             "sun.gc.collector.0.invocations",
             "sun.gc.collector.1.invocations",
@@ -148,8 +153,8 @@ impl HsPerf {
         Ok(opened)
     }
 
-    /// Reads the counters. Call it at least once per GC cycle (four times a second does for nearly every service) for
-    /// allocated bytes to be exact.
+    /// Reads the counters. Call it at least once per GC cycle (four times a second does for nearly
+    /// every service) for allocated bytes to be exact.
     ///
     /// # Errors
     ///
@@ -203,7 +208,8 @@ impl HsPerf {
             why,
         };
         let mut bytes = Vec::new();
-        // /tmp belongs to everybody: a link planted under the name of a JVM is not followed, a pipe does not block.
+        // /tmp belongs to everybody: a link planted under the name of a JVM is not followed, a pipe
+        // does not block.
         fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
@@ -245,8 +251,9 @@ fn find(pid: u32, roots: &Roots) -> Option<PathBuf> {
         })
 }
 
-/// Parses the bytes of a performance-data file: the counters of type `long` and the strings. Other types and unknown
-/// entries are passed over; a JVM that is still writing leaves out what is not complete.
+/// Parses the bytes of a performance-data file: the counters of type `long` and the strings. Other
+/// types and unknown entries are passed over; a JVM that is still writing leaves out what is not
+/// complete.
 ///
 /// # Errors
 ///
@@ -271,8 +278,8 @@ pub fn parse(bytes: &[u8]) -> Result<HashMap<String, Value>, String> {
     let entries = reader.size(28).unwrap_or(0);
     let mut counters = HashMap::new();
     for _ in 0..entries {
-        // PerfDataEntry: length, name offset, vector length (4 each), type, flags, unit, variability (1 each), data
-        // offset (4).
+        // PerfDataEntry: length, name offset, vector length (4 each), type, flags, unit,
+        // variability (1 each), data offset (4).
         let (Some(length), Some(name_at), Some(vector), Some(data_at)) = (
             reader.size(at),
             reader.size(at + 4),

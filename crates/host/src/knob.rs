@@ -1,5 +1,6 @@
-//! A knob: something of the host that is read and written as text, named so that it means the same after a restart.
-//! Reading normalises what the kernel prints, so that a value read can be compared, stored, and written back.
+//! A knob: something of the host that is read and written as text, named so that it means the same
+//! after a restart. Reading normalises what the kernel prints, so that a value read can be
+//! compared, stored, and written back.
 
 use std::fmt;
 use std::fs;
@@ -26,8 +27,8 @@ use crate::sched::{SchedAttribute, SchedThreads};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Knob {
-    /// A kernel setting by its dotted name. As with sysctl(8), a `/` in a dotted name stands for a dot in a file name
-    /// (`net.ipv4.conf.eth0/100.rp_filter`).
+    /// A kernel setting by its dotted name. As with sysctl(8), a `/` in a dotted name stands for a
+    /// dot in a file name (`net.ipv4.conf.eth0/100.rp_filter`).
     Sysctl(String),
     /// A file below `/sys/block/DEVICE/queue/`.
     BlockQueue {
@@ -141,13 +142,14 @@ impl Knob {
         }
     }
 
-    /// The present value, normalised: trimmed, blanks and tabs as single spaces, and of a choice such as
-    /// `none [mq-deadline] bfq` the bracketed word. `None` where the knob does not exist on this host.
+    /// The present value, normalised: trimmed, blanks and tabs as single spaces, and of a choice
+    /// such as `none [mq-deadline] bfq` the bracketed word. `None` where the knob does not exist on
+    /// this host.
     ///
     /// # Errors
     ///
-    /// [`HostError::Read`] where it exists and cannot be read; [`HostError::InvalidName`] for a name that would lead
-    /// out of its tree.
+    /// [`HostError::Read`] where it exists and cannot be read; [`HostError::InvalidName`] for a
+    /// name that would lead out of its tree.
     pub fn read(&self, roots: &Roots) -> Result<Option<String>, HostError> {
         self.check()?;
         if let Self::File(path) = self
@@ -209,7 +211,8 @@ impl Knob {
         }
     }
 
-    /// The words among which the kernel lets choose (`none`, `mq-deadline`, …), where the knob is such a choice.
+    /// The words among which the kernel lets choose (`none`, `mq-deadline`, …), where the knob is
+    /// such a choice.
     ///
     /// # Errors
     ///
@@ -229,8 +232,9 @@ impl Knob {
         }))
     }
 
-    /// The knob that the kernel sets to 0 when this one is written: of each pair, bytes and share of memory, one is in force
-    /// (mm/page-writeback.c, `dirty_ratio_handler` and its three neighbours).
+    /// The knob that the kernel sets to 0 when this one is written: of each pair, bytes and share
+    /// of memory, one is in force (mm/page-writeback.c, `dirty_ratio_handler` and its three
+    /// neighbours).
     pub(crate) fn excludes(&self) -> Option<Self> {
         let Self::Sysctl(name) = self else {
             return None;
@@ -356,8 +360,8 @@ pub(crate) fn check_relative(name: &str, path: &Path) -> Result<(), HostError> {
     })
 }
 
-/// One line: the selected word of a choice, or the words with single spaces between. Several lines: only the end is
-/// trimmed.
+/// One line: the selected word of a choice, or the words with single spaces between. Several lines:
+/// only the end is trimmed.
 pub(crate) fn normalise(text: &str) -> String {
     let text = text.trim_matches(['\0', '\n', ' ', '\t', '\r']);
     if text.contains('\n') {
@@ -382,8 +386,8 @@ fn selected_word(text: &str) -> Option<&str> {
     bracketed.next().is_none().then_some(first)
 }
 
-/// Whether the kernel printing `found` means that it took `wanted`: the same words, or one of the known ways in which
-/// it prints a value differently.
+/// Whether the kernel printing `found` means that it took `wanted`: the same words, or one of the
+/// known ways in which it prints a value differently.
 pub(crate) fn is_taken_as(wanted: &str, found: &str) -> bool {
     let (wanted, found) = (normalise(wanted), normalise(found));
     // `50000` written to a v2 cpu.max reads as `50000 100000`.

@@ -1,10 +1,13 @@
-//! The kernel interfaces of a Linux host: what can be read and written (knobs), what is counted (processes, control
-//! groups, JVMs), what this machine is and can do, and the undo journal through which everything is changed.
+//! The kernel interfaces of a Linux host: what can be read and written (knobs), what is counted
+//! (processes, control groups, JVMs), what this machine is and can do, and the undo journal through
+//! which everything is changed.
 //!
-//! Every reader takes [`Roots`], so that a fake tree can stand in for the host. Expected absence (a knob that this
-//! kernel lacks, a group or process that has just gone) is `None` or its own error, never a panic.
+//! Every reader takes [`Roots`], so that a fake tree can stand in for the host. Expected absence (a
+//! knob that this kernel lacks, a group or process that has just gone) is `None` or its own error,
+//! never a panic.
 //!
-//! Architecture invariant: nothing here decides. Which value a knob gets, and when, is for the callers to say.
+//! Architecture invariant: nothing here decides. Which value a knob gets, and when, is for the
+//! callers to say.
 
 mod actuator;
 mod boot;

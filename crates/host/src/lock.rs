@@ -1,5 +1,5 @@
-//! The host-wide lock: `flock` on `STATE_DIR/lock`. The kernel releases it when its holder ends, however it ends. The
-//! file's content only tells a second Slackline who holds it.
+//! The host-wide lock: `flock` on `STATE_DIR/lock`. The kernel releases it when its holder ends,
+//! however it ends. The file's content only tells a second Slackline who holds it.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
@@ -21,8 +21,8 @@ struct Holder {
     started: String,
 }
 
-/// How long to wait for a lock whose holder has just ended: a process that was killed between fork and exec leaves a child
-/// that holds it until its exec closes the file.
+/// How long to wait for a lock whose holder has just ended: a process that was killed between fork
+/// and exec leaves a child that holds it until its exec closes the file.
 const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(2);
 const DEAD_HOLDER_POLL: Duration = Duration::from_millis(10);
 
@@ -59,11 +59,13 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`HostError::Locked`] names the holder; [`HostError::Journal`] where the directory cannot be used.
+    /// [`HostError::Locked`] names the holder; [`HostError::Journal`] where the directory cannot be
+    /// used.
     pub fn take(state_dir: &Path) -> Result<Self, HostError> {
         let path = state_dir.join("lock");
         let failed = |error: &std::io::Error| HostError::journal_io(&path, error);
-        // std opens with O_CLOEXEC, so a service that Slackline starts does not hold the lock after its end.
+        // std opens with O_CLOEXEC, so a service that Slackline starts does not hold the lock after
+        // its end.
         let mut file = fs::OpenOptions::new()
             .read(true)
             .write(true)
@@ -72,7 +74,8 @@ impl Lock {
             .mode(0o600)
             .open(&path)
             .map_err(|error| failed(&error))?;
-        // One of an earlier version could be read by others. Where it is another user's, its owner decides.
+        // One of an earlier version could be read by others. Where it is another user's, its owner
+        // decides.
         let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
         let give_up = Instant::now() + DEAD_HOLDER_WAIT;
         loop {
@@ -110,7 +113,8 @@ impl Lock {
     }
 }
 
-/// A word of a command without what may be a password: the login and the query of an address. Refusals quote the word.
+/// A word of a command without what may be a password: the login and the query of an address.
+/// Refusals quote the word.
 fn without_login(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else {
         return word.to_owned();
@@ -123,7 +127,8 @@ fn without_login(word: &str) -> String {
 }
 
 impl Drop for Lock {
-    /// At once: a process that is being started between its fork and its exec has this file open as well (flock(2)).
+    /// At once: a process that is being started between its fork and its exec has this file open as
+    /// well (flock(2)).
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
     }

@@ -1,4 +1,5 @@
-//! What machine this is, for reports: enough to judge a measurement by, nothing that names its owner (no hostname).
+//! What machine this is, for reports: enough to judge a measurement by, nothing that names its
+//! owner (no hostname).
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Describes the machine. What cannot be read is left empty: a report without it is better than none.
+    /// Describes the machine. What cannot be read is left empty: a report without it is better than
+    /// none.
     #[must_use]
     pub fn describe(roots: &Roots) -> Self {
         let text = |path: std::path::PathBuf| read_text(&path).ok().flatten().unwrap_or_default();
@@ -87,7 +89,8 @@ pub struct MachineCpu {
 }
 
 impl MachineCpu {
-    /// The first line of `/proc/stat` (proc_stat(5)): `cpu user nice system idle iowait irq softirq steal …`, in ticks.
+    /// The first line of `/proc/stat` (proc_stat(5)):
+    /// `cpu user nice system idle iowait irq softirq steal …`, in ticks.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What this host can do: one probe per privilege or kernel feature that some command of Slackline needs, or one that is
-//! to come. Probing changes nothing.
+//! What this host can do: one probe per privilege or kernel feature that some command of Slackline
+//! needs, or one that is to come. Probing changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -161,7 +161,8 @@ fn text(path: &Path) -> Option<String> {
 }
 
 fn is_writable(path: &Path) -> bool {
-    // For root, access(2) says yes for a file of mode 0444 too; the bits matter, since kernel files ask by them.
+    // For root, access(2) says yes for a file of mode 0444 too; the bits matter, since kernel files
+    // ask by them.
     access(path, Access::WRITE_OK).is_ok()
         && fs::metadata(path).is_ok_and(|metadata| {
             use std::os::unix::fs::PermissionsExt;
@@ -231,7 +232,8 @@ fn controller(roots: &Roots, name: &str) -> Found {
     let (version, directory) = hierarchies
         .require(name)
         .map_err(|error| error.to_string())?;
-    // A hierarchy's root has mode 0555 and root makes groups in it all the same; only a read-only mount forbids it.
+    // A hierarchy's root has mode 0555 and root makes groups in it all the same; only a read-only
+    // mount forbids it.
     if access(directory, Access::WRITE_OK).is_err() {
         return Err(format!(
             "{} cannot be written: run as root, with cgroups mounted read-write",
@@ -249,7 +251,8 @@ fn controller(roots: &Roots, name: &str) -> Found {
     ))
 }
 
-/// A file of a controller that the root group does not have: looked for in the first group below it that has it.
+/// A file of a controller that the root group does not have: looked for in the first group below it
+/// that has it.
 fn group_file(roots: &Roots, controller: &str, file: &str, needs: &str) -> Found {
     let hierarchies = Hierarchies::of(roots);
     let (_, directory) = hierarchies
@@ -347,7 +350,8 @@ fn resctrl(roots: &Roots) -> Found {
     })
 }
 
-/// What the absence of a file in `/proc` says of the kernel: nothing, where `/proc` itself is hidden, as in some containers.
+/// What the absence of a file in `/proc` says of the kernel: nothing, where `/proc` itself is
+/// hidden, as in some containers.
 fn lacks(roots: &Roots, option: &str) -> String {
     match text(&roots.proc("sys/kernel/osrelease")) {
         Some(_) => format!("the kernel lacks {option}"),
@@ -355,7 +359,8 @@ fn lacks(roots: &Roots, option: &str) -> String {
     }
 }
 
-/// `kernel.perf_event_paranoid`, where it is at most `most` or this process need not mind it (perf_event_open(2)).
+/// `kernel.perf_event_paranoid`, where it is at most `most` or this process need not mind it
+/// (perf_event_open(2)).
 fn paranoid(roots: &Roots, most: i64) -> Found {
     let Some(paranoid) = text(&roots.proc("sys/kernel/perf_event_paranoid")) else {
         return Err(lacks(roots, "CONFIG_PERF_EVENTS"));
@@ -382,7 +387,8 @@ fn perf_events(roots: &Roots) -> Found {
     Ok(format!("{counters}, perf_event_paranoid = {paranoid}"))
 }
 
-/// As `perf-events` gets at them: through tracefs where it is mounted, else through a mount of its own.
+/// As `perf-events` gets at them: through tracefs where it is mounted, else through a mount of its
+/// own.
 fn tracepoints(roots: &Roots) -> Found {
     paranoid(roots, -1)?;
     // Documentation/admin-guide/LSM, lockdown: the mode in force is in brackets.
@@ -427,7 +433,8 @@ fn packet_sockets(roots: &Roots) -> Found {
 }
 
 fn io_uring(roots: &Roots) -> Found {
-    // Documentation/admin-guide/sysctl/kernel.rst: 0 allowed, 1 for a group only, 2 disabled; since 6.6.
+    // Documentation/admin-guide/sysctl/kernel.rst: 0 allowed, 1 for a group only, 2 disabled; since
+    // 6.6.
     match text(&roots.proc("sys/kernel/io_uring_disabled")).as_deref() {
         Some("0") => Ok("enabled".to_owned()),
         Some("1") => Ok("for privileged processes only".to_owned()),

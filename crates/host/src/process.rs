@@ -84,8 +84,8 @@ fn name_and_fields<'a>(path: &Path, text: &'a str) -> Result<(&'a str, Vec<&'a s
     Ok((name, rest.split_whitespace().collect()))
 }
 
-/// Whether a thread is a worker of io_uring: a thread of the process by name, which runs in the kernel alone (`create_io_thread` in
-/// kernel/fork.c). False where it is gone.
+/// Whether a thread is a worker of io_uring: a thread of the process by name, which runs in the
+/// kernel alone (`create_io_thread` in kernel/fork.c). False where it is gone.
 #[must_use]
 pub fn is_io_worker(roots: &Roots, pid: u32, thread: u32) -> bool {
     /// In field 9 (include/linux/sched.h).
@@ -134,8 +134,8 @@ pub fn kinship(roots: &Roots, pid: u32) -> Option<Kinship> {
     })
 }
 
-/// When a process started: clock ticks since boot (field 22 of `/proc/PID/stat`). Together with the pid it names a
-/// process for good.
+/// When a process started: clock ticks since boot (field 22 of `/proc/PID/stat`). Together with the
+/// pid it names a process for good.
 ///
 /// # Errors
 ///
@@ -152,7 +152,8 @@ pub fn parent(roots: &Roots, pid: u32) -> Option<u32> {
     Some(Stat::read(roots, pid).ok()??.parent)
 }
 
-/// The kernel's name for this boot; empty where it does not tell. Pids and start times of another boot name nobody.
+/// The kernel's name for this boot; empty where it does not tell. Pids and start times of another
+/// boot name nobody.
 #[must_use]
 pub fn boot_id(roots: &Roots) -> String {
     let text = read_text(&roots.proc("sys/kernel/random/boot_id"))
@@ -246,9 +247,9 @@ pub enum End {
     WasGone,
 }
 
-/// Ends a process of this host: SIGTERM to it, and after `grace` SIGKILL to it and to whatever it had started that
-/// still runs. Each signal goes through a pidfd after its start time is checked, so it never hits a later process with
-/// the same pid.
+/// Ends a process of this host: SIGTERM to it, and after `grace` SIGKILL to it and to whatever it
+/// had started that still runs. Each signal goes through a pidfd after its start time is checked,
+/// so it never hits a later process with the same pid.
 ///
 /// # Errors
 ///
@@ -300,7 +301,8 @@ fn signal(roots: &Roots, pid: u32, start_time: u64, signal: Signal) -> Result<()
         Err(Errno::SRCH) => return Ok(()),
         Err(errno) => return Err(errno.raw_os_error()),
     };
-    // The pidfd holds on to whichever process has the pid now; only after that is its start time worth anything.
+    // The pidfd holds on to whichever process has the pid now; only after that is its start time
+    // worth anything.
     if !is_running(roots, pid, start_time) {
         return Ok(());
     }

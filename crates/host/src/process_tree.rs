@@ -1,10 +1,11 @@
-//! CPU time and context switches of a process and all its descendants, as counters that never go backwards although
-//! processes and threads come and go.
+//! CPU time and context switches of a process and all its descendants, as counters that never go
+//! backwards although processes and threads come and go.
 //!
-//! A process's own time is its CPU clock (nanoseconds, ended threads included); where that cannot be read, the run
-//! time in `/proc/PID/task/*/schedstat`, corrected upwards by the 10 ms ticks in `/proc/PID/stat`. The time of ended
-//! children is what their parent has waited for (`cutime`, `cstime`, in ticks) or what was last seen of them, whichever
-//! is more: the former knows children that lived between two readings, the latter those that nobody waited for.
+//! A process's own time is its CPU clock (nanoseconds, ended threads included); where that cannot
+//! be read, the run time in `/proc/PID/task/*/schedstat`, corrected upwards by the 10 ms ticks in
+//! `/proc/PID/stat`. The time of ended children is what their parent has waited for (`cutime`,
+//! `cstime`, in ticks) or what was last seen of them, whichever is more: the former knows children
+//! that lived between two readings, the latter those that nobody waited for.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ use crate::error::HostError;
 use crate::process::{Stat, all_pids, thread_ids};
 use crate::roots::{Roots, read_text};
 
-/// A clock tick as `/proc` counts: USER_HZ is 100 (include/asm-generic/param.h) on every architecture Slackline runs on.
+/// A clock tick as `/proc` counts: USER_HZ is 100 (include/asm-generic/param.h) on every
+/// architecture Slackline runs on.
 pub(crate) const TICK_NS: u64 = 10_000_000;
 
 /// Counters since the processes started. Only differences mean something.
@@ -25,7 +27,8 @@ pub(crate) const TICK_NS: u64 = 10_000_000;
 pub struct ProcessSample {
     /// CPU time of all, ended ones included.
     pub cpu: CpuTimes,
-    /// Switches because a thread waited for something. Those of a thread after its last reading are not counted.
+    /// Switches because a thread waited for something. Those of a thread after its last reading are
+    /// not counted.
     pub voluntary_switches: u64,
     /// Switches because a thread was preempted.
     pub involuntary_switches: u64,
@@ -101,8 +104,9 @@ enum Root {
     Group(String),
 }
 
-/// A process and its descendants, or the processes of a control group. Reading often catches more of short-lived threads'
-/// switches; CPU time is complete at any rate, to within one tick per ended process.
+/// A process and its descendants, or the processes of a control group. Reading often catches more
+/// of short-lived threads' switches; CPU time is complete at any rate, to within one tick per ended
+/// process.
 #[derive(Clone, Debug)]
 pub struct ProcessTree {
     root: Root,
@@ -152,8 +156,8 @@ impl ProcessTree {
     ///
     /// # Errors
     ///
-    /// [`HostError::NoSuchProcess`] once the process itself is gone, [`HostError::Absent`] once the group is,
-    /// [`HostError::Read`], [`HostError::Parse`].
+    /// [`HostError::NoSuchProcess`] once the process itself is gone, [`HostError::Absent`] once the
+    /// group is, [`HostError::Read`], [`HostError::Parse`].
     pub fn read(&mut self, roots: &Roots) -> Result<ProcessSample, HostError> {
         let alive = match &self.root {
             Root::Process(pid) => self.find(roots, *pid)?,
@@ -243,8 +247,8 @@ impl ProcessTree {
         }
     }
 
-    /// Keeps the counters of members that have ended. Where a parent ended together with its child, the child's time
-    /// goes up with the parent's.
+    /// Keeps the counters of members that have ended. Where a parent ended together with its child,
+    /// the child's time goes up with the parent's.
     fn bury(&mut self, vanished: Vec<(u32, Member)>) {
         let mut left: BTreeMap<u32, Member> = vanished.into_iter().collect();
         // Children before parents: take one that is nobody's parent among those left.

@@ -1,14 +1,16 @@
 //! A thread of ours at real-time priority.
 
-/// The calling thread is at the lowest real-time priority until this is dropped: it runs when it is due, however busy the CPUs
-/// are (sched(7), SCHED_FIFO; the kernel leaves other threads 5 % of the time, `kernel.sched_rt_runtime_us`).
+/// The calling thread is at the lowest real-time priority until this is dropped: it runs when it is
+/// due, however busy the CPUs are (sched(7), SCHED_FIFO; the kernel leaves other threads 5 % of the
+/// time, `kernel.sched_rt_runtime_us`).
 #[derive(Debug)]
 pub struct RealTime {
     before: Option<(i32, libc::sched_param)>,
 }
 
 impl RealTime {
-    /// Takes the priority; where that is not allowed (CAP_SYS_NICE, a control group without real-time quota), goes on without.
+    /// Takes the priority; where that is not allowed (CAP_SYS_NICE, a control group without
+    /// real-time quota), goes on without.
     #[must_use]
     pub fn take() -> Self {
         let mut before = libc::sched_param { sched_priority: 0 };

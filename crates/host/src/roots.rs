@@ -1,5 +1,5 @@
-//! Where the kernel's file trees are. Every reader and writer of this crate takes a [`Roots`], so that a fake tree in a
-//! temporary directory can stand in for the host.
+//! Where the kernel's file trees are. Every reader and writer of this crate takes a [`Roots`], so
+//! that a fake tree in a temporary directory can stand in for the host.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{HostError, is_absence};
 
-/// No kernel text file that Slackline reads is longer (`/proc/self/mountinfo` of a host with thousands of containers is
-/// about 1 MiB); a longer one is cut there.
+/// No kernel text file that Slackline reads is longer (`/proc/self/mountinfo` of a host with
+/// thousands of containers is about 1 MiB); a longer one is cut there.
 const TEXT_LIMIT_BYTES: u64 = 4 << 20;
 
 /// The directory below which `proc` and `sys` are found.
@@ -73,7 +73,8 @@ pub(crate) fn read_text(path: &Path) -> Result<Option<String>, HostError> {
     }
 }
 
-/// Most kernel files are shorter. An empty buffer would be filled by reads of 32, 64, 128 bytes and so on.
+/// Most kernel files are shorter. An empty buffer would be filled by reads of 32, 64, 128 bytes and
+/// so on.
 const TEXT_USUAL_BYTES: usize = 4096;
 
 fn try_read(path: &Path) -> io::Result<String> {
@@ -84,8 +85,8 @@ fn try_read(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes `value` and a newline in one `write` call, as kernel files want it. Never creates the file. The newline makes
-/// an empty value a write at all.
+/// Writes `value` and a newline in one `write` call, as kernel files want it. Never creates the
+/// file. The newline makes an empty value a write at all.
 pub(crate) fn write_text(path: &Path, value: &str) -> io::Result<()> {
     write_bytes(path, format!("{value}\n").as_bytes())
 }

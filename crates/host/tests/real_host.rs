@@ -1,4 +1,5 @@
-//! On the running host, where the privilege is there: a sysctl, a group with a quota and a process in it, a JVM.
+//! On the running host, where the privilege is there: a sysctl, a group with a quota and a process
+//! in it, a JVM.
 
 #![allow(
     clippy::unwrap_used,
@@ -88,7 +89,8 @@ fn a_group_throttles_a_process_and_is_removed() {
         sample.throttled_s > 0.0 && sample.cpu.unwrap().total_s() > 0.0,
         "{sample:?}"
     );
-    // Without a child of ours to reap, a restore after a crash has init do it; here it is done beside.
+    // Without a child of ours to reap, a restore after a crash has init do it; here it is done
+    // beside.
     let reaper = std::thread::spawn(move || child.wait());
     let report = journal.restore(&roots, false).unwrap();
     reaper.join().unwrap().unwrap();
@@ -99,7 +101,8 @@ fn a_group_throttles_a_process_and_is_removed() {
     assert!(CgroupReader::open(&roots, &group).is_err());
 }
 
-/// Between a parent and a child that allow one share only, of v1 neither the period nor the quota can go back alone.
+/// Between a parent and a child that allow one share only, of v1 neither the period nor the quota
+/// can go back alone.
 #[test]
 fn a_quota_between_others_comes_back() {
     if is_missing("cgroup cpu controller", "making a group") {

@@ -1,5 +1,5 @@
-//! `kill -9` at random moments, more than a hundred times: after each, restoring gives every knob, file and group its
-//! first state.
+//! `kill -9` at random moments, more than a hundred times: after each, restoring gives every knob,
+//! file and group its first state.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,8 @@ const TREE: [(&str, &str); 6] = [
     ("service.conf", "workers 1;\n"),
 ];
 
-/// Every file and directory below `root`, without the state directory, values with single spaces between words.
+/// Every file and directory below `root`, without the state directory, values with single spaces
+/// between words.
 fn snapshot(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut directories = vec![root.to_owned()];
@@ -77,7 +78,8 @@ fn wait_for_work(child: &mut Child) {
     assert!(lines.any(|line| line.contains(AT_WORK)), "it ended");
 }
 
-/// The victim: changes things through the journal until it is killed. As an ordinary test it does nothing.
+/// The victim: changes things through the journal until it is killed. As an ordinary test it does
+/// nothing.
 #[test]
 fn writer() {
     let Some(root) = std::env::var_os(ROOT_VARIABLE).map(PathBuf::from) else {

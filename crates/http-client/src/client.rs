@@ -62,8 +62,8 @@ fn advice(status: StatusCode) -> &'static str {
     }
 }
 
-/// A configuration of `ureq` that gives up after `timeout`. Over TLS it trusts the certificates that
-/// the machine trusts: those in `/etc/ssl/certs`, or in `SSL_CERT_FILE` where that is set.
+/// A configuration of `ureq` that gives up after `timeout`. Over TLS it trusts the certificates
+/// that the machine trusts: those in `/etc/ssl/certs`, or in `SSL_CERT_FILE` where that is set.
 pub fn config(timeout: Duration) -> ConfigBuilder<AgentScope> {
     let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier);
     ureq::Agent::config_builder()

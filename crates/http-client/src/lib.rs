@@ -2,8 +2,8 @@
 //!
 //! A [`Url`] holds the whole address. Its text never shows a user name, a password or a secret in
 //! the query, so no message, report or page can leak one. [`Client`] sends requests and reads
-//! answers; [`Client::prometheus`] is the instant query of Prometheus. [`redact`] masks what lies in
-//! the texts of others, such as a specification or the output of a command.
+//! answers; [`Client::prometheus`] is the instant query of Prometheus. [`redact`] masks what lies
+//! in the texts of others, such as a specification or the output of a command.
 
 #![forbid(unsafe_code)]
 

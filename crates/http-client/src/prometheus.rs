@@ -131,8 +131,8 @@ struct Sample {
 }
 
 impl Client {
-    /// The value of a query now, or at `time` (seconds since 1970, or RFC 3339). `base` is the address
-    /// under which the server has `/api/v1/query`.
+    /// The value of a query now, or at `time` (seconds since 1970, or RFC 3339). `base` is the
+    /// address under which the server has `/api/v1/query`.
     ///
     /// # Errors
     /// There is no answer, it is none of Prometheus, or Prometheus refuses the query.

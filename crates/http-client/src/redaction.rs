@@ -39,8 +39,8 @@ pub fn is_secret_name(name: &str) -> bool {
         || name.split('_').any(|word| SECRET_WORDS.contains(&word))
 }
 
-/// A setting in one text (`--password=x`, `DB_PASSWORD=x`, `Authorization: Bearer x`) with its value
-/// masked, if its name looks secret.
+/// A setting in one text (`--password=x`, `DB_PASSWORD=x`, `Authorization: Bearer x`) with its
+/// value masked, if its name looks secret.
 #[must_use]
 pub fn mask_setting(text: &str) -> Option<String> {
     let end = text.find(['=', ':'])?;

@@ -1,5 +1,5 @@
-//! Best-effort work that Slackline starts or adopts: a group of its own, a command that is started again when it ends, and a
-//! count of what it got done.
+//! Best-effort work that Slackline starts or adopts: a group of its own, a command that is started
+//! again when it ends, and a count of what it got done.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
@@ -53,7 +53,8 @@ impl Work {
         }
     }
 
-    /// Finds the group, or makes it and starts or adopts what belongs there. A group that is not there is no error: it may come.
+    /// Finds the group, or makes it and starts or adopts what belongs there. A group that is not
+    /// there is no error: it may come.
     ///
     /// # Errors
     ///

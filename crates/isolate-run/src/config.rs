@@ -1,4 +1,5 @@
-//! The configuration: services with their objectives and latency sources, best-effort groups, and the policy.
+//! The configuration: services with their objectives and latency sources, best-effort groups, and
+//! the policy.
 //!
 //! ```toml
 //! [service]
@@ -37,7 +38,8 @@ const GROUPS_MAX: usize = 1000;
 struct File {
     /// The latency-critical service, or a list of them.
     service: OneOrMore,
-    /// The best-effort groups. Without any, `slackline` and `autothrottle` give back the service's own cores.
+    /// The best-effort groups. Without any, `slackline` and `autothrottle` give back the service's
+    /// own cores.
     #[serde(default)]
     best_effort: Vec<BestEffort>,
     /// How they are shared.
@@ -94,7 +96,8 @@ pub struct Service {
     pub container: Option<String>,
     /// A process.
     pub pid: Option<u32>,
-    /// The tail that has to be kept: `{ p99_ms = 5 }`, any percentile; `window_s` is the window it is judged over, 15 by default.
+    /// The tail that has to be kept: `{ p99_ms = 5 }`, any percentile; `window_s` is the window it
+    /// is judged over, 15 by default.
     pub objective: BTreeMap<String, f64>,
     /// Where the latency of the requests is read.
     pub latency: Option<SourceSpec>,
@@ -117,7 +120,8 @@ pub struct BestEffort {
     pub container: Option<String>,
     /// A process, which is moved into a group of its own with its children, and back at the end.
     pub pid: Option<u32>,
-    /// A command and its arguments. It is started in a group of its own, and started again when it ends.
+    /// A command and its arguments. It is started in a group of its own, and started again when it
+    /// ends.
     pub command: Option<Vec<String>>,
     /// How much work was done, for the report. By default CPU seconds.
     pub progress: Option<Progress>,
@@ -144,9 +148,11 @@ pub struct PolicyConfig {
     pub fixed: FixedSettings,
     /// Share of the CPU, in percent, that `cpu-suppress` lets be used.
     pub suppress_percent: f64,
-    /// Time between two steps, in milliseconds. Longer where the loop's own CPU time exceeds half a percent of a core.
+    /// Time between two steps, in milliseconds. Longer where the loop's own CPU time exceeds half a
+    /// percent of a core.
     pub step_ms: f64,
-    /// The network device whose egress is shared, for instance `eth0`. Its queue discipline must be the kernel's own choice.
+    /// The network device whose egress is shared, for instance `eth0`. Its queue discipline must be
+    /// the kernel's own choice.
     pub link_device: Option<String>,
     /// The rate of that device.
     pub link_mbit_per_s: Option<f64>,

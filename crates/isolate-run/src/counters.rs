@@ -92,8 +92,9 @@ impl Counters {
     }
 }
 
-/// Nanoseconds that the threads ran, and that they waited for a CPU (`/proc/PID/task/TID/schedstat`: sched-stats.rst). The
-/// kernel counts both at every switch, so reading them costs less than a tracepoint would.
+/// Nanoseconds that the threads ran, and that they waited for a CPU
+/// (`/proc/PID/task/TID/schedstat`: sched-stats.rst). The kernel counts both at every switch, so
+/// reading them costs less than a tracepoint would.
 fn waits(roots: &Roots, pids: &[u32]) -> Option<(u64, u64)> {
     let mut sum = (0, 0);
     let mut count = 0;
@@ -140,7 +141,8 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Megabits a second that were sent since the last look and are not of limited groups. `None` at first, and without the device.
+    /// Megabits a second that were sent since the last look and are not of limited groups. `None`
+    /// at first, and without the device.
     pub(crate) fn look<'a>(
         &mut self,
         roots: &Roots,
@@ -162,7 +164,8 @@ impl Traffic {
     }
 }
 
-/// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, guest. Time that the hypervisor took is nobody's.
+/// proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, guest. Time that the
+/// hypervisor took is nobody's.
 fn busy_s(stat: &str) -> f64 {
     let line = stat.lines().next().unwrap_or_default();
     let ticks: Vec<f64> = line

@@ -1,4 +1,5 @@
-//! The latency of one service as controllers take it: the tail of what is new, and of what the window holds.
+//! The latency of one service as controllers take it: the tail of what is new, and of what the
+//! window holds.
 
 use std::time::Duration;
 
@@ -8,16 +9,18 @@ use wire_latency::{Distribution, Monitor, NoData, SourceSpec, Surroundings, Wind
 use crate::config::Objective;
 use crate::error::IsolateError;
 
-/// A source that has said nothing for this long, or for a window where windows are shorter, has no data.
+/// A source that has said nothing for this long, or for a window where windows are shorter, has no
+/// data.
 const STALE_AFTER: Duration = Duration::from_secs(5);
 /// Steps of the search for the share of slow requests: a share is found to a millionth.
 const SHARE_STEPS: u32 = 20;
 
-/// A source that is asked once a second is judged over this long at least: in a shorter window there may be no answer.
+/// A source that is asked once a second is judged over this long at least: in a shorter window
+/// there may be no answer.
 const ASKED_WINDOW_MIN: Duration = Duration::from_secs(3);
 
-/// CPU time that reading packets may cost by default, in cores, of all services together: half of what the controller may use
-/// in all. The loop itself needs the rest.
+/// CPU time that reading packets may cost by default, in cores, of all services together: half of
+/// what the controller may use in all. The loop itself needs the rest.
 const WIRE_BUDGET_CORES: f64 = 0.0025;
 
 /// What a source is told of a service, one of so many.
@@ -116,7 +119,8 @@ impl Latency {
     }
 }
 
-/// The tail of a distribution, with the number of requests above the objective where that can be told.
+/// The tail of a distribution, with the number of requests above the objective where that can be
+/// told.
 fn tail(distribution: &Distribution, objective: &Objective) -> Option<Tail> {
     let quantile = objective.percentile / 100.0;
     let requests = distribution.requests();

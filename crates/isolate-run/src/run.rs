@@ -1,5 +1,5 @@
-//! The loop: look, decide, act, write down. It ends by a signal, after a time, or by an error; in each case everything is
-//! put back.
+//! The loop: look, decide, act, write down. It ends by a signal, after a time, or by an error; in
+//! each case everything is put back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -336,7 +336,8 @@ impl Session {
         })
     }
 
-    /// Looks for services and groups again: a service restarts with another pid, a group comes and goes.
+    /// Looks for services and groups again: a service restarts with another pid, a group comes and
+    /// goes.
     fn find(&mut self) -> Result<(), IsolateError> {
         self.found = Some(Instant::now());
         for service in &mut self.services {
@@ -549,8 +550,8 @@ impl Session {
         };
     }
 
-    /// Reads the configuration again. A controller of the same policy goes on with what it has learnt. A configuration that is
-    /// wrong is said, and the old one stays.
+    /// Reads the configuration again. A controller of the same policy goes on with what it has
+    /// learnt. A configuration that is wrong is said, and the old one stays.
     fn reload(&mut self, path: &Path, watcher: &mut dyn Watcher) -> Result<(), IsolateError> {
         let config = match Config::read(path) {
             Ok(config) => config,
@@ -654,7 +655,8 @@ impl Session {
         }
         status::remove(&self.state_dir);
         let restored = restored?;
-        // Where something could not be put back, the watchdog tries again when this process has ended.
+        // Where something could not be put back, the watchdog tries again when this process has
+        // ended.
         if restored.is_complete()
             && let Some(watchdog) = self.watchdog.take()
         {
@@ -675,7 +677,8 @@ fn steered(work: crate::config::BestEffort) -> Steered {
     }
 }
 
-/// Finds each service and opens its source. A service that is not there now is an error: it may be misspelt.
+/// Finds each service and opens its source. A service that is not there now is an error: it may be
+/// misspelt.
 fn open_services(roots: &Roots, config: &Config) -> Result<Vec<Watched>, IsolateError> {
     let every = Duration::from_secs_f64((config.policy.step_ms / 2000.0).clamp(0.05, 0.25));
     let mut services = Vec::new();

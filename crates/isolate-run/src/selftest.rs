@@ -1,4 +1,5 @@
-//! Each actuator of this host: probed, moved one small step in a group of its own, read back, and undone.
+//! Each actuator of this host: probed, moved one small step in a group of its own, read back, and
+//! undone.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Decisions carried out: each setting through its actuator and the journal. What cannot be set, what is refused, and what
-//! somebody else writes is remembered and said once.
+//! Decisions carried out: each setting through its actuator and the journal. What cannot be set,
+//! what is refused, and what somebody else writes is remembered and said once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,8 @@ pub(crate) struct Steer {
     roots: Roots,
     /// Settings of others, by subject and actuator.
     yielded: BTreeMap<(Subject, &'static str), String>,
-    /// Groups that are off by quota because they have no freezer, with the quota that is wanted when they are on.
+    /// Groups that are off by quota because they have no freezer, with the quota that is wanted
+    /// when they are on.
     squeezed: BTreeMap<String, Option<f64>>,
     quotas: BTreeMap<String, Option<f64>>,
     /// The network device whose egress is shared.
@@ -72,7 +73,8 @@ impl Steer {
             .retain(|(subject, _), _| *subject != Subject::Group(group.to_owned()));
     }
 
-    /// Carries one decision out. `place` is where its subject runs; `services` are the places of all services.
+    /// Carries one decision out. `place` is where its subject runs; `services` are the places of
+    /// all services.
     pub(crate) fn carry_out(
         &mut self,
         journal: &mut Journal,

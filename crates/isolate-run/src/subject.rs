@@ -1,4 +1,5 @@
-//! Services and best-effort groups on this host: from what the configuration says to a control group and processes.
+//! Services and best-effort groups on this host: from what the configuration says to a control
+//! group and processes.
 
 use host::{
     Hierarchies, HostError, Roots, group_of, group_of_path, processes_below, service_groups,
@@ -28,7 +29,8 @@ impl Place {
         }
     }
 
-    /// Its processes. Of a process in the root group all processes of the host are looked through: not for every step.
+    /// Its processes. Of a process in the root group all processes of the host are looked through:
+    /// not for every step.
     pub(crate) fn pids(&self, roots: &Roots) -> Vec<u32> {
         match (&self.group, self.pid) {
             (Some(group), _) => processes_below(roots, group).unwrap_or_default(),

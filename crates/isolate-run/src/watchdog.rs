@@ -1,5 +1,6 @@
-//! The watchdog: a process in a session of its own that holds the other end of a pipe. When the controller dies, however it
-//! dies, the kernel closes the pipe, and the watchdog restores everything.
+//! The watchdog: a process in a session of its own that holds the other end of a pipe. When the
+//! controller dies, however it dies, the kernel closes the pipe, and the watchdog restores
+//! everything.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use crate::error::IsolateError;
 const READY: &str = "ready";
 /// What the controller says before it ends in good order.
 const BYE: u8 = b'q';
-/// Another controller may start and restore before the watchdog has the lock: then there is nothing left to do.
+/// Another controller may start and restore before the watchdog has the lock: then there is nothing
+/// left to do.
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 const LOCK_POLL: Duration = Duration::from_millis(50);
 const START_WAIT: Duration = Duration::from_secs(10);
@@ -85,11 +87,13 @@ impl Watchdog {
     }
 }
 
-/// The watchdog's own life: returns what was restored, or `None` where the controller ended in good order.
+/// The watchdog's own life: returns what was restored, or `None` where the controller ended in good
+/// order.
 ///
 /// # Errors
 ///
-/// [`IsolateError::Watchdog`] where it cannot leave its session; [`IsolateError::Host`] where the journal cannot be opened.
+/// [`IsolateError::Watchdog`] where it cannot leave its session; [`IsolateError::Host`] where the
+/// journal cannot be opened.
 pub fn watchdog(state_dir: &Path) -> Result<Option<RestoreReport>, IsolateError> {
     let failed = |why: String| IsolateError::Watchdog(why);
     rustix::process::setsid().map_err(|errno| failed(errno.to_string()))?;
@@ -115,7 +119,8 @@ pub fn watchdog(state_dir: &Path) -> Result<Option<RestoreReport>, IsolateError>
     restore(state_dir, &Roots::default()).map(Some)
 }
 
-/// Restores what a dead controller left. A new controller that has taken the lock meanwhile does so itself.
+/// Restores what a dead controller left. A new controller that has taken the lock meanwhile does so
+/// itself.
 fn restore(state_dir: &Path, roots: &Roots) -> Result<RestoreReport, IsolateError> {
     let give_up = Instant::now() + LOCK_WAIT;
     loop {

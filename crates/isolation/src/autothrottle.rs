@@ -1,8 +1,9 @@
-//! Autothrottle (Wang et al., NSDI 2024): two levels. A captain for each service holds the service's throttle ratio at a
-//! target by its CPU quota, every second. A tower sets the target by the latency.
+//! Autothrottle (Wang et al., NSDI 2024): two levels. A captain for each service holds the
+//! service's throttle ratio at a target by its CPU quota, every second. A tower sets the target by
+//! the latency.
 //!
-//! One departure: the paper's tower is a contextual bandit over the load. Here the tower climbs the paper's ladder of
-//! targets by one rung a window, and remembers for each load which rung did harm.
+//! One departure: the paper's tower is a contextual bandit over the load. Here the tower climbs the
+//! paper's ladder of targets by one rung a window, and remembers for each load which rung did harm.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +20,8 @@ const CAPTAIN_S: f64 = 1.0;
 const HISTORY: usize = 50;
 /// A throttle ratio beyond so many times the target is answered at once (α).
 const ALPHA: f64 = 3.0;
-/// A quota is lowered only below this share of the present one (β max), and to no less than β min of it.
+/// A quota is lowered only below this share of the present one (β max), and to no less than β min
+/// of it.
 const BETA_MAX: f64 = 0.9;
 const BETA_MIN: f64 = 0.5;
 /// The paper's targets.

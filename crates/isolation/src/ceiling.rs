@@ -1,5 +1,6 @@
-//! The best that any controller could do on the modelled machine at a steady load: every setting is tried, without noise and
-//! without delay. A search over partitions (Patel and Tiwari, CLITE, HPCA 2020) can reach no more.
+//! The best that any controller could do on the modelled machine at a steady load: every setting is
+//! tried, without noise and without delay. A search over partitions (Patel and Tiwari, CLITE, HPCA
+//! 2020) can reach no more.
 
 use serde::Serialize;
 
@@ -114,7 +115,8 @@ mod tests {
     use crate::policy::Policy;
     use crate::simulation::{Simulation, simulate};
 
-    /// What several settings together are worth on this machine, beside what `slackline` reaches with two of them.
+    /// What several settings together are worth on this machine, beside what `slackline` reaches
+    /// with two of them.
     #[test]
     fn a_search_over_partitions_has_nothing_to_find() {
         for name in Antagonist::NAMES {
@@ -141,7 +143,8 @@ mod tests {
                 // The network is shared by a rule, without a search.
                 let is_network = name == "iperf";
                 assert!(is_network || most.with_everything - most.with_quota < 0.005);
-                // Near the objective `slackline` keeps a margin, and here the whole rest lies within it.
+                // Near the objective `slackline` keeps a margin, and here the whole rest lies
+                // within it.
                 let is_in_margin = name == "stream-llc" && load > 0.6;
                 let missing = most.with_everything - reached.utilisation;
                 assert!(

@@ -1,5 +1,6 @@
-//! Koordinator's CPU suppression (koordlet, qosmanager/plugins/cpusuppress): best-effort work gets what 65 % of the
-//! machine's CPU leaves over the use of services and system. It never looks at a latency.
+//! Koordinator's CPU suppression (koordlet, qosmanager/plugins/cpusuppress): best-effort work gets
+//! what 65 % of the machine's CPU leaves over the use of services and system. It never looks at a
+//! latency.
 
 use crate::decision::{Decision, Reason, Setting};
 use crate::observation::Observation;
@@ -11,7 +12,8 @@ const INTERVAL_S: f64 = 1.0;
 const LEAST_CORES: f64 = 0.02;
 /// koordlet's `beMaxIncreaseCPUPercent`: growth by at most this share of all cores a step.
 const GROWTH_SHARE: f64 = 0.1;
-/// koordlet's `suppressBypassQuotaDeltaRatio`: smaller changes, as a share of all cores, are left out.
+/// koordlet's `suppressBypassQuotaDeltaRatio`: smaller changes, as a share of all cores, are left
+/// out.
 const BYPASS_SHARE: f64 = 0.01;
 
 #[derive(Debug)]

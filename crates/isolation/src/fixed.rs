@@ -1,4 +1,5 @@
-//! `static` and `none`: settings that are written once, and nothing. They are the controls of every comparison.
+//! `static` and `none`: settings that are written once, and nothing. They are the controls of every
+//! comparison.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! The rules that hold for every policy: best-effort work is off while a service's latency is not known or the service is
-//! gone, and what was measured before the clock jumped does not count.
+//! The rules that hold for every policy: best-effort work is off while a service's latency is not
+//! known or the service is gone, and what was measured before the clock jumped does not count.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::observation::Observation;
 use crate::policy::{Controller, Outbox, PolicySettings};
 
-/// Between two steps less time passes, save when the machine stood still or the process was stopped.
+/// Between two steps less time passes, save when the machine stood still or the process was
+/// stopped.
 const GAP_S: f64 = 30.0;
 
 /// A controller with the rules that hold for all policies.

@@ -1,4 +1,5 @@
-//! A memory of what did harm: at which load, beside which groups, and until when it is not tried again.
+//! A memory of what did harm: at which load, beside which groups, and until when it is not tried
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,8 @@ const WAIT_FIRST_S: f64 = 60.0;
 const WAIT_MAX_S: f64 = 3600.0;
 /// Loads are told apart in steps of a quarter.
 const STEP: f64 = 1.25;
-/// Combinations of groups that are remembered. More would be a scheduler that starts new names all day.
+/// Combinations of groups that are remembered. More would be a scheduler that starts new names all
+/// day.
 const MIXES_MAX: usize = 64;
 
 /// One level that did harm.
@@ -47,7 +49,8 @@ pub(crate) fn load_step_near(load: f64, last: Option<i64>) -> i64 {
 }
 
 impl HarmMemory {
-    /// The lowest level that is not to be reached at this load: what did harm at a lower load does at a higher one.
+    /// The lowest level that is not to be reached at this load: what did harm at a lower load does
+    /// at a higher one.
     pub(crate) fn bound(&self, mix: &str, step: i64, now_s: f64) -> Option<f64> {
         let harms = self.mixes.get(mix)?.range(..=step);
         harms
@@ -84,8 +87,9 @@ impl HarmMemory {
         harm.until_s = now_s + harm.wait_s;
     }
 
-    /// This level was shown to be harmless at this load, so lower levels at lower loads are too. What did harm is forgotten
-    /// once it has been harmless for as long as it was not tried: else a level at the border would be tried all day.
+    /// This level was shown to be harmless at this load, so lower levels at lower loads are too.
+    /// What did harm is forgotten once it has been harmless for as long as it was not tried: else a
+    /// level at the border would be tried all day.
     pub(crate) fn harmless(&mut self, mix: &str, step: i64, level: f64, now_s: f64) {
         if let Some(harms) = self.mixes.get_mut(mix) {
             harms.retain(|at, harm| {

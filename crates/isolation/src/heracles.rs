@@ -1,8 +1,8 @@
-//! Heracles (Lo et al., ISCA 2015, section 4): a top level on latency and load, and three controllers below it for cores and
-//! memory, power, and network.
+//! Heracles (Lo et al., ISCA 2015, section 4): a top level on latency and load, and three
+//! controllers below it for cores and memory, power, and network.
 //!
-//! One departure: read literally, the paper's branches on slack run only for a load between 0.80 and 0.85. Here the slack is
-//! judged independently of the load.
+//! One departure: read literally, the paper's branches on slack run only for a load between 0.80
+//! and 0.85. Here the slack is judged independently of the load.
 
 use crate::decision::{Decision, Reason, Setting};
 use crate::harm::load_step;
@@ -60,7 +60,8 @@ pub(crate) struct Heracles {
     last_dram: Option<f64>,
     /// Latency since the last step of the cores.
     recent: Vec<Evidence>,
-    /// DRAM bandwidth of the services by load step: the paper's model, learnt while best-effort work is off.
+    /// DRAM bandwidth of the services by load step: the paper's model, learnt while best-effort
+    /// work is off.
     service_dram: std::collections::BTreeMap<i64, f64>,
     why: Reason,
     cores_why: Reason,
@@ -140,8 +141,9 @@ impl Heracles {
         }
     }
 
-    /// The least slack since the last step: cores go over one at a time, "each time checking for" violations (section 4.3).
-    /// The top level's 15 s would let seven go before the first one shows.
+    /// The least slack since the last step: cores go over one at a time, "each time checking for"
+    /// violations (section 4.3). The top level's 15 s would let seven go before the first one
+    /// shows.
     fn recent_slack(&mut self, seen: &Observation) -> f64 {
         let with_requests = self.recent.iter().zip(&seen.services);
         let slacks = with_requests
@@ -215,7 +217,8 @@ impl Heracles {
         }
     }
 
-    /// The services' bandwidth: measured, or learnt by load while best-effort work is off, or their share of the cores.
+    /// The services' bandwidth: measured, or learnt by load while best-effort work is off, or their
+    /// share of the cores.
     fn service_bandwidth(&mut self, seen: &Observation, dram: f64) -> f64 {
         let measured: Option<f64> = seen
             .services

@@ -1,12 +1,13 @@
-//! Iso-latency controllers: they decide how much of a machine best-effort work may have, from the tail latency of the
-//! latency-critical services beside it.
+//! Iso-latency controllers: they decide how much of a machine best-effort work may have, from the
+//! tail latency of the latency-critical services beside it.
 //!
-//! A [`Controller`] is a state machine. The caller gives it an [`Observation`] and the time, and gets [`Decision`]s:
-//! new settings for groups, services or the machine, each with its reason. [`Policy`] names the controllers; [`guarded`]
-//! puts the rules around them that hold for all: no data, a service that is gone, a clock that jumps.
+//! A [`Controller`] is a state machine. The caller gives it an [`Observation`] and the time, and
+//! gets [`Decision`]s: new settings for groups, services or the machine, each with its reason.
+//! [`Policy`] names the controllers; [`guarded`] puts the rules around them that hold for all: no
+//! data, a service that is gone, a clock that jumps.
 //!
-//! [`Plant`] is a modelled machine with the antagonists and power curves of the papers. Property tests run every
-//! controller on plants with delay and noise, and exclude limit cycles.
+//! [`Plant`] is a modelled machine with the antagonists and power curves of the papers. Property
+//! tests run every controller on plants with delay and noise, and exclude limit cycles.
 //!
 //! ```
 //! use isolation::{GroupSeen, Observation, Policy, PolicySettings, ServiceSeen, guarded};
@@ -22,7 +23,8 @@
 //! assert_eq!(decisions[0].to_string(), "group batch: off (no_data)");
 //! ```
 //!
-//! Architecture invariant: no clock, no file, no thread. Time and observations come in, decisions go out.
+//! Architecture invariant: no clock, no file, no thread. Time and observations come in, decisions
+//! go out.
 
 #![forbid(unsafe_code)]
 

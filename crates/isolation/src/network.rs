@@ -1,5 +1,6 @@
-//! The network loop of Heracles (Lo et al., ISCA 2015, section 4.3), which does not need the latency: what best-effort work may
-//! send is what the services leave of the link, without a reserve for their bursts.
+//! The network loop of Heracles (Lo et al., ISCA 2015, section 4.3), which does not need the
+//! latency: what best-effort work may send is what the services leave of the link, without a
+//! reserve for their bursts.
 
 use crate::numbers::number;
 use crate::observation::Observation;
@@ -10,7 +11,8 @@ const RESERVE_OF_SERVICES: f64 = 0.10;
 /// Best-effort work always gets this share of the link: its connections stay up.
 const LEAST_OF_LINK: f64 = 0.01;
 
-/// What each best-effort group may send; `None` where the link or the services' traffic is not known.
+/// What each best-effort group may send; `None` where the link or the services' traffic is not
+/// known.
 pub(crate) fn batch_egress_mbit(seen: &Observation) -> Option<f64> {
     let link = seen.machine.link_mbit_per_s?;
     let used: Option<f64> = seen

@@ -38,7 +38,8 @@ pub struct ServiceSeen {
     pub quota_cores: Option<f64>,
     /// Share of its quota periods in which it was throttled.
     pub throttled_share: f64,
-    /// Seconds that its threads waited for a CPU, per second that they ran; `None` where the kernel does not count.
+    /// Seconds that its threads waited for a CPU, per second that they ran; `None` where the kernel
+    /// does not count.
     pub waiting_share: Option<f64>,
     /// DRAM bandwidth, where it is measured.
     pub dram_gb_per_s: Option<f64>,
@@ -116,7 +117,8 @@ pub struct MachineSeen {
     pub power_w: Option<(f64, f64)>,
     /// The power cap in force.
     pub power_cap_w: Option<f64>,
-    /// The frequency of the services' cores and the one they are guaranteed; `None` without cpufreq.
+    /// The frequency of the services' cores and the one they are guaranteed; `None` without
+    /// cpufreq.
     pub frequency_mhz: Option<(f64, f64)>,
     /// The network link's rate; `None` where none is configured.
     pub link_mbit_per_s: Option<f64>,
@@ -152,7 +154,8 @@ impl Observation {
         loads.fold(0.0, f64::max)
     }
 
-    /// The load on a scale of its own, to tell loads apart: requests of all services, or else [`Observation::load`].
+    /// The load on a scale of its own, to tell loads apart: requests of all services, or else
+    /// [`Observation::load`].
     #[must_use]
     pub fn demand(&self) -> f64 {
         let requests: Option<f64> = self

@@ -1,6 +1,7 @@
-//! PARTIES (Chen, Delimitrou, Martínez, ASPLOS 2019): one resource at a time, around a wheel. A service whose slack is below
-//! 5 % gets more of a resource. When every service has more than 20 % slack, best-effort work gets more. A step that did not
-//! help turns the wheel; a step that did harm is undone at once.
+//! PARTIES (Chen, Delimitrou, Martínez, ASPLOS 2019): one resource at a time, around a wheel. A
+//! service whose slack is below 5 % gets more of a resource. When every service has more than 20 %
+//! slack, best-effort work gets more. A step that did not help turns the wheel; a step that did
+//! harm is undone at once.
 
 use crate::decision::{Decision, Reason, Setting};
 use crate::numbers::whole;

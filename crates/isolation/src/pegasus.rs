@@ -1,5 +1,5 @@
-//! Pegasus (Lo et al., ISCA 2014, section 4): the power cap follows the latency. It acts only while best-effort work is
-//! off or absent, because Heracles' power loop would fight with it.
+//! Pegasus (Lo et al., ISCA 2014, section 4): the power cap follows the latency. It acts only while
+//! best-effort work is off or absent, because Heracles' power loop would fight with it.
 
 use crate::decision::{Decision, Reason, Setting, Subject};
 use crate::observation::Observation;

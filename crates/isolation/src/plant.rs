@@ -1,9 +1,10 @@
-//! A modelled machine: a service whose tail depends on cores, cache, memory bandwidth, frequency and network, and a
-//! best-effort antagonist that takes them. Everything it says is simulated.
+//! A modelled machine: a service whose tail depends on cores, cache, memory bandwidth, frequency
+//! and network, and a best-effort antagonist that takes them. Everything it says is simulated.
 //!
-//! The shapes follow Heracles (ISCA 2015, figures 1 and 4) and Pegasus (ISCA 2014, figure 2): latency is flat up to a knee
-//! and then steep; a saturated DRAM or link hurts at any load; idle power is a large share of the peak's. The constants are
-//! chosen to give such curves; they are not measured.
+//! The shapes follow Heracles (ISCA 2015, figures 1 and 4) and Pegasus (ISCA 2014, figure 2):
+//! latency is flat up to a knee and then steep; a saturated DRAM or link hurts at any load; idle
+//! power is a large share of the peak's. The constants are chosen to give such curves; they are not
+//! measured.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,7 +20,8 @@ use crate::tail::Tail;
 
 /// Queueing above the knee: p99 = base (1 + K ρ / (1 − ρ)).
 const KNEE: f64 = 0.15;
-/// Beyond this use of the service's cores the queue grows without bound; the model goes on linearly.
+/// Beyond this use of the service's cores the queue grows without bound; the model goes on
+/// linearly.
 const RHO_MAX: f64 = 0.995;
 /// Cores lost to wake-ups for each core of best-effort work under `cpu.idle`.
 const IDLE_LOSS: f64 = 0.05;
@@ -396,8 +398,8 @@ impl Plant {
         }
     }
 
-    /// Frequency of the service's cores, as a share, and the package power: dynamic power goes with the cube of the
-    /// frequency, and all cores slow down where the cap is reached.
+    /// Frequency of the service's cores, as a share, and the package power: dynamic power goes with
+    /// the cube of the frequency, and all cores slow down where the cap is reached.
     fn power(&self, service: f64, group: f64, antagonist: Option<&Antagonist>) -> (f64, f64) {
         let model = &self.model;
         let per_core = (model.tdp_w - model.idle_w) / model.cores;
@@ -479,7 +481,8 @@ impl Plant {
             above: None,
         };
         let drift = (self.model.noise * self.normal()).exp();
-        // P(latency > objective) of a tail that falls exponentially and has its p99 at `latency_ms`.
+        // P(latency > objective) of a tail that falls exponentially and has its p99 at
+        // `latency_ms`.
         let slow = 0.01_f64
             .powf(self.objective_ms() / (moment.latency_ms * drift))
             .min(1.0);

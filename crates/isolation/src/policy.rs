@@ -17,7 +17,8 @@ use crate::slackline::Slackline;
 
 /// A state machine that shares a machine.
 pub trait Controller: Send {
-    /// Looks once. `now_s` comes from a clock that never goes back. The result holds new settings only.
+    /// Looks once. `now_s` comes from a clock that never goes back. The result holds new settings
+    /// only.
     fn step(&mut self, seen: &Observation, now_s: f64) -> Vec<Decision>;
 
     /// Whether it steers by latency. One that does is stopped where no latency is known.
@@ -25,7 +26,8 @@ pub trait Controller: Send {
         true
     }
 
-    /// What was measured before `now_s` does not count any more: the source of the latency was away, or time was.
+    /// What was measured before `now_s` does not count any more: the source of the latency was
+    /// away, or time was.
     fn resume(&mut self, now_s: f64) {
         let _ = now_s;
     }
@@ -40,7 +42,8 @@ pub trait Controller: Send {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// A fast loop on scheduler signals below a slow one on the measured tail, with a memory of what did harm.
+    /// A fast loop on scheduler signals below a slow one on the measured tail, with a memory of
+    /// what did harm.
     #[default]
     Slackline,
     /// Lo et al., ISCA 2015.
@@ -128,7 +131,8 @@ impl PolicySettings {
     }
 }
 
-/// Remembers what was said to whom, so that a controller states its wishes in every step and only changes go out.
+/// Remembers what was said to whom, so that a controller states its wishes in every step and only
+/// changes go out.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     sent: BTreeMap<(Subject, &'static str), Setting>,
@@ -149,7 +153,8 @@ impl Outbox {
         }
     }
 
-    /// The same wish for every group that runs. What was said to a group that does not run is forgotten.
+    /// The same wish for every group that runs. What was said to a group that does not run is
+    /// forgotten.
     pub(crate) fn put_groups(&mut self, seen: &Observation, setting: Setting, reason: Reason) {
         for group in &seen.groups {
             let subject = Subject::Group(group.name.clone());

@@ -1,5 +1,6 @@
-//! Giving back a service's reserved cores: its own CPU quota goes down while the tail keeps its objective. Used by
-//! `slackline` on a machine without best-effort work, as on a rented VM that is to become smaller.
+//! Giving back a service's reserved cores: its own CPU quota goes down while the tail keeps its
+//! objective. Used by `slackline` on a machine without best-effort work, as on a rented VM that is
+//! to become smaller.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ use crate::tail::Verdict;
 const SETTLE_S: f64 = 0.5;
 /// One cut.
 const CUT: f64 = 0.9;
-/// The first quota, above the highest use that was seen: a service that was never limited uses its cores in bursts.
+/// The first quota, above the highest use that was seen: a service that was never limited uses its
+/// cores in bursts.
 const FIRST: f64 = 1.5;
 const SLACK_TO_CUT: f64 = 0.10;
 /// A service that is throttled in more of its periods gets more at once, whatever its tail says.

@@ -1,4 +1,5 @@
-//! A controller on the modelled machine for hours: what became of the objective, the machine's use and its power.
+//! A controller on the modelled machine for hours: what became of the objective, the machine's use
+//! and its power.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -51,7 +52,8 @@ pub struct SimulatedRow {
     pub latency_ms: f64,
     /// Cores of the antagonist.
     pub group_cores: f64,
-    /// Load plus the antagonist's work as a share of what it does alone (Heracles' effective machine utilisation).
+    /// Load plus the antagonist's work as a share of what it does alone (Heracles' effective
+    /// machine utilisation).
     pub utilisation: f64,
     /// Mean package power.
     pub power_w: f64,
@@ -224,8 +226,9 @@ mod tests {
 
     #[test]
     fn heracles_uses_the_machine_and_violates_the_objective_rarely() {
-        // The paper reports no violation and more than 0.90. On this plant one core lies between a slack of 0.10 and one of
-        // 0.05, where the paper's rule leaves two cores, so the cores go up and down like a saw.
+        // The paper reports no violation and more than 0.90. On this plant one core lies between a
+        // slack of 0.10 and one of 0.05, where the paper's rule leaves two cores, so the cores go
+        // up and down like a saw.
         for name in ["brain", "streetview"] {
             let done = run(Policy::Heracles, Some(name), &[0.4, 0.5, 0.6], 1);
             assert!(

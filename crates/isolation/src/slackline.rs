@@ -1,13 +1,18 @@
-//! `slackline`, our own policy: `cpu.idle` first, then a budget of CPU for all best-effort groups together.
+//! `slackline`, our own policy: `cpu.idle` first, then a budget of CPU for all best-effort groups
+//! together.
 //!
-//! - The slow loop collects the service's requests since the last act. It acts only when the tail is beyond its sampling
-//!   error: a clear violation takes budget away at once, a clear margin gives more.
-//! - The fast loop watches how long the service's threads wait for a CPU. A rise halves the budget before the tail can tell.
-//!   If the tail then shows no harm, the budget comes back and the threshold rises, so false alarms die out.
-//! - What did harm is remembered by load and groups, and not tried again for a time that doubles. Below a remembered level
-//!   the search halves the distance, and stops close to it. So there is no limit cycle.
+//! - The slow loop collects the service's requests since the last act. It acts only when the tail
+//!   is beyond its sampling error: a clear violation takes budget away at once, a clear margin
+//!   gives more.
+//! - The fast loop watches how long the service's threads wait for a CPU. A rise halves the budget
+//!   before the tail can tell. If the tail then shows no harm, the budget comes back and the
+//!   threshold rises, so false alarms die out.
+//! - What did harm is remembered by load and groups, and not tried again for a time that doubles.
+//!   Below a remembered level the search halves the distance, and stops close to it. So there is no
+//!   limit cycle.
 //!
-//! One act a step. With no best-effort group it gives back the service's own reserved cores ([`crate::reclaim`]).
+//! One act a step. With no best-effort group it gives back the service's own reserved cores
+//! ([`crate::reclaim`]).
 
 use crate::decision::{Decision, Reason, Setting};
 use crate::harm::{HarmMemory, load_step_near};
@@ -20,7 +25,8 @@ use crate::tail::{Tail, Verdict};
 
 /// After an act the service's queues drain: what is measured in this time counts for nobody.
 const SETTLE_S: f64 = 0.5;
-/// After a cut, slow requests of the setting before can be seen for so long: the setting after it is not blamed for them.
+/// After a cut, slow requests of the setting before can be seen for so long: the setting after it
+/// is not blamed for them.
 const CLEAR_S: f64 = 2.0;
 /// A growth needs evidence of at least this long: shorter windows miss what comes in bursts.
 const GROW_AFTER_S: f64 = 2.0;
@@ -34,7 +40,8 @@ const FIRST_SHARE: f64 = 0.1;
 const LEAST_CORES: f64 = 0.05;
 /// The search stops within this distance below a level that did harm.
 const NEAR: f64 = 0.1;
-/// One growth, and one where the tail is within half of its objective: then there is room for more than one doubling.
+/// One growth, and one where the tail is within half of its objective: then there is room for more
+/// than one doubling.
 const GROWTH: f64 = 2.0;
 const GROWTH_FAR: f64 = 4.0;
 const FAR_SLACK: f64 = 0.5;
@@ -42,7 +49,8 @@ const FAR_SLACK: f64 = 0.5;
 const CAREFUL: f64 = 1.2;
 /// Evidence that says nothing is collected for so many windows.
 const EVIDENCE_WINDOWS: f64 = 4.0;
-/// Peeking at every step makes false alarms likelier than one look at the end, so an early look wants more.
+/// Peeking at every step makes false alarms likelier than one look at the end, so an early look
+/// wants more.
 const EARLY_Z: f64 = 3.0;
 /// The fast loop's threshold: so many times the highest share seen in a window without harm.
 const ALARM_FACTOR: f64 = 3.0;
@@ -52,7 +60,8 @@ const ALARM_LEAST: f64 = 0.05;
 const ALARM_RAISE: f64 = 1.3;
 /// Steps in a row above the threshold.
 const ALARM_STEPS: u32 = 2;
-/// What best-effort work may send is thought over this often, and set anew where it changes by more than this share.
+/// What best-effort work may send is thought over this often, and set anew where it changes by more
+/// than this share.
 const EGRESS_EVERY_S: f64 = 1.0;
 const EGRESS_CHANGE: f64 = 0.05;
 /// Waits before best-effort work is tried again beside a service that violated its objective alone.

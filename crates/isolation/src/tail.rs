@@ -6,7 +6,8 @@ use crate::numbers::number;
 
 /// Standard deviations by which a violation has to stand out. One-sided 1 %.
 const VIOLATED_Z: f64 = 2.33;
-/// Standard deviations by which a tail has to be within its objective. One-sided 10 %: an error costs one window.
+/// Standard deviations by which a tail has to be within its objective. One-sided 10 %: an error
+/// costs one window.
 const WITHIN_Z: f64 = 1.28;
 
 /// The tail latency of one service in one window.
@@ -43,8 +44,9 @@ impl Tail {
 
     /// Whether the objective is kept or violated, beyond the sampling error.
     ///
-    /// With [`Tail::above`] the share of slow requests is compared with the allowed share by Wilson's bounds. Without
-    /// it the latency is compared, with the standard error of a quantile of an exponential tail.
+    /// With [`Tail::above`] the share of slow requests is compared with the allowed share by
+    /// Wilson's bounds. Without it the latency is compared, with the standard error of a quantile
+    /// of an exponential tail.
     #[must_use]
     pub fn verdict(&self, objective_ms: f64) -> Verdict {
         if self.requests == 0 {
@@ -73,8 +75,9 @@ impl Tail {
         }
     }
 
-    /// Standard error of the quantile, relative to it, of a tail that falls exponentially: the quantile q of n requests
-    /// has the standard error sqrt(q / ((1 − q) n)) in units of the tail's scale, and lies ln(1 / (1 − q)) scales out.
+    /// Standard error of the quantile, relative to it, of a tail that falls exponentially: the
+    /// quantile q of n requests has the standard error sqrt(q / ((1 − q) n)) in units of the tail's
+    /// scale, and lies ln(1 / (1 − q)) scales out.
     #[must_use]
     pub fn relative_error(&self) -> f64 {
         let beyond = (1.0 - self.quantile).max(1e-9);

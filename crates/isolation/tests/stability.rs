@@ -1,4 +1,5 @@
-//! Controllers on modelled machines with delay and noise: no limit cycle, no lasting violation, nothing without data.
+//! Controllers on modelled machines with delay and noise: no limit cycle, no lasting violation,
+//! nothing without data.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,7 +14,8 @@ use isolation::{
 };
 use proptest::prelude::*;
 
-/// Hours of a steady load, and the times at which the controller took something away because of harm.
+/// Hours of a steady load, and the times at which the controller took something away because of
+/// harm.
 fn harms(policy: Policy, model: PlantModel, load: f64, seed: u64, hours: f64) -> (Vec<f64>, usize) {
     let mut plant = Plant::new(model, seed);
     let mut controller = guarded(&PolicySettings::named(policy));
@@ -56,8 +58,8 @@ fn model(antagonist: &str, delay_s: f64, noise: f64) -> PlantModel {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A limit cycle does harm at a steady rate. `slackline` doubles its wait after each harm, so in two hours there are
-    /// few, and in the second half fewer than in the first.
+    /// A limit cycle does harm at a steady rate. `slackline` doubles its wait after each harm, so
+    /// in two hours there are few, and in the second half fewer than in the first.
     #[test]
     fn slackline_has_no_limit_cycle(
         which in 0usize..6,

@@ -1,33 +1,39 @@
-//! Has a series changed since it began? A test that may be looked at after every value, for ever, without assuming any
-//! distribution.
+//! Has a series changed since it began? A test that may be looked at after every value, for ever,
+//! without assuming any distribution.
 
-/// Exponents of the power bets κ·p^(κ − 1), κ in (0, 1): small ones win on single extreme values, large ones on many mild
-/// ones (Vovk, Nouretdinov, Gammerman, "Testing exchangeability on-line", 2003).
+/// Exponents of the power bets κ·p^(κ − 1), κ in (0, 1): small ones win on single extreme values,
+/// large ones on many mild ones (Vovk, Nouretdinov, Gammerman, "Testing exchangeability on-line",
+/// 2003).
 const EXPONENTS: [f64; 4] = [0.15, 0.35, 0.55, 0.8];
 
-/// The values remembered of one season; when one is full, the test begins anew, which keeps its guarantee exact.
+/// The values remembered of one season; when one is full, the test begins anew, which keeps its
+/// guarantee exact.
 const SEASON_MAX: usize = 4096;
 
-/// A p-value of 0 would be infinite evidence; ranks cannot give a smaller one than this before [`SEASON_MAX`] anyway.
+/// A p-value of 0 would be infinite evidence; ranks cannot give a smaller one than this before
+/// [`SEASON_MAX`] anyway.
 const P_MIN: f64 = 1e-9;
 
 /// Detects that a series has changed, with a stated rate of false alarms.
 ///
-/// Each value is ranked among all earlier ones of its *season* (a part of the day, or a level of load: values are only
-/// compared with their like). Where the values of a season are exchangeable (nothing has changed), the rank's smoothed
-/// p-value is uniform and independent of those before it, whatever the distribution (a Mondrian conformal p-value: Vovk,
-/// Gammerman, Shafer, *Algorithmic Learning in a Random World*, 2005, §4.5). Bets κ·p^(κ−1) against that, on low and on
-/// high values, have mean 1; the Shiryaev–Roberts sum over all moments at which the change may have happened,
+/// Each value is ranked among all earlier ones of its *season* (a part of the day, or a level of
+/// load: values are only compared with their like). Where the values of a season are exchangeable
+/// (nothing has changed), the rank's smoothed p-value is uniform and independent of those before
+/// it, whatever the distribution (a Mondrian conformal p-value: Vovk, Gammerman, Shafer,
+/// *Algorithmic Learning in a Random World*, 2005, §4.5). Bets κ·p^(κ−1) against that, on low and
+/// on high values, have mean 1; the Shiryaev–Roberts sum over all moments at which the change may
+/// have happened,
 ///
 /// Mₙ = (Mₙ₋₁ + 1) · betₙ, averaged over the bets,
 ///
-/// is then a submartingale of mean n (Vovk, "Testing randomness online", 2021; Shin, Ramdas, Rinaldo, "E-detectors", 2024). So an
-/// alarm at Mₙ ≥ c comes after c values on average or later, and with a chance of at most n / c within any n
-/// values (Doob's inequality). `tests/drift.rs` measures that, and how long a change goes unnoticed.
+/// is then a submartingale of mean n (Vovk, "Testing randomness online", 2021; Shin, Ramdas,
+/// Rinaldo, "E-detectors", 2024). So an alarm at Mₙ ≥ c comes after c values on average or later,
+/// and with a chance of at most n / c within any n values (Doob's inequality). `tests/drift.rs`
+/// measures that, and how long a change goes unnoticed.
 ///
-/// What breaks the promise is values that resemble the one before them; the season takes out the time of day, and
-/// a pair of blocks takes out what both sides feel. A change that is already there when the series begins is what the
-/// series is compared with: it cannot be seen.
+/// What breaks the promise is values that resemble the one before them; the season takes out the
+/// time of day, and a pair of blocks takes out what both sides feel. A change that is already there
+/// when the series begins is what the series is compared with: it cannot be seen.
 ///
 /// ```
 /// use latency_stats::DriftTest;
@@ -47,7 +53,8 @@ pub struct DriftTest {
 }
 
 impl DriftTest {
-    /// A test with at most one false alarm in `run_length` values on average. `seed` breaks ties between equal values.
+    /// A test with at most one false alarm in `run_length` values on average. `seed` breaks ties
+    /// between equal values.
     #[must_use]
     pub fn new(run_length: f64, seed: u64) -> Self {
         Self {
@@ -59,7 +66,8 @@ impl DriftTest {
         }
     }
 
-    /// Takes a value of that season and says whether there is an alarm. Values that are not finite are not counted.
+    /// Takes a value of that season and says whether there is an alarm. Values that are not finite
+    /// are not counted.
     pub fn push(&mut self, season: usize, value: f64) -> bool {
         if !value.is_finite() {
             return self.is_alarm();
@@ -122,7 +130,8 @@ impl DriftTest {
         self.evidence() >= self.threshold
     }
 
-    /// A number in (0, 1) that depends on the seed and the count alone (SplitMix64: Steele, Lea, Flood 2014).
+    /// A number in (0, 1) that depends on the seed and the count alone (SplitMix64: Steele, Lea,
+    /// Flood 2014).
     fn draw(&mut self) -> f64 {
         self.drawn += 1;
         let mut z = self

@@ -82,10 +82,12 @@ impl Interval {
     }
 }
 
-/// The Student t interval of the mean: m ± t(n−1) · s/√n ("Student", "The Probable Error of a Mean", 1908).
+/// The Student t interval of the mean: m ± t(n−1) · s/√n ("Student", "The Probable Error of a
+/// Mean", 1908).
 ///
-/// Exact for independent normal values, close for others from about ten values on. Identical values give an interval
-/// of no width: the values themselves show no spread, and nothing else is known about it.
+/// Exact for independent normal values, close for others from about ten values on. Identical values
+/// give an interval of no width: the values themselves show no spread, and nothing else is known
+/// about it.
 ///
 /// # Errors
 /// [`StatsError::TooFew`] below two values, [`StatsError::NotFinite`], [`StatsError::Confidence`].

@@ -1,9 +1,10 @@
 //! Statistics for comparing an experiment with its unchanged control.
 //!
-//! A measurement here is a list of [`Pair`]s: time blocks in which both sides were measured. What is
-//! claimed about them is always the *ratio* experiment / control with an [`Interval`] around it, and the
-//! early abort of an evaluation rests on a [`SequentialTest`] whose error rate holds however often it is
-//! looked at. A [`DriftTest`] says when a series is no longer what it was. The crate is pure: no clock, no I/O, no random numbers.
+//! A measurement here is a list of [`Pair`]s: time blocks in which both sides were measured. What
+//! is claimed about them is always the *ratio* experiment / control with an [`Interval`] around it,
+//! and the early abort of an evaluation rests on a [`SequentialTest`] whose error rate holds
+//! however often it is looked at. A [`DriftTest`] says when a series is no longer what it was. The
+//! crate is pure: no clock, no I/O, no random numbers.
 //!
 //! ```
 //! use latency_stats::{Pair, ratio_interval};

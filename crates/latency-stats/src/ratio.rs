@@ -1,7 +1,8 @@
 //! The ratio experiment / control over paired blocks, within one run and over several fresh runs.
 //!
-//! Everything is computed on log(experiment / control): what disturbs both sides of a block alike cancels,
-//! +10 % and −9.1 % are the same distance from "no difference", and swapping the sides inverts the interval exactly.
+//! Everything is computed on log(experiment / control): what disturbs both sides of a block alike
+//! cancels, +10 % and −9.1 % are the same distance from "no difference", and swapping the sides
+//! inverts the interval exactly.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +45,13 @@ impl Pair {
     }
 }
 
-/// The ratio of geometric means experiment / control with its interval: exp of the t interval on the log ratios of
-/// the blocks (the log-ratio form of Fieller's problem for paired positive data; Kalibera and Jones, "Rigorous
-/// Benchmarking in Reasonable Time", ISMM 2013, recommend an interval on the ratio itself).
+/// The ratio of geometric means experiment / control with its interval: exp of the t interval on
+/// the log ratios of the blocks (the log-ratio form of Fieller's problem for paired positive data;
+/// Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013, recommend an interval
+/// on the ratio itself).
 ///
-/// It speaks of *this run*: blocks of one run share its memory layout and start-up luck, so a claim about the
-/// configuration needs [`ratio_interval_of_runs`]. Blocks are taken as independent: see
+/// It speaks of *this run*: blocks of one run share its memory layout and start-up luck, so a claim
+/// about the configuration needs [`ratio_interval_of_runs`]. Blocks are taken as independent: see
 /// [`lag_one_autocorrelation`](crate::lag_one_autocorrelation).
 ///
 /// # Errors
@@ -68,24 +70,26 @@ pub fn ratio_interval(blocks: &[Pair], confidence: f64) -> Result<Interval, Stat
 
 /// The ratio experiment / control over several fresh runs, each of which holds blocks.
 ///
-/// Blocks are nested in runs: log ratio = effect + run + block, with random run and block parts. The blocks of a run
-/// share the run's part, so counting them all as independent would claim too much (Hurlbert, "Pseudoreplication and
-/// the Design of Ecological Field Experiments", 1984). The interval is therefore the t interval on the run means with
-/// runs − 1 degrees of freedom. For runs of equal length this *is* the random-effects analysis: the mean square between
-/// runs estimates blocks·σ²(run) + σ²(block), which is the whole variance of the mean, and Satterthwaite's degrees of
-/// freedom of that single mean square are exactly runs − 1 (Searle, Casella and McCulloch, "Variance Components", 1992,
-/// §3.6; for benchmarks: Kalibera and Jones, ISMM 2013, §5). Whether there is a variance between runs cannot
-/// be shown from 3 to 6 runs, so no test decides to pool.
+/// Blocks are nested in runs: log ratio = effect + run + block, with random run and block parts.
+/// The blocks of a run share the run's part, so counting them all as independent would claim too
+/// much (Hurlbert, "Pseudoreplication and the Design of Ecological Field Experiments", 1984). The
+/// interval is therefore the t interval on the run means with runs − 1 degrees of freedom. For runs
+/// of equal length this *is* the random-effects analysis: the mean square between runs estimates
+/// blocks·σ²(run) + σ²(block), which is the whole variance of the mean, and Satterthwaite's degrees
+/// of freedom of that single mean square are exactly runs − 1 (Searle, Casella and McCulloch,
+/// "Variance Components", 1992, §3.6; for benchmarks: Kalibera and Jones, ISMM 2013, §5). Whether
+/// there is a variance between runs cannot be shown from 3 to 6 runs, so no test decides to pool.
 ///
-/// Every run weighs the same, however many blocks it has: for runs of unequal length the mean stays unbiased. Simulated
-/// at 95 % with 3 to 6 runs of 4 to 20 blocks (`tests/coverage.rs`), coverage was 94.4 to 96.9 % with and without variance
-/// between runs, normal and heavy-tailed (Student t with 3 degrees of freedom), and with autocorrelated blocks; a strongly
-/// *skewed* part between runs (lognormal) brings it down to about 92.5 %. More runs narrow the interval much faster than
+/// Every run weighs the same, however many blocks it has: for runs of unequal length the mean stays
+/// unbiased. Simulated at 95 % with 3 to 6 runs of 4 to 20 blocks (`tests/coverage.rs`), coverage
+/// was 94.4 to 96.9 % with and without variance between runs, normal and heavy-tailed (Student t
+/// with 3 degrees of freedom), and with autocorrelated blocks; a strongly *skewed* part between
+/// runs (lognormal) brings it down to about 92.5 %. More runs narrow the interval much faster than
 /// longer ones: with 3 runs the factor is t(2) = 4.3, with 6 runs t(5) = 2.6.
 ///
 /// # Errors
-/// [`StatsError::TooFew`] below two runs, [`StatsError::InRun`] for a run that is empty or holds an unusable block,
-/// [`StatsError::Confidence`].
+/// [`StatsError::TooFew`] below two runs, [`StatsError::InRun`] for a run that is empty or holds an
+/// unusable block, [`StatsError::Confidence`].
 ///
 /// ```
 /// use latency_stats::{Pair, ratio_interval_of_runs};
@@ -108,7 +112,8 @@ pub fn ratio_interval_of_runs(runs: &[Vec<Pair>], confidence: f64) -> Result<Int
     Ok(t_interval(&run_means, confidence, "runs")?.exp())
 }
 
-/// The mean log ratio and the variance *of that mean* (s²/n): what an optimiser is told about an evaluation.
+/// The mean log ratio and the variance *of that mean* (s²/n): what an optimiser is told about an
+/// evaluation.
 ///
 /// Identical blocks give a variance of exactly 0; a model that inverts it must add its own floor.
 ///

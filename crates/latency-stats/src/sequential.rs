@@ -10,7 +10,8 @@ use crate::summary::Moments;
 pub enum Verdict {
     /// Not shown: measure on.
     Continue,
-    /// The mean log ratio is above the limit, at the error rate of the test. Final: later blocks do not undo it.
+    /// The mean log ratio is above the limit, at the error rate of the test. Final: later blocks do
+    /// not undo it.
     Worse,
 }
 
@@ -99,7 +100,8 @@ impl SequentialTest {
         blocks.saturating_sub(min_blocks.max(2))
     }
 
-    /// Takes the log ratio of one more block. A value that is not finite carries no information and is not counted.
+    /// Takes the log ratio of one more block. A value that is not finite carries no information and
+    /// is not counted.
     pub fn push(&mut self, log_ratio: f64) -> Verdict {
         let excess = log_ratio - self.limit_log_ratio;
         if excess.is_finite() {

@@ -71,10 +71,10 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
 
 /// The correlation of each value with the next one, −1 to 1: near 0 for independent blocks.
 ///
-/// Intervals and the sequential test take blocks as independent; a value above about 0.3 says that blocks are too
-/// short and the intervals too narrow. Estimated as Σ(xᵢ−m)(xᵢ₊₁−m) / Σ(xᵢ−m)² (Box and Jenkins, "Time
-/// Series Analysis", §2.1.5), which is biased by about −1/n. `None` for fewer than three values, values that are
-/// not finite, or no spread.
+/// Intervals and the sequential test take blocks as independent; a value above about 0.3 says that
+/// blocks are too short and the intervals too narrow. Estimated as Σ(xᵢ−m)(xᵢ₊₁−m) / Σ(xᵢ−m)² (Box
+/// and Jenkins, "Time Series Analysis", §2.1.5), which is biased by about −1/n. `None` for fewer
+/// than three values, values that are not finite, or no spread.
 ///
 /// ```
 /// let r = latency_stats::lag_one_autocorrelation(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
@@ -94,8 +94,9 @@ pub fn lag_one_autocorrelation(values: &[f64]) -> Option<f64> {
     r.is_finite().then_some(r)
 }
 
-/// Running mean and sum of squared deviations: Welford, "Note on a Method for Calculating Corrected Sums of Squares
-/// and Products" (Technometrics 1962). Identical values give a deviation of exactly 0.
+/// Running mean and sum of squared deviations: Welford, "Note on a Method for Calculating Corrected
+/// Sums of Squares and Products" (Technometrics 1962). Identical values give a deviation of exactly
+/// 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Moments {
     pub(crate) n: usize,

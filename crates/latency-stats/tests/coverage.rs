@@ -1,7 +1,8 @@
 //! How often the intervals hold the true ratio, by simulation under a seed.
 //!
-//! Each cell simulates log ratio = effect + run + block and counts how often the interval holds the effect. A cell of
-//! 4000 repetitions has a standard error of 0.34 % at 95 %, so the seeds are fixed and the bound is nominal − 1 %.
+//! Each cell simulates log ratio = effect + run + block and counts how often the interval holds the
+//! effect. A cell of 4000 repetitions has a standard error of 0.34 % at 95 %, so the seeds are
+//! fixed and the bound is nominal − 1 %.
 
 #![expect(
     clippy::unwrap_used,
@@ -80,7 +81,8 @@ fn runs_of_unequal_length_cover_too() {
     }
 }
 
-/// Skewed run and block parts: t intervals of few skewed values fall short, and this says by how much.
+/// Skewed run and block parts: t intervals of few skewed values fall short, and this says by how
+/// much.
 #[test]
 fn skewed_runs_fall_a_little_short() {
     for (run_sd, runs) in [(0.0, 3), (0.0, 6), (0.1, 3), (0.1, 6)] {
@@ -129,7 +131,8 @@ fn independent_blocks_cover_within_a_run() {
     }
 }
 
-/// The limit of the within-run interval: it takes blocks as independent, and correlated ones it does not cover.
+/// The limit of the within-run interval: it takes blocks as independent, and correlated ones it
+/// does not cover.
 #[test]
 fn correlated_blocks_are_not_covered_within_a_run_but_are_over_runs() {
     for rho in [0.3, 0.6] {

@@ -13,7 +13,8 @@ const RUN_LENGTH: f64 = 500.0;
 const VALUES: usize = 250;
 const REPETITIONS: u32 = 2000;
 
-/// The share of unchanged series with an alarm, and the upper end of its 99.9 % interval (normal approximation).
+/// The share of unchanged series with an alarm, and the upper end of its 99.9 % interval (normal
+/// approximation).
 fn false_alarms(mut series: impl FnMut(&mut ChaCha8Rng) -> Vec<f64>, seasons: usize) -> (f64, f64) {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let mut alarms = 0;
@@ -29,7 +30,8 @@ fn false_alarms(mut series: impl FnMut(&mut ChaCha8Rng) -> Vec<f64>, seasons: us
     (share, share + 3.29 * (share * (1.0 - share) / n).sqrt())
 }
 
-/// The stated rate is n / c = 250 / 500 within the series; whatever the distribution, and with a time of day.
+/// The stated rate is n / c = 250 / 500 within the series; whatever the distribution, and with a
+/// time of day.
 #[test]
 fn false_alarms_stay_below_the_stated_rate() {
     let stated = VALUES as f64 / RUN_LENGTH;

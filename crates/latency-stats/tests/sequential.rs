@@ -1,4 +1,5 @@
-//! The error rate and the power of the sequential test, by simulation under a seed, looking after every block.
+//! The error rate and the power of the sequential test, by simulation under a seed, looking after
+//! every block.
 
 mod noise;
 
@@ -60,8 +61,8 @@ fn false_alarms_stay_below_alpha_when_looked_at_after_every_block() {
     }
 }
 
-/// Outliers on the control's side alone skew the log ratios to the fast side, and the t statistic of few such blocks is
-/// too often large: this says how much of the promise that costs.
+/// Outliers on the control's side alone skew the log ratios to the fast side, and the t statistic
+/// of few such blocks is too often large: this says how much of the promise that costs.
 #[test]
 fn skew_towards_a_slow_control_costs_error_rate() {
     for planned in PLANNED {

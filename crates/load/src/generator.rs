@@ -60,9 +60,9 @@ pub struct Plan {
     pub streams: usize,
     /// A connection is closed after so many requests.
     pub requests_per_connection: Option<u64>,
-    /// Poll instead of sleeping while an answer is awaited or a request is due soon. For threads that
-    /// have a CPU each to themselves: what a sleeping thread's wake-up costs is then no part of the
-    /// latencies.
+    /// Poll instead of sleeping while an answer is awaited or a request is due soon. For threads
+    /// that have a CPU each to themselves: what a sleeping thread's wake-up costs is then no part
+    /// of the latencies.
     pub busy_poll: bool,
     /// The service, where it is on this machine and known.
     pub service: ServiceOnHost,

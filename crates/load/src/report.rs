@@ -16,8 +16,8 @@ pub(crate) const NO_ANSWER: &str = "no answer in time";
 pub(crate) const NEVER_SENT: &str = "never sent: every connection was busy to the end";
 pub(crate) const NO_PORT: &str = "no local port is free for another connection";
 
-/// A loop that waits for less than this share of the time is at its limit: a closed loop, or an open
-/// one whose requests wait for connections, then measures its generator.
+/// A loop that waits for less than this share of the time is at its limit: a closed loop, or an
+/// open one whose requests wait for connections, then measures its generator.
 const BUSY: f64 = 0.9;
 /// So much of the plan has to be left where seconds were disturbed.
 const KEPT: f64 = 0.5;
@@ -275,8 +275,8 @@ impl Report {
             (true, _) if had_no_cpu => Some(Bottleneck::Neighbour),
             (true, true) => Some(Bottleneck::GeneratorAndService),
             (true, false) => Some(Bottleneck::Generator),
-            // Every request waits in an overload, so that the generator's own part of the wait looks
-            // small. Whoever has no time left is the limit then, as in a closed loop.
+            // Every request waits in an overload, so that the generator's own part of the wait
+            // looks small. Whoever has no time left is the limit then, as in a closed loop.
             (false, true) => Some(saturated()),
             (false, false) => None,
         }

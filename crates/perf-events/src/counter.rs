@@ -1,4 +1,5 @@
-//! How often one thread, and the threads that it starts, passed a tracepoint: counted by the kernel, without samples.
+//! How often one thread, and the threads that it starts, passed a tracepoint: counted by the
+//! kernel, without samples.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -17,8 +18,9 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Counts the passings of a tracepoint by `thread` for which `filter` holds (Documentation/trace/events.rst, section
-    /// 5; e.g. `id == 44`). Threads that it starts later count as well.
+    /// Counts the passings of a tracepoint by `thread` for which `filter` holds
+    /// (Documentation/trace/events.rst, section 5; e.g. `id == 44`). Threads that it starts later
+    /// count as well.
     ///
     /// # Errors
     /// [`Error::Count`].
@@ -34,7 +36,8 @@ impl Counter {
         let pid = libc::pid_t::try_from(thread)
             .map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
         let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-        // SAFETY: `attr` is initialised and outlives the call; CPU −1 with a thread means wherever it runs.
+        // SAFETY: `attr` is initialised and outlives the call; CPU −1 with a thread means wherever
+        // it runs.
         let fd = unsafe { sys::perf_event_open(&raw mut attr, pid, -1, -1, flags) };
         if fd < 0 {
             return Err(failed(io::Error::last_os_error()));

@@ -1,4 +1,5 @@
-//! The layout of a tracepoint's raw data, from its `format` file (Documentation/trace/events.rst, section 4).
+//! The layout of a tracepoint's raw data, from its `format` file (Documentation/trace/events.rst,
+//! section 4).
 
 use crate::Error;
 

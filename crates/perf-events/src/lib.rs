@@ -1,9 +1,11 @@
-//! Kernel tracepoints, clock samples and branch records through `perf_event_open(2)`: one ring buffer a CPU, read as
-//! records; and counts of one thread's tracepoints.
+//! Kernel tracepoints, clock samples and branch records through `perf_event_open(2)`: one ring
+//! buffer a CPU, read as records; and counts of one thread's tracepoints.
 //!
-//! Nothing of the host is changed. Where tracefs is not mounted, a mount that only this process sees gives the formats.
+//! Nothing of the host is changed. Where tracefs is not mounted, a mount that only this process
+//! sees gives the formats.
 //!
-//! The unsafe code of this crate is in `ring` and `counter`: system calls, a mapping, and the reads of the ring's indices.
+//! The unsafe code of this crate is in `ring` and `counter`: system calls, a mapping, and the reads
+//! of the ring's indices.
 
 mod counter;
 mod format;

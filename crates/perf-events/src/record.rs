@@ -50,7 +50,8 @@ pub struct Branches<'a> {
 /// `struct perf_branch_entry`: from, to, flags.
 const BRANCH_BYTES: usize = 24;
 
-/// The two bits of its flags behind mispred, predicted, in_tx, abort, cycles (16) and type (4), and `PERF_BR_SPEC_WRONG_PATH`.
+/// The two bits of its flags behind mispred, predicted, in_tx, abort, cycles (16) and type (4), and
+/// `PERF_BR_SPEC_WRONG_PATH`.
 const SPECULATION: u32 = 24;
 const WRONG_PATH: u64 = 1;
 
@@ -96,8 +97,8 @@ pub enum Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads a record's body: `kind` and `misc` are of its header, `content` says which parts a sample has. Their order is
-    /// fixed.
+    /// Reads a record's body: `kind` and `misc` are of its header, `content` says which parts a
+    /// sample has. Their order is fixed.
     pub(crate) fn parse(kind: u32, misc: u16, content: Content, body: &'a [u8]) -> Self {
         match (kind, content) {
             (SAMPLE, Content::Tracepoint) => {

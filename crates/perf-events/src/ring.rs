@@ -45,8 +45,9 @@ impl Ring {
         Self::map(cpu, events, pages_log2, Content::Tracepoint)
     }
 
-    /// Opens a clock on `cpu` that samples whatever runs there, in user code or in the kernel, `per_s` times a second
-    /// (`PERF_COUNT_SW_CPU_CLOCK`, a timer: it needs no hardware counter), with a buffer of 2^`pages_log2` pages.
+    /// Opens a clock on `cpu` that samples whatever runs there, in user code or in the kernel,
+    /// `per_s` times a second (`PERF_COUNT_SW_CPU_CLOCK`, a timer: it needs no hardware counter),
+    /// with a buffer of 2^`pages_log2` pages.
     ///
     /// # Errors
     /// [`Error::Open`].
@@ -55,8 +56,8 @@ impl Ring {
         Self::map(cpu, vec![event], pages_log2, Content::Tick)
     }
 
-    /// Samples user code on `cpu` `per_s` times a second, each time with the branches that the processor took last (Intel's
-    /// LBR, AMD's LbrExtV2), with a buffer of 2^`pages_log2` pages.
+    /// Samples user code on `cpu` `per_s` times a second, each time with the branches that the
+    /// processor took last (Intel's LBR, AMD's LbrExtV2), with a buffer of 2^`pages_log2` pages.
     ///
     /// # Errors
     /// [`Error::Open`], also where the processor, or its hypervisor, keeps none.
@@ -103,7 +104,8 @@ impl Ring {
         let owner = std::os::fd::AsRawFd::as_raw_fd(&ring.events[0]);
         for event in &ring.events[1..] {
             let raw = std::os::fd::AsRawFd::as_raw_fd(event);
-            // SAFETY: both descriptors are open perf events of the same CPU, which is what SET_OUTPUT asks for.
+            // SAFETY: both descriptors are open perf events of the same CPU, which is what
+            // SET_OUTPUT asks for.
             let code = unsafe { libc::ioctl(raw, sys::bindings::SET_OUTPUT.into(), owner) };
             if code < 0 {
                 return Err(failed(io::Error::last_os_error()));
@@ -148,7 +150,8 @@ impl Ring {
         let mut tail = self.index(Index::Tail).load(Ordering::Relaxed);
         let mut wrapped = std::mem::take(&mut self.wrapped);
         while head.wrapping_sub(tail) >= HEADER_BYTES as u64 {
-            // `struct perf_event_header`: type, misc, size; records are aligned to 8 bytes, so a header never wraps.
+            // `struct perf_event_header`: type, misc, size; records are aligned to 8 bytes, so a
+            // header never wraps.
             let header = self.bytes(tail, HEADER_BYTES, &mut wrapped);
             let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
             let misc = u16::from_le_bytes([header[4], header[5]]);
@@ -175,8 +178,9 @@ impl Ring {
         let start = usize::try_from(at & mask).unwrap_or(0);
         let first = count.min(self.data_bytes - start);
         let part = |start: usize, count: usize| {
-            // SAFETY: the data area is `data_bytes` long behind the first page, and `start + count` stays within it; the
-            // kernel does not write between tail and head, and we advance the tail only after the last use.
+            // SAFETY: the data area is `data_bytes` long behind the first page, and `start + count`
+            // stays within it; the kernel does not write between tail and head, and we advance the
+            // tail only after the last use.
             unsafe { std::slice::from_raw_parts(self.map.add(self.page_bytes + start), count) }
         };
         if first == count {
@@ -190,7 +194,8 @@ impl Ring {
 
     fn index(&self, index: Index) -> &AtomicU64 {
         let page = self.map.cast::<sys::bindings::perf_event_mmap_page>();
-        // SAFETY: the first page of the mapping is a perf_event_mmap_page and lives as long as self.
+        // SAFETY: the first page of the mapping is a perf_event_mmap_page and lives as long as
+        // self.
         let place = unsafe {
             match index {
                 Index::Head => ptr::addr_of_mut!((*page).data_head),
@@ -268,7 +273,8 @@ fn open_event(cpu: usize, attr: &mut sys::bindings::perf_event_attr) -> Result<O
     attr.__bindgen_anon_2.wakeup_watermark = 1 << 16;
     let cpu = libc::c_int::try_from(cpu).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: `attr` is initialised and outlives the call; pid −1 with a CPU means all processes there.
+    // SAFETY: `attr` is initialised and outlives the call; pid −1 with a CPU means all processes
+    // there.
     let fd = unsafe { sys::perf_event_open(attr, -1, cpu, -1, flags) };
     if fd < 0 {
         return Err(failed(io::Error::last_os_error()));

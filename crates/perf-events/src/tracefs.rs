@@ -20,7 +20,8 @@ pub struct Tracefs {
 }
 
 impl Tracefs {
-    /// Opens the mounted one, or mounts one that no other process sees and that goes with this handle.
+    /// Opens the mounted one, or mounts one that no other process sees and that goes with this
+    /// handle.
     ///
     /// # Errors
     /// [`Error::Tracefs`].

@@ -1,5 +1,5 @@
-//! A latency-critical tenant beside a greedy writer on a simulated flash device, with the scheduler and without: prints
-//! JSON. `cargo run --release -p qos --example tenants -- [SECONDS]`
+//! A latency-critical tenant beside a greedy writer on a simulated flash device, with the scheduler
+//! and without: prints JSON. `cargo run --release -p qos --example tenants -- [SECONDS]`
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -316,8 +316,8 @@ impl Admission {
     }
 }
 
-/// The rate at a percentile. Below the first point, where a learnt curve may have moved after a tenant
-/// was admitted, less than the first point's rate.
+/// The rate at a percentile. Below the first point, where a learnt curve may have moved after a
+/// tenant was admitted, less than the first point's rate.
 fn rate_or_less(column: &Column, p95_us: f64) -> f64 {
     let first = column.points()[0];
     column

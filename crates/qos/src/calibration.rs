@@ -80,8 +80,9 @@ impl Sweep {
     }
 }
 
-/// Fits a model to measured points: the cost of a write that makes the curves of all shares of reads
-/// with writes overlap (ReFlex, section 3.2.1), and for each latency the lowest of their rates.
+/// Fits a model to measured points: the cost of a write that makes the curves of all shares of
+/// reads with writes overlap (ReFlex, section 3.2.1), and for each latency the lowest of their
+/// rates.
 ///
 /// # Errors
 /// See [`CalibrationError`].

@@ -46,8 +46,8 @@ pub struct Device {
     parked_reserved: AtomicU64,
     parked_critical: AtomicU32,
     parked_best_effort: AtomicU32,
-    /// A bit for each scheduler; for those with work; for those that ran a round since the bucket was
-    /// emptied.
+    /// A bit for each scheduler; for those with work; for those that ran a round since the bucket
+    /// was emptied.
     members: AtomicU64,
     busy: AtomicU64,
     ran: AtomicU64,

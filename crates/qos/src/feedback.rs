@@ -15,8 +15,8 @@ const FACTOR: (f64, f64) = (0.1, 1.3);
 const UP: f64 = 0.005;
 /// The largest step down.
 const DOWN_MOST: f64 = 0.7;
-/// A tail that passes the objective by so much at once is that of a device that stood still: the rate
-/// rises too slowly for that.
+/// A tail that passes the objective by so much at once is that of a device that stood still: the
+/// rate rises too slowly for that.
 const STALL: f64 = 3.0;
 /// A stall is over after so many steps. What lasts longer is a slower device.
 const STALL_STEPS: u32 = 3;

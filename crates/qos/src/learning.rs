@@ -125,7 +125,8 @@ mod tests {
         p3600_model().curve.mixed.unwrap()
     }
 
-    /// Seconds until the first alarm of a device whose latency is `factor` times the calibrated one.
+    /// Seconds until the first alarm of a device whose latency is `factor` times the calibrated
+    /// one.
     fn alarm_after(factor: f64, seconds: u32, seed: u64) -> Option<u32> {
         let mut learner = Learner::new(mixed());
         let mut random = ChaCha8Rng::seed_from_u64(seed);

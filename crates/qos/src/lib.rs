@@ -2,8 +2,8 @@
 //!
 //! The algorithm is the one of ReFlex (Klimovic, Litz, Kozyrakis: "ReFlex: Remote Flash ≈ Local
 //! Flash", ASPLOS'17, section 3.2). A request costs tokens. A calibration says how many tokens a
-//! second the device takes at a tail latency. A latency-critical tenant reserves tokens. Best-effort
-//! tenants share what is left.
+//! second the device takes at a tail latency. A latency-critical tenant reserves tokens.
+//! Best-effort tenants share what is left.
 //!
 //! The crate does no I/O and reads no clock: times are arguments, in nanoseconds since any moment
 //! that all threads share.

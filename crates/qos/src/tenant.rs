@@ -10,8 +10,8 @@ use crate::rounded;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
-    /// 95th percentile of the latency of its reads, in microseconds, from [`crate::Scheduler::enqueue`]
-    /// to completion.
+    /// 95th percentile of the latency of its reads, in microseconds, from
+    /// [`crate::Scheduler::enqueue`] to completion.
     pub p95_us: u32,
     /// Requests of 4 KiB a second up to which the objective holds.
     pub iops: u32,
@@ -94,8 +94,9 @@ impl TenantId {
 pub struct TenantStatus {
     /// The objective; `None`: best effort.
     pub objective: Option<Objective>,
-    /// 95th percentile of the latency of reads in the last full window, in microseconds. Writes count
-    /// instead where the objective is about writes only. `None` before the first window is full.
+    /// 95th percentile of the latency of reads in the last full window, in microseconds. Writes
+    /// count instead where the objective is about writes only. `None` before the first window is
+    /// full.
     pub p95_us: Option<f64>,
     /// Requests that wait.
     pub queued: u32,

@@ -185,7 +185,8 @@ fn a_changed_objective_is_checked_and_counts() {
         scheduler.status(tenant).unwrap().objective.unwrap().iops,
         20_000
     );
-    // The tokens of the new objective are those that the tenant gets. A second tenant takes the spare.
+    // The tokens of the new objective are those that the tenant gets. A second tenant takes the
+    // spare.
     scheduler.add_tenant(TenantSpec::best_effort()).unwrap();
     for at_us in (0..2_000_000_u64).step_by(25) {
         while scheduler.status(tenant).unwrap().queued < 100 {

@@ -1,5 +1,5 @@
-//! What a latency-critical tenant left to others it may take back, within a second and no more than it
-//! reserved.
+//! What a latency-critical tenant left to others it may take back, within a second and no more than
+//! it reserved.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;

@@ -111,8 +111,8 @@ proptest! {
         prop_assert_eq!(queued, submitted + waiting);
     }
 
-    /// Everything that waits is submitted within the time that its tokens take at the tenant's rate; one
-    /// request more for a tenant that is in debt.
+    /// Everything that waits is submitted within the time that its tokens take at the tenant's
+    /// rate; one request more for a tenant that is in debt.
     #[test]
     fn nobody_starves(
         threads in 1_usize..3,

@@ -53,8 +53,8 @@ fn the_objective_holds_beside_a_greedy_writer_and_breaks_without_the_scheduler()
     assert!(held < 0.01, "{held}");
 }
 
-/// Share of one-second windows in which the objective held on a device that stands still for so long
-/// every 1.3 s, and the writer's tokens a second.
+/// Share of one-second windows in which the objective held on a device that stands still for so
+/// long every 1.3 s, and the writer's tokens a second.
 fn beside_a_writer_with_stalls(stall_ms: u64, seed: u64) -> (f64, f64) {
     let mut machine = Machine::new(true, seed);
     machine.flash.set_stalls(Some(Stalls {

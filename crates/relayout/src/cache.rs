@@ -1,8 +1,9 @@
-//! The code cache of a process and its family: memory of ours in it, the patches that lead there, and the way back.
+//! The code cache of a process and its family: memory of ours in it, the patches that lead there,
+//! and the way back.
 //!
-//! Every step is announced in the manifest first. Each patch lies within one page and is right whatever other patches are
-//! in force, so a switch that is cut short anywhere leaves a process that runs, partly in one layout and partly in
-//! another.
+//! Every step is announced in the manifest first. Each patch lies within one page and is right
+//! whatever other patches are in force, so a switch that is cut short anywhere leaves a process
+//! that runs, partly in one layout and partly in another.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +49,8 @@ pub struct Switched {
     pub occupied: Vec<u64>,
     /// Members of the family that stay as they are, and why.
     pub left_out: Vec<(u32, String)>,
-    /// Patched files that the process has closed since (`dlclose`): nothing of theirs is left to change.
+    /// Patched files that the process has closed since (`dlclose`): nothing of theirs is left to
+    /// change.
     pub closed: BTreeSet<String>,
 }
 
@@ -71,8 +73,8 @@ impl Switched {
 }
 
 impl CodeCache {
-    /// Reads what is on disk about the process, or begins. What an earlier program of the same process left in others is
-    /// rolled back.
+    /// Reads what is on disk about the process, or begins. What an earlier program of the same
+    /// process left in others is rolled back.
     ///
     /// # Errors
     /// [`RelayoutError::Manifest`], those of rolling back.
@@ -87,7 +89,8 @@ impl CodeCache {
         Ok(Self::new(store, process, manifest))
     }
 
-    /// That of a manifest; `None` where no process of the family lives, or each of them runs another program now.
+    /// That of a manifest; `None` where no process of the family lives, or each of them runs
+    /// another program now.
     ///
     /// # Errors
     /// [`Declined::NotPermitted`], [`RelayoutError::Host`].
@@ -173,7 +176,8 @@ impl CodeCache {
         self.family().map(|process| process.pid).collect()
     }
 
-    /// Looks for the process's unwinder among its objects: exceptions pass through all code that is announced from now on.
+    /// Looks for the process's unwinder among its objects: exceptions pass through all code that is
+    /// announced from now on.
     ///
     /// # Errors
     /// [`RelayoutError::Declined`] where it has one that cannot be led there.
@@ -184,9 +188,10 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Maps memory (readable and executable, or readable and writable) that reaches all of `near` with 32 bits. The
-    /// caller's part begins [`HEADER_BYTES`](crate::HEADER_BYTES) behind the region's address. Stops one thread for some
-    /// microseconds. The family gets it when a layout that needs it is put in force.
+    /// Maps memory (readable and executable, or readable and writable) that reaches all of `near`
+    /// with 32 bits. The caller's part begins [`HEADER_BYTES`](crate::HEADER_BYTES) behind the
+    /// region's address. Stops one thread for some microseconds. The family gets it when a layout
+    /// that needs it is put in force.
     ///
     /// # Errors
     /// [`Declined::NoRoom`], [`RelayoutError::Refused`], and those of stopping.
@@ -235,7 +240,8 @@ impl CodeCache {
         Ok(region)
     }
 
-    /// Announces a stub in the text, and with it whatever else was put down in the manifest and who is written into.
+    /// Announces a stub in the text, and with it whatever else was put down in the manifest and who
+    /// is written into.
     pub(crate) fn announce_stub(&mut self, maps: &[Mapping]) -> Result<Patch, RelayoutError> {
         let stub = find_stub(&self.process, &self.manifest, maps)?;
         self.manifest.stub = Some(stub.clone());
@@ -243,9 +249,10 @@ impl CodeCache {
         Ok(stub)
     }
 
-    /// Announces a layout: its patches, whose old bytes must be what the process holds while no layout is in force. What
-    /// crosses a page, overlaps another patch or does not hold the old bytes is left out; how many were is the second
-    /// number. The first is the generation's. All code is in `regions` by now.
+    /// Announces a layout: its patches, whose old bytes must be what the process holds while no
+    /// layout is in force. What crosses a page, overlaps another patch or does not hold the old
+    /// bytes is left out; how many were is the second number. The first is the generation's. All
+    /// code is in `regions` by now.
     ///
     /// # Errors
     /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Memory`].
@@ -339,8 +346,8 @@ impl CodeCache {
         }
     }
 
-    /// Forgets layouts that are not in force, but for those of which some place of the family still holds what they put
-    /// there.
+    /// Forgets layouts that are not in force, but for those of which some place of the family still
+    /// holds what they put there.
     ///
     /// # Errors
     /// [`HostError::Journal`](host::HostError::Journal), [`RelayoutError::Gone`].
@@ -386,8 +393,8 @@ impl CodeCache {
     /// Puts a layout in force in the whole family; 0 is the original one.
     ///
     /// # Errors
-    /// [`RelayoutError::NoGeneration`], those of stopping, [`RelayoutError::Memory`]. What speaks against a process that was
-    /// forked from this one is in [`Switched::left_out`].
+    /// [`RelayoutError::NoGeneration`], those of stopping, [`RelayoutError::Memory`]. What speaks
+    /// against a process that was forked from this one is in [`Switched::left_out`].
     pub fn switch(&mut self, number: u32) -> Result<Switched, RelayoutError> {
         let _lock = self.lock()?;
         self.switch_locked(number)
@@ -396,8 +403,8 @@ impl CodeCache {
     fn switch_locked(&mut self, number: u32) -> Result<Switched, RelayoutError> {
         let mut switched = Switched::default();
         let mut done: BTreeSet<(u32, u64)> = BTreeSet::new();
-        // Whoever is forked from a process that was switched has the layout; whoever was forked before is found by
-        // looking again.
+        // Whoever is forked from a process that was switched has the layout; whoever was forked
+        // before is found by looking again.
         loop {
             self.gather();
             let names = self.family().map(Process::name);
@@ -489,7 +496,8 @@ impl CodeCache {
         }
     }
 
-    /// Gives the members of the family what they need for a layout. Who cannot have it is added to `left_out`.
+    /// Gives the members of the family what they need for a layout. Who cannot have it is added to
+    /// `left_out`.
     fn join(
         &mut self,
         number: u32,
@@ -530,8 +538,9 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Back to the original bytes, here and in the processes that were forked from this one; then gives back the memory
-    /// that nothing leads into any more. What must stay is remembered, and tried again by the next call.
+    /// Back to the original bytes, here and in the processes that were forked from this one; then
+    /// gives back the memory that nothing leads into any more. What must stay is remembered, and
+    /// tried again by the next call.
     ///
     /// # Errors
     /// Those of stopping, [`RelayoutError::Memory`].
@@ -631,14 +640,16 @@ impl CodeCache {
             }
         }
         match self.save() {
-            // A full disk is no reason to leave a process as it is: what stays on record is taken back once more by the next.
+            // A full disk is no reason to leave a process as it is: what stays on record is taken
+            // back once more by the next.
             Err(error) if is_rollback => kept.why = Some(error.to_string()),
             saved => saved?,
         }
         Ok(kept)
     }
 
-    /// Unmaps a region in every process of the family; false where something may still lead into it.
+    /// Unmaps a region in every process of the family; false where something may still lead into
+    /// it.
     fn free(&mut self, region: &Region) -> Result<bool, RelayoutError> {
         let mut done: BTreeSet<(u32, u64)> = BTreeSet::new();
         let mut is_free = true;

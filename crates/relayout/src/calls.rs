@@ -1,4 +1,5 @@
-//! Making a running process do something: which of its threads does it, and where the stub lies that it runs.
+//! Making a running process do something: which of its threads does it, and where the stub lies
+//! that it runs.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,12 +13,13 @@ use crate::process::Process;
 use crate::stop::{declined, is_filtered, not_stopping, one_stopped, state, stopped};
 use crate::{Declined, RelayoutError, cave};
 
-/// How long a thread may take to leave the stub of one who was killed: some instructions, once it gets a CPU.
+/// How long a thread may take to leave the stub of one who was killed: some instructions, once it
+/// gets a CPU.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// A system call by one thread of a process, through a stub in its own text that is there for that long only. The stub has
-/// been announced.
+/// A system call by one thread of a process, through a stub in its own text that is there for that
+/// long only. The stub has been announced.
 pub(crate) fn syscall(
     process: &Process,
     stub: &Patch,
@@ -55,8 +57,8 @@ fn lay_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
     memory.write(stub.address, &stub.new.0)
 }
 
-/// Takes out a stub that is still there, of one who was killed in the middle of a call, once no thread is in it any more.
-/// Where something else is, that stays.
+/// Takes out a stub that is still there, of one who was killed in the middle of a call, once no
+/// thread is in it any more. Where something else is, that stays.
 pub(crate) fn take_out_stub(process: &Process, stub: &Patch) -> Result<(), RelayoutError> {
     let (pid, memory) = (process.pid, &process.memory);
     let size = stub.new.0.len();
@@ -125,8 +127,8 @@ fn new_stub(process: &Process, maps: &[Mapping]) -> Result<Patch, RelayoutError>
     Ok(stub)
 }
 
-/// The threads of a process that may do a system call, in the order in which they are worth trying: those that sleep in one stop
-/// at once and have nothing better to do.
+/// The threads of a process that may do a system call, in the order in which they are worth trying:
+/// those that sleep in one stop at once and have nothing better to do.
 pub(crate) fn threads_by_chance(pid: u32) -> Result<Vec<u32>, RelayoutError> {
     let roots = host::Roots::default();
     let mut threads = host::thread_ids(&roots, pid)?;

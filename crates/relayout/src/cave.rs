@@ -1,5 +1,6 @@
-//! Where in a process's own text there is room for the stub of the first injected system call: between the end of an
-//! executable segment and the end of its last page, which is mapped and belongs to nobody.
+//! Where in a process's own text there is room for the stub of the first injected system call:
+//! between the end of an executable segment and the end of its last page, which is mapped and
+//! belongs to nobody.
 
 use crate::inject::STUB_BYTES;
 use crate::maps::Mapping;
@@ -26,7 +27,8 @@ pub(crate) fn find(memory: &Memory, maps: &[Mapping]) -> Result<Option<u64>, Rel
                 map.inode == head.inode && map.is_executable && map.path == head.path
             });
             for map in ends {
-                // A position-independent object's first segment begins at 0, a fixed executable's at its address.
+                // A position-independent object's first segment begins at 0, a fixed executable's
+                // at its address.
                 let end = [head.start + vaddr + file_bytes, vaddr + file_bytes];
                 if let Some(end) = end.into_iter().find(|end| map.contains(end - 1)) {
                     let at = end.next_multiple_of(16);

@@ -1,5 +1,5 @@
-//! Whether a layout is better, measured on the live process: original and new layout in turns (A B B A …), units of work
-//! per CPU second in each, the ratio with its interval.
+//! Whether a layout is better, measured on the live process: original and new layout in turns (A B
+//! B A …), units of work per CPU second in each, the ratio with its interval.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -24,8 +24,9 @@ pub struct Effort {
 }
 
 impl Default for Effort {
-    /// About 23 s. Short blocks, because what else disturbs a machine lasts longer than a block: of MariaDB under sysbench on two
-    /// cores of a shared machine the interval is then about ±4 %, and ±8 % with 16 pairs of 0.6 s, which take as long.
+    /// About 23 s. Short blocks, because what else disturbs a machine lasts longer than a block: of
+    /// MariaDB under sysbench on two cores of a shared machine the interval is then about ±4 %, and
+    /// ±8 % with 16 pairs of 0.6 s, which take as long.
     fn default() -> Self {
         Self {
             pairs: 64,
@@ -35,7 +36,8 @@ impl Default for Effort {
     }
 }
 
-/// Blocks are lengthened until they have so much work, where a block without any is unlikely among all of them.
+/// Blocks are lengthened until they have so much work, where a block without any is unlikely among
+/// all of them.
 const UNITS_MIN: f64 = 20.0;
 /// But not beyond this.
 const BLOCK_MAX: Duration = Duration::from_secs(2);
@@ -50,7 +52,8 @@ const CONFIDENCE: f64 = 0.95;
 pub struct Compared {
     /// Units of work per second of CPU time.
     pub per_cpu_s: Interval,
-    /// Units of work per second of CPU time in user code; the kernel divides it by ticks, so it is coarser.
+    /// Units of work per second of CPU time in user code; the kernel divides it by ticks, so it is
+    /// coarser.
     pub per_user_s: Option<Interval>,
     /// Units of work per second.
     pub per_s: Interval,
@@ -86,8 +89,8 @@ pub struct BlockRecord {
 /// Compares generation `number` with the original layout; the process is left in `number`.
 ///
 /// # Errors
-/// Those of switching; [`RelayoutError::LittleWork`] where nothing can be compared; [`RelayoutError::Stats`] where a block had no
-/// work or CPU time.
+/// Those of switching; [`RelayoutError::LittleWork`] where nothing can be compared;
+/// [`RelayoutError::Stats`] where a block had no work or CPU time.
 pub fn compare(
     cache: &mut CodeCache,
     number: u32,

@@ -18,11 +18,13 @@ pub struct Drive {
     pub effort: Effort,
 }
 
-/// Drives one process until there is nothing to do for now, and tells `show` of every change of state.
+/// Drives one process until there is nothing to do for now, and tells `show` of every change of
+/// state.
 ///
 /// # Errors
-/// [`RelayoutError::Gone`], missing privileges, a manifest that cannot be written: what is in force then is for the caller to roll
-/// back, unless it was verified. What speaks against the process itself is a state, not an error.
+/// [`RelayoutError::Gone`], missing privileges, a manifest that cannot be written: what is in force
+/// then is for the caller to roll back, unless it was verified. What speaks against the process
+/// itself is a state, not an error.
 pub fn drive(
     store: &Store,
     session: &mut Session,

@@ -1,9 +1,9 @@
-//! What to do next with a process: a state machine that reads no clock and touches nothing. What was observed comes in,
-//! what to do goes out.
+//! What to do next with a process: a state machine that reads no clock and touches nothing. What
+//! was observed comes in, what to do goes out.
 //!
-//! `monitoring → profiling → optimizing → verifying → optimized`, and `reoptimizing` when the workload has changed. Every
-//! way that ends elsewhere ends in `declined` (nothing was gained, or tried) or `rolled-back` (somebody wished it, or the
-//! gain was not shown).
+//! `monitoring → profiling → optimizing → verifying → optimized`, and `reoptimizing` when the
+//! workload has changed. Every way that ends elsewhere ends in `declined` (nothing was gained, or
+//! tried) or `rolled-back` (somebody wished it, or the gain was not shown).
 
 use latency_stats::Interval;
 use serde::{Deserialize, Serialize};
@@ -50,16 +50,19 @@ impl std::fmt::Display for State {
 pub struct Settings {
     /// Below this the process is idle, in cores. (A gain of 20 % of it would be 1 % of a core.)
     pub idle_cores: f64,
-    /// Above this share of kernel time it is kernel-bound. (nginx has 77 to 83 %: +3.6 % [2.1, 10.3] at best; MariaDB under the
-    /// shortest queries 69 % on a virtual machine, where it gains 5 %: docs/results/relayout.md.)
+    /// Above this share of kernel time it is kernel-bound. (nginx has 77 to 83 %: +3.6 % [2.1,
+    /// 10.3] at best; MariaDB under the shortest queries 69 % on a virtual machine, where it gains
+    /// 5 %: docs/results/relayout.md.)
     pub kernel_share_max: f64,
-    /// Hot code of so many bytes stays in the instruction cache however it lies: 32 KiB on x86-64 since 2006.
+    /// Hot code of so many bytes stays in the instruction cache however it lies: 32 KiB on x86-64
+    /// since 2006.
     pub footprint_bytes_min: u64,
     /// Samples in user code that choose functions, at least.
     pub samples_min: u64,
     /// Placements tried before it is rolled back.
     pub placements: u32,
-    /// Profiles less alike than this are of another workload (the sum over functions of the smaller share).
+    /// Profiles less alike than this are of another workload (the sum over functions of the smaller
+    /// share).
     pub overlap_min: f64,
 }
 
@@ -89,8 +92,8 @@ pub struct Load {
     pub footprint_bytes: u64,
     /// How alike they are to those that the layout in force was made for, 0 to 1.
     pub overlap: Option<f64>,
-    /// Of the workloads that other layouts at hand were made for (0: that the original was left for), the one most like it,
-    /// and how alike it is.
+    /// Of the workloads that other layouts at hand were made for (0: that the original was left
+    /// for), the one most like it, and how alike it is.
     pub other: Option<(u32, f64)>,
 }
 
@@ -130,7 +133,8 @@ pub enum Action {
         /// Its generation.
         generation: u32,
     },
-    /// Go on in the original layout while the workload is this one; the layouts for others are held.
+    /// Go on in the original layout while the workload is this one; the layouts for others are
+    /// held.
     LeaveOriginal,
     /// Compare the new layout with the original.
     Compare,
@@ -151,7 +155,8 @@ pub struct Driver {
     kept: Kept,
     /// The layout to be compared was made for an earlier workload like this.
     is_resumed: bool,
-    /// A layout was shown to be better once: from then on a workload that is like none before is worth another.
+    /// A layout was shown to be better once: from then on a workload that is like none before is
+    /// worth another.
     has_won: bool,
 }
 
@@ -321,8 +326,8 @@ impl Driver {
         Action::RollBack
     }
 
-    /// A workload that is no longer the one that the layout in force was made for gets that of the one most like it, and a
-    /// new one where none is.
+    /// A workload that is no longer the one that the layout in force was made for gets that of the
+    /// one most like it, and a new one where none is.
     fn look_at_workload(&mut self, load: &Load) -> Action {
         let is_alike = |alike: f64| alike >= self.settings.overlap_min;
         if self.why_not(load).is_some() || load.overlap.is_none_or(is_alike) {

@@ -166,7 +166,8 @@ impl RelayoutError {
     }
 }
 
-/// Whether one thread only cannot be asked for a system call, for what it is under or for its stack.
+/// Whether one thread only cannot be asked for a system call, for what it is under or for its
+/// stack.
 pub(crate) fn is_of_thread(error: &RelayoutError) -> bool {
     match error {
         RelayoutError::Declined { reason, .. } => {

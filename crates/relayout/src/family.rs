@@ -1,8 +1,9 @@
-//! A process and those that were forked from it without an `execve`, as PostgreSQL forks a backend for each connection:
-//! they have its addresses, and each a copy of its code. A layout is put in force in all of them.
+//! A process and those that were forked from it without an `execve`, as PostgreSQL forks a backend
+//! for each connection: they have its addresses, and each a copy of its code. A layout is put in
+//! force in all of them.
 //!
-//! Who is forked later inherits everything: patches, code cache, and where the unwinder is led. Who lives already gets a
-//! copy at the same addresses ([`join`]).
+//! Who is forked later inherits everything: patches, code cache, and where the unwinder is led. Who
+//! lives already gets a copy at the same addresses ([`join`]).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,8 +20,8 @@ use crate::{Memory, RelayoutError};
 /// Code is copied in pieces of this size.
 const CHUNK: usize = 1 << 20;
 
-/// The living members of the family, apart from the process that the manifest names. Descendants, and whoever has memory of
-/// ours: a parent may have ended.
+/// The living members of the family, apart from the process that the manifest names. Descendants,
+/// and whoever has memory of ours: a parent may have ended.
 pub(crate) fn members(manifest: &Manifest) -> Vec<Process> {
     let roots = Roots::default();
     let has_program = |pid: &u32| {

@@ -1,4 +1,5 @@
-//! Where the threads of a stopped process go on: each where it stopped, and where the signal handlers that it is in return to.
+//! Where the threads of a stopped process go on: each where it stopped, and where the signal
+//! handlers that it is in return to.
 
 use crate::inject::going_on;
 use crate::maps::{self, Mapping};
@@ -6,19 +7,20 @@ use crate::scan::PAGE;
 use crate::stop::Stopped;
 use crate::{RelayoutError, ptrace};
 
-/// `gs` and `fs` 0, `cs` and `ss` those of 64-bit user code: in what the kernel lays on a stack for a signal handler, they
-/// stand two words behind the instruction pointer and three behind the stack pointer (`struct sigcontext_64` in
-/// arch/x86/include/uapi/asm/sigcontext.h).
+/// `gs` and `fs` 0, `cs` and `ss` those of 64-bit user code: in what the kernel lays on a stack for
+/// a signal handler, they stand two words behind the instruction pointer and three behind the stack
+/// pointer (`struct sigcontext_64` in arch/x86/include/uapi/asm/sigcontext.h).
 const SEGMENTS: u64 = 0x002b_0000_0000_0033;
 
-/// So much of each stack is searched for it, while all threads stand still. A handler that is further in is not seen.
+/// So much of each stack is searched for it, while all threads stand still. A handler that is
+/// further in is not seen.
 const SEARCHED_BYTES: usize = 32 << 10;
 
 /// A handler may run on a stack of its own, and be interrupted by one that does not.
 const STACKS_MAX: usize = 4;
 
-/// Every thread with each address that it may go on at. What was left on a stack by handlers that have returned may be among
-/// them.
+/// Every thread with each address that it may go on at. What was left on a stack by handlers that
+/// have returned may be among them.
 pub(crate) fn continuations(
     process: &Stopped<'_>,
     maps: &[Mapping],

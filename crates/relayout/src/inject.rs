@@ -1,9 +1,10 @@
 //! Making a stopped thread do a system call.
 //!
-//! What it runs is a *stub* in its own text that does the work, puts the signal mask back, pops all registers and returns
-//! by `iretq`, which sets instruction pointer, flags and stack pointer in one instruction. The values to pop lie on the
-//! thread's own stack, below the red zone. So a thread that is let go at any moment, because we were killed, ends where
-//! it was by itself. All signals are blocked meanwhile: a handler must not run while the other threads stand still.
+//! What it runs is a *stub* in its own text that does the work, puts the signal mask back, pops all
+//! registers and returns by `iretq`, which sets instruction pointer, flags and stack pointer in one
+//! instruction. The values to pop lie on the thread's own stack, below the red zone. So a thread
+//! that is let go at any moment, because we were killed, ends where it was by itself. All signals
+//! are blocked meanwhile: a handler must not run while the other threads stand still.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,8 @@ use crate::ptrace::{self, Registers, Wait};
 use crate::stop::{Stopped, declined, not_stopping, refusal, until_next_look};
 use crate::{Memory, RelayoutError};
 
-/// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64, section 3.2.2).
+/// The bytes below the stack pointer that belong to the running function (System V ABI for x86-64,
+/// section 3.2.2).
 pub(crate) const RED_ZONE_BYTES: u64 = 128;
 
 /// How long an injected call may take; an `mmap` takes microseconds.
@@ -23,7 +25,8 @@ pub(crate) const STUB_BYTES: usize = 64;
 /// `cs` of 64-bit user code (`__USER_CS` in arch/x86/include/asm/segment.h).
 const CODE_SEGMENT: u64 = 0x33;
 
-/// From the result of the work to where the thread was: put the mask back, pop everything. On entry `rsp` is the frame.
+/// From the result of the work to where the thread was: put the mask back, pop everything. On entry
+/// `rsp` is the frame.
 const RETURN: &[u8] = &[
     0xbf, 0x02, 0x00, 0x00, 0x00, // mov edi, SIG_SETMASK
     0x48, 0x89, 0xe6, // mov rsi, rsp
@@ -61,14 +64,16 @@ pub(crate) fn syscall_stub() -> Vec<u8> {
     [SYSCALL, RETURN].concat()
 }
 
-/// Errors of a system call that was interrupted and is to be done again (include/linux/errno.h): ERESTARTSYS,
-/// ERESTARTNOINTR, ERESTARTNOHAND, and ERESTART_RESTARTBLOCK, which goes on by `restart_syscall`.
+/// Errors of a system call that was interrupted and is to be done again (include/linux/errno.h):
+/// ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, and ERESTART_RESTARTBLOCK, which goes on by
+/// `restart_syscall`.
 const RESTART: [i64; 3] = [-512, -513, -514];
 const RESTART_BLOCK: i64 = -516;
 const NR_RESTART_SYSCALL: u64 = 219;
 
-/// The registers with which a stopped thread will go on in user mode: what the kernel makes of an interrupted system call
-/// when no handler runs (`arch_do_signal_or_restart` in arch/x86/kernel/signal.c).
+/// The registers with which a stopped thread will go on in user mode: what the kernel makes of an
+/// interrupted system call when no handler runs (`arch_do_signal_or_restart` in
+/// arch/x86/kernel/signal.c).
 pub(crate) fn going_on(mut registers: Registers) -> Registers {
     let (call, result) = (
         registers.orig_rax.cast_signed(),
@@ -87,10 +92,12 @@ pub(crate) fn going_on(mut registers: Registers) -> Registers {
     registers
 }
 
-/// Where a stopped thread goes on that is at `rip` in the middle of a restartable sequence: the sequence is over, as at any preemption
-/// (`rseq_ip_fixup` in kernel/rseq.c). The kernel would see to it itself, but not once it finds the thread in a stub.
+/// Where a stopped thread goes on that is at `rip` in the middle of a restartable sequence: the
+/// sequence is over, as at any preemption (`rseq_ip_fixup` in kernel/rseq.c). The kernel would see
+/// to it itself, but not once it finds the thread in a stub.
 fn aborted(memory: &Memory, thread: u32, rip: u64) -> Option<u64> {
-    // rseq_cs in struct rseq; start_ip, post_commit_offset and abort_ip in struct rseq_cs (include/uapi/linux/rseq.h).
+    // rseq_cs in struct rseq; start_ip, post_commit_offset and abort_ip in struct rseq_cs
+    // (include/uapi/linux/rseq.h).
     let sequence = memory.word(ptrace::rseq(thread)?.checked_add(8)?).ok()?;
     if sequence == 0 {
         return None;
@@ -100,11 +107,14 @@ fn aborted(memory: &Memory, thread: u32, rip: u64) -> Option<u64> {
     (rip.wrapping_sub(start) < bytes).then_some(abort)
 }
 
-/// A system call by a stopped thread, through a stub at `stub`. The kernel's result, negative for an error.
+/// A system call by a stopped thread, through a stub at `stub`. The kernel's result, negative for
+/// an error.
 ///
 /// # Errors
-/// [`RelayoutError::Ptrace`], [`RelayoutError::Gone`], [`RelayoutError::Memory`] where its stack has no room,
-/// [`Declined::Seccomp`](crate::Declined::Seccomp) or [`Declined::Dispatched`](crate::Declined::Dispatched) where it must not do one: it may end the process.
+/// [`RelayoutError::Ptrace`], [`RelayoutError::Gone`], [`RelayoutError::Memory`] where its stack
+/// has no room, [`Declined::Seccomp`](crate::Declined::Seccomp) or
+/// [`Declined::Dispatched`](crate::Declined::Dispatched) where it must not do one: it may end the
+/// process.
 pub(crate) fn syscall(
     process: &Stopped<'_>,
     thread: u32,
@@ -122,8 +132,8 @@ pub(crate) fn syscall(
     Ok(result)
 }
 
-/// What the stub pops, below the red zone of a stack, and what was there: other data where a stack is small and no handler
-/// is ever run on it.
+/// What the stub pops, below the red zone of a stack, and what was there: other data where a stack
+/// is small and no handler is ever run on it.
 #[derive(Debug)]
 pub(crate) struct Frame {
     address: u64,
@@ -158,8 +168,8 @@ impl Frame {
     }
 }
 
-/// Sends a stopped thread into the stub. The registers with which it goes on afterwards, by itself if need be, and where it
-/// has them from.
+/// Sends a stopped thread into the stub. The registers with which it goes on afterwards, by itself
+/// if need be, and where it has them from.
 pub(crate) fn begin(
     memory: &Memory,
     thread: u32,
@@ -222,8 +232,8 @@ fn lay_frame(memory: &Memory, thread: u32) -> Result<(Registers, Frame), Relayou
     Ok((back, Frame::lay(memory, address, bytes)?))
 }
 
-/// Lets the thread run through the stub until its mask is back, and then from `back`. The result of the stub's first system
-/// call.
+/// Lets the thread run through the stub until its mask is back, and then from `back`. The result of
+/// the stub's first system call.
 fn finish(
     process: &Stopped<'_>,
     thread: u32,

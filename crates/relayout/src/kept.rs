@@ -1,8 +1,10 @@
-//! Profiles on disk, by the build-id of the executable: a second process of the same program is laid out at once, by what
-//! was measured in the first. Whether that is better in it is verified as always.
+//! Profiles on disk, by the build-id of the executable: a second process of the same program is
+//! laid out at once, by what was measured in the first. Whether that is better in it is verified as
+//! always.
 //!
-//! `STATE_DIR/relayout/profiles/BUILD-ID.json`. A wrong profile costs speed, never correctness: what is emitted by it is
-//! checked as ever. Nevertheless only files of our own user that nobody else may write are read.
+//! `STATE_DIR/relayout/profiles/BUILD-ID.json`. A wrong profile costs speed, never correctness:
+//! what is emitted by it is checked as ever. Nevertheless only files of our own user that nobody
+//! else may write are read.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -48,7 +50,8 @@ impl Kept {
     /// Reads that of an executable; `None` where there is none.
     ///
     /// # Errors
-    /// [`RelayoutError::KeptProfile`] naming the file: damaged, of another format or program, or writable by others.
+    /// [`RelayoutError::KeptProfile`] naming the file: damaged, of another format or program, or
+    /// writable by others.
     pub(crate) fn load(store: &Store, build_id: &BuildId) -> Result<Option<Self>, RelayoutError> {
         if build_id.0.is_empty() {
             return Ok(None);

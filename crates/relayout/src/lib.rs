@@ -1,7 +1,8 @@
 //! Re-lays out the code of a running process: stops it, writes into it, measures, and rolls back.
 //!
-//! This is the only crate that writes into another process. What is written is decided by `code-layout`; where a process
-//! is left in between is the subject here. Three promises hold at every moment, also when Slackline is killed:
+//! This is the only crate that writes into another process. What is written is decided by
+//! `code-layout`; where a process is left in between is the subject here. Three promises hold at
+//! every moment, also when Slackline is killed:
 //!
 //! - the process goes on and answers right: each single write leaves code that runs;
 //! - every byte that was changed is on disk with what was there before (see [`manifest`]);

@@ -1,4 +1,5 @@
-//! An object of a process that is laid out: its file, its profile, and which of its functions are chosen.
+//! An object of a process that is laid out: its file, its profile, and which of its functions are
+//! chosen.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +91,8 @@ impl Loaded {
         profile
     }
 
-    /// Functions in groups whose share of the samples is at most `share`; one that has more is a group of its own.
+    /// Functions in groups whose share of the samples is at most `share`; one that has more is a
+    /// group of its own.
     pub(crate) fn groups(&self, share: f64) -> Vec<Vec<Function>> {
         let by_function = self.profile.by_function(&self.image);
         let total = by_function.values().sum::<u64>().max(1) as f64;
@@ -108,7 +110,8 @@ impl Loaded {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// What the object's slots hold, where the dynamic linker has filled them: an address in the code of another object.
+    /// What the object's slots hold, where the dynamic linker has filled them: an address in the
+    /// code of another object.
     pub(crate) fn resolved(&self, process: &Process) -> Result<BTreeMap<u64, u64>, RelayoutError> {
         let maps = process.maps()?;
         let own = self.object.range();

@@ -1,11 +1,13 @@
-//! The undo manifest of one process: everything that was, or was about to be, written into it, with the bytes that were
-//! there before. It is on disk, fsynced, before the first byte is written.
+//! The undo manifest of one process: everything that was, or was about to be, written into it, with
+//! the bytes that were there before. It is on disk, fsynced, before the first byte is written.
 //!
-//! It is no record of [`host::Journal`]: a relayout outlives the command that made it and goes with its process, while the
-//! journal is empty between two runs, is locked for the length of one, and undone at its end. The discipline is the same,
-//! and so is the file's replacement ([`host::replace_synced`]).
+//! It is no record of [`host::Journal`]: a relayout outlives the command that made it and goes with
+//! its process, while the journal is empty between two runs, is locked for the length of one, and
+//! undone at its end. The discipline is the same, and so is the file's replacement
+//! ([`host::replace_synced`]).
 //!
-//! `STATE_DIR/relayout/PID-STARTTIME.json`; the start time keeps a later process with the same pid apart.
+//! `STATE_DIR/relayout/PID-STARTTIME.json`; the start time keeps a later process with the same pid
+//! apart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,8 @@ use crate::{Process, RelayoutError};
 /// The version of the format; a manifest of another one is left alone.
 const VERSION: u32 = 3;
 
-/// How long an operation waits for another Slackline that is writing into some process: each takes milliseconds.
+/// How long an operation waits for another Slackline that is writing into some process: each takes
+/// milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(20);
 
 /// Bytes in JSON, as a hexadecimal string.
@@ -56,7 +59,8 @@ fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// Bytes of the process that are replaced. Never crosses a page, so that it is replaced as a whole or not at all.
+/// Bytes of the process that are replaced. Never crosses a page, so that it is replaced as a whole
+/// or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patch {
     /// Where.
@@ -149,11 +153,13 @@ pub struct Manifest {
     pub exe: String,
     /// Inode of the executable, by which children are known.
     pub exe_inode: u64,
-    /// Where its stack begins: drawn at each `execve` and kept by each fork, so it tells one program from the next.
+    /// Where its stack begins: drawn at each `execve` and kept by each fork, so it tells one
+    /// program from the next.
     pub stack_start: u64,
     /// The files that are patched.
     pub objects: Vec<LoadedObject>,
-    /// Other processes that were written into: those that were forked from this one. (pid, start time)
+    /// Other processes that were written into: those that were forked from this one. (pid, start
+    /// time)
     pub members: Vec<(u32, u64)>,
     /// Memory of ours in it (mapped, or about to be), also of generations that are gone.
     pub regions: Vec<Region>,
@@ -162,11 +168,13 @@ pub struct Manifest {
     /// What is led to moved code, where the process has an unwinder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwinder: Option<Unwinder>,
-    /// Code of ours in the process's own text: there for the length of a system call, or in what was forked meanwhile.
+    /// Code of ours in the process's own text: there for the length of a system call, or in what
+    /// was forked meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stub: Option<Patch>,
-    /// The layout in force, as far as known: after a crash in the middle of a switch some patches are of another one.
-    /// Nothing is undone by it, so it lies in a small file of its own, `PID-STARTTIME.generation`, which is not synced.
+    /// The layout in force, as far as known: after a crash in the middle of a switch some patches
+    /// are of another one. Nothing is undone by it, so it lies in a small file of its own,
+    /// `PID-STARTTIME.generation`, which is not synced.
     #[serde(skip)]
     pub generation: u32,
     #[serde(skip)]
@@ -224,7 +232,8 @@ impl Manifest {
     /// A region by its address.
     ///
     /// # Errors
-    /// [`RelayoutError::NoGeneration`]: it was given back, by somebody who rolled back before a generation led there.
+    /// [`RelayoutError::NoGeneration`]: it was given back, by somebody who rolled back before a
+    /// generation led there.
     pub(crate) fn region(&mut self, address: u64) -> Result<&mut Region, RelayoutError> {
         let is_there = |region: &Region| region.address == address;
         match self.regions.iter().position(is_there) {
@@ -233,7 +242,8 @@ impl Manifest {
         }
     }
 
-    /// Memory of the process that is mapped for code and counters, and for what could not be given back yet.
+    /// Memory of the process that is mapped for code and counters, and for what could not be given
+    /// back yet.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
         self.regions.iter().map(|region| region.bytes).sum()
@@ -300,7 +310,8 @@ impl Manifest {
         self.generation = text.ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     }
 
-    /// What tells one version of the file from another, without reading it; `None` where there is none.
+    /// What tells one version of the file from another, without reading it; `None` where there is
+    /// none.
     pub(crate) fn version_on_disk(&self) -> Option<(u64, i64, i64)> {
         use std::os::unix::fs::MetadataExt as _;
         let metadata = fs::metadata(&self.path).ok()?;
@@ -349,7 +360,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// The directory below the state directory, which need not exist: then nothing was ever re-laid out.
+    /// The directory below the state directory, which need not exist: then nothing was ever re-laid
+    /// out.
     #[must_use]
     pub fn at(state_dir: &Path) -> Self {
         let state_dir = std::path::absolute(state_dir).unwrap_or_else(|_| state_dir.to_owned());
@@ -379,7 +391,8 @@ impl Store {
         &self.directory
     }
 
-    /// Keeps every other Slackline from writing into any process until the lock is dropped. Waits for one at work.
+    /// Keeps every other Slackline from writing into any process until the lock is dropped. Waits
+    /// for one at work.
     ///
     /// # Errors
     /// [`HostError::Locked`], [`HostError::Journal`].

@@ -113,15 +113,16 @@ fn parse(line: &str) -> Option<Mapping> {
 /// A jump or a displacement reaches ±2 GiB; this much of it is left for the sizes of both ends.
 const REACH_BYTES: u64 = (1 << 31) - (64 << 20);
 
-/// Below this nothing is mapped (`vm.mmap_min_addr` is 64 KiB; a margin for whoever relies on faults there).
+/// Below this nothing is mapped (`vm.mmap_min_addr` is 64 KiB; a margin for whoever relies on
+/// faults there).
 const LOWEST: u64 = 1 << 20;
 
 /// Room that the heap is left to grow into, and a stack to grow down into.
 const MARGIN_BYTES: u64 = 256 << 20;
 
-/// The address of a hole of `wanted_bytes` from all of which, and to all of which, `near` (first and last address of an
-/// object) can be reached with 32 bits. Prefers what lies closest below the object: above it begins the heap of an
-/// executable. `None` where there is no room.
+/// The address of a hole of `wanted_bytes` from all of which, and to all of which, `near` (first
+/// and last address of an object) can be reached with 32 bits. Prefers what lies closest below the
+/// object: above it begins the heap of an executable. `None` where there is no room.
 #[must_use]
 pub fn room(maps: &[Mapping], near: (u64, u64), wanted_bytes: u64) -> Option<u64> {
     let page = page_size() as u64;

@@ -1,5 +1,6 @@
-//! The memory of another process through `/proc/PID/mem`, which reads and writes whatever is mapped, also what is mapped
-//! read-only (Linux 6.12 has `proc_mem.force_override=`; what a kernel refuses is an error here).
+//! The memory of another process through `/proc/PID/mem`, which reads and writes whatever is
+//! mapped, also what is mapped read-only (Linux 6.12 has `proc_mem.force_override=`; what a kernel
+//! refuses is an error here).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,7 +8,8 @@ use std::os::unix::fs::FileExt;
 
 use crate::RelayoutError;
 
-/// An open `/proc/PID/mem`. It goes on naming the same address space: after an `execve` it names nobody's.
+/// An open `/proc/PID/mem`. It goes on naming the same address space: after an `execve` it names
+/// nobody's.
 #[derive(Debug)]
 pub struct Memory {
     pid: u32,
@@ -53,7 +55,8 @@ impl Memory {
         Ok(bytes)
     }
 
-    /// Reads as many bytes as there are up to the next hole, at most `bytes.len()`: how many, 0 where nothing can be read.
+    /// Reads as many bytes as there are up to the next hole, at most `bytes.len()`: how many, 0
+    /// where nothing can be read.
     pub(crate) fn read_some(&self, address: u64, bytes: &mut [u8]) -> usize {
         self.file.read_at(bytes, address).unwrap_or(0)
     }
@@ -68,8 +71,9 @@ impl Memory {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Writes all of `bytes`. Within one page it is all or nothing, also when this process is killed meanwhile
-    /// (`__access_remote_vm` in mm/memory.c looks for a fatal signal between pages).
+    /// Writes all of `bytes`. Within one page it is all or nothing, also when this process is
+    /// killed meanwhile (`__access_remote_vm` in mm/memory.c looks for a fatal signal between
+    /// pages).
     ///
     /// # Errors
     /// As [`Memory::read_into`].

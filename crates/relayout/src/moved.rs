@@ -1,8 +1,8 @@
-//! What of a process runs where: from addresses in the code cache to those that its files have, for samples, for `perf` and
-//! for debuggers.
+//! What of a process runs where: from addresses in the code cache to those that its files have, for
+//! samples, for `perf` and for debuggers.
 //!
-//! `perf` reads `/tmp/perf-PID.map` (tools/perf/Documentation/jit-interface.txt in Linux), as the process sees `/tmp`, and
-//! only a file of the process's user or of root.
+//! `perf` reads `/tmp/perf-PID.map` (tools/perf/Documentation/jit-interface.txt in Linux), as the
+//! process sees `/tmp`, and only a file of the process's user or of root.
 
 use std::fs;
 use std::io::Write as _;
@@ -21,11 +21,13 @@ const SUFFIX: &str = ".relayout";
 /// The layout of one object in the code cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moved {
-    /// (address in the code cache, the same instruction's in the object's own code), in order of the first.
+    /// (address in the code cache, the same instruction's in the object's own code), in order of
+    /// the first.
     instructions: Vec<(u64, u64)>,
     /// Where the code is.
     code: Range<u64>,
-    /// Each function's address in the code cache, and its name, which says that it is not where its file has it.
+    /// Each function's address in the code cache, and its name, which says that it is not where its
+    /// file has it.
     functions: Vec<(Range<u64>, String)>,
     /// The same with unwind information, for debuggers; empty where it does not fit into a file.
     symbols: Vec<u8>,
@@ -95,7 +97,8 @@ pub(crate) fn write_perf_map(process: &Process, moved: &[Moved]) -> std::io::Res
     Ok(true)
 }
 
-/// Writes what `gdb` needs to go through moved code: a file for each object, and a script that loads them.
+/// Writes what `gdb` needs to go through moved code: a file for each object, and a script that
+/// loads them.
 pub(crate) fn write_symbols(manifest: &Manifest, moved: &[Moved]) -> std::io::Result<()> {
     let mut script = format!("# gdb -p {} -x this file\n", manifest.pid);
     for (index, moved) in moved.iter().enumerate() {

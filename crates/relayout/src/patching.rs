@@ -1,4 +1,5 @@
-//! Writing what is wanted at the patched places of a process, while it is stopped and nobody is in the middle of one.
+//! Writing what is wanted at the patched places of a process, while it is stopped and nobody is in
+//! the middle of one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,8 +16,8 @@ use crate::stop::Stopped;
 use crate::unwinder::Chain;
 use crate::{Memory, RelayoutError};
 
-/// How often a stop is tried again when a thread is about to run the inside of a patch: it has left after some
-/// instructions, unless it waits there.
+/// How often a stop is tried again when a thread is about to run the inside of a patch: it has left
+/// after some instructions, unless it waits there.
 const TRIES: usize = 40;
 
 /// What a thread is given to leave the inside of a patch.
@@ -46,9 +47,10 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Where something of ours begins at a place that holds `found`, of which the original is wanted: behind the breakpoint of
-    /// somebody else, who puts the file's byte in its place when it goes, also where a jump of ours was before, as the kernel does
-    /// with a uprobe (kernel/events/uprobes.c). `None` where it is not ours.
+    /// Where something of ours begins at a place that holds `found`, of which the original is
+    /// wanted: behind the breakpoint of somebody else, who puts the file's byte in its place when
+    /// it goes, also where a jump of ours was before, as the kernel does with a uprobe
+    /// (kernel/events/uprobes.c). `None` where it is not ours.
     fn ours(&self, found: &[u8]) -> Option<usize> {
         if self.known.iter().any(|known| known == found) {
             return Some(0);
@@ -108,8 +110,8 @@ pub(crate) fn places<'a>(manifest: &'a Manifest, wanted: &'a [Patch]) -> Vec<Pla
     places.into_values().collect()
 }
 
-/// Writes what is wanted where something else of ours is, while the process is stopped and no thread is about to run the
-/// inside of a changed place; before it, where the unwinder is led.
+/// Writes what is wanted where something else of ours is, while the process is stopped and no
+/// thread is about to run the inside of a changed place; before it, where the unwinder is led.
 pub(crate) fn write_image(
     process: &Process,
     others: &[u32],
@@ -139,7 +141,8 @@ pub(crate) fn write_image(
         if found[from..] == place.wanted[from..] {
             continue;
         }
-        // The first write to a page copies it: not while the process waits. The same byte again changes nothing.
+        // The first write to a page copies it: not while the process waits. The same byte again
+        // changes nothing.
         if place.address / PAGE as u64 != last_page {
             last_page = place.address / PAGE as u64;
             memory.write(place.address, &found[..1])?;
@@ -194,7 +197,8 @@ pub(crate) fn write_image(
     })
 }
 
-/// The changes that a thread is in the middle of, or somebody who goes on at one of these further places.
+/// The changes that a thread is in the middle of, or somebody who goes on at one of these further
+/// places.
 fn occupied(
     process: &Stopped<'_>,
     maps: &[Mapping],
@@ -216,7 +220,8 @@ fn occupied(
     Ok(inside)
 }
 
-/// One write a page, from its first changed byte to its last: what lies between is written as it is.
+/// One write a page, from its first changed byte to its last: what lies between is written as it
+/// is.
 fn runs(changes: &[Change<'_>], memory: &Memory) -> Result<Vec<(u64, Vec<u8>)>, RelayoutError> {
     let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
     for Change {

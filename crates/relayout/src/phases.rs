@@ -1,5 +1,5 @@
-//! The layouts that a process's code cache holds, each with the workload that it was made for: a workload that comes back
-//! gets its layout back.
+//! The layouts that a process's code cache holds, each with the workload that it was made for: a
+//! workload that comes back gets its layout back.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::loaded::Loaded;
 use crate::moved::Moved;
 use crate::session::Layout;
 
-/// So many are held; the one that was in force longest ago goes first. Each takes 0.1 to 0.2 MiB of the process.
+/// So many are held; the one that was in force longest ago goes first. Each takes 0.1 to 0.2 MiB of
+/// the process.
 const HELD: usize = 4;
 
 /// A workload, and the layout for it.
@@ -42,8 +43,8 @@ impl Phases {
         self.0.push(phase);
     }
 
-    /// The phase of a generation that is in force again, which has to be shown again. (Several may have been left in the
-    /// original: the one most like what runs now.)
+    /// The phase of a generation that is in force again, which has to be shown again. (Several may
+    /// have been left in the original: the one most like what runs now.)
     pub(crate) fn resume(&mut self, now: &Shares, generation: u32) -> Option<&Phase> {
         let phases = self.0.iter().enumerate();
         let of_it = phases.filter(|(_, phase)| phase.layout.generation == generation);
@@ -79,7 +80,8 @@ impl Phases {
         self.of(generation).is_some()
     }
 
-    /// How alike a workload is to the one that the generation in force was made for, and which of the others is most alike.
+    /// How alike a workload is to the one that the generation in force was made for, and which of
+    /// the others is most alike.
     pub(crate) fn alike(&self, now: &Shares, in_force: u32) -> (Option<f64>, Option<(u32, f64)>) {
         let (mut own, mut other): (Option<f64>, Option<(u32, f64)>) = (None, None);
         for phase in &self.0 {
@@ -122,7 +124,8 @@ impl Shares {
         )
     }
 
-    /// How alike two are: 1 the same, 0 nothing in common (the sum over functions of the smaller of both shares).
+    /// How alike two are: 1 the same, 0 nothing in common (the sum over functions of the smaller of
+    /// both shares).
     fn overlap(&self, other: &Self) -> f64 {
         let smaller = |(function, share): (&(usize, FunctionId), &f64)| {
             other.0.get(function).copied().unwrap_or(0.0).min(*share)

@@ -1,5 +1,5 @@
-//! A process as the kernel shows it: who it is, which objects it has loaded, and whether it may be re-laid out. All its
-//! files are read below `/proc/PID/root`, as it sees them itself.
+//! A process as the kernel shows it: who it is, which objects it has loaded, and whether it may be
+//! re-laid out. All its files are read below `/proc/PID/root`, as it sees them itself.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,8 @@ use crate::maps::{self, Mapping};
 use crate::stop::{is_filtered, one_stopped, status_field};
 use crate::{Declined, Memory, RelayoutError, calls, ptrace};
 
-/// A running process. Pid and start time name it for good; its memory handle goes with its address space.
+/// A running process. Pid and start time name it for good; its memory handle goes with its address
+/// space.
 #[derive(Debug)]
 pub struct Process {
     /// The process.
@@ -25,8 +26,8 @@ pub struct Process {
     pub exe: String,
     /// The executable's inode.
     pub exe_inode: u64,
-    /// Where its stack begins: drawn at each `execve` and kept by each fork. (0 where the kernel draws nothing and tells
-    /// nothing.)
+    /// Where its stack begins: drawn at each `execve` and kept by each fork. (0 where the kernel
+    /// draws nothing and tells nothing.)
     pub stack_start: u64,
     /// Its memory.
     pub memory: Memory,
@@ -175,8 +176,8 @@ impl Process {
         Ok(())
     }
 
-    /// Whether some thread's system calls do not go to a handler of the process's own. One of them is stopped at a time, as a rule
-    /// the first only; so a process that is idle is not asked.
+    /// Whether some thread's system calls do not go to a handler of the process's own. One of them
+    /// is stopped at a time, as a rule the first only; so a process that is idle is not asked.
     ///
     /// # Errors
     /// [`Declined::Dispatched`], and those of stopping.
@@ -220,7 +221,8 @@ impl Process {
         code_layout::preflight(file).map_err(|error| self.not_understood(&executable, error))
     }
 
-    /// The objects whose code it runs, the executable first; one that was loaded twice (`dlmopen`) twice.
+    /// The objects whose code it runs, the executable first; one that was loaded twice (`dlmopen`)
+    /// twice.
     ///
     /// # Errors
     /// As [`Process::maps`].
@@ -230,8 +232,8 @@ impl Process {
         Ok(objects)
     }
 
-    /// The path of a file of the process, for us. (The kernel tells paths from our own root where it reaches the file, so
-    /// also of a process that has changed its root.)
+    /// The path of a file of the process, for us. (The kernel tells paths from our own root where
+    /// it reaches the file, so also of a process that has changed its root.)
     #[must_use]
     pub fn outside(&self, path: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
@@ -243,7 +245,8 @@ impl Process {
     /// An object's file, after showing that the code in memory is the file's.
     ///
     /// # Errors
-    /// [`RelayoutError::Declined`]: the file is gone, replaced or not understood, or the code was changed.
+    /// [`RelayoutError::Declined`]: the file is gone, replaced or not understood, or the code was
+    /// changed.
     pub fn image(&self, object: &Object) -> Result<Image, RelayoutError> {
         let bytes = self.file(object)?;
         self.check_text(object, &bytes)?;
@@ -366,7 +369,8 @@ fn why_not_permitted(roots: &Roots, pid: u32) -> String {
     let scope = fs::read_to_string(roots.proc("sys/kernel/yama/ptrace_scope")).unwrap_or_default();
     let user_namespace = |pid: &str| fs::read_link(roots.proc(format!("{pid}/ns/user")));
     let own_namespace = user_namespace("self").ok();
-    // That of a process that may not be traced may not be read either: it is told from the first one's only where we may.
+    // That of a process that may not be traced may not be read either: it is told from the first
+    // one's only where we may.
     let is_in_initial = fs::read_to_string(roots.proc("self/uid_map"))
         .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
     match (scope.trim(), owner) {
@@ -393,11 +397,13 @@ fn why_not_permitted(roots: &Roots, pid: u32) -> String {
     }
 }
 
-/// How much further apart segments may lie in memory than in the file: some pages each, by their alignment.
+/// How much further apart segments may lie in memory than in the file: some pages each, by their
+/// alignment.
 const SEGMENTS_APART: u64 = 16 << 20;
 
-/// The mappings that the dynamic linker or the kernel made of each file with code, from its beginning on and as far apart as in the
-/// file. What else is mapped of it, as V8 does with some of its code, and who reads a file's symbols, is no object.
+/// The mappings that the dynamic linker or the kernel made of each file with code, from its
+/// beginning on and as far apart as in the file. What else is mapped of it, as V8 does with some of
+/// its code, and who reads a file's symbols, is no object.
 fn objects(maps: Vec<Mapping>) -> Vec<Object> {
     let mut objects: Vec<Object> = Vec::new();
     for map in maps {

@@ -38,7 +38,8 @@ fn request(
     data: *mut libc::c_void,
 ) -> Result<i64, RelayoutError> {
     let pid = libc::pid_t::try_from(thread).unwrap_or(0);
-    // SAFETY: `address` and `data` are numbers, or point to what the request reads or writes, as each caller says.
+    // SAFETY: `address` and `data` are numbers, or point to what the request reads or writes, as
+    // each caller says.
     let result = unsafe { libc::ptrace(request, pid, address, data) };
     if result == -1 {
         return Err(RelayoutError::Ptrace {
@@ -146,7 +147,8 @@ pub(crate) fn set_registers(thread: u32, registers: &Registers) -> Result<(), Re
     .map(drop)
 }
 
-/// The signals that a stopped thread blocks (the lasting mask, where a system call has put a temporary one in force).
+/// The signals that a stopped thread blocks (the lasting mask, where a system call has put a
+/// temporary one in force).
 pub(crate) fn signal_mask(thread: u32) -> Result<u64, RelayoutError> {
     let mut mask = 0_u64;
     let data = (&raw mut mask).cast();
@@ -176,7 +178,8 @@ pub(crate) fn set_signal_mask(thread: u32, mask: u64) -> Result<(), RelayoutErro
     .map(drop)
 }
 
-/// `struct ptrace_sud_config` (include/uapi/linux/ptrace.h), and the request that reads it, of Linux 6.4.
+/// `struct ptrace_sud_config` (include/uapi/linux/ptrace.h), and the request that reads it, of
+/// Linux 6.4.
 #[repr(C)]
 #[derive(Default)]
 struct Dispatch {
@@ -187,14 +190,16 @@ struct Dispatch {
 }
 const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4211;
 
-/// Whether a stopped thread's system calls go to a handler of its own. An older kernel does not say.
+/// Whether a stopped thread's system calls go to a handler of its own. An older kernel does not
+/// say.
 pub(crate) fn is_dispatched(thread: u32) -> bool {
     let name = "GET_SYSCALL_USER_DISPATCH_CONFIG";
     configuration(name, GET_SYSCALL_USER_DISPATCH_CONFIG, thread)
         .is_some_and(|dispatch: Dispatch| dispatch.mode != 0)
 }
 
-/// `struct ptrace_rseq_configuration` (include/uapi/linux/ptrace.h), and the request that reads it, of Linux 5.13.
+/// `struct ptrace_rseq_configuration` (include/uapi/linux/ptrace.h), and the request that reads it,
+/// of Linux 5.13.
 #[repr(C)]
 #[derive(Default)]
 struct Rseq {
@@ -206,13 +211,15 @@ struct Rseq {
 }
 const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
 
-/// Where a stopped thread has registered its `struct rseq`, if it has. An older kernel does not say.
+/// Where a stopped thread has registered its `struct rseq`, if it has. An older kernel does not
+/// say.
 pub(crate) fn rseq(thread: u32) -> Option<u64> {
     let rseq: Rseq = configuration("GET_RSEQ_CONFIGURATION", GET_RSEQ_CONFIGURATION, thread)?;
     (rseq.address != 0).then_some(rseq.address)
 }
 
-/// What a request reads of a stopped thread that is told the size of what is to be written, one `T` of numbers.
+/// What a request reads of a stopped thread that is told the size of what is to be written, one `T`
+/// of numbers.
 fn configuration<T: Default>(name: &'static str, ask: libc::c_uint, thread: u32) -> Option<T> {
     let mut read = T::default();
     let data = (&raw mut read).cast();

@@ -1,5 +1,5 @@
-//! Giving back memory of ours in another process: only where no register, no stack and no other memory of it holds an
-//! address in it.
+//! Giving back memory of ours in another process: only where no register, no stack and no other
+//! memory of it holds an address in it.
 
 use std::ops::Range;
 use std::thread::sleep;
@@ -19,12 +19,13 @@ use crate::{Declined, RelayoutError};
 
 const SYS_MUNMAP: u64 = libc::SYS_munmap as u64;
 
-/// A thread that looks for a frame in the region is through after some instructions; so often it is looked at again.
+/// A thread that looks for a frame in the region is through after some instructions; so often it is
+/// looked at again.
 const TRIES: usize = 3;
 const BETWEEN_TRIES: Duration = Duration::from_millis(1);
 
-/// Unmaps a region that nothing leads into; false where something may. True where the process does not have it. The
-/// process's unwinder is led past it by then.
+/// Unmaps a region that nothing leads into; false where something may. True where the process does
+/// not have it. The process's unwinder is led past it by then.
 pub(crate) fn unmap(
     process: &Process,
     manifest: &Manifest,
@@ -38,8 +39,8 @@ pub(crate) fn unmap(
     }
     let range = region.address..region.end();
     let range = std::slice::from_ref(&range);
-    // First the stacks, then the rest while the process runs, then the stacks again: what is nowhere the first time
-    // can only have been in the rest, where words stay in their place.
+    // First the stacks, then the rest while the process runs, then the stacks again: what is
+    // nowhere the first time can only have been in the rest, where words stay in their place.
     if region.is_code {
         let Some(search) = past_threads(process, range, &maps)? else {
             return Ok(false);
@@ -84,8 +85,8 @@ pub(crate) fn unmap(
     Ok(result == Some(0))
 }
 
-/// A search that found no address in one of the ranges in a register or on a stack that a thread is on, and knows what the
-/// threads left unused at that moment.
+/// A search that found no address in one of the ranges in a register or on a stack that a thread is
+/// on, and knows what the threads left unused at that moment.
 fn past_threads<'a>(
     process: &Process,
     ranges: &'a [Range<u64>],

@@ -1,5 +1,5 @@
-//! What the first bytes of a region of ours say, in the process itself: whose it is, and whether it is complete. So it goes
-//! along with a fork, and is right after a kill of Slackline.
+//! What the first bytes of a region of ours say, in the process itself: whose it is, and whether it
+//! is complete. So it goes along with a fork, and is right after a kill of Slackline.
 
 use crate::manifest::{Bytes, Manifest, Region};
 use crate::maps::Mapping;
@@ -38,7 +38,8 @@ pub(crate) fn is_ours(memory: &Memory, maps: &[Mapping], region: &Region) -> boo
     let mark = memory
         .read(region.address, region.mark.0.len())
         .unwrap_or_default();
-    // Killed between mapping and marking it is executable, private, and all zero: nobody else has such memory there.
+    // Killed between mapping and marking it is executable, private, and all zero: nobody else has
+    // such memory there.
     mark == region.mark.0 || (map.is_executable && mark.iter().all(|byte| *byte == 0))
 }
 

@@ -1,5 +1,5 @@
-//! Where processes spend their CPU time, by a clock's samples: which functions are worth counting exactly, and whether
-//! there is anything to win at all.
+//! Where processes spend their CPU time, by a clock's samples: which functions are worth counting
+//! exactly, and whether there is anything to win at all.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -12,14 +12,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
 
-/// How often the rings are emptied: at 4 kHz and 40 bytes a record a ring of 2^RING_PAGES pages holds 1.6 s.
+/// How often the rings are emptied: at 4 kHz and 40 bytes a record a ring of 2^RING_PAGES pages
+/// holds 1.6 s.
 const EMPTY_EVERY: Duration = Duration::from_millis(100);
 
 /// Ring size, log2 of pages.
 const RING_PAGES: u32 = 6;
 
-/// The same for branches: 32 of them a sample are 800 bytes, so at 1 kHz it holds 0.6 s. More is not locked for whoever lacks
-/// CAP_IPC_LOCK (kernel.perf_event_mlock_kb, 516 by default: 129 pages a CPU).
+/// The same for branches: 32 of them a sample are 800 bytes, so at 1 kHz it holds 0.6 s. More is
+/// not locked for whoever lacks CAP_IPC_LOCK (kernel.perf_event_mlock_kb, 516 by default: 129 pages
+/// a CPU).
 const BRANCH_RING_PAGES: u32 = 7;
 
 /// Fewer records than this say too little of which way a branch goes; then it is counted.
@@ -62,8 +64,8 @@ impl Samples {
     }
 }
 
-/// Samples the processes for a time, `per_s` times a second on each CPU. Which ones is asked for again and again: a server
-/// forks.
+/// Samples the processes for a time, `per_s` times a second on each CPU. Which ones is asked for
+/// again and again: a server forks.
 ///
 /// # Errors
 /// [`perf_events::Error::Open`].
@@ -94,8 +96,9 @@ pub fn sample(
     Ok(samples)
 }
 
-/// The branches that the processes take, as the processor records them, `per_s` times a second on each CPU; `None` where it
-/// records none, or too few: a hypervisor may offer them and keep none. At runtime addresses.
+/// The branches that the processes take, as the processor records them, `per_s` times a second on
+/// each CPU; `None` where it records none, or too few: a hypervisor may offer them and keep none.
+/// At runtime addresses.
 ///
 /// # Errors
 /// [`host::HostError`] where the CPUs cannot be told.
@@ -106,7 +109,8 @@ pub(crate) fn branches(
 ) -> Result<Option<Branches>, RelayoutError> {
     let mut rings = Vec::new();
     for cpu in host::online_cpus(&Roots::default())? {
-        // No such hardware, not in this guest, not with this kernel, no memory for it: then it is counted.
+        // No such hardware, not in this guest, not with this kernel, no memory for it: then it is
+        // counted.
         let Ok(ring) = Ring::open_branches(cpu, per_s, BRANCH_RING_PAGES) else {
             return Ok(None);
         };

@@ -1,17 +1,21 @@
-//! Whether anything in a process may still lead into some of its memory: the conservative question before that memory is
-//! unmapped. Every word that has an address there for its value counts, and every word that is one once glibc's pointer
-//! guard is taken off (`setjmp` and its kind store addresses so; sysdeps/x86_64/pointer_guard.h in glibc).
+//! Whether anything in a process may still lead into some of its memory: the conservative question
+//! before that memory is unmapped. Every word that has an address there for its value counts, and
+//! every word that is one once glibc's pointer guard is taken off (`setjmp` and its kind store
+//! addresses so; sysdeps/x86_64/pointer_guard.h in glibc).
 //!
-//! Two questions, because all of it takes too long for a stopped process: [`Search::threads`], what its threads have in
-//! registers and on the stacks that they are on, and [`Search::everywhere`], what all the rest has, while it runs. The answer
-//! holds where the first one is asked again afterwards: a return address stays in its place until its function has been
-//! returned to and has called again, which writes the next one there, and whoever runs meanwhile is on a stack that shows it.
+//! Two questions, because all of it takes too long for a stopped process: [`Search::threads`], what
+//! its threads have in registers and on the stacks that they are on, and [`Search::everywhere`],
+//! what all the rest has, while it runs. The answer holds where the first one is asked again
+//! afterwards: a return address stays in its place until its function has been returned to and has
+//! called again, which writes the next one there, and whoever runs meanwhile is on a stack that
+//! shows it.
 //!
-//! Nothing is left out for being "a stack": any memory may hold the stacks of coroutines, the running one's beside others.
-//! Only what threads left behind on their own stacks ([`unused`]) is, where return addresses of the past would keep memory
-//! for no reason, and only as long as nothing points there: who runs on an array in an outer frame of that very stack looks
-//! as if everything below were left behind, but needs its address to get back there. A return address that is found in vain
-//! keeps memory until the next try; one that is not found kills.
+//! Nothing is left out for being "a stack": any memory may hold the stacks of coroutines, the
+//! running one's beside others. Only what threads left behind on their own stacks ([`unused`]) is,
+//! where return addresses of the past would keep memory for no reason, and only as long as nothing
+//! points there: who runs on an array in an outer frame of that very stack looks as if everything
+//! below were left behind, but needs its address to get back there. A return address that is found
+//! in vain keeps memory until the next try; one that is not found kills.
 
 use std::fs::File;
 use std::ops::Range;
@@ -36,7 +40,8 @@ const CHUNK: usize = 1 << 20;
 /// A page of x86-64, the only machine that this crate writes to.
 pub(crate) const PAGE: usize = 4096;
 
-/// More than this of other memory is not searched: then the memory in question stays until the process ends.
+/// More than this of other memory is not searched: then the memory in question stays until the
+/// process ends.
 pub(crate) const SEARCHED_BYTES_MAX: u64 = 4 << 30;
 
 /// What is looked for.
@@ -60,7 +65,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a word leads into what is looked for. Where it leads into an unused part instead, that is noted.
+    /// Whether a word leads into what is looked for. Where it leads into an unused part instead,
+    /// that is noted.
     fn is_hit(&mut self, word: u64) -> bool {
         let plain = self
             .guard
@@ -89,7 +95,8 @@ impl<'a> Search<'a> {
             .any(|word| self.is_hit(u64::from_le_bytes(*word)))
     }
 
-    /// Notes what the threads of a stopped process do not use of their stacks, to leave it out [`Search::everywhere`].
+    /// Notes what the threads of a stopped process do not use of their stacks, to leave it out
+    /// [`Search::everywhere`].
     pub(crate) fn note_unused(
         &mut self,
         process: &Stopped<'_>,
@@ -108,7 +115,8 @@ impl<'a> Search<'a> {
         self.unused = parts.into_iter().map(|part| (part, false)).collect();
     }
 
-    /// Whether a register of a stopped process, or a stack that one of its threads is on, has such an address.
+    /// Whether a register of a stopped process, or a stack that one of its threads is on, has such
+    /// an address.
     pub(crate) fn threads(
         &mut self,
         process: &Stopped<'_>,
@@ -170,8 +178,9 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Whether any writable private memory holds such an address, but for unused parts that nothing points to, and for the
-    /// words at `except`. `None` where there is too much of it to tell. Pages that were never touched are not read.
+    /// Whether any writable private memory holds such an address, but for unused parts that nothing
+    /// points to, and for the words at `except`. `None` where there is too much of it to tell.
+    /// Pages that were never touched are not read.
     pub(crate) fn everywhere(
         mut self,
         memory: &Memory,
@@ -240,8 +249,8 @@ fn around(range: Range<u64>, holes: &[Range<u64>]) -> Vec<Range<u64>> {
     parts
 }
 
-/// The runs of pages that are in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst: bits 63
-/// and 62 of a page's word). All of them where the kernel does not tell.
+/// The runs of pages that are in memory or swapped out (Documentation/admin-guide/mm/pagemap.rst:
+/// bits 63 and 62 of a page's word). All of them where the kernel does not tell.
 fn touched(pagemap: &File, area: Range<u64>) -> Vec<Range<u64>> {
     const TOUCHED: u64 = 0b11 << 62;
     let mut runs: Vec<Range<u64>> = Vec::new();

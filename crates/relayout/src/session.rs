@@ -1,4 +1,5 @@
-//! One process from its first sample to a verified layout: the steps that [`Driver`](crate::Driver) asks for, done.
+//! One process from its first sample to a verified layout: the steps that [`Driver`](crate::Driver)
+//! asks for, done.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -26,7 +27,8 @@ use crate::{Declined, RelayoutError, Store, sharing};
 /// How a process is profiled and laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Method {
-    /// Samples a CPU and second for choosing functions. On a virtual machine each may take 50 µs: a tenth of the throughput at 2,000.
+    /// Samples a CPU and second for choosing functions. On a virtual machine each may take 50 µs: a
+    /// tenth of the throughput at 2,000.
     pub samples_per_s: u64,
     /// How long they are taken.
     pub sampling: Duration,
@@ -34,8 +36,8 @@ pub struct Method {
     pub share: f64,
     /// And no more than so many in an object.
     pub functions_max: usize,
-    /// Functions with together this share of the samples are counted at a time: counting slows them about three times, and
-    /// throughput is to stay above four fifths.
+    /// Functions with together this share of the samples are counted at a time: counting slows them
+    /// about three times, and throughput is to stay above four fifths.
     pub counted_share: f64,
     /// For how long.
     pub counting: Duration,
@@ -43,7 +45,8 @@ pub struct Method {
     pub resting: Duration,
     /// Libraries with less than this share of the samples stay as they are; above 1, all of them.
     pub object_share: f64,
-    /// The stress test: every movable function, with samples or without, its blocks in random order under this seed.
+    /// The stress test: every movable function, with samples or without, its blocks in random order
+    /// under this seed.
     pub random: Option<u64>,
 }
 
@@ -76,7 +79,8 @@ pub struct Layout {
     pub mapped_bytes: u64,
     /// Places patched.
     pub patches: usize,
-    /// Patches left out: they cross a page or overlap, or the process does not hold what the file does.
+    /// Patches left out: they cross a page or overlap, or the process does not hold what the file
+    /// does.
     pub patches_left_out: usize,
     /// Functions and places left as they are, by reason.
     pub skipped: Skipped,
@@ -130,7 +134,8 @@ pub struct Session {
 /// How long a process is looked at the first time to tell whether it does anything.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
 
-/// Below this a process is not even sampled, in cores; a fifth of what `Settings::idle_cores` declines.
+/// Below this a process is not even sampled, in cores; a fifth of what `Settings::idle_cores`
+/// declines.
 const ASLEEP_CORES: f64 = 0.01;
 
 impl Session {
@@ -161,7 +166,8 @@ impl Session {
         let start = Instant::now();
         self.check_phases()?;
         let idle = self.idle()?;
-        // Not before the first look, which gives a program that has just started the time to load its libraries.
+        // Not before the first look, which gives a program that has just started the time to load
+        // its libraries.
         if self.method.random.is_some() && self.objects.is_empty() {
             let (share, exe) = (self.method.object_share, self.cache.process.exe.clone());
             self.load(|object| share <= 1.0 || object.path == exe)?;
@@ -222,7 +228,8 @@ impl Session {
         })
     }
 
-    /// Whether it has done next to nothing since it was last asked, or for a moment where it never was.
+    /// Whether it has done next to nothing since it was last asked, or for a moment where it never
+    /// was.
     ///
     /// # Errors
     /// The process has ended.
@@ -230,8 +237,8 @@ impl Session {
         self.idle().map(|load| load.is_some())
     }
 
-    /// A process that has used next to no CPU time since the last look is not sampled: so watching an idle host costs next
-    /// to nothing.
+    /// A process that has used next to no CPU time since the last look is not sampled: so watching
+    /// an idle host costs next to nothing.
     fn idle(&mut self) -> Result<Option<Load>, RelayoutError> {
         let mut tree = host::ProcessTree::of(self.cache.process.pid);
         let mut read = || -> Result<_, RelayoutError> {
@@ -259,7 +266,8 @@ impl Session {
         }))
     }
 
-    /// Lays it out by the profile that an earlier process of the same program left on disk; `None` where there is none.
+    /// Lays it out by the profile that an earlier process of the same program left on disk; `None`
+    /// where there is none.
     ///
     /// # Errors
     /// [`RelayoutError::KeptProfile`] where the file is no good; those of [`Session::install`].
@@ -270,7 +278,8 @@ impl Session {
         let Some(executable) = objects.first() else {
             return Ok(None);
         };
-        // The whole of a program is read and understood only where there is something to do with it.
+        // The whole of a program is read and understood only where there is something to do with
+        // it.
         let Some(build_id) = code_layout::build_id(process.file(executable)?) else {
             return Ok(None);
         };
@@ -356,7 +365,8 @@ impl Session {
         let process = &self.cache.process;
         let is_program = |loaded: &&Loaded| loaded.object.path == process.exe;
         let program = self.objects.iter().find(is_program);
-        // Another object may unwind the program's frames: a plugin that throws where it was called back from.
+        // Another object may unwind the program's frames: a plugin that throws where it was called
+        // back from.
         let by_itself = |object: &&Object| {
             code_layout::unwinds_by_itself(process.file(object).unwrap_or_default())
         };
@@ -371,7 +381,8 @@ impl Session {
             let why = "it handles exceptions, and its unwinder is not libgcc_s.so.1";
             return Err(process.unfit(&program.object.path, why));
         }
-        // A library that handles them without libgcc, as libc does when a thread is cancelled, stays as it is.
+        // A library that handles them without libgcc, as libc does when a thread is cancelled,
+        // stays as it is.
         let stays = |loaded: &Loaded| {
             loaded.image.has_own_unwinder(false) || (!has_unwinder && loaded.has_tables())
         };
@@ -390,7 +401,8 @@ impl Session {
         Samples { user, ..samples }
     }
 
-    /// Lets `perf`, in all processes of the family, and debuggers know what was moved. Nothing depends on it.
+    /// Lets `perf`, in all processes of the family, and debuggers know what was moved. Nothing
+    /// depends on it.
     fn name_moved(&self) {
         let _ = moved::write_symbols(&self.cache.manifest, self.moved());
         for process in self.cache.family() {
@@ -420,8 +432,9 @@ impl Session {
         }
     }
 
-    /// Counts what runs in the functions that the samples chose: from the branches that the processor records, or else
-    /// exactly, some functions at a time. The process is back in its original layout afterwards.
+    /// Counts what runs in the functions that the samples chose: from the branches that the
+    /// processor records, or else exactly, some functions at a time. The process is back in its
+    /// original layout afterwards.
     ///
     /// # Errors
     /// Those of mapping, writing and switching.
@@ -538,8 +551,8 @@ impl Session {
         Ok(())
     }
 
-    /// The counters at an address, summed over the family. (Who was forked meanwhile began with its parent's counts: so it
-    /// weighs a little more.)
+    /// The counters at an address, summed over the family. (Who was forked meanwhile began with its
+    /// parent's counts: so it weighs a little more.)
     fn counts(&mut self, address: u64, count: usize) -> Result<Vec<u64>, RelayoutError> {
         let mut sums = vec![0_u64; count];
         self.cache.gather();
@@ -567,7 +580,8 @@ impl Session {
     /// Lays everything out by the counts and puts it in force.
     ///
     /// # Errors
-    /// Those of mapping, writing and switching; [`RelayoutError::Declined`] where nothing could be moved.
+    /// Those of mapping, writing and switching; [`RelayoutError::Declined`] where nothing could be
+    /// moved.
     pub fn install(&mut self) -> Result<Layout, RelayoutError> {
         let start = Instant::now();
         let mut layout = Layout {
@@ -686,8 +700,8 @@ impl Session {
         Ok(())
     }
 
-    /// The layout in force was shown to be better: holds it for when its workload comes back, forgets those that were
-    /// tried before it, and gives back their memory.
+    /// The layout in force was shown to be better: holds it for when its workload comes back,
+    /// forgets those that were tried before it, and gives back their memory.
     ///
     /// # Errors
     /// Those of stopping.

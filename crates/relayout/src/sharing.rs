@@ -1,5 +1,5 @@
-//! Processes that run in the same memory without being threads of one (`clone` with `CLONE_VM`): no stop of one stops the
-//! other.
+//! Processes that run in the same memory without being threads of one (`clone` with `CLONE_VM`): no
+//! stop of one stops the other.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -25,7 +25,8 @@ const BEGINNING: Duration = Duration::from_millis(20);
 /// `KCMP_VM` in include/uapi/linux/kcmp.h.
 const KCMP_VM: libc::c_long = 1;
 
-/// The order of two processes' address spaces, by which the kernel tells whether they are one; none where it does not tell.
+/// The order of two processes' address spaces, by which the kernel tells whether they are one; none
+/// where it does not tell.
 fn compare(one: u32, other: u32) -> Option<Ordering> {
     let (one, other) = (libc::c_long::from(one), libc::c_long::from(other));
     // SAFETY: kcmp(2) takes numbers only.
@@ -38,7 +39,8 @@ fn compare(one: u32, other: u32) -> Option<Ordering> {
     }
 }
 
-/// Whether its parent stands still until it has found another program, or ended: it is a child of `vfork`.
+/// Whether its parent stands still until it has found another program, or ended: it is a child of
+/// `vfork`.
 fn is_waited_for(pid: u32) -> bool {
     let parent = status_field(pid, pid, "PPid").and_then(|parent| parent.parse().ok());
     parent.is_some_and(|parent: u32| {
@@ -56,7 +58,8 @@ fn is_waited_for(pid: u32) -> bool {
     })
 }
 
-/// Whether no other process runs in this one's memory, which lasts: a child of `vfork` is not looked at.
+/// Whether no other process runs in this one's memory, which lasts: a child of `vfork` is not
+/// looked at.
 ///
 /// # Errors
 /// [`Declined::SharedMemory`].
@@ -105,7 +108,8 @@ pub(crate) fn among<'a>(processes: impl Iterator<Item = &'a Process>) -> BTreeMa
 }
 
 fn among_now(pids: &[u32]) -> BTreeMap<u32, Vec<u32>> {
-    // In order, so that few of what may be thousands are compared. (Not by `sort_by`, as one that ends changes its place.)
+    // In order, so that few of what may be thousands are compared. (Not by `sort_by`, as one that
+    // ends changes its place.)
     let mut groups: Vec<Vec<u32>> = Vec::new();
     for pid in pids {
         let order = |group: &Vec<u32>| compare(group[0], *pid).unwrap_or(Ordering::Less);
@@ -125,7 +129,8 @@ fn among_now(pids: &[u32]) -> BTreeMap<u32, Vec<u32>> {
     found
 }
 
-/// Runs `act` while a process is stopped, and with it others that run in its memory; `act` is told where their threads go on.
+/// Runs `act` while a process is stopped, and with it others that run in its memory; `act` is told
+/// where their threads go on.
 pub(crate) fn all_stopped(
     process: &Process,
     others: &[u32],

@@ -1,5 +1,5 @@
-//! What is known of a process: kept beside its manifest, for people, and for whoever comes next to see who is at work on it and
-//! what was verified. Where it is lost, that is nobody and nothing.
+//! What is known of a process: kept beside its manifest, for people, and for whoever comes next to
+//! see who is at work on it and what was verified. Where it is lost, that is nobody and nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -71,7 +71,8 @@ pub struct Status {
     /// Why it was declined or rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The Slackline that drives it, or did: its pid and the clock ticks between boot and its start.
+    /// The Slackline that drives it, or did: its pid and the clock ticks between boot and its
+    /// start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<(u32, u64)>,
     /// The layout in force; 0 is the original.
@@ -135,7 +136,8 @@ impl Status {
         }
     }
 
-    /// Puts down that this Slackline drives a process; which other one does, where one is at work on it already.
+    /// Puts down that this Slackline drives a process; which other one does, where one is at work
+    /// on it already.
     ///
     /// # Errors
     /// [`host::HostError::Locked`], [`host::HostError::Journal`].
@@ -164,7 +166,8 @@ impl Status {
         (is_other && host::is_running(&host::Roots::default(), pid, start_time)).then_some(pid)
     }
 
-    /// Nobody is at work on it, and its layout was verified: it stays as it is until its user wishes otherwise.
+    /// Nobody is at work on it, and its layout was verified: it stays as it is until its user
+    /// wishes otherwise.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.state == State::Optimized

@@ -1,8 +1,10 @@
-//! Stopping a process, all its threads or one of them, and letting it go on as if nothing had happened.
+//! Stopping a process, all its threads or one of them, and letting it go on as if nothing had
+//! happened.
 //!
-//! The tracing is done by a thread of ours that lives for one operation: whatever becomes of it, the kernel detaches all
-//! its tracees when it ends (`exit_ptrace` in kernel/ptrace.c), also those that had not stopped yet. A signal that arrives
-//! at the stop is delivered before the thread is counted as stopped.
+//! The tracing is done by a thread of ours that lives for one operation: whatever becomes of it,
+//! the kernel detaches all its tracees when it ends (`exit_ptrace` in kernel/ptrace.c), also those
+//! that had not stopped yet. A signal that arrives at the stop is delivered before the thread is
+//! counted as stopped.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -15,9 +17,10 @@ use crate::error::is_of_thread;
 use crate::ptrace::{self, Wait};
 use crate::{Declined, Memory, RelayoutError};
 
-/// How long all threads of a process may take to stop before an attempt is given up and all go on: the first, and, where
-/// others compete for the CPUs, further ones. A thread that has a CPU needs microseconds; one that waits for one needs as
-/// long as the scheduler lets others run; one in an uninterruptible sleep may need as long as its disk.
+/// How long all threads of a process may take to stop before an attempt is given up and all go on:
+/// the first, and, where others compete for the CPUs, further ones. A thread that has a CPU needs
+/// microseconds; one that waits for one needs as long as the scheduler lets others run; one in an
+/// uninterruptible sleep may need as long as its disk.
 pub const STOP_LIMITS: [Duration; 5] = [
     Duration::from_millis(50),
     Duration::from_millis(100),
@@ -26,8 +29,9 @@ pub const STOP_LIMITS: [Duration; 5] = [
     Duration::from_millis(800),
 ];
 
-/// A thread in an uninterruptible sleep that has not stopped by now is not waited for while the others stand still: it
-/// sleeps until its disk answers, or until a child of its `vfork` has found another program.
+/// A thread in an uninterruptible sleep that has not stopped by now is not waited for while the
+/// others stand still: it sleeps until its disk answers, or until a child of its `vfork` has found
+/// another program.
 const ASLEEP_LIMIT: Duration = Duration::from_millis(2);
 
 /// How long such a thread is given to wake up, while the others run.
@@ -56,7 +60,8 @@ pub struct Pause {
     pub threads: usize,
 }
 
-/// A stopped process (or a stopped thread of it). Nobody else runs in it, so its text can be changed.
+/// A stopped process (or a stopped thread of it). Nobody else runs in it, so its text can be
+/// changed.
 #[derive(Debug)]
 pub struct Stopped<'a> {
     /// The process.
@@ -75,8 +80,8 @@ pub struct Stopped<'a> {
 /// Runs `act` while every thread of the process is stopped.
 ///
 /// # Errors
-/// [`RelayoutError::NotStopping`], [`RelayoutError::Gone`], [`RelayoutError::Declined`] where somebody else traces it,
-/// [`RelayoutError::Ptrace`], and whatever `act` returns.
+/// [`RelayoutError::NotStopping`], [`RelayoutError::Gone`], [`RelayoutError::Declined`] where
+/// somebody else traces it, [`RelayoutError::Ptrace`], and whatever `act` returns.
 pub fn stopped<T: Send>(
     pid: u32,
     memory: &Memory,
@@ -125,8 +130,8 @@ fn wakes_up(pid: u32, thread: u32) -> bool {
     true
 }
 
-/// Runs `act` while one thread is stopped and the others run: the first of them that stops soon and can do what `act` asks of
-/// it.
+/// Runs `act` while one thread is stopped and the others run: the first of them that stops soon and
+/// can do what `act` asks of it.
 ///
 /// # Errors
 /// As [`stopped`].
@@ -159,8 +164,9 @@ pub fn one_stopped<T: Send>(
     })
 }
 
-/// Sleeps between two looks at a thread that is waited for since then: the longer, the longer it takes. Looks at real-time
-/// priority take the CPU which the thread needs, and which others need who wait for theirs.
+/// Sleeps between two looks at a thread that is waited for since then: the longer, the longer it
+/// takes. Looks at real-time priority take the CPU which the thread needs, and which others need
+/// who wait for theirs.
 pub(crate) fn until_next_look(since: Instant) {
     sleep((since.elapsed() / 8).clamp(LOOK_SHORTEST, LOOK_LONGEST));
 }
@@ -197,8 +203,9 @@ pub(crate) fn status_field(pid: u32, thread: u32, key: &str) -> Option<String> {
     Some(line.strip_prefix(':')?.trim().to_owned())
 }
 
-/// Whether a thread is under seccomp, each for itself: by a filter, or strictly (`SECCOMP_MODE_STRICT`), which takes all but four
-/// calls for a reason to end it. A kernel without seccomp says nothing.
+/// Whether a thread is under seccomp, each for itself: by a filter, or strictly
+/// (`SECCOMP_MODE_STRICT`), which takes all but four calls for a reason to end it. A kernel without
+/// seccomp says nothing.
 pub(crate) fn is_filtered(pid: u32, thread: u32) -> bool {
     status_field(pid, thread, "Seccomp").is_some_and(|mode| mode != "0")
 }
@@ -230,8 +237,8 @@ impl<'a> Stopped<'a> {
         }
     }
 
-    /// Seizes first and stops afterwards, so that the process runs while we look for its threads; then looks again, until
-    /// no thread appears that a running one could have made.
+    /// Seizes first and stops afterwards, so that the process runs while we look for its threads;
+    /// then looks again, until no thread appears that a running one could have made.
     fn stop_all(&mut self) -> Result<(), RelayoutError> {
         let mut seized: BTreeMap<u32, bool> = BTreeMap::new();
         for _ in 0..4 {
@@ -286,7 +293,8 @@ impl<'a> Stopped<'a> {
             if seized.contains_key(&thread) {
                 continue;
             }
-            // There is nothing of it to stop, and it may sleep uninterruptibly for as long as a disk takes.
+            // There is nothing of it to stop, and it may sleep uninterruptibly for as long as a
+            // disk takes.
             if host::is_io_worker(&Roots::default(), self.pid, thread) {
                 seized.insert(thread, true);
                 continue;
@@ -296,7 +304,8 @@ impl<'a> Stopped<'a> {
                     seized.insert(thread, false);
                     is_any = true;
                 }
-                // A thread that has ended runs no code: a zombie leader stays in the list until its process ends.
+                // A thread that has ended runs no code: a zombie leader stays in the list until its
+                // process ends.
                 Err(RelayoutError::Gone { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -304,8 +313,9 @@ impl<'a> Stopped<'a> {
         Ok(is_any)
     }
 
-    /// Waits until every thread in the list from this place on has stopped; those that ended leave the list. One after the
-    /// other: to look at all of them again and again would take a CPU, which they need to get to their stop.
+    /// Waits until every thread in the list from this place on has stopped; those that ended leave
+    /// the list. One after the other: to look at all of them again and again would take a CPU,
+    /// which they need to get to their stop.
     fn wait(&mut self, from: usize, deadline: Instant) -> Result<(), RelayoutError> {
         let asleep = Instant::now() + ASLEEP_LIMIT;
         let mut stopped = self.threads[..from].to_vec();
@@ -356,8 +366,9 @@ impl<'a> Stopped<'a> {
         };
         match ptrace::poll(thread).map_err(failed)? {
             Wait::Signal(signal) => {
-                // Any stop takes back the request to stop (`ptrace_stop` in kernel/signal.c), so ask again, then let the
-                // signal through: the thread stops before the first instruction of its handler.
+                // Any stop takes back the request to stop (`ptrace_stop` in kernel/signal.c), so
+                // ask again, then let the signal through: the thread stops before the first
+                // instruction of its handler.
                 ptrace::interrupt(thread)?;
                 ptrace::resume(thread, signal)?;
                 Ok(Wait::Nothing)
@@ -390,7 +401,8 @@ impl<'a> Stopped<'a> {
 }
 
 fn seize(pid: u32, thread: u32) -> Result<(), RelayoutError> {
-    // The request waits for an exec to end, and is refused where the exec has put another thread in the place of this one.
+    // The request waits for an exec to end, and is refused where the exec has put another thread in
+    // the place of this one.
     let seized = ptrace::seize(thread).or_else(|_| ptrace::seize(thread));
     seized.map_err(|error| {
         let tracer = status_field(pid, thread, "TracerPid")

@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::RelayoutError;
 
-/// The system calls that send a message: write, writev, sendto, sendmsg, sendmmsg (arch/x86/entry/syscalls/syscall_64.tbl).
+/// The system calls that send a message: write, writev, sendto, sendmsg, sendmmsg
+/// (arch/x86/entry/syscalls/syscall_64.tbl).
 const SENDING: &str = "id == 1 || id == 20 || id == 44 || id == 46 || id == 307";
 
 /// What a unit of work is.
@@ -26,7 +27,8 @@ pub enum Unit {
     /// A message sent, or anything else written: a proxy for an answer given.
     #[default]
     Sends,
-    /// What a command counts: the last number that it prints, which only grows (`mariadb-admin status`, …).
+    /// What a command counts: the last number that it prints, which only grows
+    /// (`mariadb-admin status`, …).
     Command {
         /// For `sh -c`.
         command: String,
@@ -133,7 +135,8 @@ impl Meter {
     }
 }
 
-/// A command that takes longer is not one that reads a counter (`mariadb-admin` takes 10 ms), and hangs.
+/// A command that takes longer is not one that reads a counter (`mariadb-admin` takes 10 ms), and
+/// hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// More than a counter's reading by far.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
@@ -166,9 +169,10 @@ fn tail(text: &str) -> String {
     text.chars().skip(skipped).collect()
 }
 
-/// How a command ended, and what it wrote to standard output and error. It has a process group of its own, so that a Ctrl-C
-/// is ours to handle and what it leaves behind ends with it, and no input; the process is measured meanwhile, in a layout
-/// that may not be its best, so it is not waited for for long.
+/// How a command ended, and what it wrote to standard output and error. It has a process group of
+/// its own, so that a Ctrl-C is ours to handle and what it leaves behind ends with it, and no
+/// input; the process is measured meanwhile, in a layout that may not be its best, so it is not
+/// waited for for long.
 fn output(command: &str, limit: Duration) -> Result<(ExitStatus, String, String), String> {
     let in_words = |error: io::Error| error.to_string();
     let mut child = Command::new("sh")
@@ -185,7 +189,8 @@ fn output(command: &str, limit: Duration) -> Result<(ExitStatus, String, String)
     ];
     let waited = Pid::from_raw(child.id().cast_signed()).map_or(Ok(()), |pid| {
         let waited = wait(pid, &mut pipes, limit);
-        // Whoever is left of it, also where it ended well: it was to count once. Its number is its own until it is waited for.
+        // Whoever is left of it, also where it ended well: it was to count once. Its number is its
+        // own until it is waited for.
         let _ = kill_process_group(pid, Signal::KILL);
         waited
     });
@@ -252,7 +257,8 @@ impl Pipe {
     }
 }
 
-/// The last number, also one like `1.5e+09`, as awk prints sums. One with commas in it may be two things, and is none.
+/// The last number, also one like `1.5e+09`, as awk prints sums. One with commas in it may be two
+/// things, and is none.
 fn last_number(text: &str) -> Option<f64> {
     let is_part = |letter: char| letter.is_ascii_digit() || ".,+-eE".contains(letter);
     let words = text.split(|letter: char| !is_part(letter));

@@ -1,11 +1,12 @@
-//! Which part of its own stack a stopped thread does not use: what returned functions left there would else look like the
-//! way back into them.
+//! Which part of its own stack a stopped thread does not use: what returned functions left there
+//! would else look like the way back into them.
 //!
-//! Below the stack pointer and its red zone nothing of the running function lives (System V ABI for x86-64, section 3.2.2).
-//! But "the stack" is not the mapping that holds the stack pointer: that may be the heap, with the stacks of coroutines all
-//! over it, or several stacks that the kernel made one mapping of. So only two stacks count, whose extent is known: the
-//! kernel's `[stack]` for the thread that it made it for, and what glibc gave a thread, as it says itself. A thread that is
-//! not on its own stack, because it runs a coroutine or a signal handler, uses all of it.
+//! Below the stack pointer and its red zone nothing of the running function lives (System V ABI for
+//! x86-64, section 3.2.2). But "the stack" is not the mapping that holds the stack pointer: that
+//! may be the heap, with the stacks of coroutines all over it, or several stacks that the kernel
+//! made one mapping of. So only two stacks count, whose extent is known: the kernel's `[stack]` for
+//! the thread that it made it for, and what glibc gave a thread, as it says itself. A thread that
+//! is not on its own stack, because it runs a coroutine or a signal handler, uses all of it.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -51,9 +52,10 @@ fn bottom(memory: &Memory, is_first: bool, at: &Registers, maps: &[Mapping]) -> 
     Some(stack.max(map.start))
 }
 
-/// Where, within `starts`, the stack begins that glibc gave a thread: in the thread's descriptor, which lies at the stack's very end (less than
-/// a page: `allocate_stack` in nptl/allocatestack.c), stand its address and its size side by side (`stackblock` and
-/// `stackblock_size` of `struct pthread` in nptl/descr.h), further in or less by version.
+/// Where, within `starts`, the stack begins that glibc gave a thread: in the thread's descriptor,
+/// which lies at the stack's very end (less than a page: `allocate_stack` in nptl/allocatestack.c),
+/// stand its address and its size side by side (`stackblock` and `stackblock_size` of
+/// `struct pthread` in nptl/descr.h), further in or less by version.
 fn given(descriptor: &[u8], starts: RangeInclusive<u64>, descriptor_at: u64) -> Option<u64> {
     let words = descriptor.as_chunks().0;
     let ends = descriptor_at + 1..=descriptor_at + PAGE as u64;
@@ -73,7 +75,8 @@ mod tests {
     fn a_thread_is_on_the_stack_that_its_descriptor_names_or_on_none() {
         let descriptor_at = 0x7f00_0080_0000 - 0x900;
         let start = 0x7f00_0000_0000_u64;
-        // Neither a pointer into the stack beside a small number is an extent, nor one into the descriptor behind a 0.
+        // Neither a pointer into the stack beside a small number is an extent, nor one into the
+        // descriptor behind a 0.
         let (inside, behind) = (start + 64, descriptor_at + 0x2e0);
         let words = [descriptor_at, inside, 8, 0, behind, start, 0x80_0000, 4096];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

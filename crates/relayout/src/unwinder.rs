@@ -1,13 +1,15 @@
-//! Leading a process's unwinder to moved code. libgcc asks its own function `_Unwind_Find_FDE` how a frame is unwound, and
-//! calls it through pointers that the dynamic linker fills, as other objects may have one of that name. In place of it
-//! those pointers lead to the functions that moved code brings along ([`code_layout::Lookup`]), from one to the next, and
-//! at last to where they led before.
+//! Leading a process's unwinder to moved code. libgcc asks its own function `_Unwind_Find_FDE` how
+//! a frame is unwound, and calls it through pointers that the dynamic linker fills, as other
+//! objects may have one of that name. In place of it those pointers lead to the functions that
+//! moved code brings along ([`code_layout::Lookup`]), from one to the next, and at last to where
+//! they led before.
 //!
-//! `__register_frame` is the documented way, but once it was called every search takes a lock (libgcc before 13), which a
-//! child that is forked meanwhile finds locked for ever, or the registration takes memory (from 13 on;
-//! libgcc/unwind-dw2-fde.c in GCC).
+//! `__register_frame` is the documented way, but once it was called every search takes a lock
+//! (libgcc before 13), which a child that is forked meanwhile finds locked for ever, or the
+//! registration takes memory (from 13 on; libgcc/unwind-dw2-fde.c in GCC).
 //!
-//! All pointers are right at every moment in which the process runs, so a kill at any time leaves one that unwinds.
+//! All pointers are right at every moment in which the process runs, so a kill at any time leaves
+//! one that unwinds.
 
 use std::collections::BTreeSet;
 
@@ -45,13 +47,15 @@ const CALL_BYTES: usize = 5;
 pub struct Unwinder {
     /// libgcc, where it is loaded.
     pub object: LoadedObject,
-    /// Where its pointers to the function are that it calls. Before the first call of all they lead to the dynamic linker.
+    /// Where its pointers to the function are that it calls. Before the first call of all they lead
+    /// to the dynamic linker.
     pub slots: Vec<u64>,
     /// That function.
     pub find: u64,
     /// The addresses behind the calls.
     pub returns: Vec<u64>,
-    /// The dynamic linker's code that is asked for the function before the first call; 0 where all is asked for at the start.
+    /// The dynamic linker's code that is asked for the function before the first call; 0 where all
+    /// is asked for at the start.
     pub linker: u64,
     /// What is pushed for it, two words below such an address.
     pub link_map: u64,
@@ -152,8 +156,8 @@ impl Unwinder {
         self.object.contains(value) && value != self.find
     }
 
-    /// Whether a thread with these words on its stack, from the stack pointer on, has called the function and may be on its
-    /// way through the dynamic linker.
+    /// Whether a thread with these words on its stack, from the stack pointer on, has called the
+    /// function and may be on its way through the dynamic linker.
     fn is_asked_by(&self, words: &[u64]) -> bool {
         words.iter().enumerate().any(|(at, word)| {
             // At first nothing is pushed yet, or only the function's number.
@@ -163,8 +167,8 @@ impl Unwinder {
     }
 }
 
-/// Whether frames may be unwound by another object than libgcc, as libunwind has functions of the same names, and looks for
-/// frames by itself.
+/// Whether frames may be unwound by another object than libgcc, as libunwind has functions of the
+/// same names, and looks for frames by itself.
 fn is_another_called(
     process: &Process,
     objects: &[Object],
@@ -326,7 +330,8 @@ impl<'a> Chain<'a> {
         self.words.is_empty()
     }
 
-    /// Whether a thread waits for the dynamic linker, which is going to write what it finds where we are.
+    /// Whether a thread waits for the dynamic linker, which is going to write what it finds where
+    /// we are.
     pub(crate) fn is_asked_for(&self, process: &Stopped<'_>) -> Result<bool, RelayoutError> {
         let Some(unwinder) = self.asked else {
             return Ok(false);

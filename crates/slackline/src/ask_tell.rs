@@ -1,9 +1,10 @@
 //! `slackline ask-tell`: JSON lines on standard input and output.
 //!
-//! `{"ask":2}` → `{"config":{…}}`, two lines; `null` where nothing more was found. `{"tell":{"config":{…},"value":1.2,"variance":0.01}}`
-//! → nothing; what else a tell can hold is said in [`tuner::tell`].
-//! `{"best":1}` → `{"config":{…},"mean":…,"sd":…,"feasible":…}`, the last the probability that it survives and holds to all
-//! constraints. The value is minimised, or maximised where the specification's objective says so.
+//! `{"ask":2}` → `{"config":{…}}`, two lines; `null` where nothing more was found.
+//! `{"tell":{"config":{…},"value":1.2,"variance":0.01}}` → nothing; what else a tell can hold is
+//! said in [`tuner::tell`]. `{"best":1}` → `{"config":{…},"mean":…,"sd":…,"feasible":…}`, the last
+//! the probability that it survives and holds to all constraints. The value is minimised, or
+//! maximised where the specification's objective says so.
 
 use std::io::{BufRead as _, Read as _};
 use std::path::Path;

@@ -29,7 +29,8 @@ pub(crate) fn write_pages(directory: &Path) -> anyhow::Result<Done> {
 mod tests {
     use super::*;
 
-    /// `docs/command-line.md` is what the commands themselves say. `cargo xtask docs` writes it anew.
+    /// `docs/command-line.md` is what the commands themselves say. `cargo xtask docs` writes it
+    /// anew.
     #[test]
     fn the_reference_of_the_command_line_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command-line.md");

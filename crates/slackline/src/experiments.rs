@@ -10,7 +10,8 @@ use crate::{Done, message, print, table};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Server address; by default, the server of the state directory. With this option, set the token in SLACKLINE_TOKEN.
+    /// Server address; by default, the server of the state directory. With this option, set the
+    /// token in SLACKLINE_TOKEN.
     #[arg(long, global = true, env = "SLACKLINE_URL")]
     url: Option<String>,
     #[command(subcommand)]
@@ -42,7 +43,8 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Make an experiment of a specification and put it in the queue; prints the experiment's number.
+    /// Make an experiment of a specification and put it in the queue; prints the experiment's
+    /// number.
     Create {
         /// The specification (TOML, or JSON with the ending .json).
         spec: PathBuf,
@@ -76,7 +78,8 @@ enum Verb {
     PauseQueue,
     /// Resume the queue.
     ResumeQueue,
-    /// Undo the promotion. The evaluation that is being measured is interrupted. Exit code 4: not everything could be restored.
+    /// Undo the promotion. The evaluation that is being measured is interrupted. Exit code 4: not
+    /// everything could be restored.
     Rollback {
         /// The experiment's number.
         id: i64,
@@ -122,7 +125,8 @@ enum Verb {
         /// The note. An empty text takes the note away.
         text: String,
     },
-    /// Make an experiment that starts from this one's measurements; prints the new experiment's number.
+    /// Make an experiment that starts from this one's measurements; prints the new experiment's
+    /// number.
     Fork {
         /// The experiment's number.
         id: i64,
@@ -133,12 +137,13 @@ enum Verb {
     Export {
         /// The experiment's number.
         id: i64,
-        /// json, csv or parquet. Score: log ratio to the control, or the value if `scale = "absolute"`. If the goal is maximise,
-        /// its sign is reversed.
+        /// json, csv or parquet. Score: log ratio to the control, or the value if
+        /// `scale = "absolute"`. If the goal is maximise, its sign is reversed.
         #[arg(long, default_value = "json")]
         format: String,
     },
-    /// Import a report written by `tune --json` or `experiments export`; prints the new experiment's number.
+    /// Import a report written by `tune --json` or `experiments export`; prints the new
+    /// experiment's number.
     Import {
         /// The report (JSON).
         report: PathBuf,
@@ -376,7 +381,8 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             evaluations,
             wall_time_min,
         } => {
-            // JSON has no such numbers, and what it has in their place means that there is no limit.
+            // JSON has no such numbers, and what it has in their place means that there is no
+            // limit.
             anyhow::ensure!(
                 wall_time_min.is_none_or(f64::is_finite),
                 "--wall-time-min must be a finite number"
@@ -528,7 +534,8 @@ fn until_searched(experiment: &Value) -> Option<String> {
     }
 }
 
-/// What has to happen before a configuration from the queue is tried, where that does not come by itself.
+/// What has to happen before a configuration from the queue is tried, where that does not come by
+/// itself.
 fn until_tried(experiment: &Value) -> Option<String> {
     let used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
     let now = match experiment["state"].as_str()? {

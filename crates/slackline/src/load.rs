@@ -12,7 +12,8 @@ use crate::{Done, message, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the paths of the list.
+    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the
+    /// paths of the list.
     #[arg(long, value_parser = url)]
     url: String,
     #[command(flatten)]
@@ -22,7 +23,8 @@ pub(crate) struct Arguments {
     /// How long requests are due, in seconds.
     #[arg(long, default_value_t = 10.0, value_parser = seconds, value_name = "S")]
     duration_s: f64,
-    /// The service on this machine: the generator then takes real-time priority, and reckons who else took CPU.
+    /// The service on this machine: the generator then takes real-time priority, and reckons who
+    /// else took CPU.
     #[command(flatten)]
     service: Option<Watched>,
     /// The process that is the service, with its descendants, whatever control group they are in.
@@ -31,7 +33,8 @@ pub(crate) struct Arguments {
     /// The service is on this machine: take real-time priority.
     #[arg(long, hide = true)]
     real_time: bool,
-    /// Add at most so many seconds for those that were disturbed; by default half of `--duration-s`, at least two.
+    /// Add at most so many seconds for those that were disturbed; by default half of
+    /// `--duration-s`, at least two.
     #[arg(long, value_name = "S")]
     repeat_s: Option<f64>,
     /// End with 0 where the generator or a neighbour was the bottleneck, too: `bottleneck` says it.
@@ -49,7 +52,8 @@ struct PaceArguments {
     /// Open loop: arrivals as recorded, a file with a number of seconds in each line, in order.
     #[arg(long, value_name = "FILE", conflicts_with = "constant")]
     schedule: Option<PathBuf>,
-    /// Closed loop: each connection sends its next request when it has the answer. What comes out is the service's capacity.
+    /// Closed loop: each connection sends its next request when it has the answer. What comes out
+    /// is the service's capacity.
     #[arg(long, conflicts_with = "constant")]
     closed: bool,
 }
@@ -57,7 +61,8 @@ struct PaceArguments {
 /// What is sent to a URL, and how.
 #[derive(clap::Args)]
 pub(crate) struct Source {
-    /// A list of requests, one a line: `METHOD /PATH BODY`, where the body may be missing. They are sent in order, again and again.
+    /// A list of requests, one a line: `METHOD /PATH BODY`, where the body may be missing. They are
+    /// sent in order, again and again.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["method", "body", "body_file"])]
     requests: Option<PathBuf>,
     /// The method: any in capitals.
@@ -72,20 +77,23 @@ pub(crate) struct Source {
     /// A header of every request; may be given several times.
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// Connections at most: more than the service ever answers at once. A closed loop keeps all of them busy.
+    /// Connections at most: more than the service ever answers at once. A closed loop keeps all of
+    /// them busy.
     #[arg(long, default_value_t = 64, value_name = "N")]
     connections: usize,
     /// Threads, which share the connections: one a CPU that the generator may have.
     #[arg(long, default_value_t = 1, value_name = "N")]
     threads: usize,
-    /// Poll instead of sleeping while an answer is awaited or a request is due soon: the cost of a wake-up (50 to 150 µs in a
-    /// virtual machine) is then no part of the latencies. Each thread needs a CPU that nothing else uses (`taskset`).
+    /// Poll instead of sleeping while an answer is awaited or a request is due soon: the cost of a
+    /// wake-up (50 to 150 µs in a virtual machine) is then no part of the latencies. Each thread
+    /// needs a CPU that nothing else uses (`taskset`).
     #[arg(long)]
     busy_poll: bool,
     /// Close a connection after so many requests, and open another one.
     #[arg(long, value_name = "N")]
     requests_per_connection: Option<u64>,
-    /// HTTP/2: over TLS where the service offers it, else from the first byte on ("prior knowledge").
+    /// HTTP/2: over TLS where the service offers it, else from the first byte on ("prior
+    /// knowledge").
     #[arg(long)]
     http2: bool,
     /// Requests at once on one connection of HTTP/2.

@@ -31,12 +31,13 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-/// Measures the latency slack of Linux services and uses it. Everything it does to a machine can be undone.
+/// Measures the latency slack of Linux services and uses it. Everything it does to a machine can be
+/// undone.
 #[derive(Parser)]
 #[command(version = VERSION, about, after_help = EXIT_CODES)]
 struct Arguments {
-    /// Directory of the undo journal and the lock. Use one for each host: two Slacklines with different directories do not see
-    /// each other.
+    /// Directory of the undo journal and the lock. Use one for each host: two Slacklines with
+    /// different directories do not see each other.
     #[arg(
         long,
         global = true,
@@ -58,7 +59,8 @@ runtime error; 3 a privilege or kernel feature is missing; 4 a restore failed; 1
 
 #[derive(Subcommand)]
 enum Command {
-    /// Search for a better configuration against an unchanged control, verify it, put everything back.
+    /// Search for a better configuration against an unchanged control, verify it, put everything
+    /// back.
     Tune(tune::Arguments),
     /// Check a specification against itself and this host; change nothing.
     Check {
@@ -73,10 +75,12 @@ enum Command {
     /// Lay out the code of a running program again, without source, restart or downtime.
     #[command(subcommand)]
     Relayout(relayout::Command),
-    /// Share a machine: a service's latency slack becomes batch work, fewer reserved cores, less power.
+    /// Share a machine: a service's latency slack becomes batch work, fewer reserved cores, less
+    /// power.
     #[command(subcommand)]
     Isolate(isolate::Command),
-    /// Load an HTTP service at a rate, whether or not it keeps up, and print JSON; latency counts from the scheduled arrival.
+    /// Load an HTTP service at a rate, whether or not it keeps up, and print JSON; latency counts
+    /// from the scheduled arrival.
     Load(load::Arguments),
     /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
     Serve(serve::Arguments),
@@ -91,8 +95,8 @@ enum Command {
     Experiments(experiments::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
     AskTell {
-        /// A specification, of which only `parameters` are needed; `initial`, `search`, `seed`, `parameter_constraints` and the
-        /// objective's `goal` count as well.
+        /// A specification, of which only `parameters` are needed; `initial`, `search`, `seed`,
+        /// `parameter_constraints` and the objective's `goal` count as well.
         spec: PathBuf,
     },
     /// Put back everything that a killed Slackline left changed; what was verified and kept stays.
@@ -271,8 +275,9 @@ fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Files that a command writes at its end can be written: minutes or hours later is too late to find out. What is in them stays
-/// until then, and those that are not there yet are not made. One file is not given twice: the second would replace the first.
+/// Files that a command writes at its end can be written: minutes or hours later is too late to
+/// find out. What is in them stays until then, and those that are not there yet are not made. One
+/// file is not given twice: the second would replace the first.
 fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
     let mut places = std::collections::HashSet::new();
     for file in files
@@ -301,7 +306,8 @@ fn ensure_writable(files: &[Option<&Path>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints a report as text; `--json FILE` writes it too and says that `what` is there, and `--json -` prints it instead.
+/// Prints a report as text; `--json FILE` writes it too and says that `what` is there, and
+/// `--json -` prints it instead.
 fn publish(
     json: Option<&Path>,
     report: &impl serde::Serialize,

@@ -57,7 +57,8 @@ pub(crate) struct Column {
     pub(crate) over: f64,
 }
 
-/// Which columns have a label: all, or every other one. The label nearest to the limit is among them.
+/// Which columns have a label: all, or every other one. The label nearest to the limit is among
+/// them.
 fn is_labelled(columns: &[Column], step: f64, limit_at: Option<f64>, index: usize) -> bool {
     if step >= LABEL_WIDTH {
         return true;
@@ -68,8 +69,9 @@ fn is_labelled(columns: &[Column], step: f64, limit_at: Option<f64>, index: usiz
     index % 2 == nearest.unwrap_or(0) % 2
 }
 
-/// Upright columns, with a dashed line so many columns from the left, which `title` explains below them. The axis is linear
-/// where the columns are: a number's label and a line at the same number are above each other.
+/// Upright columns, with a dashed line so many columns from the left, which `title` explains below
+/// them. The axis is linear where the columns are: a number's label and a line at the same number
+/// are above each other.
 pub(crate) fn columns(columns: &[Column], limit_at: Option<f64>, title: &str) -> String {
     let (height, base) = (130.0, 108.0);
     let step = WIDTH / columns.len().max(1) as f64;

@@ -108,8 +108,8 @@ impl Served {
     }
 }
 
-/// What the server with this state directory has promoted. Its store is asked, so that a server that is down hides nothing;
-/// one with a database elsewhere has to answer itself.
+/// What the server with this state directory has promoted. Its store is asked, so that a server
+/// that is down hides nothing; one with a database elsewhere has to answer itself.
 fn served(state_dir: &Path) -> Result<Vec<Served>, String> {
     let file = state_dir.join("slackline.db");
     if !file.exists() {

@@ -1,4 +1,5 @@
-//! `slackline serve`: the coordinator's thread, the server beside it, and what systemd wants to know of both.
+//! `slackline serve`: the coordinator's thread, the server beside it, and what systemd wants to
+//! know of both.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -41,31 +42,35 @@ enum Verb {
 
 #[derive(clap::Args)]
 struct Server {
-    /// Address and port. Beyond loopback, tokens cross the network unencrypted: put a TLS proxy in front.
+    /// Address and port. Beyond loopback, tokens cross the network unencrypted: put a TLS proxy in
+    /// front.
     #[arg(long, default_value = "127.0.0.1:8431", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// `postgresql://…` or a SQLite file; by default slackline.db in the state directory. Slackline uses no TLS to
-    /// PostgreSQL: connect by local socket, loopback or tunnel.
+    /// `postgresql://…` or a SQLite file; by default slackline.db in the state directory. Slackline
+    /// uses no TLS to PostgreSQL: connect by local socket, loopback or tunnel.
     #[arg(long, value_name = "URL", env = "SLACKLINE_STORE")]
     store: Option<String>,
-    /// Let workers on other hosts measure. The TOML file has a `[nats]` section, as in a worker's file.
+    /// Let workers on other hosts measure. The TOML file has a `[nats]` section, as in a worker's
+    /// file.
     #[arg(long, value_name = "FILE", env = "SLACKLINE_WORKERS")]
     workers: Option<PathBuf>,
     /// A host name under which a proxy or another machine calls this server. Repeatable.
     #[arg(long = "name", value_name = "HOST")]
     names: Vec<String>,
-    /// Average requests a second allowed for each token, or for each address without a token. More are refused with 429.
+    /// Average requests a second allowed for each token, or for each address without a token. More
+    /// are refused with 429.
     #[arg(long, default_value_t = 100.0, value_name = "N")]
     rate: f64,
-    /// The address of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed. Repeatable.
+    /// The address of a reverse proxy whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    /// Repeatable.
     #[arg(long = "trusted-proxy", value_name = "ADDRESS")]
     trusted_proxies: Vec<std::net::IpAddr>,
-    /// The header in which a trusted proxy names the user, such as X-Forwarded-User. The proxy must remove it from what its
-    /// clients send.
+    /// The header in which a trusted proxy names the user, such as X-Forwarded-User. The proxy must
+    /// remove it from what its clients send.
     #[arg(long, value_name = "NAME", requires = "trusted_proxies")]
     user_header: Option<String>,
-    /// Tell people and programs elsewhere what became of experiments: a TOML file with webhooks and e-mail addresses, see
-    /// docs/notifications.md.
+    /// Tell people and programs elsewhere what became of experiments: a TOML file with webhooks and
+    /// e-mail addresses, see docs/notifications.md.
     #[arg(long, value_name = "FILE", env = "SLACKLINE_NOTIFY")]
     notify: Option<PathBuf>,
     /// A user of --user-header who may change things; all others only look. Repeatable.
@@ -134,7 +139,8 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
         interrupt,
         notify,
     ));
-    // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of the store goes here.
+    // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of
+    // the store goes here.
     drop(runtime);
     coordinator.end();
     if let Some(thread) = giving_out
@@ -180,8 +186,8 @@ impl coordinator::Bus for Bus<'_> {
     }
 }
 
-/// Only one server of a state directory leaves its address for the command line: the one that holds this lock. Another one
-/// waits until it is free.
+/// Only one server of a state directory leaves its address for the command line: the one that holds
+/// this lock. Another one waits until it is free.
 fn publish_address(
     access: &Access,
     state_dir: &Path,

@@ -16,20 +16,20 @@ const MEMORY_MIN_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The network: `kernel`, or `xdp:INTERFACE[:QUEUE]` for AF_XDP with its own TCP. The server takes the
-    /// queue (default 0) from the kernel while it runs: give it an interface or a queue that nothing
-    /// else uses. --listen needs an address of that interface then.
+    /// The network: `kernel`, or `xdp:INTERFACE[:QUEUE]` for AF_XDP with its own TCP. The server
+    /// takes the queue (default 0) from the kernel while it runs: give it an interface or a queue
+    /// that nothing else uses. --listen needs an address of that interface then.
     #[arg(long, value_name = "NETWORK", default_value = "kernel", value_parser = parse_network)]
     net: Network,
-    /// Address and port; repeatable. There is no password: listen on a trusted network only. A socket
-    /// that systemd passes takes the place of all addresses.
+    /// Address and port; repeatable. There is no password: listen on a trusted network only. A
+    /// socket that systemd passes takes the place of all addresses.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:11211")]
     listen: Vec<SocketAddr>,
     /// Memory for items, as in 512MiB or 2GiB.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_memory)]
     memory: u64,
-    /// CPUs, one shard each, as in 0 or 0,2-3. Shards take part when the load needs them. By default
-    /// one shard on any CPU.
+    /// CPUs, one shard each, as in 0 or 0,2-3. Shards take part when the load needs them. By
+    /// default one shard on any CPU.
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
     /// Keep the 99th percentile of the time in the server below this, with batches as large as the
@@ -62,10 +62,12 @@ pub(crate) struct Arguments {
     /// A file of lines "name = number" (objective_p99_us, idle_timeout_s), read again after SIGHUP.
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
-    /// Send answers of at least so many bytes without a copy. Whether this pays has not been measured.
+    /// Send answers of at least so many bytes without a copy. Whether this pays has not been
+    /// measured.
     #[arg(long, value_name = "BYTES")]
     zero_copy_from: Option<usize>,
-    /// A kernel thread takes submissions, on a CPU of its own; it sleeps after so many milliseconds.
+    /// A kernel thread takes submissions, on a CPU of its own; it sleeps after so many
+    /// milliseconds.
     #[arg(long, value_name = "MS")]
     sqpoll_ms: Option<u32>,
     /// Keep capabilities and all system calls.

@@ -431,7 +431,8 @@ mod tests {
 
     use super::*;
 
-    /// Everything a table can show: a violated constraint, a crash, an abort, and a baseline in the middle.
+    /// Everything a table can show: a violated constraint, a crash, an abort, and a baseline in the
+    /// middle.
     #[test]
     fn results_of_a_simulated_tune() {
         let dir = tempfile::tempdir().unwrap();

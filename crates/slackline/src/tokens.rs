@@ -31,7 +31,8 @@ enum Verb {
         /// read: looking. write: everything, which is as good as being the server's user.
         #[arg(long, default_value = "read", value_parser = role)]
         role: Role,
-        /// When the token expires: a date, a time (RFC 3339), or how long from now, such as 90d. Without this option, never.
+        /// When the token expires: a date, a time (RFC 3339), or how long from now, such as 90d.
+        /// Without this option, never.
         #[arg(long, value_name = "WHEN", value_parser = moment)]
         expires: Option<Timestamp>,
     },

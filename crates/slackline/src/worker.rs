@@ -10,7 +10,8 @@ use crate::{Done, message};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A TOML file: where NATS is, which coordinators' keys are known, labels, what else is allowed.
+    /// A TOML file: where NATS is, which coordinators' keys are known, labels, what else is
+    /// allowed.
     config: PathBuf,
 }
 

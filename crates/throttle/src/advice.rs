@@ -1,7 +1,9 @@
-//! What to set: a service's jobs, recorded or described, simulated under other limits and pool sizes.
+//! What to set: a service's jobs, recorded or described, simulated under other limits and pool
+//! sizes.
 //!
-//! A model's word only. It knows the CPU, not what threads wait for besides, and takes each job as due when it was due in the
-//! recording. So it says how far it is off today, and what it recommends is to be confirmed by load.
+//! A model's word only. It knows the CPU, not what threads wait for besides, and takes each job as
+//! due when it was due in the recording. So it says how far it is off today, and what it recommends
+//! is to be confirmed by load.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,8 @@ use crate::verdict::QUOTA_IS_SMALL;
 
 /// The quantile that is predicted and compared.
 pub const QUANTILE: f64 = 0.99;
-/// Parts of a recording, or seeds of a description, that are simulated apart; intervals are over them.
+/// Parts of a recording, or seeds of a description, that are simulated apart; intervals are over
+/// them.
 const RUNS: usize = 5;
 const CONFIDENCE: f64 = 0.95;
 /// Simulated time of a run of a described service, in seconds.
@@ -60,7 +63,8 @@ pub struct Prediction {
     pub setting: Setting,
     /// The 99th percentile of a job's time from waking to sleeping, over all runs.
     pub p99_us: f64,
-    /// The 99th percentiles of all pools' jobs, by name: a smaller pool takes longer for what it does.
+    /// The 99th percentiles of all pools' jobs, by name: a smaller pool takes longer for what it
+    /// does.
     pub pools_p99_us: BTreeMap<String, f64>,
     /// `p99_us` as a multiple of today's in the model; `None` where some run has no jobs.
     pub ratio: Option<Interval>,
@@ -68,8 +72,8 @@ pub struct Prediction {
     pub throttled_share: f64,
     /// Cores in use over windows of 10 ms, in the model.
     pub cores: Cores,
-    /// Load within the objective, as a multiple of today's, where an objective was given and some load keeps it; [`LOAD_MAX`] stands
-    /// for at least that.
+    /// Load within the objective, as a multiple of today's, where an objective was given and some
+    /// load keeps it; [`LOAD_MAX`] stands for at least that.
     pub load_within_objective: Option<f64>,
 }
 
@@ -109,12 +113,14 @@ pub struct Advice {
     pub unreliable: Option<Unreliable>,
     /// Everything that was tried under today's load, best first.
     pub tried: Vec<Prediction>,
-    /// The smallest change that is shown, in the model, to be better and about as good as the best one.
+    /// The smallest change that is shown, in the model, to be better and about as good as the best
+    /// one.
     pub recommended: Option<Prediction>,
-    /// The smallest quota, with the recommended change, under which the model is no slower than today.
+    /// The smallest quota, with the recommended change, under which the model is no slower than
+    /// today.
     pub give_back: Option<Prediction>,
-    /// Numbers of shards for today's whole load within the objective, fewest cores first; empty without an objective and a
-    /// number of shards today.
+    /// Numbers of shards for today's whole load within the objective, fewest cores first; empty
+    /// without an objective and a number of shards today.
     pub sharding: Vec<Sharding>,
 }
 
@@ -352,7 +358,8 @@ fn unreliable(question: &Question<'_>, model_error: Option<&Interval>) -> Option
         .then_some(Unreliable::ModelIsOff)
 }
 
-/// Shards that are worth a look: of today's setting and of the recommended one, with other quotas within the host.
+/// Shards that are worth a look: of today's setting and of the recommended one, with other quotas
+/// within the host.
 fn shard_settings(question: &Question<'_>, today: &Setting, recommended: &Setting) -> Vec<Setting> {
     if question.shards.is_none() || question.objective_us.is_none() {
         return Vec::new();
@@ -453,7 +460,8 @@ fn changes(question: &Question<'_>, today: &Setting) -> Vec<Setting> {
     settings
 }
 
-/// The limit with another quota, as far as the kernel takes it (1 ms at least); the burst stays within it.
+/// The limit with another quota, as far as the kernel takes it (1 ms at least); the burst stays
+/// within it.
 fn with_quota(limit: &Limit, share: f64) -> Option<Limit> {
     let quota_us = crate::rounded(limit.quota_us? as f64 * share);
     (quota_us >= 1000).then(|| Limit {
@@ -533,7 +541,8 @@ fn run(question: &Question<'_>, parts: &[(Service, f64)], setting: &Setting) -> 
     })
 }
 
-/// The service under a multiple of its load: of recorded jobs, copies that come a part of the recording later.
+/// The service under a multiple of its load: of recorded jobs, copies that come a part of the
+/// recording later.
 fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
     if load == 1.0 {
         return service.clone();
@@ -542,7 +551,8 @@ fn loaded(service: &Service, load: f64, length_us: f64) -> Service {
         let mut more = Vec::new();
         let mut left = load;
         while left > 0.0 {
-            // Golden-ratio shifts spread the copies evenly, however many there are (Weyl's sequence).
+            // Golden-ratio shifts spread the copies evenly, however many there are (Weyl's
+            // sequence).
             let shift_us = length_us * ((load - left) * 0.618_033_988_75).fract();
             let mut kept = 0.0;
             for job in jobs {
@@ -633,8 +643,8 @@ fn ratio(question: &Question<'_>, outcomes: &[Outcome], today: &[Outcome]) -> Op
     ratio_interval(&pairs?, CONFIDENCE).ok()
 }
 
-/// The model's quantile over the recorded one; the recorded jobs are those of the whole time, so the interval is that of the
-/// model's parts.
+/// The model's quantile over the recorded one; the recorded jobs are those of the whole time, so
+/// the interval is that of the model's parts.
 fn model_error(question: &Question<'_>, today: &[Outcome]) -> Option<Interval> {
     let recorded = latency_stats::quantile(question.latencies_us, QUANTILE)?;
     let pairs: Option<Vec<Pair>> = today
@@ -689,8 +699,9 @@ fn load_within(
     search.capacity().or(at_least)
 }
 
-/// Whether the timed pool falls behind for good, which a short run shows late where the objective is long: it has no fewer jobs
-/// than its threads, or what others leave of the CPUs and the quota, can do.
+/// Whether the timed pool falls behind for good, which a short run shows late where the objective
+/// is long: it has no fewer jobs than its threads, or what others leave of the CPUs and the quota,
+/// can do.
 fn is_overloaded(question: &Question<'_>, setting: &Setting, load: f64) -> bool {
     let pools = question.service.pools.iter().enumerate();
     let wanted = pools.map(|(index, pool)| {

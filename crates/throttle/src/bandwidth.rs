@@ -1,15 +1,19 @@
-//! The CFS bandwidth controller as kernel/sched/fair.c has it: a quota a period, handed out to each CPU in slices, with burst.
+//! The CFS bandwidth controller as kernel/sched/fair.c has it: a quota a period, handed out to each
+//! CPU in slices, with burst.
 //!
-//! Pure: the caller says when time passes. One group, no nesting (the tightest ancestor is what counts).
+//! Pure: the caller says when time passes. One group, no nesting (the tightest ancestor is what
+//! counts).
 
 /// What a CPU takes from the group's runtime at a time (`sched_cfs_bandwidth_slice_us`, 5 ms).
 pub const SLICE_NS: i64 = 5_000_000;
 /// What a CPU that goes idle keeps (`min_cfs_rq_runtime`, 1 ms).
 pub const KEPT_NS: i64 = 1_000_000;
-/// How long after such a return the runtime is given to throttled CPUs (`cfs_bandwidth_slack_period`, 5 ms).
+/// How long after such a return the runtime is given to throttled CPUs
+/// (`cfs_bandwidth_slack_period`, 5 ms).
 pub const SLACK_NS: u64 = 5_000_000;
 
-/// A group's limit: `cpu.max` and `cpu.max.burst` (v2), `cpu.cfs_quota_us`, `cpu.cfs_period_us` and `cpu.cfs_burst_us` (v1).
+/// A group's limit: `cpu.max` and `cpu.max.burst` (v2), `cpu.cfs_quota_us`, `cpu.cfs_period_us` and
+/// `cpu.cfs_burst_us` (v1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
@@ -77,7 +81,8 @@ impl Pool {
         }
     }
 
-    /// `assign_cfs_rq_runtime`: fills a CPU's runtime up to one slice as far as there is any; whether it may run.
+    /// `assign_cfs_rq_runtime`: fills a CPU's runtime up to one slice as far as there is any;
+    /// whether it may run.
     pub fn assign(&mut self, local_ns: &mut i64) -> bool {
         if self.quota_ns.is_none() {
             *local_ns = SLICE_NS;
@@ -94,7 +99,8 @@ impl Pool {
         self.throttled.push_back(cpu);
     }
 
-    /// `return_cfs_rq_runtime`: a CPU went idle; whether throttled CPUs are to be served [`SLACK_NS`] later.
+    /// `return_cfs_rq_runtime`: a CPU went idle; whether throttled CPUs are to be served
+    /// [`SLACK_NS`] later.
     pub fn give_back(&mut self, local_ns: &mut i64) -> bool {
         let slack_ns = *local_ns - KEPT_NS;
         if slack_ns <= 0 || self.quota_ns.is_none() {

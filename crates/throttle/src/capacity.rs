@@ -1,4 +1,5 @@
-//! The highest load under which a service keeps its objective: doubling until it fails, then halving the distance.
+//! The highest load under which a service keeps its objective: doubling until it fails, then
+//! halving the distance.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,8 +42,8 @@ pub struct Search {
 }
 
 impl Search {
-    /// A search that starts at a rate, and ends once the lowest that failed is at most so much, relatively, above the highest
-    /// that held; where start or tolerance is not above 0, at once.
+    /// A search that starts at a rate, and ends once the lowest that failed is at most so much,
+    /// relatively, above the highest that held; where start or tolerance is not above 0, at once.
     #[must_use]
     pub fn new(start_per_s: f64, tolerance: f64) -> Self {
         Self {

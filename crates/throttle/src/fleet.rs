@@ -1,7 +1,9 @@
-//! Which services of a fleet could give CPU back, and in which threads stand still because of their quota.
+//! Which services of a fleet could give CPU back, and in which threads stand still because of their
+//! quota.
 //!
-//! The figure over all services is Twitter's: threads that want to run for each reserved core. Of almost every service there
-//! were tens (“The container throttling problem”, danluu.com/cgroup-throttling, 2021).
+//! The figure over all services is Twitter's: threads that want to run for each reserved core. Of
+//! almost every service there were tens (“The container throttling problem”,
+//! danluu.com/cgroup-throttling, 2021).
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +13,9 @@ const THROTTLED: f64 = 0.01;
 const UNTHROTTLED: f64 = 0.001;
 /// Mean use from this share of the limit on is too small a quota, as for a single group.
 const QUOTA_IS_SMALL: f64 = 0.9;
-/// The share of windows of 10 ms that must stay within a smaller limit. A period of 100 ms is throttled only if its ten windows
-/// together exceed ten times the limit, so that at most about one period in a hundred would be.
+/// The share of windows of 10 ms that must stay within a smaller limit. A period of 100 ms is
+/// throttled only if its ten windows together exceed ten times the limit, so that at most about one
+/// period in a hundred would be.
 const PEAK: f64 = 0.999;
 /// Fewer windows than these say nothing about that share.
 const WINDOWS_MIN: f64 = 1000.0;
@@ -43,7 +46,8 @@ pub struct Service {
     pub waiting: Option<f64>,
     /// How long a thread waits for a CPU, on average.
     pub mean_wait_s: Option<f64>,
-    /// Windows of 10 ms by cores in use as a share of the limit: upper bound, and how many are at most that.
+    /// Windows of 10 ms by cores in use as a share of the limit: upper bound, and how many are at
+    /// most that.
     pub shares: Vec<(f64, f64)>,
 }
 
@@ -57,7 +61,8 @@ pub enum State {
     QuotaTooSmall,
     /// Its limit is higher than its peaks: CPU can be given back.
     Roomy,
-    /// Its limit is higher than its peaks, but it is that of a group above it: what it leaves may be others'.
+    /// Its limit is higher than its peaks, but it is that of a group above it: what it leaves may
+    /// be others'.
     Shares,
     /// Neither.
     Fits,
@@ -88,7 +93,8 @@ pub struct Finding {
 /// All services, judged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fleet {
-    /// Those with the most threads that stand still because of a quota come first, then those with the most cores to give back.
+    /// Those with the most threads that stand still because of a quota come first, then those with
+    /// the most cores to give back.
     pub services: Vec<Finding>,
     /// All shards.
     pub shards: f64,
@@ -103,7 +109,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Judges services and puts them in order. Limits that are other groups' sum to `shared_limit_cores`, each counted once.
+    /// Judges services and puts them in order. Limits that are other groups' sum to
+    /// `shared_limit_cores`, each counted once.
     #[must_use]
     pub fn of(services: Vec<Service>, shared_limit_cores: f64) -> Self {
         let mut fleet = Self {
@@ -142,7 +149,8 @@ impl Fleet {
             .filter(move |finding| finding.state == state)
     }
 
-    /// Threads per reserved core of which this share of the services has at most so many (nearest rank).
+    /// Threads per reserved core of which this share of the services has at most so many (nearest
+    /// rank).
     #[must_use]
     pub fn runnable_quantile(&self, share: f64) -> Option<f64> {
         let last = self.runnable_per_core.len().checked_sub(1)?;
@@ -209,7 +217,8 @@ fn judge(service: Service) -> Finding {
     }
 }
 
-/// The lowest bound within which 999 of 1,000 windows stay; `None` where there are too few windows, or none is low enough.
+/// The lowest bound within which 999 of 1,000 windows stay; `None` where there are too few windows,
+/// or none is low enough.
 fn peak(shares: &[(f64, f64)]) -> Option<f64> {
     let windows = shares.iter().map(|(_, count)| *count).fold(0.0, f64::max);
     if windows < WINDOWS_MIN {

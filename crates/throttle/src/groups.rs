@@ -1,19 +1,23 @@
-//! Many groups followed at once, for a short time now and then: what an agent on every host can afford.
+//! Many groups followed at once, for a short time now and then: what an agent on every host can
+//! afford.
 //!
-//! One [`Schedule`] for each group that does anything; each event goes to the groups whose threads it names.
+//! One [`Schedule`] for each group that does anything; each event goes to the groups whose threads
+//! it names.
 
 use rustc_hash::FxHashMap;
 
 use crate::histogram::WINDOW_NS;
 use crate::schedule::{Event, Left, Schedule};
 
-/// Upper bounds of the classes of [`Shares`]: cores in use in a window of 10 ms, as a share of what the group may use. Tenths up to
-/// the limit, beyond which windows throttle; Twitter's services went to several times theirs.
+/// Upper bounds of the classes of [`Shares`]: cores in use in a window of 10 ms, as a share of what
+/// the group may use. Tenths up to the limit, beyond which windows throttle; Twitter's services
+/// went to several times theirs.
 pub const SHARE_BOUNDS: [f64; 18] = [
     0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0,
 ];
 
-/// A histogram of cores in use over windows of 10 ms, as shares of the cores that the group may use.
+/// A histogram of cores in use over windows of 10 ms, as shares of the cores that the group may
+/// use.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
     /// Windows by class; the last has no upper bound.

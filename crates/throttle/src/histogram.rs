@@ -1,4 +1,5 @@
-//! Cores in use over windows of 10 ms: the figure that shows what throttles. Averages over seconds hide it.
+//! Cores in use over windows of 10 ms: the figure that shows what throttles. Averages over seconds
+//! hide it.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +10,15 @@ pub const BIN_CORES: f64 = 0.1;
 
 /// A histogram of cores in use, from intervals in which some CPU ran the group.
 ///
-/// Intervals come CPU by CPU, so they overlap and arrive out of order; windows are kept until [`Cores::close`].
+/// Intervals come CPU by CPU, so they overlap and arrive out of order; windows are kept until
+/// [`Cores::close`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cores {
     /// Busy time of each window, by number.
     #[serde(skip)]
     windows_ns: Vec<u64>,
-    /// Windows by cores in use, in bins of a tenth of a core: bin k counts (k − ½)/10 to (k + ½)/10 cores.
+    /// Windows by cores in use, in bins of a tenth of a core: bin k counts (k − ½)/10 to (k + ½)/10
+    /// cores.
     pub bins: Vec<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! Why a service fails at half its CPU, and what to set: the CFS bandwidth controller, simulated and explained.
+//! Why a service fails at half its CPU, and what to set: the CFS bandwidth controller, simulated
+//! and explained.
 //!
 //! Pure: observations come in, findings go out. No clock, no I/O.
 #![forbid(unsafe_code)]

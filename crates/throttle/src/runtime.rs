@@ -126,9 +126,11 @@ fn program_name(word: &str) -> &str {
 /// A program that sizes a pool by the CPUs that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizing {
-    /// A JVM: the quota, rounded up, since 8u191 and 10 (JDK-8146115), unless a flag says otherwise.
+    /// A JVM: the quota, rounded up, since 8u191 and 10 (JDK-8146115), unless a flag says
+    /// otherwise.
     Jvm,
-    /// Go: from 1.25 on the quota, rounded up, and 2 at least (go.dev/doc/go1.25, runtime); before that, the host's CPUs.
+    /// Go: from 1.25 on the quota, rounded up, and 2 at least (go.dev/doc/go1.25, runtime); before
+    /// that, the host's CPUs.
     Go,
     /// nginx: `worker_processes auto` is the number of CPUs on line.
     Nginx,

@@ -1,8 +1,8 @@
-//! What the scheduler's tracepoints say about a group of threads: cores in use, threads that want to run, and how long they
-//! wait for a CPU, thread name by thread name.
+//! What the scheduler's tracepoints say about a group of threads: cores in use, threads that want
+//! to run, and how long they wait for a CPU, thread name by thread name.
 //!
-//! Pure: events come in with the kernel's time, findings go out. `sched_switch` and `sched_wakeup` are exact where the
-//! group's own counters advance only with the scheduler's tick.
+//! Pure: events come in with the kernel's time, findings go out. `sched_switch` and `sched_wakeup`
+//! are exact where the group's own counters advance only with the scheduler's tick.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -135,18 +135,20 @@ pub struct Observed {
     /// CPUs on which threads of the group ran.
     #[serde(default)]
     pub cpus: usize,
-    /// The part of the group's waiting, summed over its threads, in which one of these CPUs ran somebody else's thread instead: one
-    /// such CPU keeps one thread waiting.
+    /// The part of the group's waiting, summed over its threads, in which one of these CPUs ran
+    /// somebody else's thread instead: one such CPU keeps one thread waiting.
     #[serde(default)]
     pub waited_for_others_us: f64,
-    /// Switches to threads of the group that were not seen, where no wake-up tells either when the thread got its CPU: kernels
-    /// leave some out, mostly from idleness (`perf sched` calls them state machine bugs). Such a stretch is not counted.
+    /// Switches to threads of the group that were not seen, where no wake-up tells either when the
+    /// thread got its CPU: kernels leave some out, mostly from idleness (`perf sched` calls them
+    /// state machine bugs). Such a stretch is not counted.
     pub gaps: u64,
     /// By thread name.
     pub names: HashMap<String, ByName>,
 }
 
-/// The jobs of the threads that were watched, as [`simulate`](crate::simulate) takes them, and how long each took.
+/// The jobs of the threads that were watched, as [`simulate`](crate::simulate) takes them, and how
+/// long each took.
 ///
 /// A service that is described in its place needs no more than `service`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -288,8 +290,9 @@ impl Schedule {
         }
     }
 
-    /// Takes a thread into the group, by the name that the kernel has for it; it counts as sleeping until an event says
-    /// otherwise. One that was forked in the group, and counted by its parent's name, counts by its own instead.
+    /// Takes a thread into the group, by the name that the kernel has for it; it counts as sleeping
+    /// until an event says otherwise. One that was forked in the group, and counted by its parent's
+    /// name, counts by its own instead.
     pub fn add(&mut self, thread: u32, name: &str) {
         if self.is_named(thread) {
             return;
@@ -397,7 +400,8 @@ impl Schedule {
             .is_some_and(|thread| thread.is_named)
     }
 
-    /// Takes in an event. Events come in order of time, up to the reordering between CPUs, which is cut off at zero length.
+    /// Takes in an event. Events come in order of time, up to the reordering between CPUs, which is
+    /// cut off at zero length.
     pub fn take(&mut self, time_ns: u64, event: Event) {
         self.advance(time_ns);
         match event {
@@ -467,9 +471,10 @@ impl Schedule {
         self.cpus.insert(cpu, running)
     }
 
-    /// When a thread got a CPU that had another one, or none, since `since_ns`, where the switch to it was not seen: when it
-    /// was woken, if that was later. Otherwise nothing tells, and it counts as just now: giving it all the time since the CPU's
-    /// last switch overstated the group's use by 40 % where this did by 3 % (a JVM at 0.4 cores, Linux 6.18).
+    /// When a thread got a CPU that had another one, or none, since `since_ns`, where the switch to
+    /// it was not seen: when it was woken, if that was later. Otherwise nothing tells, and it
+    /// counts as just now: giving it all the time since the CPU's last switch overstated the
+    /// group's use by 40 % where this did by 3 % (a JVM at 0.4 cores, Linux 6.18).
     fn bridge(&mut self, id: u32, since_ns: u64) -> u64 {
         match self.threads.get(&id).map(|thread| thread.state) {
             Some(State::Waiting { since_ns: woken_ns }) if woken_ns >= since_ns => woken_ns,
@@ -599,7 +604,8 @@ impl Schedule {
         (self.finish(end_ns), windows)
     }
 
-    /// Cores in use in the last `count` windows before `end_ns`, oldest first; what still runs is not in it yet.
+    /// Cores in use in the last `count` windows before `end_ns`, oldest first; what still runs is
+    /// not in it yet.
     #[must_use]
     pub fn recent_cores(&self, end_ns: u64, count: usize) -> Vec<f64> {
         let until_ns = end_ns.saturating_sub(self.start_ns);
@@ -617,7 +623,8 @@ impl Schedule {
         self.cpus = cpus;
     }
 
-    /// The jobs so far; those that had not ended by `end_ns` with the CPU time that they took by then.
+    /// The jobs so far; those that had not ended by `end_ns` with the CPU time that they took by
+    /// then.
     #[must_use]
     pub fn recording(mut self, end_ns: u64) -> Recording {
         self.close(end_ns);
@@ -691,7 +698,8 @@ impl Schedule {
     }
 }
 
-/// What numbered threads of one pool have in common: `GC Thread#3` and `GC Thread#12` are both `GC Thread#*`.
+/// What numbered threads of one pool have in common: `GC Thread#3` and `GC Thread#12` are both
+/// `GC Thread#*`.
 #[must_use]
 pub fn pool_name(name: &str) -> Cow<'_, str> {
     let stem = name.trim_end_matches(|letter: char| letter.is_ascii_digit());

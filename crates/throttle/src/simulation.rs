@@ -1,8 +1,9 @@
-//! A service under a CPU limit, event by event: CPUs with their run queues and ticks, pools of threads, jobs that arrive
-//! whether or not the service keeps up, one by one or many at once (garbage collection).
+//! A service under a CPU limit, event by event: CPUs with their run queues and ticks, pools of
+//! threads, jobs that arrive whether or not the service keeps up, one by one or many at once
+//! (garbage collection).
 //!
-//! What it leaves out, on purpose: neighbours, wake-up costs, caches, and weights within the group. Its error against real
-//! runs is in `docs/results/`.
+//! What it leaves out, on purpose: neighbours, wake-up costs, caches, and weights within the group.
+//! Its error against real runs is in `docs/results/`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -84,7 +85,8 @@ impl Demand {
     }
 }
 
-/// A pool of threads and its jobs, first come first served. A job is what a thread does from waking to sleeping again.
+/// A pool of threads and its jobs, first come first served. A job is what a thread does from waking
+/// to sleeping again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -196,7 +198,8 @@ impl Outcome {
     }
 }
 
-/// Runs `service` under `limit` for `duration_s` of simulated time; the first tenth counts for nothing.
+/// Runs `service` under `limit` for `duration_s` of simulated time; the first tenth counts for
+/// nothing.
 ///
 /// ```
 /// use throttle::{Demand, Host, Limit, Pool, Service, Work, simulate};
@@ -405,7 +408,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// An idle CPU if there is one, else the shortest queue: as `select_idle_sibling` and the load balancer would have it.
+    /// An idle CPU if there is one, else the shortest queue: as `select_idle_sibling` and the load
+    /// balancer would have it.
     fn wake(&mut self, thread: Thread) {
         let load = |cpu: &Cpu| {
             (

@@ -1,4 +1,5 @@
-//! Why a group is throttled, or why it is slow without being throttled: in sentences, each with its evidence.
+//! Why a group is throttled, or why it is slow without being throttled: in sentences, each with its
+//! evidence.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +7,13 @@ use crate::bandwidth::Limit;
 use crate::runtime::RuntimePool;
 use crate::schedule::{ByName, Observed};
 
-/// Mean use from this share of the quota on is "too small a quota", not bursts: with random arrivals a queue at 90 % is ten
-/// service times long (M/M/1).
+/// Mean use from this share of the quota on is "too small a quota", not bursts: with random
+/// arrivals a queue at 90 % is ten service times long (M/M/1).
 pub(crate) const QUOTA_IS_SMALL: f64 = 0.9;
 /// The same where nearly every period is throttled.
 const QUOTA_IS_SMALL_AND_ALWAYS: f64 = 0.75;
-/// Throttled in a smaller share of the periods than this is throttled seldom. A choice of this crate.
+/// Throttled in a smaller share of the periods than this is throttled seldom. A choice of this
+/// crate.
 const SELDOM: f64 = 0.05;
 /// A wait for a CPU that a user notices beside a request of a millisecond.
 const NOTICEABLE_WAIT_US: f64 = 1000.0;
@@ -23,8 +25,9 @@ const MOST: f64 = 0.5;
 /// What the counters of the group that has the quota advanced by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// CPU time: exact over seconds, where switches that the kernel did not report blur what the tracepoints saw. `None` of a
-    /// group that is in the cpu hierarchy of cgroup v1 and not in that of cpuacct.
+    /// CPU time: exact over seconds, where switches that the kernel did not report blur what the
+    /// tracepoints saw. `None` of a group that is in the cpu hierarchy of cgroup v1 and not in that
+    /// of cpuacct.
     pub cpu_s: Option<f64>,
     /// The same of the watched group, where it is another below that one.
     pub group_cpu_s: Option<f64>,
@@ -46,7 +49,8 @@ pub enum Cause {
     NoLimit,
     /// Throttled, and mean use is about as large as the quota.
     QuotaBelowUse,
-    /// Throttled, and most of what is used of the quota is used by others below the group that has it.
+    /// Throttled, and most of what is used of the quota is used by others below the group that has
+    /// it.
     Siblings {
         /// The group that has the quota.
         group: String,
@@ -67,9 +71,11 @@ pub enum Cause {
     },
     /// Not throttled; the CPUs are full.
     Saturated,
-    /// Not throttled, CPUs are not full of this group, and yet it waits for them, mostly while others have them.
+    /// Not throttled, CPUs are not full of this group, and yet it waits for them, mostly while
+    /// others have them.
     Neighbours,
-    /// The same, but it waits for its own threads: more of them want to run at once than there are CPUs.
+    /// The same, but it waits for its own threads: more of them want to run at once than there are
+    /// CPUs.
     OwnThreads {
         /// The name of most of them.
         name: String,
@@ -91,8 +97,9 @@ pub struct Verdict {
 
 /// Judges what was seen of a group under `limit` on a host of so many CPUs.
 ///
-/// The counters are those of the group that has the limit: `above`, where that is not the one that was watched but one above it.
-/// `None` for counters that cannot be read: then what the tracepoints saw decides alone.
+/// The counters are those of the group that has the limit: `above`, where that is not the one that
+/// was watched but one above it. `None` for counters that cannot be read: then what the tracepoints
+/// saw decides alone.
 #[must_use]
 pub fn judge(
     observed: &Observed,
@@ -160,8 +167,8 @@ pub fn judge(
             ),
         };
     }
-    // A throttled period is one whose quota was used up, so "nearly all of them" is the same finding; what a kernel books late
-    // keeps the mean a little below the quota even then.
+    // A throttled period is one whose quota was used up, so "nearly all of them" is the same
+    // finding; what a kernel books late keeps the mean a little below the quota even then.
     let nearly_always = counters.is_some_and(|counters| {
         counters.throttled_periods as f64 >= QUOTA_IS_SMALL * counters.periods as f64
     });

@@ -84,7 +84,8 @@ fn a_pool_as_large_as_the_quota_is_not_safe_for_a_single_class() {
 
 #[test]
 fn with_bursts_of_a_collector_it_is() {
-    // When in the quota's period a collection comes decides how long the rest of it is stood still: another phase for each seed.
+    // When in the quota's period a collection comes decides how long the rest of it is stood still:
+    // another phase for each seed.
     let phases = |threads| -> Vec<f64> {
         let service = collected(threads);
         (1..=12)
@@ -185,7 +186,8 @@ fn nothing_is_recommended_to_a_service_that_is_not_throttled() {
     assert_eq!(advise(&Question { limit, ..question }), None);
 }
 
-/// What a described service takes within an objective, on eight CPUs under a quota of four, in ten shards.
+/// What a described service takes within an objective, on eight CPUs under a quota of four, in ten
+/// shards.
 fn within(pools: Vec<Pool>, objective_us: f64) -> throttle::advice::Advice {
     let question = Question {
         service: &Service { pools },

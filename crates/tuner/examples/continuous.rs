@@ -1,4 +1,5 @@
-//! `mode = "continuous"` over ninety simulated days, and over as many in which nothing happens: tables and a picture.
+//! `mode = "continuous"` over ninety simulated days, and over as many in which nothing happens:
+//! tables and a picture.
 //!
 //! ```text
 //! cargo run --release -p tuner --example continuous -- docs/results
@@ -16,7 +17,8 @@ use tuner::continuous::Entry;
 use tuner::continuous::simulation::{BEGIN, SPEC, Sample, Scenario, Simulated};
 use tuner::spec::CheckedSpec;
 
-/// An alarm answers a change of the scenario if it is the first of its series within so many days after it.
+/// An alarm answers a change of the scenario if it is the first of its series within so many days
+/// after it.
 const ANSWER_DAYS: f64 = 7.0;
 /// Seeds of the scenario; the first is drawn.
 const SEEDS: u64 = 12;

@@ -1,5 +1,5 @@
-//! One evaluation, or one run of a verification, as whoever measures it is given it: the loop of this process, or a worker
-//! on another host. Both measure by [`measure`].
+//! One evaluation, or one run of a verification, as whoever measures it is given it: the loop of
+//! this process, or a worker on another host. Both measure by [`measure`].
 
 use std::collections::BTreeMap;
 

@@ -18,7 +18,8 @@ pub struct Arm {
     pub configuration: Configuration,
     /// Template variables that differ from the experiment's.
     pub variables: BTreeMap<String, Scalar>,
-    /// The load waits for answers in place of keeping to its rate, so that its rate is the capacity.
+    /// The load waits for answers in place of keeping to its rate, so that its rate is the
+    /// capacity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub saturates: bool,
 }

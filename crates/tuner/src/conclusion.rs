@@ -132,7 +132,8 @@ pub struct GuardResult {
 }
 
 impl GuardResult {
-    /// It is on the worse side, by too little to count: less than the smallest effect of interest, or memory below 1 MiB.
+    /// It is on the worse side, by too little to count: less than the smallest effect of interest,
+    /// or memory below 1 MiB.
     #[must_use]
     pub fn is_slightly_worse(&self) -> bool {
         // A ratio that is shown as +0.0 % is no change.

@@ -1,5 +1,6 @@
-//! What files held before a promotion, kept on disk while it is in force, so that a rollback restores that; and what the
-//! control's files are, for a file that was not there or cannot be kept as text.
+//! What files held before a promotion, kept on disk while it is in force, so that a rollback
+//! restores that; and what the control's files are, for a file that was not there or cannot be kept
+//! as text.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

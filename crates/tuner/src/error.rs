@@ -68,7 +68,8 @@ pub enum TunerError {
         /// What a worker said.
         reason: String,
     },
-    /// The load could not be measured under several configurations in a row, while the control's could.
+    /// The load could not be measured under several configurations in a row, while the control's
+    /// could.
     #[error(
         "the load could not be measured under {configurations} configurations in a row: {reason}"
     )]
@@ -86,12 +87,14 @@ pub enum TunerError {
         "the original configuration files are restored, but reloading the service failed ({0}): reload it yourself"
     )]
     Reapply(String),
-    /// Somebody else changed a knob, or a templated file, while it was being tuned; it was left as found.
+    /// Somebody else changed a knob, or a templated file, while it was being tuned; it was left as
+    /// found.
     #[error(
         "changed by someone else during the experiment, and left as found: {0}; the measurements cannot be trusted"
     )]
     Disturbed(String),
-    /// What is in force between the rounds of a continuous experiment could not be put back, again and again.
+    /// What is in force between the rounds of a continuous experiment could not be put back, again
+    /// and again.
     #[error("after each of {rounds} rounds in a row: {reason}")]
     Unsettled {
         /// How many.
@@ -140,7 +143,8 @@ pub enum Fault {
     /// The harness's fault: the control, the workload or a metric failed.
     #[error("{0}")]
     Harness(String),
-    /// The experiment's side could not be measured (its load generator or a metric failed) while it ran.
+    /// The experiment's side could not be measured (its load generator or a metric failed) while it
+    /// ran.
     #[error("{0}")]
     Unmeasured(String),
     /// A signal or the user asked to stop.

@@ -116,9 +116,10 @@ impl Measurement {
         }
     }
 
-    /// Some constraint is broken by more than noise: the mean excess is above 0 by [`VIOLATION_DEVIATIONS`] of its standard
-    /// error. (What always measures the same, such as a count of errors, has no noise.) A tail latency that is the same
-    /// as the control's otherwise breaks "no worse than the control" in every second evaluation.
+    /// Some constraint is broken by more than noise: the mean excess is above 0 by
+    /// [`VIOLATION_DEVIATIONS`] of its standard error. (What always measures the same, such as a
+    /// count of errors, has no noise.) A tail latency that is the same as the control's otherwise
+    /// breaks "no worse than the control" in every second evaluation.
     pub fn violates(&self) -> bool {
         self.broken().next().is_some()
     }
@@ -137,8 +138,9 @@ impl Measurement {
     }
 }
 
-/// Standard errors above 0 at which an excess counts as a violation: one-sided 90 % with four blocks (Student's t), 95 % with
-/// many. A label for the reader; the model takes the excess with its variance.
+/// Standard errors above 0 at which an excess counts as a violation: one-sided 90 % with four
+/// blocks (Student's t), 95 % with many. A label for the reader; the model takes the excess with
+/// its variance.
 pub const VIOLATION_DEVIATIONS: f64 = 1.64;
 
 /// What to do after a block.
@@ -225,7 +227,8 @@ impl Evaluation {
             let (alpha, least) = (early.abort_alpha, early.abort_min_blocks);
             SequentialTest::new(limit, alpha, least, early.blocks)
         };
-        // The test looks at blocks one by one; a mean plus a share of their spread has no value for one block.
+        // The test looks at blocks one by one; a mean plus a share of their spread has no value for
+        // one block.
         let is_testable = early.early_abort && rules.objective.std_weight == 0.0;
         let worse = incumbent.filter(|_| is_testable).map(test);
         let violations = rules
@@ -245,7 +248,8 @@ impl Evaluation {
     /// Takes a block and says whether to go on.
     ///
     /// # Errors
-    /// A metric that the rules need is missing, or the control was loaded too little: the harness's fault.
+    /// A metric that the rules need is missing, or the control was loaded too little: the harness's
+    /// fault.
     pub fn push(&mut self, block: Block) -> Result<Step, Fault> {
         for (name, least) in &self.rules.minimum {
             let value = needed(&block.control, name, "control")?;

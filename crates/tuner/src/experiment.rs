@@ -28,9 +28,9 @@ pub const BY_USER: &str = "by its user";
 
 /// Runs an experiment to its verified end. A signal ends it early, with a report of what there is.
 ///
-/// What the ledger has kept of earlier sittings is not measured again: the optimiser is told of it, and the loop goes on
-/// from there. (What is asked next may differ from what an unbroken run would have asked: the optimiser's random state is
-/// not kept, only what it was told.)
+/// What the ledger has kept of earlier sittings is not measured again: the optimiser is told of it,
+/// and the loop goes on from there. (What is asked next may differ from what an unbroken run would
+/// have asked: the optimiser's random state is not kept, only what it was told.)
 ///
 /// # Errors
 /// The control cannot be measured, a knob cannot be put back, or the optimiser refuses.
@@ -43,7 +43,8 @@ pub fn run(
     error.map_or(Ok(report), Err)
 }
 
-/// As [`run`], with the report of what there is even after an error: hours of measurements are not thrown away.
+/// As [`run`], with the report of what there is even after an error: hours of measurements are not
+/// thrown away.
 pub fn run_to_end(
     spec: &CheckedSpec,
     bench: &mut dyn Bench,
@@ -135,8 +136,8 @@ enum Ended {
     Paused,
 }
 
-/// What a search knows and wants next. [`run`] drives it one evaluation at a time; whoever has several measured at once
-/// drives it by [`next`](Self::next) and [`take`](Self::take).
+/// What a search knows and wants next. [`run`] drives it one evaluation at a time; whoever has
+/// several measured at once drives it by [`next`](Self::next) and [`take`](Self::take).
 pub struct Search {
     optimizer: Optimizer,
     records: Vec<EvaluationRecord>,
@@ -161,7 +162,8 @@ struct InARow {
 }
 
 impl Search {
-    /// A search that goes on from what was kept of earlier sittings; takes its evaluations and drifts.
+    /// A search that goes on from what was kept of earlier sittings; takes its evaluations and
+    /// drifts.
     ///
     /// # Errors
     /// The optimiser refuses a configuration that is not of this specification.
@@ -227,7 +229,8 @@ impl Search {
         self.drifts.last().map_or(0, |drift| drift.before)
     }
 
-    /// After a drift, what is in force is measured before anything else: how good it is now is what matters most.
+    /// After a drift, what is in force is measured before anything else: how good it is now is what
+    /// matters most.
     fn begin_again(&mut self, in_force: Option<&Configuration>) {
         let drifted = self.drifted();
         let is_known = self.records.iter().any(|record| record.number > drifted);
@@ -280,7 +283,8 @@ impl Search {
     /// Takes in an evaluation that ended, of several measured at once, by any of these workers.
     ///
     /// # Errors
-    /// Going on is of no use: the control, or the load, could not be measured several times in a row on any of their hosts.
+    /// Going on is of no use: the control, or the load, could not be measured several times in a
+    /// row on any of their hosts.
     pub fn take(
         &mut self,
         record: EvaluationRecord,
@@ -301,7 +305,8 @@ impl Search {
         Ok(self.optimizer.hold(configuration)?)
     }
 
-    /// What an evaluation must not be shown to be worse than: see [`crate::evaluation::Evaluation::new`].
+    /// What an evaluation must not be shown to be worse than: see
+    /// [`crate::evaluation::Evaluation::new`].
     pub fn incumbent(&mut self) -> Option<f64> {
         self.optimizer.best().map(|best| best.mean + best.sd)
     }
@@ -322,7 +327,8 @@ impl Search {
         })
     }
 
-    /// Evaluations that count against the budget: what failed on one worker's host does not, where another one's could measure.
+    /// Evaluations that count against the budget: what failed on one worker's host does not, where
+    /// another one's could measure.
     pub fn counted(&self) -> usize {
         let measured = self.records.iter().filter(|it| it.measurement.is_some());
         let able: BTreeSet<&str> = measured.filter_map(|it| it.host.as_deref()).collect();
@@ -413,7 +419,8 @@ impl Search {
             self.unmeasured.retain(|once| once != configuration);
         }
         match record.failure {
-            // The control could be measured: on that host, which says nothing of others that have failed.
+            // The control could be measured: on that host, which says nothing of others that have
+            // failed.
             Some(Failure::Unmeasured) => self.of_host(record).failures = 0,
             Some(Failure::Lost | Failure::Harness) => {}
             None => self.in_a_row.values_mut().for_each(|it| it.failures = 0),
@@ -462,8 +469,8 @@ impl Search {
         self.in_a_row.entry(record.host.clone()).or_default()
     }
 
-    /// Ends the experiment where going on is of no use: of several workers, any that has not failed so often may be able to. Of
-    /// several at once, some had begun before the others failed.
+    /// Ends the experiment where going on is of no use: of several workers, any that has not failed
+    /// so often may be able to. Of several at once, some had begun before the others failed.
     fn give_up(
         &self,
         reason: Option<String>,
@@ -527,7 +534,8 @@ pub fn surrogate(
     Ok(search.optimizer)
 }
 
-/// The control's excess over the constraints that compare with the control: known without measuring.
+/// The control's excess over the constraints that compare with the control: known without
+/// measuring.
 fn known_excess(spec: &CheckedSpec) -> BTreeMap<String, f64> {
     spec.constraints
         .iter()

@@ -1,8 +1,10 @@
-//! Where an experiment writes what it measures while it runs, and where it learns what its user wants.
+//! Where an experiment writes what it measures while it runs, and where it learns what its user
+//! wants.
 //!
-//! `slackline tune` shows progress and keeps the whole in memory: any closure that takes an [`Event`] is such a ledger.
-//! A coordinator commits every event to a database before it is acted on, and an experiment goes on from what is there
-//! after its process was killed: the loop in [`crate::experiment`] is the same.
+//! `slackline tune` shows progress and keeps the whole in memory: any closure that takes an
+//! [`Event`] is such a ledger. A coordinator commits every event to a database before it is acted
+//! on, and an experiment goes on from what is there after its process was killed: the loop in
+//! [`crate::experiment`] is the same.
 
 use std::collections::BTreeMap;
 
@@ -136,8 +138,8 @@ pub struct Kept {
     pub runs: Vec<VerificationRun>,
     /// What has drifted since some of these were measured, oldest first.
     pub drifts: Vec<Drift>,
-    /// What is in force on the host instead of the control's configuration: measured first after a drift, and a candidate
-    /// of the verification.
+    /// What is in force on the host instead of the control's configuration: measured first after a
+    /// drift, and a candidate of the verification.
     pub in_force: Option<Configuration>,
 }
 
@@ -150,7 +152,8 @@ pub struct Drift {
     pub variance: f64,
 }
 
-/// The weight that the optimiser is to give a measurement of that variance: the drifts since add theirs.
+/// The weight that the optimiser is to give a measurement of that variance: the drifts since add
+/// theirs.
 ///
 /// ```
 /// use tuner::ledger::{Drift, weight};

@@ -1,13 +1,14 @@
 //! Experiments: a specification, the search for a better configuration against an unchanged
 //! control, and the verification of what was found.
 //!
-//! The way of an experiment: [`spec::load`] checks a file against itself and this host; [`experiment::run`]
-//! asks the optimiser, measures through a [`bench::Bench`], tells the optimiser, verifies, and returns a
-//! [`report::Report`]. [`live::Live`] is the bench of the real world. A [`ledger::Ledger`] is told of everything, and an
-//! experiment goes on from what one has kept.
+//! The way of an experiment: [`spec::load`] checks a file against itself and this host;
+//! [`experiment::run`] asks the optimiser, measures through a [`bench::Bench`], tells the
+//! optimiser, verifies, and returns a [`report::Report`]. [`live::Live`] is the bench of the real
+//! world. A [`ledger::Ledger`] is told of everything, and an experiment goes on from what one has
+//! kept.
 //!
-//! Architecture invariant: [`evaluation`] and [`experiment`] read no clock and touch nothing; whatever
-//! does is behind the bench, so that the whole loop is tested by simulation under a seed.
+//! Architecture invariant: [`evaluation`] and [`experiment`] read no clock and touch nothing;
+//! whatever does is behind the bench, so that the whole loop is tested by simulation under a seed.
 
 #![forbid(unsafe_code)]
 

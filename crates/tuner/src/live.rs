@@ -40,7 +40,8 @@ pub struct Live<'a> {
     /// How long earlier sittings of the experiment took.
     before_s: f64,
     sides: Option<[ActiveSide; 2]>,
-    /// The side whose files and `apply` steps are in force; `None` where it is neither's, or not known.
+    /// The side whose files and `apply` steps are in force; `None` where it is neither's, or not
+    /// known.
     applied: Option<Side>,
     /// What was last written to each knob, or found there.
     in_force: BTreeMap<Knob, String>,
@@ -51,7 +52,8 @@ pub struct Live<'a> {
     has_started: bool,
     /// A refusal that no further attempt will change.
     fatal: Option<HostError>,
-    /// What is in force between evaluations instead of the control's configuration: it was promoted earlier.
+    /// What is in force between evaluations instead of the control's configuration: it was promoted
+    /// earlier.
     home: Option<Configuration>,
     /// The last lines of the service that made the evaluation fail.
     output: Option<String>,
@@ -72,8 +74,8 @@ impl<'a> Live<'a> {
     /// Takes the host's lock; starts and changes nothing yet.
     ///
     /// # Errors
-    /// Another Slackline holds the lock, or an earlier one left something to restore. A metric needs packets, and none can be
-    /// read here.
+    /// Another Slackline holds the lock, or an earlier one left something to restore. A metric
+    /// needs packets, and none can be read here.
     pub fn new(
         spec: &'a CheckedSpec,
         state_dir: &Path,
@@ -117,8 +119,8 @@ impl<'a> Live<'a> {
         self
     }
 
-    /// Between evaluations, this is in force and not the control's configuration: it was promoted earlier. Without one it is, in
-    /// `mode = "continuous"`, whatever was found.
+    /// Between evaluations, this is in force and not the control's configuration: it was promoted
+    /// earlier. Without one it is, in `mode = "continuous"`, whatever was found.
     pub fn set_home(&mut self, home: Option<Configuration>) {
         self.home = home;
     }
@@ -160,7 +162,8 @@ impl<'a> Live<'a> {
         left
     }
 
-    /// Undoes everything that was done, tells a running service of it, and forgets the scratch directory.
+    /// Undoes everything that was done, tells a running service of it, and forgets the scratch
+    /// directory.
     ///
     /// # Errors
     /// The journal cannot be read or written, or the service cannot be told.
@@ -247,7 +250,8 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    /// Ends an evaluation after which not the control, but what was found before is to be in force: everything is as it was.
+    /// Ends an evaluation after which not the control, but what was found before is to be in force:
+    /// everything is as it was.
     fn end_at_home(&mut self) -> Result<(), TunerError> {
         let report = self.restore()?;
         if let Some(error) = self.fatal.take() {
@@ -256,8 +260,8 @@ impl<'a> Live<'a> {
         self.undisturbed(&report)
     }
 
-    /// A knob that somebody else has changed meanwhile is an error, and so is a file that was changed or removed; what it held
-    /// at first is named.
+    /// A knob that somebody else has changed meanwhile is an error, and so is a file that was
+    /// changed or removed; what it held at first is named.
     fn undisturbed(&self, report: &RestoreReport) -> Result<(), TunerError> {
         // A controller that somebody else has come to use is no change of what is measured.
         let changed = report.items.iter().filter(|item| {
@@ -272,7 +276,8 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Puts the knobs (and, for one running system, the files and `apply` steps) of a side in force.
+    /// Puts the knobs (and, for one running system, the files and `apply` steps) of a side in
+    /// force.
     fn switch(&mut self, to: Side) -> Result<(), Fault> {
         let Some(sides) = &self.sides else {
             return Ok(());
@@ -388,7 +393,8 @@ impl<'a> Live<'a> {
     }
 }
 
-/// Whose fault it is that a command of the harness's own gave nothing; `what` it is in the specification.
+/// Whose fault it is that a command of the harness's own gave nothing; `what` it is in the
+/// specification.
 fn fault_of(what: &str, error: &RunError, side: Side) -> Fault {
     match error {
         RunError::Interrupted(stop) => Fault::Interrupted(*stop),
@@ -523,9 +529,11 @@ impl Live<'_> {
     fn end_evaluation(&mut self) -> Result<(), TunerError> {
         // The way back is not the evaluation's.
         self.interrupt.evaluation_is_over();
-        // Before they are put back: what somebody else wrote then stays, and is no error of the restore.
+        // Before they are put back: what somebody else wrote then stays, and is no error of the
+        // restore.
         let files = self.journal.check_files();
-        // In mode = "continuous" a round is over long before the next one: what its user changes in between is not of it.
+        // In mode = "continuous" a round is over long before the next one: what its user changes in
+        // between is not of it.
         if self.spec.continuous.is_some() {
             self.end_at_home()?;
             return undisturbed_files(files);
@@ -555,8 +563,8 @@ impl Live<'_> {
 
 impl Drop for Live<'_> {
     fn drop(&mut self) {
-        // Reached without a restore only by a panic or an early error; `slackline restore` can try again.
-        // What an earlier run left is not ours to undo unasked.
+        // Reached without a restore only by a panic or an early error; `slackline restore` can try
+        // again. What an earlier run left is not ours to undo unasked.
         if self.found_clean {
             let _ = self.restore();
         }

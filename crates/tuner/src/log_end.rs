@@ -9,7 +9,8 @@ const TAIL_BYTES: u64 = 4096;
 /// How much of the end of a failed service's log is kept.
 const KEPT_LINES: usize = 200;
 const KEPT_BYTES: u64 = 64 << 10;
-/// How many lines of the beginning and of the end of a log a message shows, and of the end a report.
+/// How many lines of the beginning and of the end of a log a message shows, and of the end a
+/// report.
 const HEAD_LINES: usize = 3;
 const TAIL_LINES: usize = 5;
 pub(crate) const OUTPUT_LINES: usize = 20;

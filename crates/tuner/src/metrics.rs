@@ -18,7 +18,8 @@ pub const PROCESS: [&str; 6] = [
     "involuntary_switches",
     "memory_bytes",
 ];
-/// What a target in a known cgroup gives besides: `target.quota` makes one, `target.observe` may name one.
+/// What a target in a known cgroup gives besides: `target.quota` makes one, `target.observe` may
+/// name one.
 pub const CGROUP: [&str; 3] = ["periods", "throttled_periods", "throttled_s"];
 /// What a JVM gives besides, from its `hsperfdata` file.
 pub const JVM: [&str; 3] = ["jvm_gc_cycles", "jvm_gc_time_s", "jvm_allocated_bytes"];
@@ -42,7 +43,8 @@ pub const WORKLOAD: [&str; 16] = [
     "late",
 ];
 
-/// Looks a metric up; `X_per_request` and `X_per_s` are derived from X where they were not measured.
+/// Looks a metric up; `X_per_request` and `X_per_s` are derived from X where they were not
+/// measured.
 ///
 /// ```
 /// let block = [("cpu_s".to_string(), 0.5), ("requests".to_string(), 1000.0)].into();
@@ -62,8 +64,8 @@ pub fn lookup(metrics: &SideMetrics, name: &str) -> Option<f64> {
         })
 }
 
-/// The metric's name with its unit at the end. The latency of requests that `wire`, `scrape` or `push` reads is in
-/// microseconds, whatever its name is: `p99` is `p99_us`.
+/// The metric's name with its unit at the end. The latency of requests that `wire`, `scrape` or
+/// `push` reads is in microseconds, whatever its name is: `p99` is `p99_us`.
 #[must_use]
 pub fn with_unit(spec: &Spec, name: &str) -> String {
     let metric = spec.metrics.get(name);

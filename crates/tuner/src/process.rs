@@ -20,11 +20,13 @@ use crate::verification::quoted;
 /// under 0.1 % of a core.
 const POLL: Duration = Duration::from_millis(10);
 
-/// What a command may print, as all of it is read into memory: some thousand times as much as any load generator's report.
+/// What a command may print, as all of it is read into memory: some thousand times as much as any
+/// load generator's report.
 const OUTPUT_MAX_BYTES: u64 = 64 << 20;
 
-/// Marks, in its environment, every process that ends with its run: the value is the instance's directory. So what a
-/// `kill -9` of Slackline orphans is found even if the journal had no time to name it.
+/// Marks, in its environment, every process that ends with its run: the value is the instance's
+/// directory. So what a `kill -9` of Slackline orphans is found even if the journal had no time to
+/// name it.
 const INSTANCE: &str = "SLACKLINE_INSTANCE";
 
 /// What the control groups of a run's instances are called, before its pid.
@@ -57,7 +59,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Catches SIGINT, SIGTERM and, unless it is ignored already, as under `nohup`, SIGHUP from now on.
+    /// Catches SIGINT, SIGTERM and, unless it is ignored already, as under `nohup`, SIGHUP from now
+    /// on.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -126,7 +129,8 @@ impl Interrupt {
     }
 }
 
-/// Whether this process ignores a signal: proc_pid_status(5), `SigIgn`, a bit each from the lowest on.
+/// Whether this process ignores a signal: proc_pid_status(5), `SigIgn`, a bit each from the lowest
+/// on.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
@@ -226,7 +230,8 @@ impl Launch {
         std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())
     }
 
-    /// Starts the command in a process group of its own, so that a terminal's Ctrl-C does not reach it.
+    /// Starts the command in a process group of its own, so that a terminal's Ctrl-C does not reach
+    /// it.
     ///
     /// # Errors
     /// In words, with the program's name.
@@ -481,8 +486,8 @@ fn runs(pid: u32) -> bool {
     })
 }
 
-/// A new file in the place of what is there. Whoever may write to an instance's directory may have put a link in its place, which
-/// is not followed.
+/// A new file in the place of what is there. Whoever may write to an instance's directory may have
+/// put a link in its place, which is not followed.
 pub(crate) fn create_anew(path: &Path) -> std::io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -490,8 +495,9 @@ pub(crate) fn create_anew(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// The processes that runs with their directories below `scratch_root` started and did not end. The caller holds the host's
-/// lock, so no other run is alive; a process that has overwritten its environment is not seen.
+/// The processes that runs with their directories below `scratch_root` started and did not end. The
+/// caller holds the host's lock, so no other run is alive; a process that has overwritten its
+/// environment is not seen.
 #[must_use]
 pub fn orphans(scratch_root: &Path) -> Vec<u32> {
     let mark = format!("{INSTANCE}={}/", scratch_root.display()).into_bytes();
@@ -594,8 +600,8 @@ fn all_left() -> Vec<Left> {
     left.collect()
 }
 
-/// What a run left in the control groups that it made for its instances, `slackline-PID/…`: also processes that have
-/// overwritten their environment. The caller holds the host's lock.
+/// What a run left in the control groups that it made for its instances, `slackline-PID/…`: also
+/// processes that have overwritten their environment. The caller holds the host's lock.
 #[must_use]
 pub fn left_in_groups(roots: &Roots, directories: &[PathBuf]) -> Vec<u32> {
     let is_ours = |directory: &&PathBuf| {
@@ -617,8 +623,8 @@ pub fn kill_all(pids: &[u32]) {
     }
 }
 
-/// Kills what commands of the run with its directories below `scratch` left running, and waits for its end: whoever went into
-/// the background or made a session of its own.
+/// Kills what commands of the run with its directories below `scratch` left running, and waits for
+/// its end: whoever went into the background or made a session of its own.
 pub(crate) fn end_orphans(scratch: &Path) {
     end_all(|| {
         let mut left = orphans(scratch);

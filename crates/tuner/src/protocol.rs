@@ -1,4 +1,5 @@
-//! What a coordinator and its workers say to each other. How it travels, and who may say it, is not decided here.
+//! What a coordinator and its workers say to each other. How it travels, and who may say it, is not
+//! decided here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::assignment::{Assignment, Measured};
 use crate::spec::Spec;
 
-/// Which evaluation, or which run of which verification. It is measured by one worker at a time, whose *attempt* the store
-/// counts: what an earlier attempt brings is refused.
+/// Which evaluation, or which run of which verification. It is measured by one worker at a time,
+/// whose *attempt* the store counts: what an earlier attempt brings is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket {
     /// The experiment.
@@ -58,11 +59,13 @@ pub struct Order {
     pub ticket: Ticket,
     /// The specification, with the control's values written out.
     pub spec: Spec,
-    /// The folder against which its relative paths count; files that it names must be there on the worker's host.
+    /// The folder against which its relative paths count; files that it names must be there on the
+    /// worker's host.
     pub dir: PathBuf,
     /// What is to be measured.
     pub assignment: Assignment,
-    /// When the experiment was made, in milliseconds of the epoch: another store has another one of its number.
+    /// When the experiment was made, in milliseconds of the epoch: another store has another one of
+    /// its number.
     #[serde(default)]
     pub made_ms: Option<i64>,
 }
@@ -70,7 +73,8 @@ pub struct Order {
 /// A run of a worker's process, by which two workers of one name are told apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
-    /// What the kernel calls this boot of its host ([`host::boot_id`]): another one on each host, even on those of one image.
+    /// What the kernel calls this boot of its host ([`host::boot_id`]): another one on each host,
+    /// even on those of one image.
     pub boot_id: String,
     /// When it was started, by its host's monotonic clock.
     pub started_ns: u64,

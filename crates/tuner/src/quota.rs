@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 use crate::spec::Scalar;
 use crate::template::{self, Variables};
 
-/// A CPU quota. Each side runs in a control group of its own, which has it and counts how often it was throttled.
+/// A CPU quota. Each side runs in a control group of its own, which has it and counts how often it
+/// was throttled.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaSpec {
-    /// CPU time in each period, in cores: a number, or a template such as `"{cores}"`; `"max"` for no limit.
+    /// CPU time in each period, in cores: a number, or a template such as `"{cores}"`; `"max"` for
+    /// no limit.
     pub cores: Scalar,
     /// The period, µs: 1,000 to 1,000,000.
     #[serde(default = "period_us")]

@@ -1,8 +1,9 @@
-//! How a running service is told of its own configuration again, kept on disk while another one is in force.
+//! How a running service is told of its own configuration again, kept on disk while another one is
+//! in force.
 //!
-//! The undo journal puts files back; that the service must be reloaded to notice, or that a request had set something, it
-//! does not know. So the `apply` steps with the control's values lie in the state directory from before the first change
-//! until after the restore.
+//! The undo journal puts files back; that the service must be reloaded to notice, or that a request
+//! had set something, it does not know. So the `apply` steps with the control's values lie in the
+//! state directory from before the first change until after the restore.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

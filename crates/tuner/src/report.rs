@@ -61,7 +61,8 @@ pub struct Report {
     /// What it says was measured elsewhere and taken in: on this host nothing has been verified.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
-    /// The state of the experiment in `slackline serve` when it was exported: `done`, `stopped`, `failed` or another one.
+    /// The state of the experiment in `slackline serve` when it was exported: `done`, `stopped`,
+    /// `failed` or another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// The error that ended it early.
@@ -132,7 +133,8 @@ pub enum Failure {
     Harness,
     /// The experiment's side could not be measured while the control's could.
     Unmeasured,
-    /// Who measured it was ended meanwhile: it is repeated, and counts neither as an attempt nor against the budget.
+    /// Who measured it was ended meanwhile: it is repeated, and counts neither as an attempt nor
+    /// against the budget.
     Lost,
 }
 
@@ -255,8 +257,8 @@ pub fn percent(ratio: f64) -> String {
     format!("{sign}{:.1}", percent.abs())
 }
 
-/// A score as a reader takes it: the objective's change against the control, or its value. (The search minimises scores, so
-/// that of an objective to maximise is negated.)
+/// A score as a reader takes it: the objective's change against the control, or its value. (The
+/// search minimises scores, so that of an objective to maximise is negated.)
 pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
     let score = objective.goal.sign() * score;
     match objective.scale {
@@ -328,7 +330,8 @@ impl Report {
         sentence::of(self, metric)
     }
 
-    /// Lets what `earlier`, the report of the sitting before, has verified stand where this one verified nothing to its end.
+    /// Lets what `earlier`, the report of the sitting before, has verified stand where this one
+    /// verified nothing to its end.
     pub fn keep_verified(&mut self, earlier: &Self) {
         if self.finding != Finding::Unfinished || earlier.finding == Finding::Unfinished {
             return;

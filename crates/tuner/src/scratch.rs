@@ -4,7 +4,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where instances have their directories: beside the state directory, which only root may enter,
-/// because services drop privileges and must reach theirs. By whatever name that is given, it is the same.
+/// because services drop privileges and must reach theirs. By whatever name that is given, it is
+/// the same.
 pub(crate) fn scratch_root(state_dir: &Path) -> PathBuf {
     let state_dir = std::fs::canonicalize(state_dir)
         .or_else(|_| std::path::absolute(state_dir))
@@ -14,7 +15,8 @@ pub(crate) fn scratch_root(state_dir: &Path) -> PathBuf {
     state_dir.with_file_name(name)
 }
 
-/// Another scratch directory, in memory, where this one has no space: a rollback must work on a full disk.
+/// Another scratch directory, in memory, where this one has no space: a rollback must work on a
+/// full disk.
 pub(crate) fn for_full_disk(scratch: &Path) -> Option<PathBuf> {
     if has_space(scratch) {
         return None;

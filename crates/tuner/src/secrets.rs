@@ -5,7 +5,8 @@ use http_client::MASK;
 use crate::process::{Launch, secret_in};
 use crate::spec::credentials::{self, Words};
 
-/// Nothing shorter is masked in an output: a value such as `false` would take words out of messages.
+/// Nothing shorter is masked in an output: a value such as `false` would take words out of
+/// messages.
 const SECRET_CHARS_MIN: usize = 6;
 
 /// A command's words as those see them who may only look.
@@ -17,8 +18,8 @@ pub(crate) fn masked(argv: &[String]) -> Vec<String> {
     each.map(|word| http_client::redact(&word)).collect()
 }
 
-/// The secrets among a command's words, whole and word by word: `Authorization: Bearer x` has two, and each may be printed
-/// alone.
+/// The secrets among a command's words, whole and word by word: `Authorization: Bearer x` has two,
+/// and each may be printed alone.
 fn hidden(argv: &[String]) -> Vec<String> {
     let mut words = Words::default();
     let mut secrets = Vec::new();
@@ -33,8 +34,8 @@ fn hidden(argv: &[String]) -> Vec<String> {
     secrets
 }
 
-/// A text that a command has printed, or that speaks of it, with each of the command's secrets masked: values under names
-/// that look secret, options, headers, and what comes from files.
+/// A text that a command has printed, or that speaks of it, with each of the command's secrets
+/// masked: values under names that look secret, options, headers, and what comes from files.
 pub(crate) fn without_secrets(launch: &Launch, text: &str) -> String {
     let mut secrets = hidden(&launch.argv);
     for (name, value) in &launch.env {

@@ -93,7 +93,8 @@ fn evidence(report: &Report, winner: &ArmResult, objective: &str, interval: &Int
     )
 }
 
-/// What is worse although the specification does not give it up. It stands in the first sentence, which lists show alone.
+/// What is worse although the specification does not give it up. It stands in the first sentence,
+/// which lists show alone.
 fn worse_guards(report: &Report, winner: &ArmResult) -> String {
     let each: Vec<String> = winner.paid().map(guard_change).collect();
     match (each.is_empty(), report.finding.is_better()) {

@@ -1,9 +1,10 @@
-//! A service that does not exist: a [`Bench`] under a seed, for testing the whole loop against a known truth.
+//! A service that does not exist: a [`Bench`] under a seed, for testing the whole loop against a
+//! known truth.
 //!
 //! The truth is a function from a configuration to [`Truth`]; the [`Noise`] between it and the
-//! measurements is what a shared machine does: blocks scatter, runs differ, the machine drifts under both
-//! sides alike, some blocks are far out, and the harness itself fails now and then. The clock is
-//! simulated too: an experiment of hours takes as long as its arithmetic.
+//! measurements is what a shared machine does: blocks scatter, runs differ, the machine drifts
+//! under both sides alike, some blocks are far out, and the harness itself fails now and then. The
+//! clock is simulated too: an experiment of hours takes as long as its arithmetic.
 
 use bayes_opt::{Configuration, Value};
 use rand::{Rng, SeedableRng};
@@ -45,7 +46,8 @@ impl Default for Truth {
     }
 }
 
-/// What stands between the truth and a measurement. Deviations are of logarithms: 0.02 is about 2 %.
+/// What stands between the truth and a measurement. Deviations are of logarithms: 0.02 is about 2
+/// %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
     /// Of one side of one block.
@@ -308,7 +310,8 @@ impl<F: Fn(&Configuration) -> Truth> Bench for SimulatedService<F> {
     }
 }
 
-/// The value of a parameter as a number; `otherwise` if there is none of that name or it is not one.
+/// The value of a parameter as a number; `otherwise` if there is none of that name or it is not
+/// one.
 pub fn number(configuration: &Configuration, name: &str, otherwise: f64) -> f64 {
     configuration
         .get(name)
@@ -316,8 +319,8 @@ pub fn number(configuration: &Configuration, name: &str, otherwise: f64) -> f64 
         .unwrap_or(otherwise)
 }
 
-/// A service with a thread pool and a buffer: best at 6 `threads` and a `buffer_kib` of 128, where a
-/// request costs 80 µs of CPU. Beyond 24 threads it is throttled, beyond 400 KiB it crashes.
+/// A service with a thread pool and a buffer: best at 6 `threads` and a `buffer_kib` of 128, where
+/// a request costs 80 µs of CPU. Beyond 24 threads it is throttled, beyond 400 KiB it crashes.
 ///
 /// ```
 /// use tuner::simulation::pooled_service;

@@ -62,8 +62,9 @@ impl Side {
         }
     }
 
-    /// Whose fault it is that this side's load was not measured: nobody's but the harness's; on the experiment it may be this
-    /// configuration's doing all the same, so the next one gets its chance.
+    /// Whose fault it is that this side's load was not measured: nobody's but the harness's; on the
+    /// experiment it may be this configuration's doing all the same, so the next one gets its
+    /// chance.
     pub(crate) fn unmeasured(self, message: String) -> Fault {
         match self {
             Self::Control => Fault::Harness(message),
@@ -105,7 +106,8 @@ impl Instance {
             std::fs::remove_dir_all(&dir).map_err(io)?;
         }
         std::fs::create_dir_all(&dir).map_err(io)?;
-        // Services drop privileges: their user must be able to write here, and nobody take away what is another's.
+        // Services drop privileges: their user must be able to write here, and nobody take away
+        // what is another's.
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o1777)).map_err(io)?;
         let control = spec.control();
         let of = if side == Side::Control { &control } else { arm };
@@ -266,8 +268,8 @@ impl Instance {
         Ok(())
     }
 
-    /// Has the launched service start in its group. A shell leads there, and a shell passes on no variable that it could not
-    /// have itself.
+    /// Has the launched service start in its group. A shell leads there, and a shell passes on no
+    /// variable that it could not have itself.
     fn enter_group(&mut self, roots: &Roots, group: &str) -> Result<(), HostError> {
         let files = host::cgroup::procs_files(roots, group)?;
         let words = host::cgroup::enter_command(&files);
@@ -294,7 +296,8 @@ impl Instance {
         self.child.as_ref().map(Child::id)
     }
 
-    /// The last lines that the service printed, or, where it runs by itself, the commands that apply a configuration to it.
+    /// The last lines that the service printed, or, where it runs by itself, the commands that
+    /// apply a configuration to it.
     pub(crate) fn output(&self, spec: &CheckedSpec) -> Option<String> {
         let target = &spec.target;
         let apply = target.apply.iter().filter_map(|step| step.command.clone());
@@ -385,7 +388,8 @@ impl Instance {
         template::fill(&text, &self.variables).map_err(|error| failed(&error))
     }
 
-    /// Writes a templated file: below the instance's own directory directly, elsewhere through the journal.
+    /// Writes a templated file: below the instance's own directory directly, elsewhere through the
+    /// journal.
     pub(crate) fn write_file(
         &self,
         path: &Path,
@@ -409,7 +413,8 @@ impl Instance {
         }
     }
 
-    /// Writes a file of the instance's directory, to which others may write, and not where a link of theirs leads.
+    /// Writes a file of the instance's directory, to which others may write, and not where a link
+    /// of theirs leads.
     fn write_own(&self, path: &Path, text: &str) -> std::io::Result<()> {
         use std::io::Write as _;
         let parent = path.parent().unwrap_or(path).canonicalize()?;

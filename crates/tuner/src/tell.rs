@@ -1,6 +1,8 @@
-//! What `slackline ask-tell` is told of one configuration, in JSON; so are the lines of a `.jsonl` file that a search starts from.
+//! What `slackline ask-tell` is told of one configuration, in JSON; so are the lines of a `.jsonl`
+//! file that a search starts from.
 //!
-//! `{"config":{"pool":8},"value":1.2}`, besides `variance`, `constraints` and `weight`; or `{"config":{"pool":64},"crashed":true}`.
+//! `{"config":{"pool":8},"value":1.2}`, besides `variance`, `constraints` and `weight`; or
+//! `{"config":{"pool":64},"crashed":true}`.
 
 use std::collections::BTreeMap;
 

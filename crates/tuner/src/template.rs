@@ -50,7 +50,8 @@ pub(crate) fn names(template: &str) -> impl Iterator<Item = String> {
 }
 
 /// Replaces every `{name}` by its value. `{{name}}` stands for the text `{name}`; a brace that does
-/// not enclose a plain word is left alone, so that most configuration files are templates as they are.
+/// not enclose a plain word is left alone, so that most configuration files are templates as they
+/// are.
 ///
 /// ```
 /// let values = [("port".to_string(), "80".to_string())].into();

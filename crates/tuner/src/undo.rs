@@ -1,4 +1,5 @@
-//! Undoing what a killed run left: knobs and files by the journal, stray processes, and the service that must be told.
+//! Undoing what a killed run left: knobs and files by the journal, stray processes, and the service
+//! that must be told.
 
 use std::path::Path;
 
@@ -75,8 +76,8 @@ pub fn undo(state_dir: &Path, roots: &Roots, dry_run: bool) -> Result<Undone, Ho
     let groups = journal.groups();
     // First, so that services which the journal names end as they are used to.
     let mut report = journal.restore(roots, dry_run)?;
-    // We hold the lock, so every run is over: its stray processes and directories may go. Those that the journal names
-    // are in its report.
+    // We hold the lock, so every run is over: its stray processes and directories may go. Those
+    // that the journal names are in its report.
     let mut orphans = process::orphans(&scratch_root);
     orphans.extend(process::left_in_groups(roots, &groups));
     orphans.sort_unstable();

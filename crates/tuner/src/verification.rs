@@ -1,4 +1,5 @@
-//! The winner and whatever is compared with it, measured again on fresh runs: what a claim rests on.
+//! The winner and whatever is compared with it, measured again on fresh runs: what a claim rests
+//! on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,9 +39,11 @@ fn candidates(spec: &CheckedSpec, report: &Report, drifted: usize) -> Vec<Config
     found
 }
 
-/// The arms to measure: the best configurations of the search, then those that the specification names.
+/// The arms to measure: the best configurations of the search, then those that the specification
+/// names.
 ///
-/// What is in force is a candidate too: another one replaces it only where it does better in the same runs.
+/// What is in force is a candidate too: another one replaces it only where it does better in the
+/// same runs.
 pub(crate) fn plan(
     spec: &CheckedSpec,
     report: &Report,

@@ -1,4 +1,5 @@
-//! What a verification concludes, against services whose truth is known. `cargo xtask bench conclusions` has the rates.
+//! What a verification concludes, against services whose truth is known.
+//! `cargo xtask bench conclusions` has the rates.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! `mode = "continuous"`, simulated: the same controller, loop and search as in the real world, with a clock of its own.
+//! `mode = "continuous"`, simulated: the same controller, loop and search as in the real world,
+//! with a clock of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +21,8 @@ fn spec() -> CheckedSpec {
     check(SPEC.into(), "simulated.toml".as_ref(), &Roots::default()).unwrap()
 }
 
-/// Sixteen days: a deploy that moves the best configuration on day 6, and one that breaks the constraint on day 11.
+/// Sixteen days: a deploy that moves the best configuration on day 6, and one that breaks the
+/// constraint on day 11.
 fn short() -> Scenario {
     let mut scenario = Scenario::quiet(16.0);
     let first = scenario.epochs[0];
@@ -90,8 +92,8 @@ fn it_follows_the_deploys_and_rolls_back() {
     }
 }
 
-/// Killed whenever something is to be kept, it goes on: what is in force on the host is what the state says, as soon as what
-/// was begun is finished.
+/// Killed whenever something is to be kept, it goes on: what is in force on the host is what the
+/// state says, as soon as what was begun is finished.
 #[test]
 fn killed_at_any_step_it_goes_on() {
     let mut scenario = short();
@@ -137,7 +139,8 @@ fn promoted(spec: &CheckedSpec) -> State {
     }
 }
 
-/// A controller with something promoted, and what it does after each of these rounds, a second apart.
+/// A controller with something promoted, and what it does after each of these rounds, a second
+/// apart.
 fn after(spec: &CheckedSpec, rounds: &[Seen]) -> (Controller, Vec<Action>) {
     let control = spec.space.default_configuration();
     let rules = spec.continuous.clone().unwrap();
@@ -179,7 +182,8 @@ fn what_alone_cannot_be_measured_is_rolled_back() {
     assert!(actions.iter().all(waits), "{actions:?}");
 }
 
-/// A search measures, and a promotion writes over, what somebody else has put in the place of what is promoted.
+/// A search measures, and a promotion writes over, what somebody else has put in the place of what
+/// is promoted.
 #[test]
 fn nothing_is_searched_or_promoted_while_somebody_else_has_changed_it() {
     let spec = spec();
@@ -333,7 +337,8 @@ fn a_round_says_whose_side_failed() {
     }
 }
 
-/// A load that is 10 % lower at weekends gives nine times the false alarms where it is compared with that of other days.
+/// A load that is 10 % lower at weekends gives nine times the false alarms where it is compared
+/// with that of other days.
 #[test]
 fn weekends_are_seasons_of_their_own_unless_told_otherwise() {
     let weekends = |said: &str| {
@@ -377,7 +382,8 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
         matches!(action, Action::Wait(until) if soon(until)),
         "{action:?}"
     );
-    // The answer of an alert query counts for 30 s, not for three days; what was changed counts for today.
+    // The answer of an alert query counts for 30 s, not for three days; what was changed counts for
+    // today.
     let (action, controller) = next(State {
         due: Some("the first".into()),
         not_before: now,

@@ -1,5 +1,5 @@
-//! An experiment that is cut off after any event goes on from its ledger: nothing is measured twice into one result,
-//! nothing that ended is measured again, and what is wanted meanwhile is done.
+//! An experiment that is cut off after any event goes on from its ledger: nothing is measured twice
+//! into one result, nothing that ended is measured again, and what is wanted meanwhile is done.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -194,7 +194,8 @@ fn the_winner_is_not_throttled() {
         let winner = &report.verification[0];
         let truth = pooled_service(&winner.configuration);
         assert_eq!(truth.throttled_share, 0.0, "seed {seed}: {winner:?}");
-        // Fewer threads may be paid with latency: a guard says so, and the gain is shown all the same.
+        // Fewer threads may be paid with latency: a guard says so, and the gain is shown all the
+        // same.
         let is_shown = matches!(report.finding, Finding::Improvement | Finding::Paid);
         assert!(is_shown, "seed {seed}: {:?}", report.finding);
         assert!(winner.violated.is_empty());
@@ -243,7 +244,8 @@ fn evaluations(ratio: f64, count: u64) -> (u64, usize) {
     (aborted, blocks)
 }
 
-/// `abort_alpha` is 5 %: at most 40 of 800 are expected, and the test's bound holds for every number of looks.
+/// `abort_alpha` is 5 %: at most 40 of 800 are expected, and the test's bound holds for every
+/// number of looks.
 #[test]
 fn the_early_abort_keeps_its_error_rate_and_saves_blocks() {
     let (aborted, _) = evaluations(1.0, 800);
@@ -275,8 +277,8 @@ fn late_crashes(strategy: &str, crashes: fn(&Configuration) -> bool) -> (usize, 
     counts
 }
 
-/// Three tenths of the space (in logarithms) crash, two thirds of an octave above the optimum. (An optimum on the very border
-/// is not learned to be left alone, and should not be.)
+/// Three tenths of the space (in logarithms) crash, two thirds of an octave above the optimum. (An
+/// optimum on the very border is not learned to be left alone, and should not be.)
 #[test]
 fn crashes_are_learned() {
     let crashes = |at: &Configuration| tuner::simulation::number(at, "buffer_kib", 0.0) > 200.0;
@@ -483,7 +485,8 @@ fn equal_seeds_give_equal_reports() {
     assert_ne!(first["evaluations"], text(12)["evaluations"]);
 }
 
-/// What one experiment found is where the next one starts: three evaluations then do about as well as its sixteen.
+/// What one experiment found is where the next one starts: three evaluations then do about as well
+/// as its sixteen.
 #[test]
 fn an_earlier_report_is_a_warm_start() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! `docs/specification.md` has every key of the specification's JSON Schema.
 //!
-//! After a change of the specification, `SLACKLINE_WRITE_DOCS=1 cargo test -p tuner --test specification_page` writes the
-//! page anew.
+//! After a change of the specification,
+//! `SLACKLINE_WRITE_DOCS=1 cargo test -p tuner --test specification_page` writes the page anew.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

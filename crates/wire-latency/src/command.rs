@@ -59,7 +59,8 @@ impl Stopper {
         Ok(child)
     }
 
-    /// The end of the command, where it has ended. From then on its number may be another process's.
+    /// The end of the command, where it has ended. From then on its number may be another
+    /// process's.
     fn reap(&self, child: &mut Child) -> io::Result<Option<ExitStatus>> {
         let mut running = self.lock();
         let status = child.try_wait()?;

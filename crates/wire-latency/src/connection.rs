@@ -13,8 +13,8 @@ use crate::segment::{FIN, PSH, RST, SYN, Segment};
 
 /// Requests of one connection that may wait at once; the oldest is given up beyond.
 const WAITING_MAX: usize = 64;
-/// Requests that can lie in the part of a segment that was not captured: 64 KiB (GSO) of requests of
-/// 16 bytes. A client that skips more numbers did not use them.
+/// Requests that can lie in the part of a segment that was not captured: 64 KiB (GSO) of requests
+/// of 16 bytes. A client that skips more numbers did not use them.
 const UNSEEN_MAX: u32 = 4096;
 /// Exchanges that must not overlap before those of a blindly multiplexed connection are believed
 /// again.

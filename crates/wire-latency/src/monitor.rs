@@ -164,7 +164,8 @@ impl Drop for Monitor {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        // Its socket goes with it. A source that hangs is left to its time limit: nobody waits for it.
+        // Its socket goes with it. A source that hangs is left to its time limit: nobody waits for
+        // it.
         let give_up = Instant::now() + END_WAIT;
         while !thread.is_finished() && Instant::now() < give_up {
             std::thread::sleep(END_POLL);

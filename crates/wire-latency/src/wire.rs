@@ -76,8 +76,9 @@ impl Wire {
         let opened_ns = self.opened_ns;
         self.ring.drain(|packet| {
             *packets += 1;
-            // The kernel hands over a block of the ring when it is full or some time has passed: packets from before the
-            // pause come after it. A request among them would get the answer of a later one.
+            // The kernel hands over a block of the ring when it is full or some time has passed:
+            // packets from before the pause come after it. A request among them would get the
+            // answer of a later one.
             if packet.time_ns < opened_ns {
                 return;
             }

@@ -1,4 +1,5 @@
-//! What is unusual: tight constraints, extreme numbers, configurations that crash now and then, more asked than there is.
+//! What is unusual: tight constraints, extreme numbers, configurations that crash now and then,
+//! more asked than there is.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,8 @@ fn pair() -> Space {
     Space::new(vec![float("a", 0.0, 1.0), float("b", 0.0, 1.0)], vec![]).unwrap()
 }
 
-/// What is recommended after 14 evaluations of a quadratic over [`pair`], measured as `measured` says.
+/// What is recommended after 14 evaluations of a quadratic over [`pair`], measured as `measured`
+/// says.
 fn best_of_pair(measured: impl Fn(usize, f64) -> Measured) -> Recommendation {
     let mut sobol = Optimizer::new(pair(), settings(1, Strategy::Sobol)).unwrap();
     let mut optimizer = Optimizer::new(pair(), Settings::default()).unwrap();
@@ -71,7 +73,8 @@ fn what_completed_once_and_crashed_often_is_not_recommended() {
     assert!(!optimizer.ask(5).unwrap().contains(&at(5)));
 }
 
-/// What was chosen for being expected low is measured low by luck more often than what the search began with, or somebody told.
+/// What was chosen for being expected low is measured low by luck more often than what the search
+/// began with, or somebody told.
 #[test]
 fn what_was_chosen_takes_the_place_of_all_else_where_it_is_lower_with_three_to_one_odds() {
     let best = |strategy: Strategy, variance: f64, asked: bool| {
@@ -387,7 +390,8 @@ fn where_nearly_everything_crashes_the_search_stays_beside_what_survived() {
     });
     let space = Space::new(switches.collect(), vec![]).unwrap();
     let is_on = |at: &Configuration, k: usize| at.get(&names[k]) == Some(&Value::Bool(true));
-    // One of the first six, one of the next six: one configuration in 114. The rest decides how good it is.
+    // One of the first six, one of the next six: one configuration in 114. The rest decides how
+    // good it is.
     let survives = |at: &Configuration| {
         [0..6, 6..12].map(|group| group.filter(|k| is_on(at, *k)).count()) == [1, 1]
     };

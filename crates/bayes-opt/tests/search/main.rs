@@ -152,7 +152,8 @@ fn noisy_hartmann_is_beaten() {
     assert!(model < 0.6 && model < random / 2.0, "{model} {random}");
 }
 
-/// The probability of improvement asks for the least of improvements, close by: better than random search is all it is.
+/// The probability of improvement asks for the least of improvements, close by: better than random
+/// search is all it is.
 #[test]
 fn every_acquisition_finds_the_valley() {
     let regret = |strategy| mean_regret(strategy, 16, branin_space, branin, 0.0, 30, 0.397_887);
@@ -168,7 +169,8 @@ fn every_acquisition_finds_the_valley() {
     }
 }
 
-/// An `ask` after a `tell`, on a mixed space: the time is printed, and held against the promise in release builds.
+/// An `ask` after a `tell`, on a mixed space: the time is printed, and held against the promise in
+/// release builds.
 #[test]
 #[ignore = "times depend on the machine"]
 fn ask_is_fast() {
@@ -483,7 +485,8 @@ fn a_batch_spreads_and_linear_constraints_hold() {
     assert!(branin(&optimizer.best().unwrap().configuration) < 3.0);
 }
 
-/// Of the cube 2.5e-5 of 1 % holds: what is drawn at random never does, what is near a point that does may.
+/// Of the cube 2.5e-5 of 1 % holds: what is drawn at random never does, what is near a point that
+/// does may.
 #[test]
 fn constraints_that_nothing_drawn_holds_to_are_explored_from_within() {
     let names: Vec<String> = (0..10).map(|k| format!("share{k}")).collect();

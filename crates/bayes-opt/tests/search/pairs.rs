@@ -4,8 +4,8 @@ use bayes_opt::{Kind, Optimizer, Parameter, PriorGuess, Settings, Space, Value};
 
 use crate::tell;
 
-/// Which of the two values each of 14 parameters, more than are listed, has in 24 questions about what they cost and bring, where some
-/// are believed to be best on.
+/// Which of the two values each of 14 parameters, more than are listed, has in 24 questions about
+/// what they cost and bring, where some are believed to be best on.
 fn asked(kind: &Kind, [off, on]: [Value; 2]) -> Vec<Vec<bool>> {
     let parameters = (0..14).map(|k| {
         let mut parameter = Parameter::new(format!("p{k:02}"), kind.clone());

@@ -70,7 +70,8 @@ fn a_search_begins_in_the_middle_of_its_ranges() {
     assert!((number(&asked[1], "x") - 4.0).abs() > 1e-9);
 }
 
-/// How many questions do not depend on what the objective was, where the first `crashes` of them crash.
+/// How many questions do not depend on what the objective was, where the first `crashes` of them
+/// crash.
 fn length_of_start(parameters: &[Parameter], crashes: usize) -> usize {
     let mut searches = [1.0, -1.0].map(|sign| {
         let space = Space::new(parameters.to_vec(), vec![]).unwrap();

@@ -56,7 +56,8 @@ impl Bench {
                 self.rows
                     .add("scale", &load_name, case, "server_cpu_us", spent_us);
             }
-            // Fairness, where tokens are short: 15,000 reads a second for all, fewer than the core can do.
+            // Fairness, where tokens are short: 15,000 reads a second for all, fewer than the core
+            // can do.
             let server = self.many_tenants(&names, Some(1.5e6))?;
             let mut nbd = Nbd::connect_each(server.address, &many)?;
             let mut load = self.load(

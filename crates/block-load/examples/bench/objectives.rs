@@ -317,7 +317,8 @@ impl Throttled {
             rustix::fs::major(device),
             rustix::fs::minor(device)
         );
-        // `ip netns exec` hides the control groups of the host. This mount is gone with the namespace.
+        // `ip netns exec` hides the control groups of the host. This mount is gone with the
+        // namespace.
         let root = bench.work.join("blkio");
         fs::create_dir_all(&root)?;
         let mount = |kind: &[&str]| -> Fallible<bool> {

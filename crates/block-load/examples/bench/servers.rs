@@ -12,8 +12,8 @@ use crate::Fallible;
 /// The subsystem of NVMe/TCP.
 pub(crate) const NQN: &str = "nqn.2026-11.com.example:bench";
 
-/// Where the first server listens. Each has three ports of its own, so that none waits for another's
-/// old connections.
+/// Where the first server listens. Each has three ports of its own, so that none waits for
+/// another's old connections.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(17_810);
 
 /// The port of the server that is started next. Those after it are for its metrics and NVMe/TCP.
@@ -197,7 +197,8 @@ impl Server {
     pub(crate) fn cpu_s(&self) -> f64 {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = fs::read_to_string(path).unwrap_or_default();
-        // The name, in parentheses, may hold anything; user and system time are the 12th and 13th field behind it.
+        // The name, in parentheses, may hold anything; user and system time are the 12th and 13th
+        // field behind it.
         let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
         let times = fields.split_whitespace().skip(11).take(2);
         let ticks: f64 = times.filter_map(|field| field.parse::<f64>().ok()).sum();

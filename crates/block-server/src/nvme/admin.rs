@@ -32,8 +32,8 @@ const READY: u32 = 1 << 0;
 const FATAL: u32 = 1 << 1;
 const SHUTDOWN_COMPLETE: u32 = 2 << 2;
 
-/// An event of the type Notice: the attributes of a namespace changed. The log page that tells which
-/// is in the third byte.
+/// An event of the type Notice: the attributes of a namespace changed. The log page that tells
+/// which is in the third byte.
 const NAMESPACE_CHANGED: u32 = 0x0004_0002;
 /// The largest log page that is answered at once.
 const LOG_BYTES: usize = 128 << 10;

@@ -3,7 +3,8 @@
 use super::pdu::ENTRY_BYTES;
 use super::{number, number16, number32};
 
-/// What a command ended with: Status Code Type and Status Code, and whether to try again is useless.
+/// What a command ended with: Status Code Type and Status Code, and whether to try again is
+/// useless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     /// Status Code Type in the upper byte, Status Code in the lower one.

@@ -36,8 +36,8 @@ pub fn identify(
     match which {
         0 => match view.find(namespace) {
             Some(export) => Ok(of_namespace(export)),
-            // What all namespaces have in common is asked for by the number that means all. A number
-            // without a namespace is answered with zeros.
+            // What all namespaces have in common is asked for by the number that means all. A
+            // number without a namespace is answered with zeros.
             None if namespace == ALL_NAMESPACES => Ok(common()),
             None if (1..=NAMESPACES).contains(&namespace) => Ok(vec![0; IDENTIFY_BYTES]),
             None => Err(Status::INVALID_NAMESPACE),

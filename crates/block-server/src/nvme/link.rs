@@ -266,8 +266,8 @@ impl Link {
         }
     }
 
-    /// No more data come: gives back the memory of commands that wait for some. Gives how many there
-    /// were, and the memory that was reserved for each.
+    /// No more data come: gives back the memory of commands that wait for some. Gives how many
+    /// there were, and the memory that was reserved for each.
     pub(crate) fn abandon(&mut self, pool: &mut Pool) -> Vec<usize> {
         let mut reserved = Vec::new();
         let body = self.rest.take().map(|rest| rest.body);

@@ -107,7 +107,8 @@ fn changed_list(changed: &BTreeSet<u32>) -> Vec<u8> {
 
 fn commands() -> Vec<u8> {
     let mut page = Structure::new(4096);
-    // Get Log Page, Identify, Abort, Set Features, Get Features, Asynchronous Event Request, Keep Alive.
+    // Get Log Page, Identify, Abort, Set Features, Get Features, Asynchronous Event Request, Keep
+    // Alive.
     for opcode in [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18] {
         page.u32(4 * opcode, 1);
     }

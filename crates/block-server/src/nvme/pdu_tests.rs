@@ -1,4 +1,5 @@
-//! PDUs byte by byte, as the TCP transport of NVMe over Fabrics 1.1 draws them, and any bytes at all.
+//! PDUs byte by byte, as the TCP transport of NVMe over Fabrics 1.1 draws them, and any bytes at
+//! all.
 
 use proptest::prelude::*;
 
@@ -194,7 +195,8 @@ fn answers_look_as_the_specification_draws_them() {
         7, 12, 24, 24, 24, 2, 0, 0, 0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(out, header);
-    // Aligned to 64 bytes: 24 of the header, 4 of its digest, 36 of nothing, data, 4 of their digest.
+    // Aligned to 64 bytes: 24 of the header, 4 of its digest, 36 of nothing, data, 4 of their
+    // digest.
     out.clear();
     data(1, 512, false, (BOTH, 15), &mut out);
     assert_eq!(out[..8], [7, 7, 24, 64, 0x44, 2, 0, 0]);

@@ -1,5 +1,5 @@
-//! Commands that are complete with their data: a connect, those of the admin queue, and those of I/O
-//! queues, which take the way of all requests.
+//! Commands that are complete with their data: a connect, those of the admin queue, and those of
+//! I/O queues, which take the way of all requests.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

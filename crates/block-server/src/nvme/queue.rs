@@ -115,8 +115,8 @@ impl Queue {
         }
     }
 
-    /// Whether data may say that the command succeeded. The specification allows that where the host
-    /// does not follow the queue's head.
+    /// Whether data may say that the command succeeded. The specification allows that where the
+    /// host does not follow the queue's head.
     pub(crate) fn saves_completions(&self) -> bool {
         self.head.is_none()
     }

@@ -1,5 +1,5 @@
-//! Controllers and their queues over time: hosts that fall silent, a new configuration, connections that
-//! end.
+//! Controllers and their queues over time: hosts that fall silent, a new configuration, connections
+//! that end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

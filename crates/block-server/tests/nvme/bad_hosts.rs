@@ -82,7 +82,8 @@ fn wrong_digests() {
     beside(|address, id| {
         let mut host = Host::io(address, id, 1, 3);
         let command = on_blocks(WRITE, 1, 0, 1, 0);
-        // Data that arrive damaged fail their command, which may be tried again. Nothing is written.
+        // Data that arrive damaged fail their command, which may be tried again. Nothing is
+        // written.
         let numbered = host.numbered(command, 512, Place::Capsule);
         let mut bytes = host.capsule(&numbered, &[9; 512]);
         bytes[80] ^= 1;

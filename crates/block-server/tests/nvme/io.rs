@@ -30,8 +30,8 @@ fn read(host: &mut Host, namespace: u32, first: u64, len: usize) -> Vec<u8> {
     done.data
 }
 
-/// Runs a test with each combination of digests, with and without the queue's head, on memory and on
-/// a file.
+/// Runs a test with each combination of digests, with and without the queue's head, on memory and
+/// on a file.
 fn on_all(test: impl Fn(&mut Host, u32)) {
     with_server(|_, address| {
         for digests in 0..4 {

@@ -80,7 +80,8 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Reserves `memory_bytes` rounded down to pages, at least one. Memory is used when it is written.
+    /// Reserves `memory_bytes` rounded down to pages, at least one. Memory is used when it is
+    /// written.
     pub(super) fn new(memory_bytes: usize) -> Self {
         let pages = (memory_bytes / PAGE_BYTES).clamp(1, 0xfffe);
         let mut classes = Vec::new();

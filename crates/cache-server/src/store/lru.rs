@@ -1,7 +1,8 @@
 //! Segmented LRU for each class of chunks: hot, warm and cold, after memcached 1.5's design.
 //!
-//! New items enter *hot*. Items that were asked for again go to *warm*, others to *cold*, from whose
-//! end items are evicted. Reading an item only sets a bit: lists change when items are stored.
+//! New items enter *hot*. Items that were asked for again go to *warm*, others to *cold*, from
+//! whose end items are evicted. Reading an item only sets a bit: lists change when items are
+//! stored.
 
 use super::arena::{Arena, Chunk, Field};
 
@@ -112,8 +113,8 @@ impl Lru {
         }
     }
 
-    /// The item to evict: the oldest cold one that was not asked for. Bounded: after a few items that
-    /// were, the next one is taken as it is.
+    /// The item to evict: the oldest cold one that was not asked for. Bounded: after a few items
+    /// that were, the next one is taken as it is.
     pub(super) fn victim(&mut self, arena: &mut Arena) -> Option<Chunk> {
         for _ in 0..8 {
             let Some(oldest) = self.oldest(Segment::Cold) else {

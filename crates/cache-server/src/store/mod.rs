@@ -406,8 +406,8 @@ impl Store {
         self.arena.free(reserved.chunk);
     }
 
-    /// Makes a filled item the key's item, if `mode` and `compare` allow. `explicit` is the CAS that
-    /// the item gets.
+    /// Makes a filled item the key's item, if `mode` and `compare` allow. `explicit` is the CAS
+    /// that the item gets.
     pub fn commit(
         &mut self,
         reserved: Reserved,
@@ -638,7 +638,8 @@ impl Store {
         self.remove(chunk);
     }
 
-    /// A free chunk: from the class, by taking a page from a class with older items, or by eviction.
+    /// A free chunk: from the class, by taking a page from a class with older items, or by
+    /// eviction.
     fn allocate(&mut self, class: usize) -> Option<Chunk> {
         if let Some(chunk) = self.arena.allocate(class) {
             return Some(chunk);

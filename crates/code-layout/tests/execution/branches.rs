@@ -1,5 +1,5 @@
-//! Records of taken branches say the same as counting. They are made by stepping a real run, since not every machine has a
-//! processor that keeps them.
+//! Records of taken branches say the same as counting. They are made by stepping a real run, since
+//! not every machine has a processor that keeps them.
 #![allow(
     unsafe_code,
     reason = "a process of its own is stepped, which only system calls can do"
@@ -21,7 +21,8 @@ fn trace(program: &Program, seed: u64) -> Vec<u64> {
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        // SAFETY: `run` takes one 64-bit argument and returns one; nothing is left to clean up in the child.
+        // SAFETY: `run` takes one 64-bit argument and returns one; nothing is left to clean up in
+        // the child.
         unsafe {
             let run: extern "C" fn(u64) -> u64 = std::mem::transmute(address);
             libc::ptrace(libc::PTRACE_TRACEME, 0, NOWHERE, NOWHERE);
@@ -150,7 +151,8 @@ fn recorded_branches_say_the_same_as_each_step() {
     assert!(exact.len() > 5);
     assert_eq!(whole.counts(&functions), exact);
 
-    // A processor keeps the last 32 at a time: what lies between two stacks is not seen, the rest in proportion.
+    // A processor keeps the last 32 at a time: what lies between two stacks is not seen, the rest
+    // in proportion.
     let mut stacks = Branches::default();
     for stack in records.chunks(32) {
         stacks.add(stack.iter().copied());
@@ -169,7 +171,8 @@ fn records_that_make_no_sense_count_nothing() {
     let functions = program.functions();
     let starts: Vec<u64> = functions.iter().map(|function| function.start).collect();
     let mut branches = Branches::default();
-    // Backwards, from one function into another, out of everything, into the middle of instructions.
+    // Backwards, from one function into another, out of everything, into the middle of
+    // instructions.
     branches.add([
         (starts[1] + 1, starts[0] + 3),
         (starts[0], u64::MAX),

@@ -15,7 +15,8 @@ const CACHE: u64 = 0x1000_0000;
 const TAKEN: i32 = 9;
 
 fn output(program: &Path, arguments: &[&str]) -> String {
-    // Its heap begins anywhere in the first GiB (`arch_randomize_brk` in arch/x86/kernel/process.c), now and then in that place.
+    // Its heap begins anywhere in the first GiB (`arch_randomize_brk` in
+    // arch/x86/kernel/process.c), now and then in that place.
     let mut runs = (0..20).map(|_| {
         Command::new(program)
             .args(arguments)

@@ -1,4 +1,5 @@
-//! Compiles a program into a shared object, loads it into this process, and installs layouts of it here.
+//! Compiles a program into a shared object, loads it into this process, and installs layouts of it
+//! here.
 #![allow(
     unsafe_code,
     reason = "running moved code means writing and calling memory; the crate itself does neither"
@@ -82,7 +83,8 @@ impl Program {
     pub(crate) fn load(path: &Path, function: &CStr) -> Self {
         let image = Image::parse(std::fs::read(path).expect("the object")).expect("an image");
         let name = CString::new(path.to_str().expect("UTF-8")).expect("no NUL");
-        // SAFETY: dlopen takes a NUL-terminated path; the object's constructors are the compiler's own.
+        // SAFETY: dlopen takes a NUL-terminated path; the object's constructors are the compiler's
+        // own.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null());
         let mut program = Self {
@@ -146,7 +148,8 @@ impl Program {
             .iter()
             .map(|slot| {
                 let address = (self.bias + slot.vaddr) as *const u64;
-                // SAFETY: the slot lies in the loaded object's relocated data, aligned by the linker.
+                // SAFETY: the slot lies in the loaded object's relocated data, aligned by the
+                // linker.
                 (slot.vaddr, unsafe { address.read() })
             })
             .collect()
@@ -182,7 +185,8 @@ impl Program {
         let emitted = emit(&self.image, plan, &placement).expect("emitted");
         check(&self.image, plan, &placement, &emitted).expect("right");
         let libgcc: Find = _Unwind_Find_FDE;
-        // SAFETY: the mapping at `address` is ours, writable, and larger than what was emitted; the pointer in it is aligned.
+        // SAFETY: the mapping at `address` is ours, writable, and larger than what was emitted; the
+        // pointer in it is aligned.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 emitted.bytes.as_ptr(),
@@ -217,8 +221,8 @@ impl Program {
         let code = !matches!(patch.kind, code_layout::PatchKind::VtableSlot);
         let protection =
             libc::PROT_READ | libc::PROT_WRITE | if code { libc::PROT_EXEC } else { 0 };
-        // SAFETY: the pages are the loaded object's own; nobody runs in the patched bytes meanwhile, as this
-        // is the only thread in them, and it is here.
+        // SAFETY: the pages are the loaded object's own; nobody runs in the patched bytes
+        // meanwhile, as this is the only thread in them, and it is here.
         unsafe {
             assert_eq!(libc::mprotect(start as *mut c_void, len, protection), 0);
             let now = std::slice::from_raw_parts(address as *const u8, from.len());
@@ -257,7 +261,8 @@ impl Drop for Installed<'_> {
             self.program.write(patch, &patch.new, &patch.old);
         }
         let address = self.emitted.address;
-        // SAFETY: the frames were registered at this address, and no thread runs in the region any more.
+        // SAFETY: the frames were registered at this address, and no thread runs in the region any
+        // more.
         unsafe {
             __deregister_frame((address + self.emitted.eh_frame.start as u64) as *const c_void);
             libc::munmap(

@@ -1,4 +1,5 @@
-//! Programs that a seed writes, laid out in random order, with and without counters: the same results.
+//! Programs that a seed writes, laid out in random order, with and without counters: the same
+//! results.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,8 @@ use crate::process::{Counters, Program};
 const FUNCTIONS: usize = 10;
 const SEEDS: u64 = 5;
 
-/// Statements of one function. Without a bound some programs are of a size that costs the compiler gigabytes.
+/// Statements of one function. Without a bound some programs are of a size that costs the compiler
+/// gigabytes.
 const STATEMENTS_MAX: usize = 80;
 
 /// Writes one function's statements.

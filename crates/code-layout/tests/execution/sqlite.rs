@@ -22,7 +22,8 @@ extern "C" fn row(
     values: *const *const c_char,
     _names: *const *const c_char,
 ) -> c_int {
-    // SAFETY: `out` is the string that `answers` passes; SQLite passes `columns` values, NULL or a C string.
+    // SAFETY: `out` is the string that `answers` passes; SQLite passes `columns` values, NULL or a
+    // C string.
     unsafe {
         let out = &mut *out.cast::<String>();
         for column in 0..usize::try_from(columns).unwrap_or(0) {

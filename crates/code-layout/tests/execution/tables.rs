@@ -1,4 +1,5 @@
-//! Tables whose end does not show: the bound allows more entries than the compiler wrote, or another table follows.
+//! Tables whose end does not show: the bound allows more entries than the compiler wrote, or
+//! another table follows.
 
 use code_layout::{
     Emitted, Error, Function, JumpTable, Order, Patch, PatchKind, PatchSelection, Placement, Plan,
@@ -94,7 +95,8 @@ fn a_wrong_patch_of_a_table_is_found() {
         let checked = check(&program.image, &plan, &placement, &wrong);
         assert!(matches!(checked, Err(Error::Wrong { .. })), "{checked:?}");
     };
-    // Where another slot leads; from where another one led; twice; and as if the table before went on here.
+    // Where another slot leads; from where another one led; twice; and as if the table before went
+    // on here.
     refused(&|patches| patches[first + 1].new = patches[first].new.clone());
     refused(&|patches| patches[first + 1].old = patches[first].old.clone());
     refused(&|patches| patches.insert(first, patches[first].clone()));

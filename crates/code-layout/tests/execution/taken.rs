@@ -28,7 +28,8 @@ fn code_that_a_program_counter_is_compared_with_stays() {
     // Two addresses in data: a part that is entered in its middle.
     let middle = analysed(&program, c"middle").expect("moved");
     assert_eq!(staying(&middle), [false, true, true, true]);
-    // A range that begins where the function does: held by other code, by slots that it reads, and by data.
+    // A range that begins where the function does: held by other code, by slots that it reads, and
+    // by data.
     for name in [c"waits", c"pauses", c"guarded"] {
         assert_eq!(
             analysed(&program, name),

@@ -1,4 +1,5 @@
-//! What becomes of templated files that a promotion wrote, where files and templates do not stay as they were.
+//! What becomes of templated files that a promotion wrote, where files and templates do not stay as
+//! they were.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -148,8 +149,8 @@ impl Service {
         assert!(is_over, "{:?} {:?}", self.entries(), self.rounds());
     }
 
-    /// Three rounds are held for this, and told of once; nothing that was found there is written over. Where it is put right,
-    /// the next one is measured.
+    /// Three rounds are held for this, and told of once; nothing that was found there is written
+    /// over. Where it is put right, the next one is measured.
     fn is_held_for(&self, name: &str, what: &str) {
         let (found, knob) = (std::fs::read(self.path(name)).ok(), self.read("knob"));
         let right = match name {
@@ -415,7 +416,8 @@ fn a_rollback_that_is_asked_for_twice_at_once_happens_once() {
     assert_eq!(told.count(), 1, "{entries:?}");
 }
 
-/// A knob that is gone keeps nothing else from being rolled back, and comes back with the next rollback.
+/// A knob that is gone keeps nothing else from being rolled back, and comes back with the next
+/// rollback.
 #[test]
 fn a_rollback_does_all_but_what_is_gone_and_a_second_one_does_the_rest() {
     let service = Service::promoted(None);

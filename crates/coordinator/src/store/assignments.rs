@@ -1,5 +1,6 @@
-//! What workers on other hosts are measuring: one row for each evaluation or run of a verification that is not in this
-//! process. The row goes in the transaction that writes the result, so a result is taken once, whoever sends it how often.
+//! What workers on other hosts are measuring: one row for each evaluation or run of a verification
+//! that is not in this process. The row goes in the transaction that writes the result, so a result
+//! is taken once, whoever sends it how often.
 
 use tuner::assignment::Measured;
 use tuner::evaluation::Outcome;
@@ -75,8 +76,8 @@ fn lose(database: &mut Database, id: i64, number: usize, reason: &str) -> Result
 }
 
 impl Store {
-    /// Experiments that wait for workers, first one first, and those that were being measured when an earlier coordinator
-    /// ended.
+    /// Experiments that wait for workers, first one first, and those that were being measured when
+    /// an earlier coordinator ended.
     pub(crate) fn waiting_for_workers(&self) -> Result<Vec<i64>, Error> {
         let rows = self.read(|database| {
             database.query(
@@ -109,7 +110,8 @@ impl Store {
         Ok(ticket)
     }
 
-    /// Every run of a verification that is not there yet is given to whichever workers come, with its plan.
+    /// Every run of a verification that is not there yet is given to whichever workers come, with
+    /// its plan.
     pub(crate) fn assign_verification(
         &self,
         id: i64,
@@ -233,7 +235,8 @@ impl Store {
         })
     }
 
-    /// Its user does not want an evaluation any more: it ends now, and what its worker brings will be refused.
+    /// Its user does not want an evaluation any more: it ends now, and what its worker brings will
+    /// be refused.
     pub(crate) fn withdraw(&self, id: i64, number: usize) -> Result<(), Error> {
         let ticket = Ticket {
             experiment: id,
@@ -258,8 +261,8 @@ impl Store {
         })
     }
 
-    /// Everything of an experiment that workers measure, or will, is lost, and measured again should it go on; runs of a
-    /// verification are forgotten.
+    /// Everything of an experiment that workers measure, or will, is lost, and measured again
+    /// should it go on; runs of a verification are forgotten.
     pub(crate) fn withdraw_all(&self, id: i64, reason: &str) -> Result<(), Error> {
         self.change(|database| {
             let rows = database.query(
@@ -273,7 +276,8 @@ impl Store {
         })
     }
 
-    /// What nobody has begun to measure, of the search or of a verification, is lost, and measured later.
+    /// What nobody has begun to measure, of the search or of a verification, is lost, and measured
+    /// later.
     pub(crate) fn withdraw_unclaimed(&self, id: i64, verification: i64) -> Result<(), Error> {
         self.change(|database| {
             let rows = database.query(

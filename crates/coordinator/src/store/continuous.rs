@@ -102,7 +102,8 @@ impl Store {
         rows.iter().map(|row| json(&row[0])).collect()
     }
 
-    /// One step of a continuous experiment, whole or not at all. `promotion` is what of it is in force, where that changes.
+    /// One step of a continuous experiment, whole or not at all. `promotion` is what of it is in
+    /// force, where that changes.
     pub(crate) fn keep_continuous(
         &self,
         id: i64,

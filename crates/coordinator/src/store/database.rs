@@ -1,8 +1,9 @@
-//! SQLite and PostgreSQL behind one narrow door: statements with `$1, $2, …` in the order of their first appearance (which
-//! both understand), four kinds of values, and the lock that admits one coordinator to a store.
+//! SQLite and PostgreSQL behind one narrow door: statements with `$1, $2, …` in the order of their
+//! first appearance (which both understand), four kinds of values, and the lock that admits one
+//! coordinator to a store.
 //!
-//! Synchronous on purpose: one thread measures, and nothing is done before its row is committed, so there is nothing to
-//! wait for meanwhile.
+//! Synchronous on purpose: one thread measures, and nothing is done before its row is committed, so
+//! there is nothing to wait for meanwhile.
 
 use std::error::Error as _;
 use std::fs::File;
@@ -26,8 +27,8 @@ const BUSY_WAIT: Duration = Duration::from_secs(5);
 pub enum Location {
     /// A file.
     Sqlite(PathBuf),
-    /// `postgresql://user@host/database`, or any other connection string of libpq. Without TLS: use a local socket, loopback
-    /// or a tunnel.
+    /// `postgresql://user@host/database`, or any other connection string of libpq. Without TLS: use
+    /// a local socket, loopback or a tunnel.
     Postgres(String),
 }
 
@@ -47,7 +48,8 @@ impl std::fmt::Display for Location {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Sqlite(path) => path.display().fmt(f),
-            // A password may stand before the host or among the parameters (libpq, "Connection URIs").
+            // A password may stand before the host or among the parameters (libpq, "Connection
+            // URIs").
             Self::Postgres(url) => f.write_str(&http_client::redact(url)),
         }
     }
@@ -188,7 +190,8 @@ impl Database {
     pub(crate) fn open(location: &Location) -> Result<Self, Error> {
         match location {
             Location::Sqlite(path) => {
-                // SQLite does not say why a file cannot be opened. Its own files take the mode of this one.
+                // SQLite does not say why a file cannot be opened. Its own files take the mode of
+                // this one.
                 open_private(path)
                     .map_err(|error| Error::Unavailable(format!("{}: {error}", path.display())))?;
                 for suffix in ["-wal", "-shm"] {
@@ -217,8 +220,8 @@ impl Database {
         }
     }
 
-    /// Takes the lock that admits one coordinator; `false` where another one has it. The kernel or the server frees it
-    /// when its holder is gone.
+    /// Takes the lock that admits one coordinator; `false` where another one has it. The kernel or
+    /// the server frees it when its holder is gone.
     pub(crate) fn try_lock(&mut self) -> Result<bool, Error> {
         match self {
             Self::Sqlite { path, lock, .. } => {
@@ -352,8 +355,8 @@ impl Database {
     }
 }
 
-/// Has a database write ahead. SQLite does not wait for another connection that does so at the same moment (`SQLITE_BUSY`,
-/// "the busy handler is not invoked").
+/// Has a database write ahead. SQLite does not wait for another connection that does so at the same
+/// moment (`SQLITE_BUSY`, "the busy handler is not invoked").
 fn use_wal(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
     let begun = Instant::now();
     loop {
@@ -385,7 +388,8 @@ fn open_private(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// A file of an earlier version could be read by others. Where it is another user's, its owner decides.
+/// A file of an earlier version could be read by others. Where it is another user's, its owner
+/// decides.
 fn make_private(path: &Path) {
     let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
 }

@@ -234,8 +234,8 @@ impl Store {
         rows.iter().map(|cells| row(cells)).collect()
     }
 
-    /// Some of the evaluations, best first: the running one, the completed by score, then the aborted, violated, crashed,
-    /// killed and failed. With the number of all.
+    /// Some of the evaluations, best first: the running one, the completed by score, then the
+    /// aborted, violated, crashed, killed and failed. With the number of all.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
@@ -456,8 +456,9 @@ impl Store {
         })
     }
 
-    /// After a restart: what ran here is not running any more (what workers measure is). Evaluations are `lost`, or killed where that was wanted;
-    /// experiments wait for their turn, or are what they were to become.
+    /// After a restart: what ran here is not running any more (what workers measure is).
+    /// Evaluations are `lost`, or killed where that was wanted; experiments wait for their turn, or
+    /// are what they were to become.
     pub(crate) fn recover(&self) -> Result<Vec<String>, Error> {
         self.change(|database| {
             let recovered = to_recover(database)?;

@@ -84,11 +84,13 @@ impl Wish {
 /// A configuration left in force on the host, and how it came there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
-    /// It was written down before it was begun; what cut it off in between left it open how far it came.
+    /// It was written down before it was begun; what cut it off in between left it open how far it
+    /// came.
     pub is_complete: bool,
     /// What was changed: knobs and their values, files, `apply` steps.
     pub changed: Vec<String>,
-    /// Knobs and files that a rollback could not restore, while it restored all else; rolling back again tries these.
+    /// Knobs and files that a rollback could not restore, while it restored all else; rolling back
+    /// again tries these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,
     /// When, in UTC.
@@ -213,8 +215,9 @@ impl ExperimentRow {
         self.promotion.as_ref().filter(|it| it.left.is_empty())
     }
 
-    /// Why its winner cannot be put in force, if it cannot. A verification stands until another one has come to its end, also
-    /// where the experiment was resumed since and stopped, or paused, or has failed.
+    /// Why its winner cannot be put in force, if it cannot. A verification stands until another one
+    /// has come to its end, also where the experiment was resumed since and stopped, or paused, or
+    /// has failed.
     pub fn not_promotable(&self) -> Option<&'static str> {
         let is_over = match self.spec.mode {
             Mode::Once => !matches!(self.state, State::Queued | State::Running),
@@ -254,7 +257,8 @@ pub struct Summary {
     pub evaluations: usize,
     /// How many there may be.
     pub budget: usize,
-    /// The lowest score of a completed evaluation: the logarithm of the ratio to the control, or the value itself.
+    /// The lowest score of a completed evaluation: the logarithm of the ratio to the control, or
+    /// the value itself.
     pub best_score: Option<f64>,
     /// What was shown, in one sentence; empty until there is something to say.
     pub sentence: String,
@@ -383,7 +387,8 @@ fn lose(database: &mut Database, id: i64, why: Option<&str>) -> Result<(), Error
 }
 
 impl Store {
-    /// Every experiment, newest first. Of its evaluations those are counted that `tuner::experiment::Search::counted` has.
+    /// Every experiment, newest first. Of its evaluations those are counted that
+    /// `tuner::experiment::Search::counted` has.
     ///
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
@@ -452,7 +457,8 @@ impl Store {
         Ok(rows.first().and_then(|row| row[0].int()))
     }
 
-    /// Whether nothing new is begun until [`Coordinator::resume_queue`](crate::Coordinator::resume_queue).
+    /// Whether nothing new is begun until
+    /// [`Coordinator::resume_queue`](crate::Coordinator::resume_queue).
     ///
     /// # Errors
     /// [`Error::Unavailable`].
@@ -536,8 +542,8 @@ impl Store {
         })
     }
 
-    /// Changes the state of an experiment, if `decide` allows it in the present one: the new state, the wish that goes
-    /// with it, and a message.
+    /// Changes the state of an experiment, if `decide` allows it in the present one: the new state,
+    /// the wish that goes with it, and a message.
     pub(crate) fn transition(
         &self,
         id: i64,
@@ -562,8 +568,8 @@ impl Store {
         })
     }
 
-    /// The end of a sitting: its report and the state that it leaves. An error may have ended it in the middle of an
-    /// evaluation, which is lost then.
+    /// The end of a sitting: its report and the state that it leaves. An error may have ended it in
+    /// the middle of an evaluation, which is lost then.
     pub(crate) fn sat(
         &self,
         id: i64,
@@ -628,7 +634,8 @@ impl Store {
         self.change(|database| set(database, id, "promotion", promotion.into()))
     }
 
-    /// Forgets the plan of the verification: the next one is planned and measured anew; the runs of the last one stay.
+    /// Forgets the plan of the verification: the next one is planned and measured anew; the runs of
+    /// the last one stay.
     pub(crate) fn new_verification(&self, id: i64) -> Result<(), Error> {
         self.change(|database| {
             database.execute(

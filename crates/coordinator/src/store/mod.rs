@@ -1,4 +1,5 @@
-//! Experiments on disk: every change of an experiment or an evaluation is a committed row before it is acted on.
+//! Experiments on disk: every change of an experiment or an evaluation is a committed row before it
+//! is acted on.
 //!
 //! ```
 //! use coordinator::store::{Location, Store};
@@ -45,7 +46,8 @@ impl Store {
     /// Opens it, brings its tables to the present version.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Corrupt`]; [`Error::Conflict`] for a store of a later version.
+    /// [`Error::Unavailable`], [`Error::Corrupt`]; [`Error::Conflict`] for a store of a later
+    /// version.
     pub fn open(location: &Location) -> Result<Self, Error> {
         let mut database = Database::open(location)?;
         schema::migrate(&mut database)?;
@@ -106,8 +108,8 @@ impl Store {
         ended.map(|()| read)
     }
 
-    /// Changes in one transaction: whole or not at all. An error of the commit itself leaves it open which; whoever gets
-    /// it reads what is there before going on.
+    /// Changes in one transaction: whole or not at all. An error of the commit itself leaves it
+    /// open which; whoever gets it reads what is there before going on.
     fn change<T>(&self, work: impl FnOnce(&mut Database) -> Result<T, Error>) -> Result<T, Error> {
         let mut database = self.connection()?;
         database.batch("BEGIN")?;
@@ -144,7 +146,8 @@ pub(crate) fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 
-/// The name of an experiment, which whoever may look reads. An earlier Slackline kept it as it was given.
+/// The name of an experiment, which whoever may look reads. An earlier Slackline kept it as it was
+/// given.
 fn name_of(cell: &Cell) -> String {
     Masks::ForReaders.line(cell.text().unwrap_or_default())
 }

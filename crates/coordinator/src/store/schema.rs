@@ -1,7 +1,8 @@
 //! The tables, and how an older store becomes a present one.
 //!
-//! Columns are `BIGINT`, `DOUBLE PRECISION` and `TEXT`, which SQLite and PostgreSQL both have; structure that is only read
-//! as a whole is JSON in a `TEXT`. Times are milliseconds since 1970, for people to look at: no decision rests on them.
+//! Columns are `BIGINT`, `DOUBLE PRECISION` and `TEXT`, which SQLite and PostgreSQL both have;
+//! structure that is only read as a whole is JSON in a `TEXT`. Times are milliseconds since 1970,
+//! for people to look at: no decision rests on them.
 
 use std::time::{Duration, Instant};
 
@@ -112,8 +113,8 @@ const LOCKED_MAX: Duration = Duration::from_secs(30);
 /// How soon its lock is tried again.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Brings the store to the present version. Whoever does so has the store's lock, so that of two that start at once one
-/// waits for the other, and none changes the tables of one that runs.
+/// Brings the store to the present version. Whoever does so has the store's lock, so that of two
+/// that start at once one waits for the other, and none changes the tables of one that runs.
 pub(super) fn migrate(database: &mut Database) -> Result<(), Error> {
     let present = present();
     let begun = Instant::now();

@@ -17,11 +17,13 @@ use crate::reply::{Reply, blocking};
 use crate::units::Unit;
 use crate::web::Params;
 
-/// The evaluations of an experiment in columns, for plots: ten thousand of them are half a megabyte.
+/// The evaluations of an experiment in columns, for plots: ten thousand of them are half a
+/// megabyte.
 #[derive(Serialize)]
 pub(crate) struct Points {
     objective: String,
-    /// `ratio`: the score is the logarithm of the ratio to the control; `absolute`: the value itself.
+    /// `ratio`: the score is the logarithm of the ratio to the control; `absolute`: the value
+    /// itself.
     scale: ObjectiveScale,
     /// The score of a maximised objective is negated.
     goal: Goal,
@@ -143,7 +145,8 @@ pub(crate) async fn model_pair(
 pub(crate) struct Rounds {
     goal: Goal,
     at_ms: Vec<i64>,
-    /// The logarithm of the ratio to the control; below 0 is better. None of a round that could not be measured.
+    /// The logarithm of the ratio to the control; below 0 is better. None of a round that could not
+    /// be measured.
     gain: Vec<Option<f64>>,
     gain_sd: Vec<Option<f64>>,
     /// A promoted configuration was compared; else the control with itself.

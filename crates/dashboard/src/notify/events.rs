@@ -95,7 +95,8 @@ struct Standing {
 }
 
 impl Standing {
-    /// An experiment that was made a moment ago: it may have come to its end before it was first looked at.
+    /// An experiment that was made a moment ago: it may have come to its end before it was first
+    /// looked at.
     fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -203,7 +204,8 @@ impl Seen {
             } else {
                 &it.sentence
             };
-            // Between two looks an experiment can be made and come to its end. An imported one tells nothing.
+            // Between two looks an experiment can be made and come to its end. An imported one
+            // tells nothing.
             let new = Standing::new(&it.name);
             let was = match was {
                 None if it.is_imported => continue,

@@ -143,7 +143,8 @@ impl Receiver {
     }
 }
 
-/// HMAC-SHA256 (RFC 2104) of the moment and the body, so that a message that somebody kept cannot be sent again later.
+/// HMAC-SHA256 (RFC 2104) of the moment and the body, so that a message that somebody kept cannot
+/// be sent again later.
 fn signature(secret: &[u8], at_s: i64, body: &str) -> String {
     // A key may have any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret) else {
@@ -201,7 +202,8 @@ fn message(to: &[String], from: Option<&str>, event: &Event) -> String {
     )
 }
 
-/// The words of a text in lines of at most 78 characters, where no word is longer (RFC 5322, section 2.1.1).
+/// The words of a text in lines of at most 78 characters, where no word is longer (RFC 5322,
+/// section 2.1.1).
 fn wrapped(text: &str) -> String {
     let mut lines = String::new();
     let mut length = 0;

@@ -82,8 +82,9 @@ fn about(left_s: f64) -> String {
     }
 }
 
-/// How long a search still takes at most, by what is left of its evaluations and of its minutes. The search counts how long
-/// its evaluations took, not the pauses between them; of several at once, each counts its share.
+/// How long a search still takes at most, by what is left of its evaluations and of its minutes.
+/// The search counts how long its evaluations took, not the pauses between them; of several at
+/// once, each counts its share.
 fn left_s(tally: &Tally, left: usize, minutes: Option<f64>, at_once: usize) -> Option<f64> {
     let at_once = at_once.max(1) as f64;
     let by_count = tally.mean_s.map(|mean| mean * left as f64 / at_once);

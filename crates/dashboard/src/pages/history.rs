@@ -56,8 +56,8 @@ fn word(action: &str) -> &str {
     }
 }
 
-/// Who rolled a continuous experiment back by hand, of which it has an entry of that time: the audit log, newest first, has
-/// the request before it.
+/// Who rolled a continuous experiment back by hand, of which it has an entry of that time: the
+/// audit log, newest first, has the request before it.
 pub(super) fn who_rolled_back(audit: &[Entry], id: i64, at: Timestamp) -> Option<&str> {
     let mut asked = audit.iter().filter(|it| it.experiment == Some(id));
     let asked = asked.find(|it| it.action == "rollback" && it.at <= at)?;

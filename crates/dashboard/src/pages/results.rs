@@ -1,5 +1,5 @@
-//! The table of an experiment's evaluations: ordered, filtered and searched by its address, so that it works without
-//! scripts, and ten thousand evaluations cost a browser fifty rows.
+//! The table of an experiment's evaluations: ordered, filtered and searched by its address, so that
+//! it works without scripts, and ten thousand evaluations cost a browser fifty rows.
 
 use std::collections::BTreeMap;
 
@@ -426,7 +426,8 @@ impl Cells<'_> {
     }
 }
 
-/// The metrics that have a column each, if somebody wants it: objective, constraints, what is reported.
+/// The metrics that have a column each, if somebody wants it: objective, constraints, what is
+/// reported.
 pub(super) fn metrics(row: &ExperimentRow) -> Vec<String> {
     let objective = row.spec.objective.iter();
     let mut names: Vec<String> = objective
@@ -525,7 +526,8 @@ fn key(configuration: &Configuration) -> String {
 /// The table that `look` asks for.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a column or an order that the experiment does not have; what the store says.
+/// [`Error::Invalid`] for a column or an order that the experiment does not have; what the store
+/// says.
 pub(super) fn results(store: &Store, row: &ExperimentRow, look: &Look) -> Result<Results, Error> {
     let control = &row.report.control;
     look.check(control)?;

@@ -360,7 +360,8 @@ impl Connection {
             State::SynReceived => REFUSED,
             // RFC 1337: TIME-WAIT is not cut short.
             State::TimeWait => return After::Done,
-            // RFC 9293 §3.10.7.4: no error. The peer has all data, and has forgotten the connection.
+            // RFC 9293 §3.10.7.4: no error. The peer has all data, and has forgotten the
+            // connection.
             State::Closing | State::LastAck if self.queue.len() == 0 => DeadReason::Closed,
             _ => DeadReason::Reset,
         };

@@ -11,8 +11,8 @@ const BLACK_HOLE_TRIES: u8 = 3;
 /// Timeouts in a row after which the neighbour's hardware address is in doubt (R1 of RFC 9293
 /// §3.8.3; `tcp_retries1` of Linux).
 const DOUBT_TRIES: u8 = 3;
-/// While memory is short, a peer that keeps its window closed until its probes are this far apart is
-/// given up: about four seconds after it stopped reading.
+/// While memory is short, a peer that keeps its window closed until its probes are this far apart
+/// is given up: about four seconds after it stopped reading.
 const STALL_MS: u32 = 2000;
 /// What a stalled peer may hold for ever.
 const STALLED_MAX_BYTES: u32 = 8192;
@@ -95,8 +95,8 @@ impl Connection {
     }
 
     /// The peer's window is closed and nothing is in flight: ask for news. A peer that answers may
-    /// keep its window closed as long as it likes (RFC 9293 §3.8.6.1), unless others need the memory
-    /// (RFC 6429 §5 leaves that to the system).
+    /// keep its window closed as long as it likes (RFC 9293 §3.8.6.1), unless others need the
+    /// memory (RFC 6429 §5 leaves that to the system).
     fn window_timeout(&mut self, context: &mut Context) -> bool {
         if !self.has_unsent() {
             return false;

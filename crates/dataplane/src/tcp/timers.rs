@@ -118,7 +118,8 @@ impl Wheel {
     }
 
     /// Moves time on to `now_ms` and appends to `expired` the timers that went off, up to about
-    /// `expired_max`. With more than those, time stands where they ended, and the next call goes on.
+    /// `expired_max`. With more than those, time stands where they ended, and the next call goes
+    /// on.
     pub(crate) fn expire(&mut self, now_ms: u32, expired: &mut Vec<u32>, expired_max: usize) {
         if self.armed == 0 {
             if super::sequence::before(self.now_ms, now_ms) {

@@ -11,8 +11,8 @@ use crate::error::Error;
 const BUFFERS: u16 = 512;
 /// Bytes of a buffer. A large value arrives in few pieces, and a small request fits many times.
 const BUFFER_BYTES: usize = 8192;
-/// Distance between buffers: not a power of two, so that the first lines of all buffers, which small
-/// requests use, do not fall into the same sets of the caches.
+/// Distance between buffers: not a power of two, so that the first lines of all buffers, which
+/// small requests use, do not fall into the same sets of the caches.
 const STRIDE_BYTES: usize = BUFFER_BYTES + 192;
 /// The only group of buffers of a ring.
 pub(super) const GROUP: u16 = 0;
@@ -60,8 +60,8 @@ impl Buffers {
             memory_bytes,
             tail: 0,
         };
-        // SAFETY: the ring is a page-aligned mapping of the size named, and lives until `Buffers` is
-        // dropped, which its owner does after the io_uring instance is closed.
+        // SAFETY: the ring is a page-aligned mapping of the size named, and lives until `Buffers`
+        // is dropped, which its owner does after the io_uring instance is closed.
         unsafe { submitter.register_buf_ring_with_flags(ring as u64, BUFFERS, GROUP, 0) }
             .map_err(|source| Error::NoUring { source })?;
         for buffer in 0..BUFFERS {

@@ -7,8 +7,8 @@ use super::socket;
 use crate::api::{Calls, DeadReason, FlowId, ListenerId};
 use crate::file::FileOperation;
 
-/// Bytes of a send buffer that is kept for reuse; larger ones go back to the allocator. A buffer of a
-/// batch of disk reads has some hundred KiB, and a new one costs a page fault for every page.
+/// Bytes of a send buffer that is kept for reuse; larger ones go back to the allocator. A buffer of
+/// a batch of disk reads has some hundred KiB, and a new one costs a page fault for every page.
 const KEPT_BYTES: usize = 2 << 20;
 /// Bytes of all kept send buffers. More are in use only while many sends are under way.
 const KEPT_BYTES_ALL: usize = 16 << 20;

@@ -414,8 +414,8 @@ impl Backend for Uring {
             self.collect(bound);
         }
         let mut backlog = self.ring.completion().len() + self.calls.locals.len();
-        // The flag is a hint: the kernel may set it after the work that it stands for is done. Where
-        // this turn found nothing, nothing is left, and commands need not wait.
+        // The flag is a hint: the kernel may set it after the work that it stands for is done.
+        // Where this turn found nothing, nothing is left, and commands need not wait.
         if backlog == 0 && !self.pending.is_empty() && self.ring.submission().taskrun() {
             backlog = 1;
         }

@@ -88,8 +88,8 @@ impl<T: Copy> Ring<T> {
     pub(super) fn take(&mut self) -> T {
         let place = self.entry(self.own);
         self.own = self.own.wrapping_add(1);
-        // SAFETY: the kernel has written the entry before it moved the producer's index on, and does
-        // not write it again before `release`.
+        // SAFETY: the kernel has written the entry before it moved the producer's index on, and
+        // does not write it again before `release`.
         unsafe { place.read() }
     }
 
@@ -166,8 +166,8 @@ impl Area {
         is_inside.then(|| self.map.at::<u8>(start)).flatten()
     }
 
-    /// A received frame's bytes. The caller has the frame from the receive ring and has not given it
-    /// back to the fill ring.
+    /// A received frame's bytes. The caller has the frame from the receive ring and has not given
+    /// it back to the fill ring.
     pub(super) fn bytes(&self, address: u64, length: usize) -> Option<&[u8]> {
         let place = self.place(address, length)?;
         // SAFETY: the range lies in the mapping and in this part of it alone. The kernel does not

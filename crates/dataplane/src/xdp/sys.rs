@@ -193,8 +193,8 @@ struct BpfAttributes([u32; 32]);
 fn bpf(command: c_int, attributes: &mut BpfAttributes) -> Result<c_int> {
     let length = size_of::<BpfAttributes>();
     let place = std::ptr::from_mut(attributes);
-    // SAFETY: `place` points to `length` bytes for the duration of the call. What pointers inside of
-    // it point to is alive, too: each caller holds it.
+    // SAFETY: `place` points to `length` bytes for the duration of the call. What pointers inside
+    // of it point to is alive, too: each caller holds it.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, place, length) };
     if result < 0 {
         return Err(Error::last_os_error());

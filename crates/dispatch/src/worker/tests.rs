@@ -8,8 +8,8 @@ use tuner::evaluation::Outcome;
 
 use super::*;
 
-/// A server that knows so much of NATS's protocol (docs.nats.io, "Client Protocol") as a worker needs to ask, and answers in the
-/// coordinator's place. What was published, in order.
+/// A server that knows so much of NATS's protocol (docs.nats.io, "Client Protocol") as a worker
+/// needs to ask, and answers in the coordinator's place. What was published, in order.
 #[derive(Clone, Default)]
 struct Server {
     published: Arc<Mutex<Vec<String>>>,

@@ -26,7 +26,8 @@ fn weight_file(version: CgroupVersion) -> &'static str {
     }
 }
 
-/// The group runs only when no other group beside it wants the CPU. v1 has the file too, since Linux 5.15.
+/// The group runs only when no other group beside it wants the CPU. v1 has the file too, since
+/// Linux 5.15.
 #[derive(Clone, Debug)]
 pub struct CpuIdle {
     /// The group.
@@ -49,8 +50,9 @@ impl Actuator for CpuIdle {
         required(roots, &cgroup_knob(&self.group, "cpu.idle"))
     }
 
-    /// Turning it off makes the kernel forget the group's weight (kernel/sched/fair.c, `sched_group_set_idle`). So the
-    /// weight goes to the journal first, with the value that it has.
+    /// Turning it off makes the kernel forget the group's weight (kernel/sched/fair.c,
+    /// `sched_group_set_idle`). So the weight goes to the journal first, with the value that it
+    /// has.
     fn writes(&self, roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError> {
         let Wanted::On(on) = wanted else {
             return Err(wrong_kind(self.name(), wanted));
@@ -139,7 +141,8 @@ impl Actuator for CpuWeight {
         let version = cpu_version(roots)?;
         let value = match version {
             CgroupVersion::V2 => *weight,
-            // Weight 100 is 1,024 shares (kernel/sched/core.c, sched_weight_from_cgroup); the kernel takes 2 to 262,144.
+            // Weight 100 is 1,024 shares (kernel/sched/core.c, sched_weight_from_cgroup); the
+            // kernel takes 2 to 262,144.
             CgroupVersion::V1 => (weight * 1024 / 100).max(2),
         };
         let knob = cgroup_knob(&self.group, weight_file(version));
@@ -169,7 +172,8 @@ pub struct CpuQuotaLimit {
 }
 
 impl CpuQuotaLimit {
-    /// A quota of so many cores with the period that is in force; no more than the kernel's least where it is less.
+    /// A quota of so many cores with the period that is in force; no more than the kernel's least
+    /// where it is less.
     ///
     /// # Errors
     ///
@@ -355,8 +359,9 @@ impl Actuator for Cpuset {
         required(roots, &cgroup_knob(&self.group, "cpuset.cpus"))
     }
 
-    /// On v1 a group's CPUs have to be among its parent's, always (kernel/cgroup/cpuset-v1.c, `validate_change_legacy`). So
-    /// the group gets the old and the new CPUs, then the groups below it get the new ones, then the group does.
+    /// On v1 a group's CPUs have to be among its parent's, always (kernel/cgroup/cpuset-v1.c,
+    /// `validate_change_legacy`). So the group gets the old and the new CPUs, then the groups below
+    /// it get the new ones, then the group does.
     fn writes(&self, roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError> {
         let Wanted::Cpus(cpus) = wanted else {
             return Err(wrong_kind(self.name(), wanted));
@@ -450,7 +455,8 @@ impl Actuator for Cpuset {
     }
 }
 
-/// The highest utilisation that the scheduler assumes of the group: it keeps the group's cores slow.
+/// The highest utilisation that the scheduler assumes of the group: it keeps the group's cores
+/// slow.
 #[derive(Clone, Debug)]
 pub struct Uclamp {
     /// The group.

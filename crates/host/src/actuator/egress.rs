@@ -6,8 +6,9 @@ use crate::error::HostError;
 use crate::knob::Knob;
 use crate::roots::Roots;
 
-/// A limit for what a group of cgroup v2 sends on a network device, by HTB at the device's root. What other groups send is not
-/// touched. A device whose queue discipline somebody has chosen is left alone.
+/// A limit for what a group of cgroup v2 sends on a network device, by HTB at the device's root.
+/// What other groups send is not touched. A device whose queue discipline somebody has chosen is
+/// left alone.
 #[derive(Clone, Debug)]
 pub struct Egress {
     /// The group.

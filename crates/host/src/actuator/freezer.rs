@@ -10,7 +10,8 @@ use crate::journal::Journal;
 use crate::knob::Knob;
 use crate::roots::Roots;
 
-/// On v1 a group is FREEZING until its last thread has stopped. One in an uninterruptible sleep stops later.
+/// On v1 a group is FREEZING until its last thread has stopped. One in an uninterruptible sleep
+/// stops later.
 const FREEZE_WAIT: Duration = Duration::from_millis(200);
 const FREEZE_POLL: Duration = Duration::from_millis(2);
 

@@ -1,4 +1,5 @@
-//! What the processor offers: cache ways and memory bandwidth (resctrl), frequency, energy preference, power cap.
+//! What the processor offers: cache ways and memory bandwidth (resctrl), frequency, energy
+//! preference, power cap.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,8 +10,9 @@ use crate::journal::Journal;
 use crate::knob::Knob;
 use crate::roots::{Roots, read_text, write_text};
 
-/// A resctrl group of its own for best-effort work: cache ways from the top, and a share of the memory bandwidth.
-/// [`Resctrl::make`] makes it; restoring removes it, and the kernel moves its tasks back.
+/// A resctrl group of its own for best-effort work: cache ways from the top, and a share of the
+/// memory bandwidth. [`Resctrl::make`] makes it; restoring removes it, and the kernel moves its
+/// tasks back.
 #[derive(Clone, Debug)]
 pub struct Resctrl {
     /// The group's name below `/sys/fs/resctrl`.
@@ -143,7 +145,8 @@ impl Actuator for Resctrl {
                 Self::line(&text, "L3", &format!("{mask:x}")).ok_or_else(|| lacks("L3"))?
             }
             Wanted::Share(share) if *share > 0.0 && *share <= 1.0 => {
-                // The kernel rounds up to its granularity (bandwidth_gran) and refuses less than min_bandwidth.
+                // The kernel rounds up to its granularity (bandwidth_gran) and refuses less than
+                // min_bandwidth.
                 let number =
                     |file: &str| Self::info(roots, file).and_then(|text| text.parse::<f64>().ok());
                 let step = number("MB/bandwidth_gran").unwrap_or(10.0).max(1.0);

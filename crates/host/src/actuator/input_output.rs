@@ -118,7 +118,8 @@ pub struct IoWeight {
 }
 
 impl IoWeight {
-    /// The first file that is there: BFQ's names on both versions, and those of the cost model and of old CFQ.
+    /// The first file that is there: BFQ's names on both versions, and those of the cost model and
+    /// of old CFQ.
     fn knob(&self, roots: &Roots) -> Option<Knob> {
         let files: &[&str] = match version(roots).ok()? {
             CgroupVersion::V1 => &["blkio.bfq.weight", "blkio.weight"],
@@ -207,7 +208,8 @@ impl Actuator for IoWeight {
     }
 }
 
-/// The cost model of a device (`io.cost.qos` of the root group), without which `io.weight` does nothing.
+/// The cost model of a device (`io.cost.qos` of the root group), without which `io.weight` does
+/// nothing.
 #[derive(Clone, Debug)]
 pub struct IoCost {
     /// The device as the kernel numbers it, `254:0`.

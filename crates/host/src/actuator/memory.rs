@@ -8,7 +8,8 @@ use crate::roots::Roots;
 
 /// A page, below which the kernel rounds a limit down to nothing.
 const PAGE_BYTES: u64 = 4096;
-/// v1's "no limit": the largest multiple of a page that fits (mm/memcontrol-v1.c, PAGE_COUNTER_MAX).
+/// v1's "no limit": the largest multiple of a page that fits (mm/memcontrol-v1.c,
+/// PAGE_COUNTER_MAX).
 const V1_NONE: u64 = 0x7fff_ffff_ffff_f000;
 
 fn version(roots: &Roots) -> Result<CgroupVersion, HostError> {
@@ -40,8 +41,8 @@ fn writes(
     }
 }
 
-/// Beyond it the kernel slows the group down and reclaims from it: `memory.high`; on v1 `memory.soft_limit_in_bytes`, which
-/// counts only when memory is short.
+/// Beyond it the kernel slows the group down and reclaims from it: `memory.high`; on v1
+/// `memory.soft_limit_in_bytes`, which counts only when memory is short.
 #[derive(Clone, Debug)]
 pub struct MemoryHigh {
     /// The group.
@@ -105,7 +106,8 @@ impl Actuator for MemoryHigh {
     }
 }
 
-/// Memory that is reclaimed from the group only when nobody else has any: `memory.low`. v1 has none.
+/// Memory that is reclaimed from the group only when nobody else has any: `memory.low`. v1 has
+/// none.
 #[derive(Clone, Debug)]
 pub struct MemoryLow {
     /// The group.

@@ -1,5 +1,5 @@
-//! Actuators: what of a group, or of the machine, can be set while it runs. Each can be probed, read, applied, verified by
-//! reading back, and restored; every write goes through the [`Journal`].
+//! Actuators: what of a group, or of the machine, can be set while it runs. Each can be probed,
+//! read, applied, verified by reading back, and restored; every write goes through the [`Journal`].
 //!
 //! ```
 //! use host::{Actuator as _, CpuIdle, Journal, Roots, Wanted};
@@ -104,14 +104,16 @@ pub trait Actuator {
     ///
     /// # Errors
     ///
-    /// [`HostError::Unfit`] where the kernel would refuse the value, or the value is of another kind.
+    /// [`HostError::Unfit`] where the kernel would refuse the value, or the value is of another
+    /// kind.
     fn writes(&self, roots: &Roots, wanted: &Wanted) -> Result<Vec<(Knob, String)>, HostError>;
 
     /// Sets it, through the journal, and reads it back.
     ///
     /// # Errors
     ///
-    /// As [`Journal::write`]. [`HostError::Disturbed`] says that somebody else writes it: leave it to them.
+    /// As [`Journal::write`]. [`HostError::Disturbed`] says that somebody else writes it: leave it
+    /// to them.
     fn apply(
         &self,
         journal: &mut Journal,

@@ -25,7 +25,8 @@ fn kernel(path: &Path, value: &str) -> io::Result<Option<String>> {
     let file = path.file_name().unwrap().to_string_lossy().into_owned();
     let beside = |name: &str| path.with_file_name(name);
     match file.as_str() {
-        // sched_group_set_idle: turning it off gives the default weight; shares cannot be set meanwhile.
+        // sched_group_set_idle: turning it off gives the default weight; shares cannot be set
+        // meanwhile.
         "cpu.idle" if value == "0" && text_of(path) == "1" => {
             fs::write(beside("cpu.shares"), "1024\n")?;
             Ok(None)

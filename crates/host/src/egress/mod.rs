@@ -1,10 +1,13 @@
-//! What a control group sends on a network device: HTB at the device's root, with a class for each limited group.
+//! What a control group sends on a network device: HTB at the device's root, with a class for each
+//! limited group.
 //!
-//! Packets of other groups are sent as if HTB were not there (`defcls` 0: "direct"). A program of the kernel's own machine (BPF)
-//! compares the group of a packet's socket with the limited one. So the group has to be in the hierarchy of v2, and packets that
-//! a container forwards through a device of its own have no socket any more.
+//! Packets of other groups are sent as if HTB were not there (`defcls` 0: "direct"). A program of
+//! the kernel's own machine (BPF) compares the group of a packet's socket with the limited one. So
+//! the group has to be in the hierarchy of v2, and packets that a container forwards through a
+//! device of its own have no socket any more.
 //!
-//! A device whose root has a queue discipline that somebody chose (its handle is not 0) is left alone.
+//! A device whose root has a queue discipline that somebody chose (its handle is not 0) is left
+//! alone.
 
 mod netlink;
 mod program;
@@ -55,8 +58,8 @@ pub(crate) fn probe(roots: &Roots, device: &str, group: &str) -> Result<String, 
     }
 }
 
-/// The limit in bytes a second, or [`NO_LIMIT`]; `None` without such a device or group. The limit of a group that is gone is
-/// still to be removed, so it is not `None`.
+/// The limit in bytes a second, or [`NO_LIMIT`]; `None` without such a device or group. The limit
+/// of a group that is gone is still to be removed, so it is not `None`.
 pub(crate) fn read(roots: &Roots, device: &str, group: &str) -> Result<Option<String>, HostError> {
     if !roots.is_real() {
         return Ok(None);
@@ -154,7 +157,8 @@ pub(crate) fn put(roots: &Roots, device: &str, group: &str, value: &str) -> io::
     link.add_filter(&filter, &program)
 }
 
-/// Bytes that a limited group has sent on a device since it was first limited; `None` where it is not limited.
+/// Bytes that a limited group has sent on a device since it was first limited; `None` where it is
+/// not limited.
 ///
 /// # Errors
 ///

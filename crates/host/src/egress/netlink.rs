@@ -1,4 +1,5 @@
-//! Queue disciplines, classes and filters by rtnetlink. Message and attribute formats: linux/pkt_sched.h, linux/pkt_cls.h.
+//! Queue disciplines, classes and filters by rtnetlink. Message and attribute formats:
+//! linux/pkt_sched.h, linux/pkt_cls.h.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -13,7 +14,8 @@ use netlink_packet_route::tc::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// The major number of our root, in hexadecimal digits of "slackline". Handles that the kernel chooses begin at 0x8000.
+/// The major number of our root, in hexadecimal digits of "slackline". Handles that the kernel
+/// chooses begin at 0x8000.
 const MAJOR: u16 = 0x51ac;
 /// `ETH_P_ALL`.
 const ALL_PROTOCOLS: u16 = 3;
@@ -276,7 +278,8 @@ fn attributes(kind: &str, options: Vec<(u16, Vec<u8>)>) -> Vec<TcAttribute> {
     ]
 }
 
-/// `struct tc_htb_opt`: rate, ceiling, and how much may be sent at once, as the time that it takes at that rate.
+/// `struct tc_htb_opt`: rate, ceiling, and how much may be sent at once, as the time that it takes
+/// at that rate.
 fn class_options(bytes_per_s: u64) -> Vec<(u16, Vec<u8>)> {
     let rate = u32::try_from(bytes_per_s).unwrap_or(u32::MAX);
     let mut specification = vec![0, ETHERNET, 0, 0, 0, 0, 0, 0];

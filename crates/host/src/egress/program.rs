@@ -18,8 +18,8 @@ fn instruction(opcode: u8, destination: u8, source: u8, offset: i16, constant: i
     u64::from_ne_bytes([opcode, source << 4 | destination, o0, o1, c0, c1, c2, c3])
 }
 
-/// Returns the class where one of the groups above a packet's socket is `group`, else 0. Every level is asked: how deep the
-/// group lies cannot be told in a namespace of control groups.
+/// Returns the class where one of the groups above a packet's socket is `group`, else 0. Every
+/// level is asked: how deep the group lies cannot be told in a namespace of control groups.
 fn instructions(group: u64, class: u32) -> Vec<u64> {
     let [a, b, c, d, e, f, g, h] = group.to_ne_bytes();
     let (low, high) = (
@@ -38,7 +38,8 @@ fn instructions(group: u64, class: u32) -> Vec<u64> {
         instruction(0, 0, 0, 0, high),
     ];
     for level in 0..LEVELS {
-        // The rest of this turn, four instructions for each further turn, and the two that return 0.
+        // The rest of this turn, four instructions for each further turn, and the two that return
+        // 0.
         let to_match = i16::try_from(4 * (LEVELS - 1 - level) + 2).unwrap_or(0);
         program.extend([
             // r0 = bpf_skb_ancestor_cgroup_id(r6, level); if r0 == r7, it is this class
@@ -90,8 +91,9 @@ pub(super) fn load(group: u64, class: u32) -> io::Result<OwnedFd> {
         flags: 0,
         name: *b"slackline\0\0\0\0\0\0\0",
     };
-    // SAFETY: the kernel reads `Load`'s bytes from a live place. Its pointers lead to `program` and `license`, which live
-    // until the end of this function. No log is asked for, so nothing is written.
+    // SAFETY: the kernel reads `Load`'s bytes from a live place. Its pointers lead to `program` and
+    // `license`, which live until the end of this function. No log is asked for, so nothing is
+    // written.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,

@@ -1,6 +1,7 @@
-//! Replacing the contents of an ordinary file, undoably: the old contents are kept below the state directory, and the
-//! file changes by a rename, so that nobody ever sees half of it. Owner, mode and extended attributes, access-control lists
-//! and capabilities among them, are kept; a file with several hard links, of which a rename changes one, is refused.
+//! Replacing the contents of an ordinary file, undoably: the old contents are kept below the state
+//! directory, and the file changes by a rename, so that nobody ever sees half of it. Owner, mode
+//! and extended attributes, access-control lists and capabilities among them, are kept; a file with
+//! several hard links, of which a rename changes one, is refused.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -17,12 +18,13 @@ use super::{Journal, replace_private, sync_directory, write_synced};
 use crate::error::{HostError, is_absence};
 use crate::knob::Knob;
 
-/// How long an attribute and a list of their names may be (include/uapi/linux/limits.h, `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+/// How long an attribute and a list of their names may be (include/uapi/linux/limits.h,
+/// `XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_SIZE_MAX_BYTES: usize = 65_536;
 const XATTR_LIST_MAX_BYTES: usize = 65_536;
 
-/// The file that a path really means: a symbolic link is followed, so that the link itself stays, also where there is nothing
-/// at its end yet.
+/// The file that a path really means: a symbolic link is followed, so that the link itself stays,
+/// also where there is nothing at its end yet.
 pub(super) fn target(path: &Path) -> Result<PathBuf, HostError> {
     let failed = |error: io::Error| HostError::read(path, &error);
     let mut path = std::path::absolute(path).map_err(failed)?;
@@ -48,8 +50,8 @@ pub(super) fn target(path: &Path) -> Result<PathBuf, HostError> {
     })
 }
 
-/// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): tells whether somebody else changed a file, which
-/// needs no protection against forgery.
+/// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): tells whether somebody else
+/// changed a file, which needs no protection against forgery.
 pub(super) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -61,7 +63,8 @@ pub(super) fn in_words(fnv: u64) -> String {
     format!("contents with hash {fnv:016x}")
 }
 
-/// The contents of a file in a few characters, to tell them from others; `None` where there is none.
+/// The contents of a file in a few characters, to tell them from others; `None` where there is
+/// none.
 ///
 /// # Errors
 /// [`HostError::Irreplaceable`] where it is not an ordinary file; [`HostError::Read`].
@@ -97,7 +100,8 @@ fn ordinary(path: &Path) -> Result<Option<Metadata>, HostError> {
     }
 }
 
-/// What an ordinary file holds; `None` where there is none. Whoever opens a pipe waits for its other end.
+/// What an ordinary file holds; `None` where there is none. Whoever opens a pipe waits for its
+/// other end.
 pub(super) fn read_ordinary(path: &Path) -> Result<Option<Vec<u8>>, HostError> {
     if ordinary(path)?.is_none() {
         return Ok(None);
@@ -171,14 +175,15 @@ impl Journal {
         Ok(changes)
     }
 
-    /// Replaces (or makes) a file with `contents`, atomically. The old contents, or the fact that there was no file,
-    /// are saved first.
+    /// Replaces (or makes) a file with `contents`, atomically. The old contents, or the fact that
+    /// there was no file, are saved first.
     ///
     /// # Errors
     ///
     /// [`HostError::Journal`] where the old contents cannot be saved (the file was not touched);
-    /// [`HostError::Disturbed`] where somebody else has changed it since it was replaced; [`HostError::Irreplaceable`] and
-    /// [`HostError::Attribute`] (it was not touched either); [`HostError::Read`]; [`HostError::Write`].
+    /// [`HostError::Disturbed`] where somebody else has changed it since it was replaced;
+    /// [`HostError::Irreplaceable`] and [`HostError::Attribute`] (it was not touched either);
+    /// [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
         let path = target(path)?;
         let is_known = self.pendings.list.iter().any(
@@ -212,7 +217,8 @@ impl Journal {
         Ok(())
     }
 
-    /// An error if somebody else has changed one of the replaced files since. One that is gone has nothing that could be lost.
+    /// An error if somebody else has changed one of the replaced files since. One that is gone has
+    /// nothing that could be lost.
     ///
     /// # Errors
     ///
@@ -271,11 +277,13 @@ impl Journal {
         }
     }
 
-    /// Keeps what replaced files held before, where somebody else wrote it: with what is to be undone the copies are forgotten.
+    /// Keeps what replaced files held before, where somebody else wrote it: with what is to be
+    /// undone the copies are forgotten.
     pub(super) fn keep_former(&self) -> Result<Vec<Former>, HostError> {
         let directory = self.replaced();
         let failed = |error: io::Error| HostError::journal_io(&directory, &error);
-        // What was left in files before, by their paths. Where that is not known, more is kept than has to be.
+        // What was left in files before, by their paths. Where that is not known, more is kept than
+        // has to be.
         let ours_path = directory.join("ours.json");
         let ours = fs::read(&ours_path).map(|bytes| serde_json::from_slice(&bytes));
         let mut ours: BTreeMap<String, u64> = ours.ok().and_then(Result::ok).unwrap_or_default();
@@ -342,7 +350,8 @@ impl Journal {
     }
 }
 
-/// The one name of the temporary copy beside a file, so that a copy that a crash left is found again.
+/// The one name of the temporary copy beside a file, so that a copy that a crash left is found
+/// again.
 pub(super) fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.slackline"))
@@ -364,8 +373,8 @@ fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> Result<(), Ho
     let failed = |error: io::Error| HostError::write(path, "new contents", &error);
     let old = ordinary(path)?;
     let _ = fs::remove_file(temporary);
-    // create_new: in a directory that others can write to, a planted link is an error. A secret stays private while
-    // its mode is not yet set.
+    // create_new: in a directory that others can write to, a planted link is an error. A secret
+    // stays private while its mode is not yet set.
     let mode = if old.is_some() { 0o600 } else { 0o644 };
     let mut file = fs::OpenOptions::new()
         .write(true)
@@ -375,8 +384,9 @@ fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> Result<(), Ho
         .map_err(failed)?;
     file.write_all(contents).map_err(failed)?;
     if let Some(old) = old {
-        // In this order: a new owner ends capabilities, and a mode says of a file with an access-control list how much of it
-        // counts, which without the list would be what the group may do.
+        // In this order: a new owner ends capabilities, and a mode says of a file with an
+        // access-control list how much of it counts, which without the list would be what the group
+        // may do.
         fchown(&file, Some(old.uid()), Some(old.gid())).map_err(failed)?;
         let from = File::open(path).map_err(failed)?;
         copy_attributes(&from, &file).map_err(|(name, errno)| HostError::Attribute {
@@ -390,8 +400,8 @@ fn write_beside(path: &Path, temporary: &Path, contents: &[u8]) -> Result<(), Ho
     file.sync_all().map_err(failed)
 }
 
-/// Gives a file the extended attributes of another one, and takes from it what it inherited from its directory. An error has
-/// the attribute's name.
+/// Gives a file the extended attributes of another one, and takes from it what it inherited from
+/// its directory. An error has the attribute's name.
 fn copy_attributes(from: &File, to: &File) -> Result<(), (String, Errno)> {
     let (wanted, inherited) = (attributes(from)?, attributes(to)?);
     let failed = |name: &str| {
@@ -410,7 +420,8 @@ fn copy_attributes(from: &File, to: &File) -> Result<(), (String, Errno)> {
     Ok(())
 }
 
-/// The extended attributes of a file, but for those that the kernel computes of its contents and inode (security/integrity).
+/// The extended attributes of a file, but for those that the kernel computes of its contents and
+/// inode (security/integrity).
 fn attributes(file: &File) -> Result<BTreeMap<String, Vec<u8>>, (String, Errno)> {
     let mut names = Vec::with_capacity(XATTR_LIST_MAX_BYTES);
     match flistxattr(file, spare_capacity(&mut names)) {

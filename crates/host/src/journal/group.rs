@@ -1,4 +1,5 @@
-//! Control groups, undoably: making a group, enabling its controllers on v2, and moving running processes into it.
+//! Control groups, undoably: making a group, enabling its controllers on v2, and moving running
+//! processes into it.
 
 use std::fs;
 use std::io;
@@ -15,8 +16,8 @@ use crate::roots::{Roots, read_text, write_text};
 const DEFAULT_CONTROLLERS: [&str; 2] = ["cpu", "cpuacct"];
 
 impl Journal {
-    /// Makes a group with the cpu controller, in every hierarchy that this takes. Undoing removes what was made.
-    /// Groups that exist already are used as they are.
+    /// Makes a group with the cpu controller, in every hierarchy that this takes. Undoing removes
+    /// what was made. Groups that exist already are used as they are.
     ///
     /// # Errors
     ///
@@ -25,8 +26,8 @@ impl Journal {
         self.make_cgroup_with(roots, group, &DEFAULT_CONTROLLERS)
     }
 
-    /// As [`Journal::make_cgroup`], with these controllers. A v1 cpuset gets the CPUs and memory nodes of its parent,
-    /// without which no process could enter it.
+    /// As [`Journal::make_cgroup`], with these controllers. A v1 cpuset gets the CPUs and memory
+    /// nodes of its parent, without which no process could enter it.
     ///
     /// # Errors
     ///
@@ -68,7 +69,8 @@ impl Journal {
             return Ok(());
         }
         for part in parts() {
-            // All of them before the group: undoing removes the group first, and then nobody uses a controller any more.
+            // All of them before the group: undoing removes the group first, and then nobody uses a
+            // controller any more.
             for controller in &unified {
                 self.enable_controller(roots, &directory, controller)?;
             }
@@ -78,8 +80,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes a group in the hierarchy of v2, without a controller, where the host has one: a packet's socket belongs to a group
-    /// of v2. Undoing removes it.
+    /// Makes a group in the hierarchy of v2, without a controller, where the host has one: a
+    /// packet's socket belongs to a group of v2. Undoing removes it.
     ///
     /// # Errors
     ///
@@ -152,12 +154,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Moves a running process into a group. Undoing moves it, and everything else then in the group, to where it was.
+    /// Moves a running process into a group. Undoing moves it, and everything else then in the
+    /// group, to where it was.
     ///
     /// # Errors
     ///
-    /// [`HostError::NoSuchProcess`], [`HostError::Absent`] where the group does not exist, [`HostError::Journal`],
-    /// [`HostError::Write`].
+    /// [`HostError::NoSuchProcess`], [`HostError::Absent`] where the group does not exist,
+    /// [`HostError::Journal`], [`HostError::Write`].
     pub fn attach(&mut self, roots: &Roots, group: &str, pid: u32) -> Result<(), HostError> {
         let start_time = start_time(roots, pid)?;
         let new_files = crate::cgroup::procs_files(roots, group)?;
@@ -196,7 +199,8 @@ fn on_host(roots: &Roots, path: &Path) -> PathBuf {
         .map_or_else(|_| path.to_owned(), |below| Path::new("/").join(below))
 }
 
-/// The `cgroup.procs` of the group in which `/proc/PID/cgroup` says the process is, in the hierarchy of `new`.
+/// The `cgroup.procs` of the group in which `/proc/PID/cgroup` says the process is, in the
+/// hierarchy of `new`.
 fn old_procs_file(hierarchies: &Hierarchies, proc_cgroup: &str, new: &Path) -> Option<PathBuf> {
     for line in proc_cgroup.lines() {
         // cgroups(7): "hierarchy-ID:controllers:path"; the unified one has ID 0 and no controllers.
@@ -242,7 +246,8 @@ fn user_of(directory: &Path, controller: &str) -> io::Result<Option<String>> {
         }
         let text = |name: &str| read_text(&child.join(name)).ok().flatten();
         let passes_on = has_word(&child.join("cgroup.subtree_control"), controller).unwrap_or(true);
-        // Without limits a group reads "max 100000" and weight 100 (Documentation/admin-guide/cgroup-v2.rst).
+        // Without limits a group reads "max 100000" and weight 100
+        // (Documentation/admin-guide/cgroup-v2.rst).
         let has_limit = match controller {
             "cpu" => {
                 text("cpu.max").is_some_and(|text| !text.starts_with("max"))

@@ -1,6 +1,7 @@
-//! The undo journal: the only way in which Slackline changes a host. Before anything is changed, a line that says how
-//! to change it back is on disk; after a `kill -9` or a power cut [`Journal::restore`] reads those lines and undoes
-//! them. See [`record`] for the file, [`restore`](Journal::restore) for undoing, `file` for replaced files.
+//! The undo journal: the only way in which Slackline changes a host. Before anything is changed, a
+//! line that says how to change it back is on disk; after a `kill -9` or a power cut
+//! [`Journal::restore`] reads those lines and undoes them. See [`record`] for the file,
+//! [`restore`](Journal::restore) for undoing, `file` for replaced files.
 //!
 //! ```
 //! use host::{Journal, Knob, Roots};
@@ -41,20 +42,22 @@ use record::{Action, Line, Pendings, Record};
 use restore::is_same_state;
 pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
 
-/// Space reserved for the line that follows an act, beyond the length of its value, so that a disk that fills up
-/// meanwhile cannot keep that line out. Such a line without its value is below 200 bytes.
+/// Space reserved for the line that follows an act, beyond the length of its value, so that a disk
+/// that fills up meanwhile cannot keep that line out. Such a line without its value is below 200
+/// bytes.
 const RESERVE_BYTES: u64 = 4096;
 
-/// Space that the journal's file has from the start, so that a rollback can be written down on a full disk: some hundred
-/// lines. A rollback has a line for each knob and file, and one that follows it.
+/// Space that the journal's file has from the start, so that a rollback can be written down on a
+/// full disk: some hundred lines. A rollback has a line for each knob and file, and one that
+/// follows it.
 const KEPT_BYTES: u64 = 64 << 10;
 
-/// A journal longer than this is rewritten in its shortest form (a long search writes the same few knobs again and
-/// again; what is to be undone stays a few kilobytes).
+/// A journal longer than this is rewritten in its shortest form (a long search writes the same few
+/// knobs again and again; what is to be undone stays a few kilobytes).
 const COMPACT_ABOVE_BYTES: u64 = 4 << 20;
 
-/// The undo journal of one host, and the lock that keeps a second Slackline out. Dropping it undoes nothing: the caller
-/// decides between [`Journal::restore`] and [`Journal::promote`].
+/// The undo journal of one host, and the lock that keeps a second Slackline out. Dropping it undoes
+/// nothing: the caller decides between [`Journal::restore`] and [`Journal::promote`].
 #[derive(Debug)]
 pub struct Journal {
     state_dir: PathBuf,
@@ -68,13 +71,13 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Takes the host's lock and reads what an earlier run left to undo ([`Journal::is_empty`] tells). Makes the
-    /// directory where it does not exist.
+    /// Takes the host's lock and reads what an earlier run left to undo ([`Journal::is_empty`]
+    /// tells). Makes the directory where it does not exist.
     ///
     /// # Errors
     ///
-    /// [`HostError::Locked`] names the holder; [`HostError::Journal`] where the directory cannot be used;
-    /// [`HostError::Corrupt`] for a damaged journal.
+    /// [`HostError::Locked`] names the holder; [`HostError::Journal`] where the directory cannot be
+    /// used; [`HostError::Corrupt`] for a damaged journal.
     pub fn open(state_dir: &Path) -> Result<Self, HostError> {
         let state_dir = std::path::absolute(state_dir)
             .map_err(|error| HostError::journal_io(state_dir, &error))?;
@@ -104,8 +107,8 @@ impl Journal {
         })
     }
 
-    /// What there is to undo in that directory, as [`describe`](Self::describe) says it, without the lock: for looking on
-    /// while another process, or thread, has it open.
+    /// What there is to undo in that directory, as [`describe`](Self::describe) says it, without
+    /// the lock: for looking on while another process, or thread, has it open.
     ///
     /// # Errors
     ///
@@ -169,13 +172,14 @@ impl Journal {
             .collect()
     }
 
-    /// Writes a knob: first its old value goes to the journal and to disk, then the knob is written and read back.
+    /// Writes a knob: first its old value goes to the journal and to disk, then the knob is written
+    /// and read back.
     ///
     /// # Errors
     ///
-    /// [`HostError::Journal`] (the knob was not touched); [`HostError::Write`] where the kernel refuses (unchanged);
-    /// [`HostError::NotTaken`] where it accepts and ignores the value; [`HostError::Read`] for a knob that cannot be
-    /// read, which could not be undone.
+    /// [`HostError::Journal`] (the knob was not touched); [`HostError::Write`] where the kernel
+    /// refuses (unchanged); [`HostError::NotTaken`] where it accepts and ignores the value;
+    /// [`HostError::Read`] for a knob that cannot be read, which could not be undone.
     pub fn write(&mut self, roots: &Roots, knob: &Knob, value: &str) -> Result<(), HostError> {
         knob.check()?;
         let (path, at) = (knob.path(roots), knob.reach(roots));
@@ -239,7 +243,8 @@ impl Journal {
         Ok(())
     }
 
-    /// An error if somebody else has changed a knob since we wrote it: what they wrote is not ours to overwrite.
+    /// An error if somebody else has changed a knob since we wrote it: what they wrote is not ours
+    /// to overwrite.
     fn check_undisturbed(&self, knob: &Knob, found: &str) -> Result<(), HostError> {
         let pending = self.pendings.list.iter().find(
             |pending| matches!(&pending.action, Action::Write { knob: known, .. } if known == knob),
@@ -260,8 +265,9 @@ impl Journal {
         }
     }
 
-    /// Announces the loss of the value that writing `knob` takes from another one, if that one is in force. It comes after
-    /// the knob's own line, so it is undone before it; that puts the knob back as well.
+    /// Announces the loss of the value that writing `knob` takes from another one, if that one is
+    /// in force. It comes after the knob's own line, so it is undone before it; that puts the knob
+    /// back as well.
     fn will_exclude(
         &mut self,
         roots: &Roots,
@@ -282,8 +288,9 @@ impl Journal {
         Ok(Some((other, seq)))
     }
 
-    /// Records a process that was just started, so that [`Journal::restore`] can end it after a crash. `start_time` is
-    /// field 22 of `/proc/PID/stat` ([`crate::start_time`]): a later process with the same pid is left alone.
+    /// Records a process that was just started, so that [`Journal::restore`] can end it after a
+    /// crash. `start_time` is field 22 of `/proc/PID/stat` ([`crate::start_time`]): a later process
+    /// with the same pid is left alone.
     ///
     /// # Errors
     ///
@@ -342,8 +349,8 @@ impl Journal {
         self.forget(|action| matches!(action, Action::File { path, .. } if *path == target))
     }
 
-    /// Forgets everything: knobs, files, groups and processes stay as they are. What the files held before is kept, unless it was
-    /// left there by an earlier promotion, and named.
+    /// Forgets everything: knobs, files, groups and processes stay as they are. What the files held
+    /// before is kept, unless it was left there by an earlier promotion, and named.
     ///
     /// # Errors
     ///
@@ -385,8 +392,9 @@ impl Journal {
         self.append(Record::Will { action })
     }
 
-    /// Whether a line has to be on disk before the act. A later write of a group's file or egress need not: how to undo it
-    /// is on disk since the first one, and a power cut takes the group along. A controller writes such files many times a minute.
+    /// Whether a line has to be on disk before the act. A later write of a group's file or egress
+    /// need not: how to undo it is on disk since the first one, and a power cut takes the group
+    /// along. A controller writes such files many times a minute.
     fn is_to_be_synced(&self, record: &Record) -> bool {
         let Record::Will { action } = record else {
             return false;
@@ -405,8 +413,9 @@ impl Journal {
         !(is_group_file && is_known())
     }
 
-    /// Appends a line. One that announces an act is synced; one that follows an act need not be: after a `kill -9` the
-    /// kernel still has it, and after a power cut the act counts as under way.
+    /// Appends a line. One that announces an act is synced; one that follows an act need not be:
+    /// after a `kill -9` the kernel still has it, and after a power cut the act counts as under
+    /// way.
     fn append(&mut self, record: Record) -> Result<u64, HostError> {
         if self.is_torn {
             self.file
@@ -461,7 +470,8 @@ impl Journal {
         }
     }
 
-    /// Replaces the journal by the shortest one that has `pendings`; an empty one also drops the saved files.
+    /// Replaces the journal by the shortest one that has `pendings`; an empty one also drops the
+    /// saved files.
     fn rewrite(&mut self, pendings: Pendings) -> Result<(), HostError> {
         let failed = |error: &io::Error| HostError::journal_io(&self.path, error);
         let mut text = String::new();
@@ -514,8 +524,8 @@ fn open_append(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Replaces (or makes) a file of the state directory: on return the new contents are on disk, and after a crash at any
-/// moment it is either the old file or the new one.
+/// Replaces (or makes) a file of the state directory: on return the new contents are on disk, and
+/// after a crash at any moment it is either the old file or the new one.
 ///
 /// # Errors
 ///
@@ -524,7 +534,8 @@ pub fn replace_synced(path: &Path, bytes: &[u8]) -> Result<(), HostError> {
     replace_private(path, bytes).map_err(|error| HostError::journal_io(path, &error))
 }
 
-/// As [`replace_synced`], with the bare error, for files that no change of the host rests on. Only their owner may read them.
+/// As [`replace_synced`], with the bare error, for files that no change of the host rests on. Only
+/// their owner may read them.
 ///
 /// # Errors
 ///

@@ -1,8 +1,9 @@
-//! The journal's file: one JSON object a line. A line that says what is about to be done is complete on disk before it
-//! is done; a second line says afterwards what was left. Reading it back gives the list of things to undo.
+//! The journal's file: one JSON object a line. A line that says what is about to be done is
+//! complete on disk before it is done; a second line says afterwards what was left. Reading it back
+//! gives the list of things to undo.
 //!
-//! A last line without its newline was cut by a crash: what it announced was never done, so it is dropped. Any other
-//! unreadable line is an error.
+//! A last line without its newline was cut by a crash: what it announced was never done, so it is
+//! dropped. Any other unreadable line is an error.
 
 use std::path::{Path, PathBuf};
 
@@ -35,8 +36,8 @@ pub(crate) enum Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Action {
-    /// A knob gets a new value. `backup` is the name of a copy below the state directory, of an ordinary file: a value does not
-    /// say what stood around it.
+    /// A knob gets a new value. `backup` is the name of a copy below the state directory, of an
+    /// ordinary file: a value does not say what stood around it.
     Write {
         knob: Knob,
         old: String,
@@ -44,8 +45,8 @@ pub(crate) enum Action {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         backup: Option<String>,
     },
-    /// A file's contents are replaced. `backup` is the name of the copy below the state directory; `None` where the
-    /// file did not exist. `new_fnv` is the FNV-1a hash of what is written.
+    /// A file's contents are replaced. `backup` is the name of the copy below the state directory;
+    /// `None` where the file did not exist. `new_fnv` is the FNV-1a hash of what is written.
     File {
         path: PathBuf,
         backup: Option<String>,
@@ -58,7 +59,8 @@ pub(crate) enum Action {
         directory: PathBuf,
         controller: String,
     },
-    /// A process moves into a group; `from` pairs the `cgroup.procs` of the new group with that of the old one.
+    /// A process moves into a group; `from` pairs the `cgroup.procs` of the new group with that of
+    /// the old one.
     Attach {
         pid: u32,
         start_time: u64,
@@ -93,14 +95,16 @@ pub(crate) struct Pending {
     pub(crate) action: Action,
     /// What we left; `None` while a write is (or at a crash was) under way.
     pub(crate) left: Option<String>,
-    /// The last line about it, and the state before that line, in case that one turns out to have been refused.
+    /// The last line about it, and the state before that line, in case that one turns out to have
+    /// been refused.
     last_seq: u64,
     before: Option<(Action, Option<String>)>,
 }
 
 impl Pending {
-    /// The hashes of what we may have left in a file: what was to be written last, and, while that was under way, what was
-    /// there before. It changes by a rename, so anything else is somebody else's.
+    /// The hashes of what we may have left in a file: what was to be written last, and, while that
+    /// was under way, what was there before. It changes by a rename, so anything else is somebody
+    /// else's.
     pub(crate) fn may_hold(&self, new_fnv: u64) -> Vec<u64> {
         let mut hashes = vec![new_fnv];
         if let (None, Some((Action::File { new_fnv, .. }, _))) = (&self.left, &self.before) {

@@ -1,5 +1,5 @@
-//! Undoing: newest first, each thing in one step to how it was at first. What somebody else changed meanwhile is left
-//! alone and reported; what fails stays in the journal for the next attempt.
+//! Undoing: newest first, each thing in one step to how it was at first. What somebody else changed
+//! meanwhile is left alone and reported; what fails stays in the journal for the next attempt.
 
 use std::fs;
 use std::io;
@@ -19,16 +19,16 @@ use crate::knob::{Knob, is_taken_as};
 use crate::process::{End, end_process};
 use crate::roots::{Roots, read_text, write_bytes, write_text};
 
-/// How long a group is given to become empty: an ended process leaves it when it is reaped, which its parent does
-/// within milliseconds.
+/// How long a group is given to become empty: an ended process leaves it when it is reaped, which
+/// its parent does within milliseconds.
 const GROUP_EMPTY_WAIT: Duration = Duration::from_secs(2);
 
 /// How long a process is given between SIGTERM and SIGKILL (as long as `docker stop` gives).
 const PROCESS_GRACE: Duration = Duration::from_secs(10);
 
-/// Some values can only be restored after others (`vm.dirty_bytes` refuses the 0 that writing `vm.dirty_ratio`
-/// implies), so what failed is tried again after the rest: so often at least, and as long as a pass
-/// restores anything.
+/// Some values can only be restored after others (`vm.dirty_bytes` refuses the 0 that writing
+/// `vm.dirty_ratio` implies), so what failed is tried again after the rest: so often at least, and
+/// as long as a pass restores anything.
 const PASSES: usize = 3;
 
 /// What became of one thing.
@@ -70,7 +70,8 @@ pub struct RestoredItem {
     pub since: String,
     /// What became of it.
     pub outcome: RestoreOutcome,
-    /// Where what it held at first is (in a dry run: would be) kept, of a file that somebody else changed or removed.
+    /// Where what it held at first is (in a dry run: would be) kept, of a file that somebody else
+    /// changed or removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
 }
@@ -94,7 +95,8 @@ pub struct RestoreReport {
 }
 
 impl RestoreReport {
-    /// Whether nothing is left in the journal. (Things changed by others are reported once and dropped.)
+    /// Whether nothing is left in the journal. (Things changed by others are reported once and
+    /// dropped.)
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self
@@ -136,11 +138,13 @@ pub(super) fn subject(action: &Action) -> String {
 }
 
 impl Journal {
-    /// Undoes everything in the journal, newest first. A dry run changes nothing and reports what would be done.
+    /// Undoes everything in the journal, newest first. A dry run changes nothing and reports what
+    /// would be done.
     ///
     /// # Errors
     ///
-    /// [`HostError::Journal`] where the outcome cannot be recorded; what could not be undone is an item of the report.
+    /// [`HostError::Journal`] where the outcome cannot be recorded; what could not be undone is an
+    /// item of the report.
     pub fn restore(&mut self, roots: &Roots, dry_run: bool) -> Result<RestoreReport, HostError> {
         self.restore_where(roots, dry_run, |_| true)
     }
@@ -160,7 +164,8 @@ impl Journal {
         self.restore_where(roots, false, is_meant)
     }
 
-    /// Undoes all that was done to one control group: its files, and the processes and directories of a group that was made.
+    /// Undoes all that was done to one control group: its files, and the processes and directories
+    /// of a group that was made.
     ///
     /// # Errors
     ///
@@ -265,9 +270,10 @@ impl Journal {
         Ok(report)
     }
 
-    /// On v1 the kernel takes a period and a quota one after the other and refuses either (EINVAL) that with the other one, which is
-    /// still the experiment's, exceeds the parent's share or falls below a child's (kernel/sched/core.c, `tg_cfs_schedulable_down`).
-    /// Without a quota the period is free, as on the way there ([`CpuQuota::writes`](crate::CpuQuota::writes)).
+    /// On v1 the kernel takes a period and a quota one after the other and refuses either (EINVAL)
+    /// that with the other one, which is still the experiment's, exceeds the parent's share or
+    /// falls below a child's (kernel/sched/core.c, `tg_cfs_schedulable_down`). Without a quota the
+    /// period is free, as on the way there ([`CpuQuota::writes`](crate::CpuQuota::writes)).
     fn lift_quotas(&mut self, roots: &Roots, outcomes: &[Option<RestoreOutcome>]) {
         let refused = Some(RestoreOutcome::Failed {
             errno: libc::EINVAL,
@@ -290,7 +296,8 @@ impl Journal {
                     group: group.clone(),
                     file: file.clone(),
                 };
-                // Where this is refused as well, the next pass has no more success than the last one.
+                // Where this is refused as well, the next pass has no more success than the last
+                // one.
                 let _ = self.write(roots, &quota, "-1");
             }
         }
@@ -354,12 +361,14 @@ impl Journal {
             return Ok(RestoreOutcome::AlreadyOriginal);
         }
         match &pending.left {
-            // A write was under way: whatever is there (the new value, or what the kernel made of it) is ours.
+            // A write was under way: whatever is there (the new value, or what the kernel made of
+            // it) is ours.
             None => {}
             // The value is back already, but not yet what stood around it.
             Some(_) if found == old => {}
             Some(left) if is_same_state(left, &found) || self.is_reset_by_kernel(knob) => {}
-            // An undo that was killed between opening an ordinary file, which empties it, and writing it.
+            // An undo that was killed between opening an ordinary file, which empties it, and
+            // writing it.
             Some(left) if found.is_empty() && !left.is_empty() => {}
             Some(left) => {
                 return Ok(RestoreOutcome::ChangedByOther {
@@ -391,8 +400,8 @@ impl Journal {
         }
     }
 
-    /// Keeps what a file held at first that is not restored, as somebody else changed or removed it: the copy that the journal has
-    /// of it goes with its entry.
+    /// Keeps what a file held at first that is not restored, as somebody else changed or removed
+    /// it: the copy that the journal has of it goes with its entry.
     fn keep_first(
         &self,
         roots: &Roots,
@@ -420,8 +429,8 @@ impl Journal {
         self.is_reset_by_scheduler(knob) || self.is_reset_by_idle(knob)
     }
 
-    /// A group's weight is another one while `cpu.idle` is on, and the default after it (kernel/sched/fair.c,
-    /// `sched_group_set_idle`).
+    /// A group's weight is another one while `cpu.idle` is on, and the default after it
+    /// (kernel/sched/fair.c, `sched_group_set_idle`).
     fn is_reset_by_idle(&self, knob: &Knob) -> bool {
         let Knob::Cgroup { group, file } = knob else {
             return false;
@@ -435,8 +444,8 @@ impl Journal {
                 .any(|pending| is_idle(&pending.action))
     }
 
-    /// Changing the I/O scheduler of a device resets the files of its `iosched` directory (block/elevator.c), so what
-    /// is found there after such a change is nobody else's doing.
+    /// Changing the I/O scheduler of a device resets the files of its `iosched` directory
+    /// (block/elevator.c), so what is found there after such a change is nobody else's doing.
     pub(super) fn is_reset_by_scheduler(&self, knob: &Knob) -> bool {
         let Knob::BlockQueue { device, file } = knob else {
             return false;
@@ -507,14 +516,15 @@ fn is_freezer(action: &Action) -> bool {
         if file == "freezer.state" || file == "cgroup.freeze")
 }
 
-/// Whether two readings of a knob are the same state: a v1 group is FREEZING until its last thread has stopped.
+/// Whether two readings of a knob are the same state: a v1 group is FREEZING until its last thread
+/// has stopped.
 pub(super) fn is_same_state(left: &str, found: &str) -> bool {
     let settled = |text: &str| if text == "FREEZING" { "FROZEN" } else { text }.to_owned();
     settled(left) == settled(found)
 }
 
-/// The lines to write for a knob to be as it was. A file with a line for each device takes one device at a time, and a
-/// device that had no limit is given none.
+/// The lines to write for a knob to be as it was. A file with a line for each device takes one
+/// device at a time, and a device that had no limit is given none.
 fn undo_lines(knob: &Knob, old: &str, found: &str) -> Vec<String> {
     let none = match knob {
         Knob::Cgroup { file, .. } if file.starts_with("blkio.throttle.") => "0",
@@ -584,8 +594,8 @@ fn undo_group(directory: &Path, dry_run: bool) -> Result<RestoreOutcome, i32> {
     }
 }
 
-/// Groups that a process in a group of ours made, container runtimes for instance, go with it. One that is not empty stays,
-/// and then so does ours.
+/// Groups that a process in a group of ours made, container runtimes for instance, go with it. One
+/// that is not empty stays, and then so does ours.
 fn remove_below(directory: &Path) {
     for child in below(directory) {
         remove_below(&child);

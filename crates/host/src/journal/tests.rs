@@ -348,7 +348,8 @@ fn a_full_disk_at_the_journal_stops_before_the_knob() {
         let mut journal = Journal::open(&state).unwrap();
         journal.write(&roots, &sysctl("b"), "1 1").unwrap();
         fs::write(state.join("filler"), vec![0; 64 << 10]).ok();
-        // What was reserved may still do for some writes; the one for which it does not leaves the knob alone.
+        // What was reserved may still do for some writes; the one for which it does not leaves the
+        // knob alone.
         let mut last = "60".to_owned();
         let error = (0..200).find_map(|value| {
             let result = journal.write(&roots, &sysctl("a"), &value.to_string());
@@ -457,7 +458,8 @@ fn the_knob_that_a_write_zeroes_comes_back() {
     journal.write(&roots, &ratio, "30").unwrap();
     set(&bytes, "0\n");
     drop(journal);
-    // As after a kill: the announcement of the loss has no second line then, or one with the value still there.
+    // As after a kill: the announcement of the loss has no second line then, or one with the value
+    // still there.
     let mut journal = Journal::open(&state).unwrap();
     assert_eq!(journal.describe(), ["vm.dirty_ratio", "vm.dirty_bytes"]);
     let report = journal.restore(&roots, false).unwrap();
@@ -488,8 +490,9 @@ fn a_long_search_does_not_grow_the_journal_without_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Any sequence of writes, cut after any byte of the journal: what the complete lines announce is undone. A crash
-    /// at that byte means that later writes never happened, so the knobs are put as they were at that moment.
+    /// Any sequence of writes, cut after any byte of the journal: what the complete lines announce
+    /// is undone. A crash at that byte means that later writes never happened, so the knobs are put
+    /// as they were at that moment.
     #[test]
     fn a_crash_after_any_byte_restores_the_first_values(
         writes in prop::collection::vec((0usize..3, 0u32..100), 1..8),
@@ -500,7 +503,8 @@ proptest! {
         let names = ["a", "b", "c"];
         let first: BTreeMap<&str, String> = names.iter().map(|name| (*name, read(&roots, name))).collect();
         let mut journal = Journal::open(&state).unwrap();
-        // The knobs' values after each complete announcement: (length of the journal when announced, values before).
+        // The knobs' values after each complete announcement: (length of the journal when
+        // announced, values before).
         let mut moments = Vec::new();
         for (which, value) in writes {
             let before: Vec<String> = names.iter().map(|name| read(&roots, name)).collect();
@@ -515,7 +519,8 @@ proptest! {
         let bytes = fs::read(&path).unwrap();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place in a small file")]
         let cut = (bytes.len() as f64 * cut) as usize;
-        // The write under way at the cut: if its announcement is complete, it may or may not have happened.
+        // The write under way at the cut: if its announcement is complete, it may or may not have
+        // happened.
         let at = moments.iter().rposition(|(start, _)| *start <= cut as u64).unwrap();
         let is_announced = bytes.get(..cut).unwrap()[usize::try_from(moments[at].0).unwrap()..].contains(&b'\n');
         let values = if is_announced && is_last_done && at + 1 < moments.len() { &moments[at + 1].1 } else { &moments[at].1 };

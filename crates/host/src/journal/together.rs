@@ -29,8 +29,8 @@ impl Journal {
             .map_or(Ok(()), |(_, why)| Err(why))
     }
 
-    /// As [`Journal::write_together`], but what is refused keeps nothing else from being written: returns those knobs, each
-    /// with the reason.
+    /// As [`Journal::write_together`], but what is refused keeps nothing else from being written:
+    /// returns those knobs, each with the reason.
     ///
     /// # Errors
     ///

@@ -88,7 +88,8 @@ fn ended_threads_children_and_orphans_do_not_turn_the_counters_back() {
     fs::remove_dir_all(roots.proc("12")).unwrap();
     let third = tree.read(&roots).unwrap();
     assert!(close(third.cpu.total_s(), 0.603), "{third:?}");
-    // A child that lived between two readings is known from its parent, and a thread's tail from the ticks.
+    // A child that lived between two readings is known from its parent, and a thread's tail from
+    // the ticks.
     set(&roots, 10, 1, [15, 0, 50, 0], 100_000_000, 5);
     let fourth = tree.read(&roots).unwrap();
     assert!(

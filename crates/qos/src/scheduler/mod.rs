@@ -1,7 +1,7 @@
 //! The scheduler of one thread: queues, credits and rounds (ReFlex, section 3.2.2, algorithm 1).
 //!
-//! A round costs as much as there is to do, not as there are tenants. A tenant that wants nothing is
-//! *parked*: the device counts its tokens together with those of all parked tenants
+//! A round costs as much as there is to do, not as there are tenants. A tenant that wants nothing
+//! is *parked*: the device counts its tokens together with those of all parked tenants
 //! ([`Device::mint`]). Tokens of the others are counted when a round comes to them, from the time
 //! that has passed since.
 
@@ -56,7 +56,8 @@ struct Tenant {
     id: TenantId,
     spec: TenantSpec,
     queue: Queue,
-    /// Latency-critical: tokens in hand, negative in deficit. Best effort: saved tokens. In millionths.
+    /// Latency-critical: tokens in hand, negative in deficit. Best effort: saved tokens. In
+    /// millionths.
     credit: i64,
     /// Latency-critical: what of its reservation others got and it may take back. In millionths.
     lent: i64,
@@ -106,8 +107,8 @@ pub struct Scheduler<T> {
     /// Best-effort tenants with requests, the next one first.
     active: VecDeque<u32>,
     last_ns: u64,
-    /// Millionths of tokens that a best-effort tenant has had since the start; that a latency-critical
-    /// one has had beside its own.
+    /// Millionths of tokens that a best-effort tenant has had since the start; that a
+    /// latency-critical one has had beside its own.
     best_effort_sum: i64,
     spare_sum: i64,
     /// Millionths of tokens that best-effort requests cost, and that their tenants have saved.
@@ -213,7 +214,8 @@ impl<T> Scheduler<T> {
         Ok(id)
     }
 
-    /// Removes a tenant. Its waiting requests go to `dropped`; those in flight may be completed later.
+    /// Removes a tenant. Its waiting requests go to `dropped`; those in flight may be completed
+    /// later.
     pub fn remove_tenant(&mut self, id: TenantId, dropped: &mut impl FnMut(T)) {
         if self.tenant(id).is_none() {
             return;

@@ -1,11 +1,12 @@
 //! A round: latency-critical tenants first, by their credit, then best-effort tenants in turns.
 //!
-//! A latency-critical tenant gives away what it does not use, as ReFlex has it. A device that stalls,
-//! or a network, keeps the tenant's requests back for a while; then they come all at once, and the
-//! tokens of that time are gone. At its reservation alone such a tenant would work off its line for
-//! seconds. So what a tenant gave away is *lent*: while its requests wait, the tenant takes tokens
-//! back from what best-effort tenants get in that time. Over a second nobody gets more than was
-//! reserved, and a tenant that always asks for more than it reserved has nothing to take back.
+//! A latency-critical tenant gives away what it does not use, as ReFlex has it. A device that
+//! stalls, or a network, keeps the tenant's requests back for a while; then they come all at once,
+//! and the tokens of that time are gone. At its reservation alone such a tenant would work off its
+//! line for seconds. So what a tenant gave away is *lent*: while its requests wait, the tenant
+//! takes tokens back from what best-effort tenants get in that time. Over a second nobody gets more
+//! than was reserved, and a tenant that always asks for more than it reserved has nothing to take
+//! back.
 
 use crate::cost::Operation;
 use crate::notice::Notice;
@@ -13,8 +14,8 @@ use crate::{MICRO, TenantId, tokens_of};
 
 use super::{LENT_MAX_NS, Scheduler, Tenant, micro};
 
-/// A latency-critical tenant may run into debt by so many writes of a block (ReFlex, section 3.2.2),
-/// so that bursts do not wait.
+/// A latency-critical tenant may run into debt by so many writes of a block (ReFlex, section
+/// 3.2.2), so that bursts do not wait.
 const DEFICIT_WRITES: i64 = 100;
 /// Tokens that a latency-critical tenant keeps, in those of a round.
 const KEPT_ROUNDS: i64 = 3;

@@ -21,8 +21,8 @@ pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// Without a scheduler the thread looks for requests this often.
 const POLL_NS: u64 = 25_000;
 
-/// Requests that a client with an open load has under way at most, as a connection has. Others wait in the client, and
-/// their latency counts from there.
+/// Requests that a client with an open load has under way at most, as a connection has. Others wait
+/// in the client, and their latency counts from there.
 const UNDER_WAY_MAX: u32 = 256;
 
 /// How a tenant loads the device.
@@ -30,7 +30,8 @@ const UNDER_WAY_MAX: u32 = 256;
 pub(crate) enum Load {
     /// Requests of 4 KiB at random times, so many a second.
     Open { iops: f64, read_share: f64 },
-    /// So many requests of so many bytes at any time: as soon as one is answered the next one comes.
+    /// So many requests of so many bytes at any time: as soon as one is answered the next one
+    /// comes.
     Closed {
         depth: u32,
         len_bytes: u32,

@@ -1,5 +1,5 @@
-//! Coroutines that were suspended within moved code: its memory stays until they have returned through it, wherever their
-//! stacks lie.
+//! Coroutines that were suspended within moved code: its memory stays until they have returned
+//! through it, wherever their stacks lie.
 
 use std::process::Command;
 

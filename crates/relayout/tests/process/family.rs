@@ -1,5 +1,5 @@
-//! A layout in a family of processes: who lives already, who is forked later, who leaves it; and what else happens to a
-//! process that is patched: an `execve`, a library that is closed.
+//! A layout in a family of processes: who lives already, who is forked later, who leaves it; and
+//! what else happens to a process that is patched: an `execve`, a library that is closed.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! Code that a signal interrupted in the middle of what is to be patched: the handler returns there.
+//! Code that a signal interrupted in the middle of what is to be patched: the handler returns
+//! there.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! `kill -9` of whoever writes, at random moments: the process lives on, and a later rollback restores every byte.
+//! `kill -9` of whoever writes, at random moments: the process lives on, and a later rollback
+//! restores every byte.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -110,7 +111,8 @@ const PHASES: [&str; 6] = ["open", "count", "install", "switch", "rollback", "en
 /// Those that are killed in, in turn.
 const KILLED_IN: [&str; 4] = ["count", "install", "switch", "rollback"];
 
-/// How often, and how often at most where `cargo xtask stress relayout` asks for more of the others.
+/// How often, and how often at most where `cargo xtask stress relayout` asks for more of the
+/// others.
 const LAYOUT_KILLS: usize = 4;
 const LAYOUT_KILLS_MAX: usize = 200;
 

@@ -1,4 +1,5 @@
-//! A whole program moved: C++ that throws from several threads, every movable function in random order, and a counted one.
+//! A whole program moved: C++ that throws from several threads, every movable function in random
+//! order, and a counted one.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -39,7 +40,8 @@ impl Throws {
         numbers.try_into().unwrap_or_else(ended)
     }
 
-    /// It throws and catches all the time, and each of the others, which wait for others too, does another round.
+    /// It throws and catches all the time, and each of the others, which wait for others too, does
+    /// another round.
     pub(crate) fn assert_goes_on(&mut self) {
         let before = self.counts();
         std::thread::sleep(Duration::from_millis(100));
@@ -75,7 +77,8 @@ pub(crate) fn method(random: Option<u64>) -> Method {
         counting: Duration::from_millis(50),
         resting: Duration::ZERO,
         random,
-        // `cargo xtask stress relayout` moves its libraries as well, and with them the unwinder itself.
+        // `cargo xtask stress relayout` moves its libraries as well, and with them the unwinder
+        // itself.
         object_share: if is_stress() { 0.05 } else { 2.0 },
         ..Method::default()
     }

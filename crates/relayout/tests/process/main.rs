@@ -1,4 +1,5 @@
-//! Writing into a real process: a small C program, whose function `answer` is patched by hand to lead into the code cache.
+//! Writing into a real process: a small C program, whose function `answer` is patched by hand to
+//! lead into the code cache.
 
 #![expect(
     clippy::unwrap_used,
@@ -145,7 +146,8 @@ fn what_somebody_else_wrote_is_left_alone_and_said() {
     target.quit();
 }
 
-/// What the kernel writes for a uprobe, and when it goes (kernel/events/uprobes.c): the file's first byte, whatever was there.
+/// What the kernel writes for a uprobe, and when it goes (kernel/events/uprobes.c): the file's
+/// first byte, whatever was there.
 #[test]
 fn what_a_uprobe_leaves_of_a_jump_is_undone() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! How long a switch keeps a process of many threads from running. A measurement, not a test: `cargo xtask bench relayout`
-//! runs it.
+//! How long a switch keeps a process of many threads from running. A measurement, not a test:
+//! `cargo xtask bench relayout` runs it.
 
 use relayout::{RelayoutError, Store};
 

@@ -1,4 +1,5 @@
-//! PostgreSQL of Debian: the postmaster, a backend that lived before and one that came after, in a new layout and back.
+//! PostgreSQL of Debian: the postmaster, a backend that lived before and one that came after, in a
+//! new layout and back.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

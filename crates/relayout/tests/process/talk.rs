@@ -1,4 +1,5 @@
-//! The programs under test: compiled here, and spoken to by lines on their standard input and output.
+//! The programs under test: compiled here, and spoken to by lines on their standard input and
+//! output.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The agent's metrics in Prometheus' text format (prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4).
+//! The agent's metrics in Prometheus' text format
+//! (prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4).
 
 use std::fmt::Write as _;
 
@@ -343,7 +344,8 @@ mod tests {
         let mut services = Services::find(roots.clone(), Names::parse(&[]).unwrap(), 2).unwrap();
         services.all[1].traced.waits = 7;
         fs::remove_dir_all(group("s0000.service")).unwrap();
-        // Counters that went backwards are given as they are: Prometheus takes them for a new start.
+        // Counters that went backwards are given as they are: Prometheus takes them for a new
+        // start.
         fs::write(
             group("s0001.service/cpu.stat"),
             STAT.replace("4000000", "4"),

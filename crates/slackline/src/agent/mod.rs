@@ -1,7 +1,8 @@
 //! `slackline agent`: throttling metrics of every service of this host, for Prometheus.
 //!
-//! Counters are read when somebody asks. The scheduler's tracepoints, one set of buffers for all groups, are followed for a second
-//! now and then; the pause between follows from what the agent itself costs.
+//! Counters are read when somebody asks. The scheduler's tracepoints, one set of buffers for all
+//! groups, are followed for a second now and then; the pause between follows from what the agent
+//! itself costs.
 
 mod metrics;
 pub(crate) mod names;
@@ -34,10 +35,12 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where the metrics are served. There is no access control: leave it on loopback, or behind something that has one.
+    /// Where the metrics are served. There is no access control: leave it on loopback, or behind
+    /// something that has one.
     #[arg(long, default_value = "127.0.0.1:9753", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// A group that is a service, beside systemd's units and containers: [NAME=]GLOB of its path, such as `batch/*`. Repeatable.
+    /// A group that is a service, beside systemd's units and containers: [NAME=]GLOB of its path,
+    /// such as `batch/*`. Repeatable.
     #[arg(long, value_name = "[NAME=]GLOB")]
     service: Vec<String>,
     /// Services beyond this number are left out, and counted. Each has at most 35 series.
@@ -216,7 +219,8 @@ impl Running<'_> {
         Ok(Duration::ZERO)
     }
 
-    /// The pause after a trace: as long as the budget asks for, given what was used since the last one.
+    /// The pause after a trace: as long as the budget asks for, given what was used since the last
+    /// one.
     fn pause(&mut self, traced_s: f64) -> Duration {
         let cpu_s = host::own_cpu_s();
         let used_s = cpu_s - self.cpu_at_end_s;

@@ -67,7 +67,8 @@ impl Names {
     }
 }
 
-/// `RUNTIME-ID.scope` (systemd) or `ID` (cgroupfs), with an id of 64 hexadecimal digits. Podman's `conmon` is no container.
+/// `RUNTIME-ID.scope` (systemd) or `ID` (cgroupfs), with an id of 64 hexadecimal digits. Podman's
+/// `conmon` is no container.
 pub(crate) fn container(last: &str) -> Option<&str> {
     let id = last.strip_suffix(".scope").map_or(last, |scope| {
         scope.split_once('-').map_or(scope, |(_, rest)| rest)

@@ -1,7 +1,8 @@
 //! The one page that the agent serves, over HTTP/1.1, one request a connection.
 //!
-//! `httparse` (hyper's parser) reads the request; what is around it is this file. The small synchronous servers on crates.io
-//! keep threads of their own and have no time limits, while the agent has one thread, which must get back to its buffers.
+//! `httparse` (hyper's parser) reads the request; what is around it is this file. The small
+//! synchronous servers on crates.io keep threads of their own and have no time limits, while the
+//! agent has one thread, which must get back to its buffers.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

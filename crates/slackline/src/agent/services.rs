@@ -1,4 +1,5 @@
-//! The services of this host: which there are, what limits them, what their counters say, what the tracepoints saw.
+//! The services of this host: which there are, what limits them, what their counters say, what the
+//! tracepoints saw.
 
 use std::collections::HashMap;
 
@@ -88,8 +89,8 @@ impl Services {
         Ok(services)
     }
 
-    /// Takes in what is new and lets go what has vanished; limits are read again. Those that are known stay, so that groups that
-    /// come and go do not push out others.
+    /// Takes in what is new and lets go what has vanished; limits are read again. Those that are
+    /// known stay, so that groups that come and go do not push out others.
     pub(super) fn look_again(&mut self) -> Result<(), HostError> {
         self.hierarchies = Hierarchies::of(&self.roots);
         let found = host::service_groups(&self.hierarchies, &|group| self.names.of(group))?;

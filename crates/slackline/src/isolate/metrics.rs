@@ -1,4 +1,5 @@
-//! The page for Prometheus. The number of series is bounded: names come from the configuration, reasons from a fixed list.
+//! The page for Prometheus. The number of series is bounded: names come from the configuration,
+//! reasons from a fixed list.
 
 use std::fmt::Write as _;
 

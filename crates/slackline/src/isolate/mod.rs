@@ -1,4 +1,5 @@
-//! `slackline isolate`: a service's latency slack becomes batch work, fewer reserved cores, and less power.
+//! `slackline isolate`: a service's latency slack becomes batch work, fewer reserved cores, and
+//! less power.
 
 mod live;
 mod metrics;
@@ -25,7 +26,8 @@ pub(crate) enum Command {
     },
     /// Steer, in the foreground, until a signal. Everything is put back at the end.
     Run(run::Arguments),
-    /// How the controller that runs stands: latency against objective, what best-effort work has, and why.
+    /// How the controller that runs stands: latency against objective, what best-effort work has,
+    /// and why.
     Status {
         /// Print JSON.
         #[arg(long)]
@@ -42,7 +44,8 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         html: PathBuf,
     },
-    /// Try each actuator of this host: probe, one small step in a group of its own, read back, undo.
+    /// Try each actuator of this host: probe, one small step in a group of its own, read back,
+    /// undo.
     Selftest {
         /// Also move frequency, energy preference and power of the whole machine by one step.
         #[arg(long)]

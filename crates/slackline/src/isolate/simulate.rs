@@ -10,7 +10,8 @@ use crate::{Done, print};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The machine and the load (TOML, or JSON with the ending .json); examples/isolate-simulated/plant.toml is one.
+    /// The machine and the load (TOML, or JSON with the ending .json);
+    /// examples/isolate-simulated/plant.toml is one.
     plant: PathBuf,
     /// Simulate this policy instead of the file's.
     #[arg(long, value_name = "NAME")]

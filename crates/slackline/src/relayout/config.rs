@@ -1,4 +1,5 @@
-//! The configuration file of `slackline relayout start --config`: whom to watch, how often, and where to write what happens.
+//! The configuration file of `slackline relayout start --config`: whom to watch, how often, and
+//! where to write what happens.
 //!
 //! ```toml
 //! every_s = 30

@@ -18,7 +18,8 @@ impl Log {
         Self { file }
     }
 
-    /// Writes a message. What cannot be written to the file goes to standard error, with the reason.
+    /// Writes a message. What cannot be written to the file goes to standard error, with the
+    /// reason.
     pub(super) fn say(&self, text: &str) {
         let Some((path, bytes_max)) = &self.file else {
             return message(text);

@@ -17,7 +17,8 @@ pub(crate) use undo::{Undone, undo_left};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Watch processes: profile, lay out, measure, keep what is shown to be better, roll back the rest.
+    /// Watch processes: profile, lay out, measure, keep what is shown to be better, roll back the
+    /// rest.
     Start(Box<start::Arguments>),
     /// What is known of the processes that were looked at.
     Status {
@@ -32,7 +33,8 @@ pub(crate) enum Command {
         /// The number of the layout.
         generation: u32,
     },
-    /// Back to exactly the original bytes; the memory is given back once nothing can return into it.
+    /// Back to exactly the original bytes; the memory is given back once nothing can return into
+    /// it.
     Rollback(undo::Arguments),
     /// End a `start` that watches. Optimised processes stay so, and can still be rolled back.
     Stop,

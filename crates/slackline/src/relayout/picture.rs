@@ -1,4 +1,5 @@
-//! The picture of `slackline relayout explain --svg`: every page that the code which ran touches, before and after.
+//! The picture of `slackline relayout explain --svg`: every page that the code which ran touches,
+//! before and after.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,8 +14,8 @@ const COLUMNS: u64 = 80;
 
 const PAGE_BYTES: f64 = 4096.0;
 
-/// An SVG of both footprints: a square a page, the darker the more of it ran. Pages that lie together stay together; gaps of
-/// pages that never ran are drawn up to a row.
+/// An SVG of both footprints: a square a page, the darker the more of it ran. Pages that lie
+/// together stay together; gaps of pages that never ran are drawn up to a row.
 pub(super) fn svg(title: &str, layout: &Layout) -> String {
     let before = cells(&layout.before);
     let after = cells(&layout.after);

@@ -48,7 +48,8 @@ pub(crate) struct Arguments {
     /// Length of a block of the comparison, in seconds; longer where the process does little work.
     #[arg(long, value_name = "S", default_value_t = Effort::default().block.as_secs_f64())]
     block_s: f64,
-    /// Stress test: every movable function with its blocks in random order under this seed. Slow on purpose.
+    /// Stress test: every movable function with its blocks in random order under this seed. Slow on
+    /// purpose.
     #[arg(long, value_name = "SEED", hide = true)]
     random: Option<u64>,
     /// Stress test: lay out and end, without a comparison; layouts that are there already stay.
@@ -57,7 +58,8 @@ pub(crate) struct Arguments {
     /// Stress test: profile for a short time only.
     #[arg(long, hide = true)]
     hurry: bool,
-    /// How often the processes are looked for, in seconds (30, or what the configuration file says).
+    /// How often the processes are looked for, in seconds (30, or what the configuration file
+    /// says).
     #[arg(long, value_name = "S")]
     every_s: Option<f64>,
 }
@@ -128,8 +130,8 @@ impl Watched {
     }
 }
 
-/// The process of a thread: `/proc` has a directory for each thread, which it does not list, and what is there looks like a
-/// process of its own.
+/// The process of a thread: `/proc` has a directory for each thread, which it does not list, and
+/// what is there looks like a process of its own.
 fn thread_group(thread: u32) -> Option<u32> {
     let text = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     let field = text.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
@@ -333,8 +335,8 @@ fn one(
         },
     };
     let mut last = known.as_ref().map(line).unwrap_or_default();
-    // What an earlier Slackline has verified stays: it is verified anew only by one that watches, and not in a quiet moment, in
-    // which nothing can be shown.
+    // What an earlier Slackline has verified stays: it is verified anew only by one that watches,
+    // and not in a quiet moment, in which nothing can be shown.
     if let Some(mut known) = known.filter(Status::is_kept)
         && driver.state() == State::Monitoring
         && session.cache.manifest.generation != 0
@@ -353,8 +355,8 @@ fn one(
         }
     };
     let driven = drive(store, session, driver, with, &mut is_interrupted, &mut show);
-    // A process is not left in what is not on record as verified, whatever went wrong (a full disk, say), nor where nobody will
-    // look again.
+    // A process is not left in what is not on record as verified, whatever went wrong (a full disk,
+    // say), nor where nobody will look again.
     let is_to_undo = match &driven {
         Ok(status) => is_once && status.state == State::Verifying,
         Err(_) => !Status::load(store, pid, start_time).is_some_and(|status| status.is_kept()),
@@ -388,7 +390,8 @@ fn one(
     Ok(status)
 }
 
-/// Opens a process, and undoes what one who was killed, or could not undo it, left in it: it was not shown to be better.
+/// Opens a process, and undoes what one who was killed, or could not undo it, left in it: it was
+/// not shown to be better.
 fn open(store: &Store, pid: u32, with: &Drive, is_kept: bool) -> Result<Session, RelayoutError> {
     let mut session = Session::open(store, pid, with.method)?;
     if !is_kept && !session.cache.manifest.generations.is_empty() {
@@ -397,7 +400,8 @@ fn open(store: &Store, pid: u32, with: &Drive, is_kept: bool) -> Result<Session,
     Ok(session)
 }
 
-/// A signal has come: what waits to be verified, as its process has nothing to do, would wait for ever.
+/// A signal has come: what waits to be verified, as its process has nothing to do, would wait for
+/// ever.
 fn ended_by(
     signal: i32,
     watched: BTreeMap<(u32, u64), (Session, Driver)>,
@@ -431,7 +435,8 @@ fn ended_by(
     })
 }
 
-/// Whether a process runs in a layout that nobody has shown to be better and nobody drives any more.
+/// Whether a process runs in a layout that nobody has shown to be better and nobody drives any
+/// more.
 fn is_left(status: &Status) -> bool {
     let roots = host::Roots::default();
     status.generation != 0
@@ -439,8 +444,8 @@ fn is_left(status: &Status) -> bool {
         && host::is_running(&roots, status.pid, status.start_time)
 }
 
-/// What is said of a process that is left alone, or that has gone: then nothing of it stays on record. Whatever else went
-/// wrong, or a privilege that is missing, is an error all the same.
+/// What is said of a process that is left alone, or that has gone: then nothing of it stays on
+/// record. Whatever else went wrong, or a privilege that is missing, is an error all the same.
 fn declined(
     store: &Store,
     (pid, start_time): (u32, u64),
@@ -524,7 +529,8 @@ fn find(whom: &Watched) -> anyhow::Result<Vec<u32>> {
                 continue;
             };
             let name = exe.file_name().unwrap_or_default().to_string_lossy();
-            // An upgrade has replaced it: its process is to be told of, not to be overlooked (proc_pid_exe(5)).
+            // An upgrade has replaced it: its process is to be told of, not to be overlooked
+            // (proc_pid_exe(5)).
             let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
             let uid = || fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
             let is_wanted = |watch: &Watch| {

@@ -44,7 +44,8 @@ pub(super) fn run(store: &Store, json: bool) -> anyhow::Result<Done> {
     Ok(Done::Positive)
 }
 
-/// What is known, with the layout that the manifest says is in force: another command may have switched since.
+/// What is known, with the layout that the manifest says is in force: another command may have
+/// switched since.
 pub(super) fn current(store: &Store) -> anyhow::Result<Vec<Status>> {
     let mut all = Status::all(store)?;
     for status in &mut all {

@@ -70,7 +70,8 @@ pub(super) fn run(arguments: &Arguments, store: &Store) -> anyhow::Result<Done> 
     })
 }
 
-/// What is on record about a process. One that was forked from another is told of it: a family is one.
+/// What is on record about a process. One that was forked from another is told of it: a family is
+/// one.
 fn of_process(store: &Store, pid: u32) -> anyhow::Result<Manifest> {
     let all = store.all()?;
     let leader = |manifest: &&Manifest| manifest.pid == pid && manifest.is_alive();
@@ -103,8 +104,8 @@ fn of_process(store: &Store, pid: u32) -> anyhow::Result<Manifest> {
 const BY_USER: &str = "as its user wished";
 const BY_RESTORE: &str = "by slackline restore, as whoever drove it was killed";
 
-/// Rolls back what a killed Slackline left half done; in a dry run only says so. What was verified stays, and so does what
-/// another Slackline is at work on.
+/// Rolls back what a killed Slackline left half done; in a dry run only says so. What was verified
+/// stays, and so does what another Slackline is at work on.
 pub(crate) fn undo_left(store: &Store, dry_run: bool) -> anyhow::Result<Vec<Undone>> {
     each(store, |manifest| {
         let status = Status::load(store, manifest.pid, manifest.start_time);

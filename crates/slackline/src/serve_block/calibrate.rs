@@ -25,8 +25,8 @@ const SEED: u64 = 48;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What is measured: a block device, a file, `memory:SIZE`, or `simulated:p3600`, whose curve is
-    /// known.
+    /// What is measured: a block device, a file, `memory:SIZE`, or `simulated:p3600`, whose curve
+    /// is known.
     device: String,
     /// The part of the device that may be overwritten, as OFFSET:LENGTH. Without it nothing is
     /// written, and only reads are measured.

@@ -27,10 +27,11 @@ pub(crate) enum Command {
     Run(Run),
     /// Show the tenants of a running server: requests, bytes, errors, latency.
     Status(StatusArguments),
-    /// Measure a device: latency against rate at several shares of reads. Nothing is written without
-    /// --write-area.
+    /// Measure a device: latency against rate at several shares of reads. Nothing is written
+    /// without --write-area.
     Calibrate(calibrate::Arguments),
-    /// Would a tenant with an objective fit, and what is left? Exit code 1: the tenant does not fit.
+    /// Would a tenant with an objective fit, and what is left? Exit code 1: the tenant does not
+    /// fit.
     Admit(admit::Arguments),
 }
 

@@ -22,28 +22,34 @@ const MISSED_SHARE: f64 = 0.05;
 pub(crate) struct Arguments {
     #[command(flatten)]
     watched: Option<Watched>,
-    /// A service that was recorded by --save, or is described in the same form, in place of a running one.
+    /// A service that was recorded by --save, or is described in the same form, in place of a
+    /// running one.
     #[arg(long, value_name = "FILE", conflicts_with = "Watched")]
     service: Option<PathBuf>,
     /// How long to record, in seconds, under the load that matters.
     #[arg(long, default_value_t = 30.0, value_name = "S")]
     duration_s: f64,
-    /// The pool whose jobs are timed, by thread name; without it, the one of several threads that does most jobs.
+    /// The pool whose jobs are timed, by thread name; without it, the one of several threads that
+    /// does most jobs.
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// An objective for the 99th percentile of a job, in milliseconds: then the load within it is predicted, too.
+    /// An objective for the 99th percentile of a job, in milliseconds: then the load within it is
+    /// predicted, too.
     #[arg(long, value_name = "MS")]
     slo_p99_ms: Option<f64>,
-    /// How many such shards share the whole load today: then it is said how many of which quota would carry it.
+    /// How many such shards share the whole load today: then it is said how many of which quota
+    /// would carry it.
     #[arg(long, requires = "slo_p99_ms", value_name = "N")]
     shards: Option<usize>,
-    /// Print what the model says also where it does not describe the service, and settings of which it shows nothing.
+    /// Print what the model says also where it does not describe the service, and settings of which
+    /// it shows nothing.
     #[arg(long)]
     all: bool,
     /// Keep the recording in this file, for --service.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Write a specification for `slackline tune` that searches the pool sizes under the quota, with the load of --url.
+    /// Write a specification for `slackline tune` that searches the pool sizes under the quota,
+    /// with the load of --url.
     #[arg(long, value_name = "FILE", conflicts_with = "service", requires_all = ["url", "rate"])]
     experiment: Option<PathBuf>,
     /// The URL that the experiment loads.
@@ -55,7 +61,8 @@ pub(crate) struct Arguments {
     /// Write everything as JSON to this file; `-` prints it instead of the text.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with the histograms of cores in use, today's and the recommended one, both from the model.
+    /// Write a page with the histograms of cores in use, today's and the recommended one, both from
+    /// the model.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -315,7 +322,8 @@ impl Known {
                 .iter()
                 .position(|pool| pool.name == name)
                 .with_context(|| format!("no pool is named {name:?}; there are {}", names()))?,
-            // Requests are what the threads of a pool do most often; a single thread hands them out.
+            // Requests are what the threads of a pool do most often; a single thread hands them
+            // out.
             None => (0..pools.len())
                 .max_by(|a, b| {
                     let key =

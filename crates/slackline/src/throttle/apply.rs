@@ -1,4 +1,5 @@
-//! `slackline throttle apply`: another limit on a running service, kept only if it is shown to be better.
+//! `slackline throttle apply`: another limit on a running service, kept only if it is shown to be
+//! better.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,8 +34,9 @@ pub(crate) struct Arguments {
     /// The burst to try, in milliseconds of CPU time.
     #[arg(long, value_name = "MS")]
     burst_ms: Option<f64>,
-    /// Shell command that prints what is to become smaller, a number, of the time since it last ran; without it, the 99th
-    /// percentile of the time from waking to sleeping of the threads of --pool.
+    /// Shell command that prints what is to become smaller, a number, of the time since it last
+    /// ran; without it, the 99th percentile of the time from waking to sleeping of the threads of
+    /// --pool.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["pool", "port"])]
     metric: Option<String>,
     #[command(flatten)]
@@ -48,7 +50,8 @@ pub(crate) struct Arguments {
     /// Length of a block, in seconds.
     #[arg(long, default_value_t = 10.0, value_name = "S")]
     block_s: f64,
-    /// Keep the new limit if the metric is shown to be below this multiple of the present one: 1.05 to give CPU back.
+    /// Keep the new limit if the metric is shown to be below this multiple of the present one: 1.05
+    /// to give CPU back.
     #[arg(long, default_value_t = 1.0, value_name = "RATIO")]
     below: f64,
     /// Write everything as JSON to this file; `-` prints it instead of the text.
@@ -87,7 +90,8 @@ impl Report {
         blocks.map(|block| block.throttled_periods).sum()
     }
 
-    /// Where nothing is throttled, whatever became better is not the limit's doing: the service warms up, the load changes.
+    /// Where nothing is throttled, whatever became better is not the limit's doing: the service
+    /// warms up, the load changes.
     fn can_help(&self, below: f64) -> bool {
         below > 1.0 || self.throttled(false) > 0
     }
@@ -249,7 +253,8 @@ fn set(journal: &mut Journal, roots: &Roots, group: &str, quota: &CpuQuota) -> a
         journal
             .write(roots, &knob, &value)
             .map_err(|error| match error {
-                // kernel/sched/core.c, tg_cfs_schedulable_down; the numbers themselves are checked in `tried`.
+                // kernel/sched/core.c, tg_cfs_schedulable_down; the numbers themselves are checked
+                // in `tried`.
                 HostError::Write { path, value, errno } if errno == Errno::INVAL.raw_os_error() => {
                     anyhow!(
                         "the kernel takes no \"{value}\" in {}: the limit of a group above or below contradicts it; a group may \

@@ -10,7 +10,8 @@ use super::tracepoints::{Tracepoints, monotonic_ns};
 
 /// Pages of each CPU's buffer, as a power of two: 1 MiB holds about 10,000 switches.
 const PAGES_LOG2: u32 = 8;
-/// How often the buffers are emptied. A host of 50,000 switches a second fills half of one meanwhile.
+/// How often the buffers are emptied. A host of 50,000 switches a second fills half of one
+/// meanwhile.
 const DRAIN_EVERY: Duration = Duration::from_millis(100);
 /// How often threads that entered the group without being forked in it are looked for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -33,8 +34,8 @@ pub(crate) enum Jobs {
     Recorded,
 }
 
-/// Watches the group, and the counters of the one that limits it, for `duration`, or until `goes_on`, which sees everything so
-/// far every [`DRAIN_EVERY`], says no.
+/// Watches the group, and the counters of the one that limits it, for `duration`, or until
+/// `goes_on`, which sees everything so far every [`DRAIN_EVERY`], says no.
 pub(crate) fn collect(
     group: &str,
     limited_by: &str,
@@ -54,7 +55,8 @@ pub(crate) fn collect(
         let own = own.as_mut().and_then(|own| own.sample().ok()?.cpu);
         Some(Sample { limited, own })
     };
-    // At the moments between which the schedule is: the tracepoints take a tenth of a second to open, and again to close.
+    // At the moments between which the schedule is: the tracepoints take a tenth of a second to
+    // open, and again to close.
     let before = sample();
     let start_ns = monotonic_ns();
     let mut seen = Collected {
@@ -121,14 +123,16 @@ fn process_of(thread: u32) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-/// The counters of the group that has the limit, and the CPU time of the watched one, if that is another.
+/// The counters of the group that has the limit, and the CPU time of the watched one, if that is
+/// another.
 #[derive(Clone, Copy)]
 struct Sample {
     limited: CgroupSample,
     own: Option<CpuTimes>,
 }
 
-/// What the counters advanced by; one that went backwards (a group made anew) counts as not having moved.
+/// What the counters advanced by; one that went backwards (a group made anew) counts as not having
+/// moved.
 fn difference(before: &Sample, after: &Sample) -> Counters {
     let used_s = |before: Option<CpuTimes>, after: Option<CpuTimes>| {
         let (before, after) = before.zip(after)?;

@@ -1,4 +1,5 @@
-//! Pool sizes that only the service's own configuration can change, as an experiment for `slackline tune`.
+//! Pool sizes that only the service's own configuration can change, as an experiment for
+//! `slackline tune`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -97,7 +98,8 @@ fn busiest(roots: &Roots, group: &str) -> anyhow::Result<u32> {
         .with_context(|| format!("no process is left in {group}"))
 }
 
-/// Puts the parameter where the command says the pool's size: a variable, a runtime's flag, or a word that is that number or sets it.
+/// Puts the parameter where the command says the pool's size: a variable, a runtime's flag, or a
+/// word that is that number or sets it.
 fn put(command: &mut Vec<String>, pool: &Pool, parameter: &str) -> bool {
     if let Some(variable) = &pool.set_by {
         let set = ["env".to_owned(), format!("{variable}={{{parameter}}}")];
@@ -120,7 +122,8 @@ fn put(command: &mut Vec<String>, pool: &Pool, parameter: &str) -> bool {
         .any(|word| replace_number(word, &number, &format!("{{{parameter}}}")))
 }
 
-/// Replaces a number that is the whole word, or all that follows `=` or `:` in it; whether it was there.
+/// Replaces a number that is the whole word, or all that follows `=` or `:` in it; whether it was
+/// there.
 fn replace_number(word: &mut String, number: &str, by: &str) -> bool {
     let is_it = word
         .strip_suffix(number)

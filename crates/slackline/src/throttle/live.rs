@@ -27,7 +27,8 @@ enum Key {
     Quit,
 }
 
-/// Watches until q, a signal or the end of `duration_s`; the report is what was seen since the last r.
+/// Watches until q, a signal or the end of `duration_s`; the report is what was seen since the last
+/// r.
 pub(super) fn run(
     group: &str,
     duration_s: f64,

@@ -73,10 +73,12 @@ pub(crate) struct Arguments {
 #[derive(clap::Args)]
 #[group(required = true, multiple = false)]
 struct Load {
-    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the paths of the list.
+    /// The URL to get, such as http://127.0.0.1:8080/; with `--requests`, what comes before the
+    /// paths of the list.
     #[arg(long, value_parser = load::url)]
     url: Option<String>,
-    /// A load generator of another kind: a shell command in which {rate} and {duration_s} are filled in.
+    /// A load generator of another kind: a shell command in which {rate} and {duration_s} are
+    /// filled in.
     #[arg(
         long,
         value_name = "COMMAND",
@@ -158,7 +160,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
         return interrupt.signal().map(Done::Signal).ok_or(error);
     }
     if let Some(watched) = &arguments.watched {
-        // Not earlier: where --before starts the service, there is no group until now. Not later: searches take hours.
+        // Not earlier: where --before starts the service, there is no group until now. Not later:
+        // searches take hours.
         watch::group_of(&Roots::default(), watched)?;
     }
     let report = measure(arguments, &interrupt);
@@ -221,7 +224,8 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<Repor
                 put(arguments, index)?;
             }
             let side = &mut sides[index];
-            // Each search has a grid of rates of its own, so that what the grid rounds off varies like any other error.
+            // Each search has a grid of rates of its own, so that what the grid rounds off varies
+            // like any other error.
             let offset = 2_f64.powf(run as f64 / arguments.runs as f64);
             let mut search = Search::new(arguments.start * offset, arguments.tolerance);
             while let Some(per_s) = search.next() {
@@ -335,8 +339,9 @@ impl Outcome {
     }
 }
 
-/// A run at one rate, and whether it held. One that failed while the generator was held up, and might not have otherwise, says
-/// nothing of the service: it is repeated, and given up after [`ATTEMPTS`].
+/// A run at one rate, and whether it held. One that failed while the generator was held up, and
+/// might not have otherwise, says nothing of the service: it is repeated, and given up after
+/// [`ATTEMPTS`].
 fn undisturbed(
     arguments: &Arguments,
     per_s: f64,
@@ -369,8 +374,9 @@ fn undisturbed(
     }
 }
 
-/// One run at one rate; each of a search has arrivals of its own. A command may give up, where it is said to have got through at a
-/// lower rate: sysbench does when more is due than it can hold. Where nobody is reached the address is wrong, or the service is gone.
+/// One run at one rate; each of a search has arrivals of its own. A command may give up, where it
+/// is said to have got through at a lower rate: sysbench does when more is due than it can hold.
+/// Where nobody is reached the address is wrong, or the service is gone.
 fn trial(
     arguments: &Arguments,
     per_s: f64,

@@ -24,9 +24,11 @@ use crate::Done;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Watch a service: cores in use at 10 ms, threads that want to run, throttling, and what causes it.
+    /// Watch a service: cores in use at 10 ms, threads that want to run, throttling, and what
+    /// causes it.
     Watch(watch::Arguments),
-    /// What pool sizes, quota, burst and period to set: a service's own jobs, recorded, simulated under others.
+    /// What pool sizes, quota, burst and period to set: a service's own jobs, recorded, simulated
+    /// under others.
     Advise(Box<advise::Arguments>),
     /// Try another limit on a running service, and keep it only if it is shown to be better.
     Apply(apply::Arguments),

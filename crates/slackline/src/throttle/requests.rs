@@ -31,7 +31,8 @@ const BAR: f64 = 20.0;
 /// Whose latency is read.
 #[derive(Default, clap::Args)]
 pub(super) struct OfPort {
-    /// Read the latency of the requests on this TCP port off the wire, in the service's network namespace; needs CAP_NET_RAW.
+    /// Read the latency of the requests on this TCP port off the wire, in the service's network
+    /// namespace; needs CAP_NET_RAW.
     #[arg(long, value_name = "PORT")]
     port: Option<NonZeroU16>,
     /// Which percentile of the latency, above 0 and below 100; 99 by default.

@@ -31,7 +31,8 @@ const JVM_FLAGS: [&str; 4] = [
     "-XX:-UseContainerSupport",
 ];
 
-/// A sentence for each runtime in the group that goes by something else than a quota of so many cores.
+/// A sentence for each runtime in the group that goes by something else than a quota of so many
+/// cores.
 pub(super) fn ignoring(
     roots: &Roots,
     group: &str,
@@ -138,8 +139,8 @@ fn go(roots: &Roots, pid: u32, cores: f64, cpus: usize) -> Option<String> {
     ignores_quota(Sizing::Go, threads, cores, &flags)
 }
 
-/// Says of pools that are Go programs what sets their size, and takes that for it: a Go program has more threads than it runs
-/// at once.
+/// Says of pools that are Go programs what sets their size, and takes that for it: a Go program has
+/// more threads than it runs at once.
 pub(super) fn size_go_pools(
     roots: &Roots,
     group: &str,
@@ -248,7 +249,8 @@ fn go_size(
     (whole.max(2).min(cpus), None)
 }
 
-/// How many threads a variable tells Go to run at once; 0 tells it nothing (runtime/proc.go, schedinit).
+/// How many threads a variable tells Go to run at once; 0 tells it nothing (runtime/proc.go,
+/// schedinit).
 fn told(variable: &str) -> Option<usize> {
     let (name, number) = variable.split_once('=')?;
     let number = number.parse().ok().filter(|number| *number > 0);

@@ -4,8 +4,8 @@ use host::Roots;
 use perf_events::{Field, Format, Record, Ring, Sample, Tracefs};
 use throttle::{Event, Left};
 
-/// States of `prev_state` below TASK_REPORT_MAX; none of them means that the thread still wants to run
-/// (include/linux/sched.h).
+/// States of `prev_state` below TASK_REPORT_MAX; none of them means that the thread still wants to
+/// run (include/linux/sched.h).
 const NOT_RUNNABLE: u64 = 0xff;
 /// Those that mean that it has ended, EXIT_DEAD and EXIT_ZOMBIE.
 const DEAD: u64 = 0x30;
@@ -49,9 +49,11 @@ impl Tracepoints {
             .try_for_each(|ring| ring.set_enabled(enabled))
     }
 
-    /// Hands over every event up to now, in order of time; the time up to which that is (CLOCK_MONOTONIC, ns).
+    /// Hands over every event up to now, in order of time; the time up to which that is
+    /// (CLOCK_MONOTONIC, ns).
     pub(crate) fn drain(&mut self, mut take: impl FnMut(u64, Event)) -> u64 {
-        // Whatever happened before now is in the rings; what comes while they are emptied waits for the next time.
+        // Whatever happened before now is in the rings; what comes while they are emptied waits for
+        // the next time.
         let end_ns = monotonic_ns();
         let (layout, waiting, lost) = (&self.layout, &mut self.waiting, &mut self.lost);
         for ring in &mut self.rings {

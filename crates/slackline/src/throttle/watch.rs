@@ -46,7 +46,8 @@ pub(crate) struct Watched {
     /// The control group that this process is in.
     #[arg(long)]
     pid: Option<u32>,
-    /// A control group: its path below the hierarchy's root, or the whole path; `/` is the whole host.
+    /// A control group: its path below the hierarchy's root, or the whole path; `/` is the whole
+    /// host.
     #[arg(long, value_name = "PATH", value_parser = not_empty)]
     cgroup: Option<String>,
     /// A systemd unit, e.g. `nginx.service` or `nginx`.
@@ -57,7 +58,8 @@ pub(crate) struct Watched {
     container: Option<String>,
 }
 
-/// A variable of a script that is not set names nobody: it must not stand for the root group, which is the whole host.
+/// A variable of a script that is not set names nobody: it must not stand for the root group, which
+/// is the whole host.
 fn not_empty(text: &str) -> Result<String, String> {
     if text.is_empty() {
         Err("it names nobody: is a variable not set?".to_owned())
@@ -248,7 +250,8 @@ impl Watch {
     }
 }
 
-/// That no other group's limit is the one that counts for this one; what is done `to` a limit is done to its own.
+/// That no other group's limit is the one that counts for this one; what is done `to` a limit is
+/// done to its own.
 pub(super) fn ensure_own_limit(roots: &Roots, group: &str, to: &str) -> anyhow::Result<()> {
     let tightest = host::tightest_quota(roots, group)?;
     match tightest.filter(|tightest| tightest.group != group) {
@@ -364,7 +367,8 @@ fn group_of_container(roots: &Roots, id: &str) -> anyhow::Result<String> {
     })
 }
 
-/// The group that `name_of` has a name for; an error in these words where there is none, or another one.
+/// The group that `name_of` has a name for; an error in these words where there is none, or another
+/// one.
 fn only_group(
     roots: &Roots,
     name_of: &dyn Fn(&str) -> Option<String>,

@@ -1,4 +1,5 @@
-//! Who is let in by `slackline serve`, for how long, and what is said where a file that decides about it is not as it should be.
+//! Who is let in by `slackline serve`, for how long, and what is said where a file that decides
+//! about it is not as it should be.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

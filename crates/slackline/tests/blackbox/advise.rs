@@ -196,7 +196,8 @@ fn what_is_wrong_with_a_described_service_is_named() {
         .saying(&["service.json"]);
 }
 
-/// The quota of a throttled group is raised and kept, where it is shown to help; then a worse one is rolled back.
+/// The quota of a throttled group is raised and kept, where it is shown to help; then a worse one
+/// is rolled back.
 #[test]
 fn a_limit_is_kept_only_where_it_is_shown_to_be_better() {
     let Some(mut group) = Group::new() else {
@@ -238,7 +239,8 @@ fn a_limit_is_kept_only_where_it_is_shown_to_be_better() {
         ended.stdout
     );
     assert_eq!(CpuQuota::read(&roots, &group.name).unwrap(), before);
-    // A metric that knows nothing but the limit: what is kept does not hang on the machine's other work.
+    // A metric that knows nothing but the limit: what is kept does not hang on the machine's other
+    // work.
     let (knob, _) = before.writes(&roots, &group.name).unwrap().pop().unwrap();
     let file = knob.path(&roots);
     let metric = format!("awk '{{ print 1e6 / $1 }}' {}", file.display());
@@ -335,7 +337,8 @@ fn after_a_kill_under_the_new_limit_another_apply_asks_for_a_restore() {
     assert!(!is_new());
 }
 
-/// The specification that is written for a pool whose size only its service's command knows is one that `check` takes.
+/// The specification that is written for a pool whose size only its service's command knows is one
+/// that `check` takes.
 #[test]
 fn the_experiment_of_a_recorded_pool_is_whole() {
     let Some(mut group) = Group::new() else {

@@ -80,7 +80,8 @@ fn value(text: &str, metric: &str, label: &str) -> Option<f64> {
     line.rsplit_once(' ')?.1.parse().ok()
 }
 
-/// Two threads that spin in a fifth of a core, and an agent that traces them as `spinners` every second.
+/// Two threads that spin in a fifth of a core, and an agent that traces them as `spinners` every
+/// second.
 pub(crate) fn spinners() -> Option<(Toy, Agent, Group)> {
     let mut group = Group::new()?;
     group.spin();
@@ -91,9 +92,10 @@ pub(crate) fn spinners() -> Option<(Toy, Agent, Group)> {
     Some((toy, agent, group))
 }
 
-/// Keeps every processor from being idle. Linux 6.18 does not trace every switch from an idle one to a thread: of 35 times
-/// that spinners of such a group left a CPU, ftrace itself had seen 20 get there. On an idle machine of two virtual processors
-/// windows then had 0.5 to 3 times what the group used.
+/// Keeps every processor from being idle. Linux 6.18 does not trace every switch from an idle one
+/// to a thread: of 35 times that spinners of such a group left a CPU, ftrace itself had seen 20 get
+/// there. On an idle machine of two virtual processors windows then had 0.5 to 3 times what the
+/// group used.
 struct Busy(Vec<Child>);
 
 impl Busy {
@@ -137,7 +139,8 @@ fn a_throttled_group_is_seen_in_the_metrics_until_it_vanishes() {
     assert!(of("slackline_cpu_throttled_seconds_total") > 0.0);
     assert_eq!(of("slackline_threads"), 2.0);
     let traced = of("slackline_traced_seconds_total");
-    // Both want to run all the time; one more would be seen. (2.21 was seen once among all the other tests, unexplained.)
+    // Both want to run all the time; one more would be seen. (2.21 was seen once among all the
+    // other tests, unexplained.)
     let runnable = of("slackline_runnable_thread_seconds_total") / traced;
     assert!((1.5..2.5).contains(&runnable), "{runnable}: {text}");
     let windows = of("slackline_cpu_use_of_limit_count");
@@ -145,7 +148,8 @@ fn a_throttled_group_is_seen_in_the_metrics_until_it_vanishes() {
         (windows - 100.0 * traced).abs() < 5.0 * traced,
         "{windows} in {traced} s"
     );
-    // On average as much is in use as the group's own counter says, in windows that are idle or far above it.
+    // On average as much is in use as the group's own counter says, in windows that are idle or far
+    // above it.
     let mean = of("slackline_cpu_use_of_limit_sum") / windows;
     let counted = (of(used) - before) / seconds / 0.2;
     assert!(

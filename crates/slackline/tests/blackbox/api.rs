@@ -1,5 +1,5 @@
-//! The JSON interface of `slackline serve` from outside: who is let in, that all that is described is there, and what is said of
-//! requests that cannot be.
+//! The JSON interface of `slackline serve` from outside: who is let in, that all that is described
+//! is there, and what is said of requests that cannot be.
 
 use serde_json::{Value, json};
 
@@ -378,7 +378,8 @@ fn a_note_is_written_by_hand_and_goes_with_an_export() {
         server.get("/experiments/1/evaluations/2")["note"],
         "beside a backup"
     );
-    // Who may only look reads it, and cannot change it; nor can a text be too long or have an escape sequence in it.
+    // Who may only look reads it, and cannot change it; nor can a text be too long or have an
+    // escape sequence in it.
     let put = |role: &str, text: &str| {
         let token = format!("Bearer {}", server.token(role));
         let body = json!({ "text": text }).to_string();

@@ -1,4 +1,5 @@
-//! The pages in a headless Chromium: created → watched → one killed → paused → resumed → verified → promoted → rolled back.
+//! The pages in a headless Chromium: created → watched → one killed → paused → resumed → verified →
+//! promoted → rolled back.
 
 use serde_json::json;
 
@@ -6,7 +7,8 @@ use crate::serve::Server;
 use crate::toy::{FIRST, Toy, skip};
 use crate::webdriver::Browser;
 
-/// Three parameters: the knob `x` with its best at 20, `pool` with its best at 12, and one that does nothing.
+/// Three parameters: the knob `x` with its best at 20, `pool` with its best at 12, and one that
+/// does nothing.
 pub(crate) fn toy() -> Toy {
     let mut toy = Toy::new();
     let parameters = toy.spec["parameters"].as_array_mut().unwrap();

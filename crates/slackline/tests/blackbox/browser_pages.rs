@@ -1,5 +1,5 @@
-//! Each page in a headless Chromium, at three widths and in both colour schemes: nothing is cut off, axe-core finds nothing
-//! serious, and the charts show what was measured.
+//! Each page in a headless Chromium, at three widths and in both colour schemes: nothing is cut
+//! off, axe-core finds nothing serious, and the charts show what was measured.
 
 use std::path::Path;
 
@@ -191,7 +191,8 @@ fn a_drag_enlarges_a_part_of_a_chart_and_leads_nowhere() {
     for chart in ["plot-convergence", "plot-runs"] {
         let over = format!("document.querySelector('#{chart} .u-over')");
         browser.wait(&over);
-        // From a quarter to the half of the width, straight across; the browser clicks where a drag ends.
+        // From a quarter to the half of the width, straight across; the browser clicks where a drag
+        // ends.
         browser.run(&format!(
             "const over = {over}; const box = over.getBoundingClientRect(); const at = (name, share) => over.dispatchEvent(\
              new (name === 'click' ? MouseEvent : PointerEvent)(name, {{ clientX: box.left + share * box.width, clientY: \

@@ -1,4 +1,5 @@
-//! A coordinator with PostgreSQL and NATS, and workers in network namespaces, all real, all removed with the test.
+//! A coordinator with PostgreSQL and NATS, and workers in network namespaces, all real, all removed
+//! with the test.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -442,7 +443,8 @@ impl Cluster {
         }
     }
 
-    /// Another worker of the same configuration, on the same host, with a state directory of its own.
+    /// Another worker of the same configuration, on the same host, with a state directory of its
+    /// own.
     pub(crate) fn twin(&self, index: usize) -> Child {
         let mut worker = self.slackline("twin", "twin.log", Some(index));
         let file = self.path(&format!("worker{index}.toml"));

@@ -1,4 +1,5 @@
-//! `mode = "continuous"` in `slackline serve`: killed at any moment with a real target, and held by the alert of a real Prometheus.
+//! `mode = "continuous"` in `slackline serve`: killed at any moment with a real target, and held by
+//! the alert of a real Prometheus.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,8 @@ fn toy() -> Toy {
     toy
 }
 
-/// The same of a service that runs by itself: `reload` comes before it takes its file, as `$v`, over into `live`.
+/// The same of a service that runs by itself: `reload` comes before it takes its file, as `$v`,
+/// over into `live`.
 pub(crate) fn attached(reload: &str) -> Toy {
     let mut toy = toy();
     let [conf, live, script] = ["service.conf", "live", "reload"].map(|name| toy.path(name));
@@ -91,7 +93,8 @@ fn is_acting(shown: &Value) -> bool {
     !shown["continuous"]["acting"].is_null()
 }
 
-/// Kills the server after at most so long, looks whether the knob is as it may be, and starts the next.
+/// Kills the server after at most so long, looks whether the knob is as it may be, and starts the
+/// next.
 fn kill_and_start<'a>(
     toy: &'a Toy,
     server: Server<'a>,
@@ -241,7 +244,8 @@ fn what_the_service_no_longer_accepts_is_rolled_back() {
     assert_eq!(server.end(), 128 + 15);
 }
 
-/// Nothing at all is accepted: it goes on trying, and says so; once the control's is accepted, that is in force.
+/// Nothing at all is accepted: it goes on trying, and says so; once the control's is accepted, that
+/// is in force.
 #[test]
 fn what_the_service_no_longer_accepts_is_rolled_back_after_a_kill() {
     let toy = attached(REFUSES);

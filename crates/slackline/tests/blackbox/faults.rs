@@ -1,4 +1,5 @@
-//! What can go wrong in a tune: whose fault it is said to be, how the command ends, and that nothing is left.
+//! What can go wrong in a tune: whose fault it is said to be, how the command ends, and that
+//! nothing is left.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::toy::{Ended, Toy};
 
-/// The control cannot be measured: the tune gives up with exit code 2, says why, and leaves nothing.
+/// The control cannot be measured: the tune gives up with exit code 2, says why, and leaves
+/// nothing.
 fn gives_up(toy: &Toy, saying: &[&str]) {
     Ended::of(toy.tune(&[]))
         .with_code(2)
@@ -123,8 +125,8 @@ fn a_workload_below_its_minimum_is_too_slow() {
 
 #[test]
 fn a_knob_that_refuses_the_value_makes_it_a_crash() {
-    // The kernel takes 0 to 31 (Documentation/networking/ip-sysctl.rst); the only value written is refused, so the
-    // host is never changed.
+    // The kernel takes 0 to 31 (Documentation/networking/ip-sysctl.rst); the only value written is
+    // refused, so the host is never changed.
     let path = "/proc/sys/net/ipv4/tcp_app_win";
     let first = std::fs::read_to_string(path).unwrap_or_default();
     if first.is_empty() || std::fs::write(path, &first).is_err() {

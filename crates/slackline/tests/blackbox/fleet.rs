@@ -1,4 +1,5 @@
-//! `slackline throttle fleet` against a real Prometheus that holds a simulated fleet of recorded shapes.
+//! `slackline throttle fleet` against a real Prometheus that holds a simulated fleet of recorded
+//! shapes.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;

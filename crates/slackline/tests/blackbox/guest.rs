@@ -1,5 +1,5 @@
-//! Control groups v2 for real: a small guest whose cpu controller is on v2, whatever this host's is on. Its only programs are
-//! a static busybox and `slackline`.
+//! Control groups v2 for real: a small guest whose cpu controller is on v2, whatever this host's is
+//! on. Its only programs are a static busybox and `slackline`.
 
 use std::time::Duration;
 
@@ -52,7 +52,8 @@ fn quota_spec() -> Value {
     })
 }
 
-/// Two files of an existing group as knobs beside a quota of its own; the load hangs once they are changed.
+/// Two files of an existing group as knobs beside a quota of its own; the load hangs once they are
+/// changed.
 fn kill_spec() -> Value {
     let mut spec = quota_spec();
     spec["parameters"] = json!([

@@ -1,4 +1,5 @@
-//! `slackline isolate` on this host: a `sleep` is the service, a file holds its latency, and a shell loop is the batch work.
+//! `slackline isolate` on this host: a `sleep` is the service, a file holds its latency, and a
+//! shell loop is the batch work.
 
 mod kills;
 mod sources;
@@ -82,8 +83,8 @@ impl Bench {
         command
     }
 
-    /// A controller that has written its first status. The watchdog of a killed one may hold the lock for a moment after it
-    /// has restored everything: then another one is started.
+    /// A controller that has written its first status. The watchdog of a killed one may hold the
+    /// lock for a moment after it has restored everything: then another one is started.
     fn start(&self) -> Child {
         let end = Instant::now() + Duration::from_secs(40);
         loop {
@@ -108,8 +109,8 @@ impl Bench {
         }
     }
 
-    /// A failing test ends this controller before it removes any group: else the controller would make another one, or
-    /// freeze one again.
+    /// A failing test ends this controller before it removes any group: else the controller would
+    /// make another one, or freeze one again.
     fn will_end(&self, controller: &Child) {
         self.controllers.borrow_mut().push(controller.id());
     }
@@ -194,7 +195,8 @@ impl Bench {
 }
 
 impl Drop for Bench {
-    /// A failing test leaves nothing: first the controller ends, then its watchdog or `restore` thaws and removes groups.
+    /// A failing test leaves nothing: first the controller ends, then its watchdog or `restore`
+    /// thaws and removes groups.
     fn drop(&mut self) {
         for pid in self.controllers.take() {
             kill_if_ours(pid);
@@ -254,8 +256,8 @@ impl Drop for Group {
     }
 }
 
-/// Kills a controller that is still a child of this test. One that was waited for is no child any more, so its number may be
-/// somebody else's.
+/// Kills a controller that is still a child of this test. One that was waited for is no child any
+/// more, so its number may be somebody else's.
 fn kill_if_ours(pid: u32) {
     let Some(pid) = i32::try_from(pid)
         .ok()
@@ -332,7 +334,8 @@ fn slack_becomes_batch_work_and_everything_comes_back() {
     bench.latency("50 5000");
     bench.until("an end of batch work", Bench::is_off);
     bench.latency("1.0 5000");
-    // Bad data of a service that is too slow alone must not last for ever: the wait is half a minute at first.
+    // Bad data of a service that is too slow alone must not last for ever: the wait is half a
+    // minute at first.
     signal(child.id().into(), rustix::process::Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));
     bench.assert_restored();

@@ -30,7 +30,8 @@ fn torture(seed: u64) {
         toy.spec["budget"]["evaluations"] = json!(1000);
         toy.spec["evaluation"]["blocks"] = json!(2);
         toy.load_with(r#"echo '{"requests": 1000, "latency_p99_us": 1000}'"#);
-        // On a slow machine the first one is killed before it could make it, of which a restore says something else.
+        // On a slow machine the first one is killed before it could make it, of which a restore
+        // says something else.
         std::fs::create_dir(toy.path("state")).unwrap();
     }
     for kill in 0..KILLS_PER_THREAD {
@@ -68,7 +69,8 @@ fn a_restore_where_nothing_was_ever_done_says_so_and_makes_no_directory() {
     }
 }
 
-/// A record of a relayout that cannot be read does not hide what was done, nor keep the rest from being done.
+/// A record of a relayout that cannot be read does not hide what was done, nor keep the rest from
+/// being done.
 #[test]
 fn a_damaged_record_of_a_relayout_is_one_failure_among_the_rest() {
     let (toy, _) = killed();

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::toy::{Ended, Toy};
 
-/// Answers one request after the other, each after as many microseconds as a file says; `/bad` with status 500.
+/// Answers one request after the other, each after as many microseconds as a file says; `/bad` with
+/// status 500.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     paths: Arc<Mutex<Vec<String>>>,
@@ -25,7 +26,8 @@ impl Server {
         };
         let paths = Arc::clone(&server.paths);
         let service_us = service_us.to_owned();
-        // A queue, not a lock: a lock does not serve those who wait for it in the order of their arrival.
+        // A queue, not a lock: a lock does not serve those who wait for it in the order of their
+        // arrival.
         let (queue, turns) = mpsc::channel::<mpsc::Sender<()>>();
         std::thread::spawn(move || {
             for turn in turns {
@@ -98,8 +100,8 @@ fn load(toy: &Toy, server: &Server, arguments: &[&str]) -> Value {
 #[test]
 fn latency_counts_from_the_scheduled_arrival() {
     let toy = Toy::new();
-    // Ten requests in a second, one after the other, each of which takes 300 ms: a generator that waits for its answers
-    // would measure 300 ms, ten times.
+    // Ten requests in a second, one after the other, each of which takes 300 ms: a generator that
+    // waits for its answers would measure 300 ms, ten times.
     let server = Server::start(&service_file(&toy, 300_000));
     let rate = [
         "--rate",
@@ -179,7 +181,8 @@ fn the_capacity_before_and_after_a_change() {
     command.args(["--json", report.to_str().unwrap()]);
     let ended = Ended::of(command);
     let report: Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
-    // One at a time, 8 ms each: 125 a second, and 667 with 1.5 ms; a step of 1 s is over before a fifth more has waited 200 ms.
+    // One at a time, 8 ms each: 125 a second, and 667 with 1.5 ms; a step of 1 s is over before a
+    // fifth more has waited 200 ms.
     let estimate = |index: usize| {
         report["sides"][index]["capacity_per_s"]["estimate"]
             .as_f64()
@@ -339,7 +342,8 @@ fn a_service_that_always_fails_has_no_capacity() {
 fn a_tune_can_use_the_generator() {
     let mut toy = Toy::attached();
     let server = Server::start(&toy.path("service"));
-    // The knob's first value is 50: the service is slow whatever it says, so that a busy machine does not matter.
+    // The knob's first value is 50: the service is slow whatever it says, so that a busy machine
+    // does not matter.
     std::fs::write(toy.path("service"), "30000").unwrap();
     toy.spec["parameters"][0]["high"] = json!(90);
     toy.spec["workload"] = json!({ "http": { "url": server.url(), "rate": 20, "connections": 8 } });
@@ -448,7 +452,8 @@ fn what_cannot_be_loaded_is_an_error() {
     }
 }
 
-/// nginx with HTTP/1.1 and HTTP/2, each with and without TLS; `None` where something is missing here.
+/// nginx with HTTP/1.1 and HTTP/2, each with and without TLS; `None` where something is missing
+/// here.
 struct Nginx {
     dir: tempfile::TempDir,
     process: std::process::Child,

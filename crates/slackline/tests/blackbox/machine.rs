@@ -1,5 +1,5 @@
-//! A small guest that QEMU emulates in software, so that no privilege or hardware is needed. Its programs are a static busybox
-//! and what a test puts beside it.
+//! A small guest that QEMU emulates in software, so that no privilege or hardware is needed. Its
+//! programs are a static busybox and what a test puts beside it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,8 @@ pub(crate) fn run(command: &mut Command) {
 }
 
 impl Machine {
-    /// A guest whose first process is a script. Says SKIP and gives `None` where something is missing.
+    /// A guest whose first process is a script. Says SKIP and gives `None` where something is
+    /// missing.
     pub(crate) fn new(init: &str) -> Option<Self> {
         let needs =
             found("qemu-system-x86_64").and_then(|qemu| Ok((qemu, kernel()?, found("busybox")?)));
@@ -118,7 +119,8 @@ impl Machine {
             .arg(program));
     }
 
-    /// A module of the guest's kernel, as `/modules/NAME.ko`. False: there is none, which says SKIP.
+    /// A module of the guest's kernel, as `/modules/NAME.ko`. False: there is none, which says
+    /// SKIP.
     pub(crate) fn module(&self, path: &str) -> bool {
         let version = self.kernel.file_name().unwrap().to_string_lossy();
         let version = version.trim_start_matches("vmlinuz-");
@@ -149,8 +151,9 @@ impl Machine {
             .current_dir(self.root()));
         let (console, results) = (scratch.join("console"), scratch.join("results"));
         let serial = |path: &Path| format!("file:{}", path.display());
-        // One thread for both processors: with a thread each QEMU 7.2 now and then loses the interrupt by which a kernel that
-        // switches a tracepoint on waits for the other processor, and the guest stands still (1 of 14 runs; no slower this way).
+        // One thread for both processors: with a thread each QEMU 7.2 now and then loses the
+        // interrupt by which a kernel that switches a tracepoint on waits for the other processor,
+        // and the guest stands still (1 of 14 runs; no slower this way).
         let guest = Command::new(&self.qemu)
             .args(["-accel", "tcg,thread=single", "-cpu", "max"])
             .args(["-smp", "2", "-m", "512", "-display", "none"])

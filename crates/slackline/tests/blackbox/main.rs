@@ -1,6 +1,6 @@
-//! The binary from outside: what it prints, how it ends, and what it leaves behind. The service under test is a
-//! `sleep`, its knob a plain file, its load generator a shell line with a known optimum: so every promise of
-//! `slackline tune` can be tried in seconds, without a privilege.
+//! The binary from outside: what it prints, how it ends, and what it leaves behind. The service
+//! under test is a `sleep`, its knob a plain file, its load generator a shell line with a known
+//! optimum: so every promise of `slackline tune` can be tried in seconds, without a privilege.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Notifications of `slackline serve`: a webhook whose signature another program checks, and the local mail program.
+//! Notifications of `slackline serve`: a webhook whose signature another program checks, and the
+//! local mail program.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use serde_json::{Value, json};
 use crate::serve::{Server, toy};
 use crate::toy::{Toy, kill};
 
-/// A receiver in Python that checks signatures as `docs/notifications.md` says, and answers its first request with 503.
+/// A receiver in Python that checks signatures as `docs/notifications.md` says, and answers its
+/// first request with 503.
 const RECEIVER: &str = r#"
 import hashlib, hmac, http.server, sys, time
 
@@ -64,7 +66,8 @@ fn wait(what: &str, is_so: impl Fn() -> bool) {
 #[test]
 fn receivers_are_told_also_after_they_and_the_server_were_away() {
     let toy = toy();
-    // Below the ports that a kernel gives out by itself: nobody else is there while the receiver is away.
+    // Below the ports that a kernel gives out by itself: nobody else is there while the receiver is
+    // away.
     let port = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
     std::fs::write(toy.path("secret"), "s3cr3t\n").unwrap();
     let mail = toy.path("mail");
@@ -97,7 +100,8 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
     );
     assert_eq!(mailed().matches("Subject:").count(), 2, "{}", mailed());
 
-    // Nobody listened at the webhook. The server is killed, and tells when it and the receiver are back.
+    // Nobody listened at the webhook. The server is killed, and tells when it and the receiver are
+    // back.
     server.kill();
     let mut receiver = receiver(&toy, port);
     let server = Server::start_in(&toy, &environment);

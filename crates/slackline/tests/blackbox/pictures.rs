@@ -1,11 +1,12 @@
-//! The pictures of the manual, made anew from a running server with real experiments where `SLACKLINE_PICTURES` says so:
+//! The pictures of the manual, made anew from a running server with real experiments where
+//! `SLACKLINE_PICTURES` says so:
 //!
 //! ```text
 //! SLACKLINE_PICTURES=docs/pictures cargo test -p slackline --test blackbox pictures -- --nocapture
 //! ```
 //!
-//! `examples/nginx-workers` is measured on this host, about five minutes; the reports of `docs/results` are imported. Needs
-//! nginx, wrk and chromedriver.
+//! `examples/nginx-workers` is measured on this host, about five minutes; the reports of
+//! `docs/results` are imported. Needs nginx, wrk and chromedriver.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! What `slackline serve` promises to programs and to whoever runs it: the API's words, the client of the manual, the log.
+//! What `slackline serve` promises to programs and to whoever runs it: the API's words, the client
+//! of the manual, the log.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

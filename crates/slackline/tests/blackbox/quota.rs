@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::signals::HANG_ON_EXPERIMENT;
 use crate::toy::{Ended, Toy, skip};
 
-/// A service that wants a whole core and gets less than a tenth, so that it is throttled on a busy machine too.
+/// A service that wants a whole core and gets less than a tenth, so that it is throttled on a busy
+/// machine too.
 fn greedy() -> Toy {
     let mut toy = Toy::new();
     toy.spec["parameters"][0]["low"] = json!(20);
@@ -62,7 +63,8 @@ fn each_side_has_its_quota_and_counts_what_it_throttled() {
                 let values = blocks.iter().map(|block| block[side][metric].as_f64());
                 values.sum::<Option<f64>>().unwrap()
             };
-            // A neighbour can take CPU time from it; the quota is never exceeded by more than slices.
+            // A neighbour can take CPU time from it; the quota is never exceeded by more than
+            // slices.
             let used = sum("cpu_s") / sum("duration_s");
             assert!(used < cores + 0.04, "{side}: {used} of {cores} cores");
             assert!(used > 0.3 * cores, "{side}: {used} of {cores} cores");
@@ -83,7 +85,8 @@ fn a_killed_run_leaves_no_group_after_a_restore() {
         return;
     }
     let mut toy = greedy();
-    // One that leaves the process group, forgets its environment, and moves into a group of its own below.
+    // One that leaves the process group, forgets its environment, and moves into a group of its own
+    // below.
     let escape = "for d in $(sed -n 's/^[0-9]*:cpu[^:]*:/\\/sys\\/fs\\/cgroup\\/cpu/p' /proc/self/cgroup); do mkdir $d/own; \
                   setsid env -i sh -c \"echo \\$\\$ > $d/own/cgroup.procs; exec sleep 999\" & done; while :; do :; done";
     toy.spec["target"]["start"] = json!(["sh", "-c", escape]);
@@ -134,7 +137,8 @@ fn a_group_is_used_again_and_its_service_keeps_its_environment() {
         return;
     }
     let mut toy = greedy();
-    // No knob: nothing is restored between two evaluations, and the quota shrinks below the burst of the one before.
+    // No knob: nothing is restored between two evaluations, and the quota shrinks below the burst
+    // of the one before.
     toy.spec["parameters"] = json!([
         { "name": "cores", "type": "float", "low": 0.05, "high": 0.5, "default": 0.4 },
         { "name": "period", "type": "ordinal", "values": [20_000, 50_000, 100_000], "default": 50_000 },

@@ -61,7 +61,8 @@ impl<'a> Server<'a> {
         let messages = || std::fs::read_to_string(&stderr).unwrap_or_default();
         let end = Instant::now() + Duration::from_secs(20);
         loop {
-            // The address may still be the last server's: nobody answers there, or a stranger, who does not know the token.
+            // The address may still be the last server's: nobody answers there, or a stranger, who
+            // does not know the token.
             if said.exists() && server.try_get("/experiments").is_some() {
                 return server;
             }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::toy::{Ended, Toy, kill, skip};
 
-/// A group with a fifth of a core, in every hierarchy, made and removed through an undo journal of its own.
+/// A group with a fifth of a core, in every hierarchy, made and removed through an undo journal of
+/// its own.
 pub(crate) struct Group {
     pub(crate) name: String,
     journal: Journal,
@@ -206,8 +207,8 @@ fn the_counters_are_of_the_time_of_the_watch() {
         command.args(["--duration-s", &duration_s.to_string(), "--json", "-"]);
         let ended = Ended::of(command).with_code(0);
         let report: Value = serde_json::from_str(&ended.stdout).unwrap();
-        // As many quotas of 20 ms as periods of 100 ms began in it, and what a CPU still had in hand. (The tracepoints of some
-        // kernels miss switches, and tell less.)
+        // As many quotas of 20 ms as periods of 100 ms began in it, and what a CPU still had in
+        // hand. (The tracepoints of some kernels miss switches, and tell less.)
         let counted_s = report["counters"]["cpu_s"].as_f64().unwrap();
         let watched_s = report["observed"]["duration_us"].as_f64().unwrap() / 1e6;
         assert!(watched_s < duration_s + 0.05, "{watched_s}");

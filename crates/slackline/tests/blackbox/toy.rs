@@ -13,7 +13,8 @@ const MARK: &str = "SLACKLINE_TEST_TOY";
 /// The first value of the knob, as the file holds it.
 pub(crate) const FIRST: &str = "50";
 
-/// What the load generator prints: a parabola in the knob with its best at 20, plus up to 2 % of noise.
+/// What the load generator prints: a parabola in the knob with its best at 20, plus up to 2 % of
+/// noise.
 const PARABOLA: &str =
     r#"n=$(od -An -N1 -tu1 /dev/urandom); v=$(cat KNOB); us=$(( (v-20)*(v-20) + 1000 + n % 20 ))"#;
 /// Its last line.
@@ -70,7 +71,8 @@ impl Toy {
         toy
     }
 
-    /// A running system that Slackline does not start: a knob, a templated file and an `apply` step.
+    /// A running system that Slackline does not start: a knob, a templated file and an `apply`
+    /// step.
     pub(crate) fn attached() -> Self {
         let mut toy = Self::new();
         std::fs::write(toy.path("service.conf"), "x = first\n").unwrap();
@@ -82,7 +84,8 @@ impl Toy {
         toy
     }
 
-    /// The shell script `first` comes before the load generator's measurement; `$v` is the knob's value.
+    /// The shell script `first` comes before the load generator's measurement; `$v` is the knob's
+    /// value.
     pub(crate) fn load_after(&mut self, first: &str) {
         let measure = PARABOLA.replace("KNOB", &self.path("knob").display().to_string());
         self.load_with(&format!("{measure}; {first}\n{REPORT}"));
@@ -165,8 +168,8 @@ impl Toy {
         found
     }
 
-    /// Nothing is left: the knob has its first value, the journal has nothing to undo, and neither a process nor a
-    /// scratch directory remains.
+    /// Nothing is left: the knob has its first value, the journal has nothing to undo, and neither
+    /// a process nor a scratch directory remains.
     pub(crate) fn assert_as_before(&self, context: &str) {
         assert_eq!(self.knob(), FIRST, "the knob: {context}");
         self.assert_clean(context);

@@ -23,7 +23,8 @@ fn a_tune_shows_an_improvement_and_leaves_nothing() {
         assert_eq!(blocks.len(), 3);
         assert_eq!(blocks[0]["order"], "control-first");
         assert_eq!(blocks[1]["order"], "experiment-first");
-        // The control measures the knob's first value, the experiment its own: (v − 20)² + 1000 + noise below 20.
+        // The control measures the knob's first value, the experiment its own: (v − 20)² + 1000 +
+        // noise below 20.
         let x = evaluation["configuration"]["x"].as_f64().unwrap();
         for block in blocks {
             for (side, x) in [("control", 50.0), ("experiment", x)] {
@@ -64,7 +65,8 @@ fn a_knob_that_does_nothing_is_not_an_improvement() {
         r#"n=$(od -An -N1 -tu1 /dev/urandom); echo "{\"requests\": 1000, \"latency_p99_us\": $((1000 + n))}""#,
     );
     toy.spec["budget"]["evaluations"] = json!(3);
-    // A false finding is possible, but with 99.9 % confidence about once in 2,000 runs of this test.
+    // A false finding is possible, but with 99.9 % confidence about once in 2,000 runs of this
+    // test.
     toy.spec["verification"]["confidence"] = json!(0.999);
     let ended = Ended::of(toy.tune(&["--promote"])).with_code(1);
     assert!(ended.stdout.contains("baseline"), "{}", ended.stdout);

@@ -1,4 +1,5 @@
-//! Services under their users' load: no load generator, latency read off the wire, scraped or pushed, by `tune` and `throttle`.
+//! Services under their users' load: no load generator, latency read off the wire, scraped or
+//! pushed, by `tune` and `throttle`.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,8 +24,9 @@ struct Users {
 }
 
 impl Users {
-    /// Two users for each address, who come back when a service is not there. `timers` is where the service of the first address
-    /// sends how long each request took: these users do it for the service.
+    /// Two users for each address, who come back when a service is not there. `timers` is where the
+    /// service of the first address sends how long each request took: these users do it for the
+    /// service.
     fn of(addresses: &[SocketAddr], timers: Option<PathBuf>) -> Self {
         let are_gone = Arc::new(AtomicBool::new(false));
         for address in addresses.iter().flat_map(|address| [*address; 2]) {
@@ -274,7 +276,8 @@ fn both_sides_at_once_are_told_apart_by_their_ports() {
     }
 }
 
-/// A group that spins in a fifth of a core, and beside it a service with users. `None` where this process may not make one.
+/// A group that spins in a fifth of a core, and beside it a service with users. `None` where this
+/// process may not make one.
 fn group_and_service(toy: &Toy) -> Option<(Group, Server, Users)> {
     let mut group = Group::new()?;
     group.spin();

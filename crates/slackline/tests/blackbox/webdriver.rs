@@ -1,4 +1,5 @@
-//! A headless Chromium, driven through Debian's `chromedriver` by the WebDriver protocol (W3C Recommendation 2018).
+//! A headless Chromium, driven through Debian's `chromedriver` by the WebDriver protocol (W3C
+//! Recommendation 2018).
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -158,7 +159,8 @@ impl Browser {
         Ok(found[ELEMENT].as_str().unwrap().to_owned())
     }
 
-    /// Clicks as a person does: what is hidden or covered cannot be clicked. A live part may be replaced meanwhile.
+    /// Clicks as a person does: what is hidden or covered cannot be clicked. A live part may be
+    /// replaced meanwhile.
     pub(crate) fn click(&self, selector: &str) {
         let end = Instant::now() + PATIENCE;
         loop {

@@ -1,5 +1,5 @@
-//! `slackline worker` from outside: one coordinator, workers in network namespaces, PostgreSQL and NATS with TLS and passwords;
-//! any of them is killed or cut off, and every evaluation ends once.
+//! `slackline worker` from outside: one coordinator, workers in network namespaces, PostgreSQL and
+//! NATS with TLS and passwords; any of them is killed or cut off, and every evaluation ends once.
 //!
 //! `cargo xtask stress workers` runs the same for half an hour with eight workers.
 
@@ -72,7 +72,8 @@ struct Plan {
     faults: &'static [(Fault, u32)],
 }
 
-/// Runs experiments while parts are killed and cut off, and checks what is left. What happened, for the record.
+/// Runs experiments while parts are killed and cut off, and checks what is left. What happened, for
+/// the record.
 fn stress(plan: &Plan) -> Option<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let mut cluster = Cluster::start(plan.workers, plan.lease_s)?;
@@ -166,7 +167,8 @@ fn stress(plan: &Plan) -> Option<String> {
                 3,
                 "of one attempt: {it}"
             );
-            // The knob was what the configuration says, on both sides, in that host's own namespace.
+            // The knob was what the configuration says, on both sides, in that host's own
+            // namespace.
             let fin = it["configuration"]["fin"].as_i64().unwrap();
             for block in it["blocks"].as_array().unwrap() {
                 for (side, value) in [("control", 60), ("experiment", fin)] {

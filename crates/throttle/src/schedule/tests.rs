@@ -219,7 +219,8 @@ fn what_ran_before_the_watch_counts_from_its_start() {
     assert_eq!(schedule.finish(110 * MS).cpu_us, 4000.0);
 }
 
-/// Whatever is seen, and whatever is missed, what is counted on the way is what a count of all says.
+/// Whatever is seen, and whatever is missed, what is counted on the way is what a count of all
+/// says.
 #[test]
 fn counts_are_kept_whatever_comes() {
     let mut state = 7_u64;

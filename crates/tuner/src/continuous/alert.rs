@@ -1,4 +1,5 @@
-//! Whether an alert fires: an instant query of Prometheus (prometheus.io/docs/prometheus/latest/querying/api).
+//! Whether an alert fires: an instant query of Prometheus
+//! (prometheus.io/docs/prometheus/latest/querying/api).
 
 use http_client::{Answer, Data, Url};
 use serde::{Deserialize, Serialize};

@@ -46,7 +46,8 @@ impl Rules {
         now.to_zoned(self.time_zone.clone())
     }
 
-    /// With which rounds one of now is compared: the part of the day, from 0; those of weekends after all others.
+    /// With which rounds one of now is compared: the part of the day, from 0; those of weekends
+    /// after all others.
     pub(super) fn season(&self, now: Timestamp, parts: usize) -> usize {
         let local = self.local(now);
         let time = local.time();
@@ -85,7 +86,8 @@ impl Rules {
         Some(self.edge(now, false))
     }
 
-    /// The first minute from `now` on at which the hours are open, or closed; two days ahead at the most.
+    /// The first minute from `now` on at which the hours are open, or closed; two days ahead at the
+    /// most.
     fn edge(&self, now: Timestamp, open: bool) -> Timestamp {
         let is_as_asked = |at: Timestamp| {
             let time = self.local(at).time();

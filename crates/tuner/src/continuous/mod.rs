@@ -1,24 +1,31 @@
-//! `mode = "continuous"`: what happens after a promotion, as a pure state machine. Time and observations come in, actions
-//! go out; [`run`] is the loop that carries them out in a [`World`], the real one or a simulated one.
+//! `mode = "continuous"`: what happens after a promotion, as a pure state machine. Time and
+//! observations come in, actions go out; [`run`] is the loop that carries them out in a [`World`],
+//! the real one or a simulated one.
 //!
-//! **The control** is always the configuration that the experiment began with, never the last promotion: every gain is
-//! against it, over the whole life of the experiment.
+//! **The control** is always the configuration that the experiment began with, never the last
+//! promotion: every gain is against it, over the whole life of the experiment.
 //!
-//! - A service that runs by itself (no `target.start`) is one system: it has the promoted configuration but for a share of
-//!   the time, in which control and promoted configuration alternate in paired blocks (A B B A).
-//! - Kernel knobs under services that Slackline starts (`target.start`): the knobs belong to the host, so it is again a share
-//!   of the time; the two instances are started for each round and stopped after it.
-//! - A service that Slackline starts, with parameters of its own, has nothing that could stay promoted: refused.
+//! - A service that runs by itself (no `target.start`) is one system: it has the promoted
+//!   configuration but for a share of the time, in which control and promoted configuration
+//!   alternate in paired blocks (A B B A).
+//! - Kernel knobs under services that Slackline starts (`target.start`): the knobs belong to the
+//!   host, so it is again a share of the time; the two instances are started for each round and
+//!   stopped after it.
+//! - A service that Slackline starts, with parameters of its own, has nothing that could stay
+//!   promoted: refused.
 //!
-//! **Drift** is looked for in each watched metric of the control (the workload) and in the gain, by a
-//! [`latency_stats::DriftTest`] each. With k series, r rounds a day and f = `false_alarms_per_day`, each alarms at k·r/f: all
-//! together raise at most f false alarms a day where rounds of one season are exchangeable.
+//! **Drift** is looked for in each watched metric of the control (the workload) and in the gain, by
+//! a [`latency_stats::DriftTest`] each. With k series, r rounds a day and f =
+//! `false_alarms_per_day`, each alarms at k·r/f: all together raise at most f false alarms a day
+//! where rounds of one season are exchangeable.
 //!
-//! **The rollback** needs no test of drift: `slo_rounds` rounds in a row whose mean excess over a constraint is above 0 by
-//! [`VIOLATION_DEVIATIONS`](crate::evaluation::VIOLATION_DEVIATIONS) standard errors. At the very limit that happens by chance in at most 0.1
-//! of the rounds, so three in a row in 0.001; a constraint that the control breaks by as much is not the
-//! configuration's doing, and is only said. A round in which the control was measured, and the promoted configuration could not
-//! be, counts as one that breaks a constraint; where the control could not be, nothing is concluded.
+//! **The rollback** needs no test of drift: `slo_rounds` rounds in a row whose mean excess over a
+//! constraint is above 0 by [`VIOLATION_DEVIATIONS`](crate::evaluation::VIOLATION_DEVIATIONS)
+//! standard errors. At the very limit that happens by chance in at most 0.1 of the rounds, so three
+//! in a row in 0.001; a constraint that the control breaks by as much is not the configuration's
+//! doing, and is only said. A round in which the control was measured, and the promoted
+//! configuration could not be, counts as one that breaks a constraint; where the control could not
+//! be, nothing is concluded.
 
 mod alert;
 mod calendar;
@@ -48,7 +55,8 @@ use crate::ledger::Drift;
 use crate::live::Changed;
 use crate::spec::AlertSpec;
 
-/// How long the answer of an alert query counts, and how soon one that fired is asked again: but until the next round at most.
+/// How long the answer of an alert query counts, and how soon one that fired is asked again: but
+/// until the next round at most.
 const ALERT_FRESH_S: f64 = 30.0;
 
 /// A drift adds at least so much doubt to what was measured before: 5 % of the objective.
@@ -63,7 +71,8 @@ const AGAIN_S: i64 = 10;
 /// As many rounds in a row after which not everything could be put back end the sitting.
 const UNSETTLED_MAX: usize = 3;
 
-/// A search that leaves nothing in force is repeated after a day, then after two, four, and every eight days.
+/// A search that leaves nothing in force is repeated after a day, then after two, four, and every
+/// eight days.
 const SEARCH_AGAIN_S: f64 = 86_400.0;
 const SEARCH_AGAIN_MAX_S: f64 = 8.0 * SEARCH_AGAIN_S;
 
@@ -239,7 +248,8 @@ impl Controller {
         }
     }
 
-    /// The control's configuration has been put in force, as the service could not be told of what is promoted any more.
+    /// The control's configuration has been put in force, as the service could not be told of what
+    /// is promoted any more.
     pub fn fell_back(&mut self, now: Timestamp, reason: String, changed: Changed) {
         self.doubt(DRIFT_SD_MIN);
         self.roll_back(now, reason);

@@ -116,8 +116,8 @@ pub trait World {
         Ok(None)
     }
 
-    /// Puts a configuration in force; `None` is the control's. `None` where something asked for an end meanwhile: it is begun
-    /// again later.
+    /// Puts a configuration in force; `None` is the control's. `None` where something asked for an
+    /// end meanwhile: it is begun again later.
     ///
     /// # Errors
     /// What was begun could not be undone.
@@ -213,8 +213,8 @@ impl Controller {
     }
 }
 
-/// One round: a whole evaluation of `configuration` against the control, without an early end. `None` where a signal or
-/// its user stopped it.
+/// One round: a whole evaluation of `configuration` against the control, without an early end.
+/// `None` where a signal or its user stopped it.
 ///
 /// # Errors
 /// A knob could not be put back, or the ledger refused.
@@ -237,7 +237,8 @@ pub fn watch(
     };
     Ok(match (measured, unsettled) {
         (Err(Fault::Interrupted(_)), _) => None,
-        // What the promoted configuration has done leads to its rollback, also where the way back to it fails.
+        // What the promoted configuration has done leads to its rollback, also where the way back
+        // to it fails.
         (Err(Fault::Configuration(crash)), _) => Some(Seen::Crashed(crash.message)),
         // In each round and in each block the control's load is the first to be looked at.
         (Err(Fault::Unmeasured(reason)), _) => Some(Seen::OneSided(reason)),
@@ -295,7 +296,8 @@ fn seen(spec: &CheckedSpec, measurement: &Measurement, blocks: &[Block]) -> Seen
 /// What is in force is replaced by what is better by 1 % at the least, measured in the same runs.
 const WORTH_A_CHANGE: f64 = 0.01;
 
-/// Searches and verifies by [`experiment::run_to_end`]. `None` where a signal ended it. With the report of what there is.
+/// Searches and verifies by [`experiment::run_to_end`]. `None` where a signal ended it. With the
+/// report of what there is.
 ///
 /// # Errors
 /// The ledger refused, or a knob could not be put back.

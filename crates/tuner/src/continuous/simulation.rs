@@ -1,8 +1,10 @@
-//! A service that does not exist, for months that do not pass: the same [`Controller`], the same [`run`]
-//! and the same search as in the real world, in a [`World`] with a simulated clock and a seed.
+//! A service that does not exist, for months that do not pass: the same [`Controller`], the same
+//! [`run`] and the same search as in the real world, in a [`World`] with a simulated clock and a
+//! seed.
 //!
-//! The truth is invented: a thread pool and a buffer whose best sizes move with deploys. It shows how the controller behaves
-//! when it is known what happened; it says nothing about any real service.
+//! The truth is invented: a thread pool and a buffer whose best sizes move with deploys. It shows
+//! how the controller behaves when it is known what happened; it says nothing about any real
+//! service.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -46,16 +48,17 @@ pub struct Scenario {
     pub days: f64,
     /// Deploys and changes of the load, in order.
     pub epochs: Vec<Epoch>,
-    /// From and until which day the service cannot be measured. The monitoring cannot be reached in the first third of it; an
-    /// alert fires in the rest and for an hour after.
+    /// From and until which day the service cannot be measured. The monitoring cannot be reached in
+    /// the first third of it; an alert fires in the rest and for an hour after.
     pub outage: Option<(f64, f64)>,
     /// Of the load's noise.
     pub seed: u64,
 }
 
 impl Scenario {
-    /// Ninety days: three deploys that move the best configuration, one after which large buffers break the constraint, more
-    /// load from one day on, and an outage of six hours shortly after a deploy.
+    /// Ninety days: three deploys that move the best configuration, one after which large buffers
+    /// break the constraint, more load from one day on, and an outage of six hours shortly after a
+    /// deploy.
     #[must_use]
     pub fn ninety_days() -> Self {
         let first = Epoch {
@@ -139,7 +142,8 @@ impl Scenario {
         }
     }
 
-    /// The true gain of a configuration over the control, as a share of the control's cost; below 0 is better.
+    /// The true gain of a configuration over the control, as a share of the control's cost; below 0
+    /// is better.
     #[must_use]
     pub fn gain(&self, control: &Configuration, configuration: &Configuration, at_s: f64) -> f64 {
         let (control, it) = (self.truth(control, at_s), self.truth(configuration, at_s));
@@ -191,8 +195,8 @@ impl Scenario {
     }
 }
 
-/// The load of a time: by day three times that of the night, less at weekends, and 5 % of noise from one quarter of an hour
-/// to the next.
+/// The load of a time: by day three times that of the night, less at weekends, and 5 % of noise
+/// from one quarter of an hour to the next.
 fn load(day: f64, seed: u64) -> f64 {
     let hour = (day.fract() * 24.0 - 15.0) / 24.0;
     let diurnal = 0.65 + 0.35 * (std::f64::consts::TAU * hour).cos();

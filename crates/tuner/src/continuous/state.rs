@@ -33,14 +33,16 @@ pub struct State {
     pub next_round: Timestamp,
     /// Rounds so far, the unmeasured ones included.
     pub rounds: usize,
-    /// Rounds in a row that broke a constraint, or in which only what is promoted could not be measured.
+    /// Rounds in a row that broke a constraint, or in which only what is promoted could not be
+    /// measured.
     pub breaks: usize,
     /// Rounds in a row that could not be measured, for whatever reason.
     pub unmeasured: usize,
     /// Rounds in a row after which not everything could be put back.
     #[serde(default)]
     pub unsettled: usize,
-    /// What of the promoted configuration somebody else has changed: until it is put right, nothing is measured or promoted.
+    /// What of the promoted configuration somebody else has changed: until it is put right, nothing
+    /// is measured or promoted.
     #[serde(default)]
     pub strayed: Option<String>,
     /// Files that the last rollback had to leave as they were, in words.
@@ -134,8 +136,8 @@ pub enum Doing {
     Watching,
     /// A search and its verification, or what follows it.
     Searching,
-    /// A search or a promotion waits for the hours, the budget or the alert, or for what another experiment has in force; or the
-    /// rounds wait, as somebody else has changed what is promoted.
+    /// A search or a promotion waits for the hours, the budget or the alert, or for what another
+    /// experiment has in force; or the rounds wait, as somebody else has changed what is promoted.
     Held,
     /// A promotion has begun.
     Promoting,
@@ -187,7 +189,8 @@ pub struct HostThen {
     pub boot_id: String,
     /// What each knob of the experiment read: the kernel may have rounded what was written.
     pub knobs: BTreeMap<String, String>,
-    /// What each templated file and each template held, as [`host::fingerprint`] says it. `None` where none was looked at yet.
+    /// What each templated file and each template held, as [`host::fingerprint`] says it. `None`
+    /// where none was looked at yet.
     #[serde(default)]
     pub files: Option<BTreeMap<String, String>>,
 }
@@ -204,7 +207,8 @@ impl HostThen {
         (!changed.is_empty()).then(|| changed.join(", "))
     }
 
-    /// Whether a boot is all that can have changed what reads otherwise now: files and templates outlive one.
+    /// Whether a boot is all that can have changed what reads otherwise now: files and templates
+    /// outlive one.
     #[must_use]
     pub fn is_reset_by_boot(&self, now: &Self) -> bool {
         self.boot_id != now.boot_id && self.other_files(now).next().is_none()
@@ -266,7 +270,8 @@ pub struct Asked {
 pub struct Entry {
     /// When.
     pub at: Timestamp,
-    /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured` or `measured`.
+    /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured`
+    /// or `measured`.
     pub kind: String,
     /// The words.
     pub text: String,
@@ -311,11 +316,13 @@ pub enum Seen {
     Measured(Measured),
     /// Nobody's fault that is known: says nothing.
     Unmeasured(String),
-    /// Somebody else changed a knob in it, or the service could not be told of what stays in force after it: says nothing.
+    /// Somebody else changed a knob in it, or the service could not be told of what stays in force
+    /// after it: says nothing.
     Unsettled(String),
     /// Somebody else has changed this of what is promoted: nothing was measured.
     Strayed(String),
-    /// This was not as promoted, as the host has been started again, and has been put back: nothing was measured.
+    /// This was not as promoted, as the host has been started again, and has been put back: nothing
+    /// was measured.
     PutBack(String),
     /// The control was measured, and what it was compared with could not be.
     OneSided(String),

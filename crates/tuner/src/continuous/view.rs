@@ -45,7 +45,8 @@ pub struct View {
     pub changes_today: usize,
     /// How many there may be.
     pub changes_per_day: usize,
-    /// From when on something may be changed: now, or the next opening of the hours and of the budget.
+    /// From when on something may be changed: now, or the next opening of the hours and of the
+    /// budget.
     pub next_window: Timestamp,
     /// The time zone of days and hours.
     pub time_zone: String,
@@ -168,7 +169,8 @@ impl Controller {
         all
     }
 
-    /// How it stands. `resting` is what its experiment is where that does not run: then nothing is watched.
+    /// How it stands. `resting` is what its experiment is where that does not run: then nothing is
+    /// watched.
     #[must_use]
     pub fn view(&self, now: Timestamp, resting: Option<&str>) -> View {
         let test = |(name, test): (&String, &DriftTest)| TestValue {

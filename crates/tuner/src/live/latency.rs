@@ -1,6 +1,7 @@
 //! Metrics that are percentiles of the latency of a side's requests.
 //!
-//! A source is opened once and measures one block after the other. Several percentiles of one source share it.
+//! A source is opened once and measures one block after the other. Several percentiles of one
+//! source share it.
 
 use wire_latency::{Meter, NoData, SourceSpec, Surroundings};
 
@@ -67,7 +68,8 @@ impl Live<'_> {
         Ok(())
     }
 
-    /// Closes the sources of started instances. A running service sends its timers to the same sockets in the next evaluation.
+    /// Closes the sources of started instances. A running service sends its timers to the same
+    /// sockets in the next evaluation.
     pub(super) fn close_meters(&mut self) {
         if self.spec.target.start.is_some() {
             self.meters.0.clear();

@@ -17,7 +17,8 @@ use crate::target::{Instance, Side};
 /// What a promotion or a rollback has changed.
 #[derive(Clone, Debug, Default)]
 pub struct Changed {
-    /// What it has put in force, in words, and where copies of what somebody else had written there are kept.
+    /// What it has put in force, in words, and where copies of what somebody else had written there
+    /// are kept.
     pub done: Vec<String>,
     /// Of a rollback: what it could not restore.
     pub left: Vec<Left>,
@@ -42,8 +43,8 @@ impl std::fmt::Display for Left {
 
 impl Live<'_> {
     /// Applies a verified configuration to the running system and leaves it there: its knobs, and,
-    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a rollback: see
-    /// [`roll_back`](Self::roll_back).
+    /// for a service that Slackline did not start, its files and `apply` steps. The control's is a
+    /// rollback: see [`roll_back`](Self::roll_back).
     ///
     /// # Errors
     /// A knob or an `apply` step refuses; everything is restored by the next [`Live::restore`].
@@ -111,12 +112,13 @@ impl Live<'_> {
         Ok(changed)
     }
 
-    /// Puts back what a promotion has changed, as far as it can: files as they were before it, and the control's values of
-    /// knobs. What cannot be restored keeps nothing else from being restored, and is named. Where `only` names some of that,
-    /// the rest is not touched.
+    /// Puts back what a promotion has changed, as far as it can: files as they were before it, and
+    /// the control's values of knobs. What cannot be restored keeps nothing else from being
+    /// restored, and is named. Where `only` names some of that, the rest is not touched.
     ///
     /// # Errors
-    /// The journal cannot be written, or an `apply` step refuses; everything is restored by the next [`Live::restore`].
+    /// The journal cannot be written, or an `apply` step refuses; everything is restored by the
+    /// next [`Live::restore`].
     pub fn roll_back(&mut self, only: &[String]) -> Result<Changed, TunerError> {
         let is_asked = |subject: &str| only.is_empty() || only.iter().any(|it| it == subject);
         let attached = self.spec.target.start.is_none();
@@ -199,8 +201,8 @@ impl Live<'_> {
         Instance::prepare(self.spec, &arm, Side::Experiment, &self.scratch)
     }
 
-    /// Keeps on disk what a rollback is to write: what the files hold before the promotion, or, where one is in force
-    /// already, before that one. A listed promotion has that in its list.
+    /// Keeps on disk what a rollback is to write: what the files hold before the promotion, or,
+    /// where one is in force already, before that one. A listed promotion has that in its list.
     fn keep_control_files(&self, is_listed: bool) -> Result<(), Fault> {
         if self.spec.target.files.is_empty() {
             return Ok(());
@@ -242,9 +244,9 @@ impl Live<'_> {
         kept.keep(&self.state_dir).map_err(Fault::Harness)
     }
 
-    /// Writes the files as they were before the promotion. Of a file that is not known of, it writes the control's: made from
-    /// the template, or as it was kept where that gives nothing. A file of which there is neither is left. Returns what was
-    /// written.
+    /// Writes the files as they were before the promotion. Of a file that is not known of, it
+    /// writes the control's: made from the template, or as it was kept where that gives nothing. A
+    /// file of which there is neither is left. Returns what was written.
     fn write_former_files(
         &mut self,
         instance: &Instance,

@@ -14,7 +14,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     report.set("requests", value("Complete requests:"));
     report.set("duration_s", value("Time taken for tests:"));
     report.set("requests_per_s", value("Requests per second:"));
-    // The first of two lines of that name: concurrency × time / requests, finer than the whole milliseconds of the table.
+    // The first of two lines of that name: concurrency × time / requests, finer than the whole
+    // milliseconds of the table.
     let mean_ms = value("Time per request:");
     report.set("latency_mean_us", mean_ms.map(|ms| ms * 1e3));
     // Printed in kibibytes.
@@ -27,7 +28,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
         let sd_ms = row.split_whitespace().nth(2).and_then(number);
         report.set("latency_sd_us", sd_ms.map(|ms| ms * 1e3));
     } else if value("Complete requests:").is_some_and(|count| count > 1.0) {
-        // The table is left out for a single request only, and -d and -S shorten what comes after it.
+        // The table is left out for a single request only, and -d and -S shorten what comes after
+        // it.
         return Err(report.missing("table `Connection Times (ms)`"));
     }
     // "  99%      5", "  100%      6 (longest request)"
@@ -41,8 +43,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     report.finish("line `Requests per second:`")
 }
 
-/// Failed requests and non-2xx responses. A non-2xx response usually has another length than the first response as
-/// well, so ab counts it twice; the larger of the two numbers is taken.
+/// Failed requests and non-2xx responses. A non-2xx response usually has another length than the
+/// first response as well, so ab counts it twice; the larger of the two numbers is taken.
 fn errors(text: &str) -> f64 {
     let value = |label| after(text, label).and_then(leading_number).unwrap_or(0.0);
     let failed = value("Failed requests:");

@@ -12,9 +12,9 @@ const MAX_BEGINNINGS: usize = 64;
 
 /// Reads one number per metric from JSON output, in the unit that the document has.
 ///
-/// `paths` maps a metric to a path: keys separated by dots, `[0]` for an element of an array, `["a.b"]` for a key that
-/// holds a dot, an optional `$.` in front. Lines before the document (warnings) are passed over. A string that holds a
-/// number is taken as the number.
+/// `paths` maps a metric to a path: keys separated by dots, `[0]` for an element of an array,
+/// `["a.b"]` for a key that holds a dot, an optional `$.` in front. Lines before the document
+/// (warnings) are passed over. A string that holds a number is taken as the number.
 ///
 /// # Errors
 /// [`ParseError::NotJson`]; [`ParseError::JsonPath`] says up to where the path leads;

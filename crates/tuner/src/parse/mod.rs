@@ -1,11 +1,11 @@
 //! What load generators print, as metrics with fixed names and units.
 //!
-//! [`parse`] reads the reports of well-known tools, [`parse_json`] and [`parse_regex`] any other. Whatever the tool, the
-//! names are the same, each present where the tool gives it: `requests` (completed), `duration_s`,
-//! `requests_per_s` (I/Os for fio, transactions for pgbench and sysbench), `queries_per_s`, `latency_mean_us`,
-//! `latency_sd_us`, `latency_p50_us`, `latency_p75_us`, `latency_p90_us`, `latency_p95_us`, `latency_p99_us`,
-//! `latency_p999_us`, `latency_max_us`, `errors` (failed, non-2xx, socket errors, timeouts, due and
-//! not sent) and
+//! [`parse`] reads the reports of well-known tools, [`parse_json`] and [`parse_regex`] any other.
+//! Whatever the tool, the names are the same, each present where the tool gives it: `requests`
+//! (completed), `duration_s`, `requests_per_s` (I/Os for fio, transactions for pgbench and
+//! sysbench), `queries_per_s`, `latency_mean_us`, `latency_sd_us`, `latency_p50_us`,
+//! `latency_p75_us`, `latency_p90_us`, `latency_p95_us`, `latency_p99_us`, `latency_p999_us`,
+//! `latency_max_us`, `errors` (failed, non-2xx, socket errors, timeouts, due and not sent) and
 //! `bytes_per_s`.
 //!
 //! One check holds for all tools (`consistency`): a report whose numbers contradict each other is
@@ -54,8 +54,8 @@ pub enum Format {
     Wrk,
     /// `wrk2`; percentiles only with `--latency`.
     Wrk2,
-    /// ApacheBench. Percentiles and deviation have a resolution of 1 ms, the mean has not. Responses of another length
-    /// than the first count as errors: give `ab -l` for dynamic pages.
+    /// ApacheBench. Percentiles and deviation have a resolution of 1 ms, the mean has not.
+    /// Responses of another length than the first count as errors: give `ab -l` for dynamic pages.
     Ab,
     /// `hey`, its plain summary. hey keeps a million results: of longer runs only the rate, the
     /// mean and the bytes are given.
@@ -72,9 +72,9 @@ pub enum Format {
     H2load,
     /// `ghz`, its JSON (`-O json`) or plain summary.
     Ghz,
-    /// `fio --output-format=json`. Percentiles and deviation are given when one job and one direction did all I/O (see
-    /// `group_reporting`); latency is completion latency, or total with `lat_percentiles=1`. Groups
-    /// that run one after the other (`stonewall`) are taken together.
+    /// `fio --output-format=json`. Percentiles and deviation are given when one job and one
+    /// direction did all I/O (see `group_reporting`); latency is completion latency, or total with
+    /// `lat_percentiles=1`. Groups that run one after the other (`stonewall`) are taken together.
     Fio,
     /// `sysbench`, any test. With `--report-checkpoints` all parts are taken together, without
     /// percentiles.
@@ -305,9 +305,10 @@ pub enum ParseError {
 /// Reads the report of a known tool.
 ///
 /// # Errors
-/// [`ParseError::Missing`] for output that is not a complete report, [`ParseError::NoRequests`] if nothing was completed,
-/// [`ParseError::GaveUp`] if the tool says that it failed, [`ParseError::Several`] for more than
-/// one report, [`ParseError::Contradiction`] for one whose numbers cannot all be true.
+/// [`ParseError::Missing`] for output that is not a complete report, [`ParseError::NoRequests`] if
+/// nothing was completed, [`ParseError::GaveUp`] if the tool says that it failed,
+/// [`ParseError::Several`] for more than one report, [`ParseError::Contradiction`] for one whose
+/// numbers cannot all be true.
 ///
 /// ```
 /// let report = "  1000 requests in 2.00s, 1.00MB read\nRequests/sec:    500.00\nTransfer/sec:    512.00KB\n";

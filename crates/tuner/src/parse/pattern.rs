@@ -7,7 +7,8 @@ use regex::{Regex, RegexBuilder};
 use super::ParseError;
 use super::report::{first_lines, number};
 
-/// Reads one number per metric: the first capture group of the first match, `^` and `$` matching at lines.
+/// Reads one number per metric: the first capture group of the first match, `^` and `$` matching at
+/// lines.
 ///
 /// # Errors
 /// [`ParseError::Pattern`] for a pattern that [`check_regex`] refuses, [`ParseError::NoMatch`],
@@ -48,7 +49,8 @@ pub fn parse_regex(
         .collect()
 }
 
-/// Whether a pattern compiles and has a group to read the number from, for checking a spec before anything runs.
+/// Whether a pattern compiles and has a group to read the number from, for checking a spec before
+/// anything runs.
 ///
 /// # Errors
 /// What is wrong with it.

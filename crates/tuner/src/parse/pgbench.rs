@@ -1,4 +1,5 @@
-//! The report of pgbench, of PostgreSQL 9.6 to 17. Its progress lines (`-P`) and per-script results are passed over.
+//! The report of pgbench, of PostgreSQL 9.6 to 17. Its progress lines (`-P`) and per-script results
+//! are passed over.
 
 use std::collections::BTreeMap;
 

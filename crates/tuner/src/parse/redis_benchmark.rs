@@ -44,8 +44,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
             report.set_percentile(percent, Some(us));
         }
     } else {
-        // Every test makes the same number of requests, so the rate of all is the harmonic mean, and the mean latency the
-        // plain one.
+        // Every test makes the same number of requests, so the rate of all is the harmonic mean,
+        // and the mean latency the plain one.
         let count = tests.iter().map(|_| 1.0).sum::<f64>();
         let seconds_per_request: f64 = tests.iter().map(|test| 1.0 / test.requests_per_s).sum();
         report.set("requests_per_s", Some(count / seconds_per_request));
@@ -60,7 +60,8 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, f64>, ParseError> {
     report.finish(looked_for)
 }
 
-/// Sections from `N requests completed in S seconds` to the line of latencies; progress is overwritten with `\r`.
+/// Sections from `N requests completed in S seconds` to the line of latencies; progress is
+/// overwritten with `\r`.
 fn long(text: &str) -> Vec<Test> {
     let mut tests = Vec::new();
     let mut test = Test::default();
@@ -75,8 +76,9 @@ fn long(text: &str) -> Vec<Test> {
                     ..Test::default()
                 };
             }
-            // "99.902% <= 7.047 milliseconds (cumulative count 19981)": the histogram halves the rest at every step, and
-            // its step at 99.902 % is the nearest to 99.9 %. The cumulative distribution after it has coarser times.
+            // "99.902% <= 7.047 milliseconds (cumulative count 19981)": the histogram halves the
+            // rest at every step, and its step at 99.902 % is the nearest to 99.9 %. The cumulative
+            // distribution after it has coarser times.
             [percent, "<=", ms, "milliseconds", ..] if names.is_empty() => {
                 let percent = match *percent {
                     "75.000%" => 75.0,

@@ -1,11 +1,13 @@
-//! Pieces shared by the readers of reports: metrics being collected, lines, times and sizes with units.
+//! Pieces shared by the readers of reports: metrics being collected, lines, times and sizes with
+//! units.
 
 use std::collections::BTreeMap;
 
 use super::ParseError;
 use super::consistency::contradiction;
 
-/// How many lines of unexpected output an error shows, and how much of each: enough for the message behind a banner.
+/// How many lines of unexpected output an error shows, and how much of each: enough for the message
+/// behind a banner.
 const SHOWN_LINES: usize = 8;
 /// How many of these are the last ones: tools say at the end why they gave up.
 const SHOWN_LAST_LINES: usize = 4;
@@ -67,7 +69,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Keeps a value that the report gives; one that is missing, negative, infinite or not a number is left out.
+    /// Keeps a value that the report gives; one that is missing, negative, infinite or not a number
+    /// is left out.
     pub(super) fn set(&mut self, metric: &str, value: Option<f64>) {
         if let Some(value) = value.filter(|v| v.is_finite() && *v >= 0.0) {
             self.metrics.insert(metric.to_owned(), value);
@@ -226,7 +229,8 @@ pub(super) fn size_bytes(text: &str) -> Option<f64> {
     Some(value * 1024f64.powi(power))
 }
 
-/// Status codes and errors as hey and oha list them: `  [200] 1000 responses`, and `  [3] message` in a list of errors.
+/// Status codes and errors as hey and oha list them: `  [200] 1000 responses`, and `  [3] message`
+/// in a list of errors.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Distribution {
     /// Responses of any status.
@@ -246,8 +250,9 @@ impl Distribution {
         }
     }
 
-    /// Adds failures of one kind. oha reports the requests that were under way when its time was over as errors: at most
-    /// one per connection and no fault of the target, so they are not counted.
+    /// Adds failures of one kind. oha reports the requests that were under way when its time was
+    /// over as errors: at most one per connection and no fault of the target, so they are not
+    /// counted.
     pub(super) fn add_errors(&mut self, message: &str, count: f64) {
         if message != "aborted due to deadline" {
             self.errors += count;

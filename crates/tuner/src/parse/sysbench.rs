@@ -166,7 +166,8 @@ fn in_brackets(text: &str) -> Option<f64> {
     leading_number(text.split_once('(')?.1)
 }
 
-/// Of the memory test (`1.00 MiB transferred (2.00 MiB/sec)`) or the file test (`read, MiB/s:` and `written, MiB/s:`).
+/// Of the memory test (`1.00 MiB transferred (2.00 MiB/sec)`) or the file test (`read, MiB/s:` and
+/// `written, MiB/s:`).
 fn bytes_per_s(text: &str) -> Option<f64> {
     let memory = text
         .lines()

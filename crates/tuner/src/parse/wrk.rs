@@ -1,4 +1,5 @@
-//! The report of wrk (units and layout as in its `src/units.c` and `src/wrk.c`), and of wrk2 with its longer percentiles.
+//! The report of wrk (units and layout as in its `src/units.c` and `src/wrk.c`), and of wrk2 with
+//! its longer percentiles.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +44,8 @@ pub(super) fn parse(tool: &'static str, text: &str) -> Result<BTreeMap<String, f
     report.finish("line `Requests/sec:`")
 }
 
-/// Socket errors and responses that are neither 2xx nor 3xx; wrk prints each line only where there were some.
+/// Socket errors and responses that are neither 2xx nor 3xx; wrk prints each line only where there
+/// were some.
 fn errors(text: &str) -> f64 {
     let sockets: f64 = after(text, "Socket errors:")
         .into_iter()

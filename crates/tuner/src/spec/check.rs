@@ -43,7 +43,8 @@ pub struct CheckedSpec {
     pub skipped: Vec<String>,
     /// Defaults of knobs that are not the live values, a sentence each.
     pub other_defaults: Vec<String>,
-    /// Parameters that are no knob and that nothing names: whatever value they have, it changes nothing.
+    /// Parameters that are no knob and that nothing names: whatever value they have, it changes
+    /// nothing.
     pub unused: Vec<String>,
     /// The target.
     pub target: TargetSpec,
@@ -61,7 +62,8 @@ pub struct CheckedSpec {
     pub continuous: Option<Rules>,
 }
 
-/// The most evaluations at once: what is asked while so many are unknown is hardly better than chance.
+/// The most evaluations at once: what is asked while so many are unknown is hardly better than
+/// chance.
 const AT_ONCE_MAX: usize = 1000;
 
 /// The most blocks of an evaluation, or runs of a verification: a year, at seconds for each.
@@ -70,7 +72,8 @@ const COUNT_MAX: usize = 1_000_000;
 /// How often the runs of a verification are looked at, at the most: each look costs confidence.
 const LOOKS_MAX: usize = 10;
 
-/// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration` do not take every number.)
+/// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration`
+/// do not take every number.)
 const TIME_MAX_S: f64 = 30.0 * 86_400.0;
 
 /// What is asked of template files, and of knobs.
@@ -96,9 +99,10 @@ pub(super) struct CheckedParts<'a> {
 }
 
 impl CheckedSpec {
-    /// What is right, and still better known before anything is measured, a sentence each: parameters that are left out on this
-    /// host, parameters of no effect, and, where all is measured here, programs that are not on `path` and files that are not as
-    /// their templates have them.
+    /// What is right, and still better known before anything is measured, a sentence each:
+    /// parameters that are left out on this host, parameters of no effect, and, where all is
+    /// measured here, programs that are not on `path` and files that are not as their templates
+    /// have them.
     #[must_use]
     pub fn remarks(&self, path: &OsStr) -> Vec<String> {
         let skipped = self.skipped.iter().map(|it| format!("skipped {it}"));
@@ -131,7 +135,8 @@ impl CheckedSpec {
             .collect()
     }
 
-    /// Files of a service that runs by itself which differ from what the control makes of their templates, as (key, path).
+    /// Files of a service that runs by itself which differ from what the control makes of their
+    /// templates, as (key, path).
     fn other_files(&self) -> Vec<(String, String)> {
         if self.target.start.is_some() {
             return Vec::new();
@@ -151,8 +156,9 @@ impl CheckedSpec {
             .collect()
     }
 
-    /// Programs that prepare and start the target, apply a configuration to it, put it under load and measure it, and are not on
-    /// `path`, as (key, program). Those with a PATH of their own are not looked at.
+    /// Programs that prepare and start the target, apply a configuration to it, put it under load
+    /// and measure it, and are not on `path`, as (key, program). Those with a PATH of their own are
+    /// not looked at.
     fn missing_programs(&self, path: &OsStr) -> Vec<(String, &str)> {
         let is_missing = |program: &str| {
             // A path may begin in the specification's folder or in one that is made later.
@@ -194,8 +200,8 @@ impl CheckedSpec {
             .collect()
     }
 
-    /// The specification with its name and the control's values written out: what a later sitting on this host, whose knobs
-    /// may have changed in between, must compare with.
+    /// The specification with its name and the control's values written out: what a later sitting
+    /// on this host, whose knobs may have changed in between, must compare with.
     #[must_use]
     pub fn pinned(&self) -> Spec {
         let mut spec = self.spec.clone();
@@ -289,7 +295,8 @@ pub(super) fn check_command(
     }
 }
 
-/// An address of HTTP, in which names in braces may stand; where it begins with one, that may be all of it.
+/// An address of HTTP, in which names in braces may stand; where it begins with one, that may be
+/// all of it.
 pub(super) fn check_url(key: &str, url: &str, source: &Source) -> Result<(), SpecError> {
     if url.starts_with('{') {
         return Ok(());
@@ -580,7 +587,8 @@ fn check_target(
     Ok(())
 }
 
-/// Where a file is put. It may begin with a name, whose value is not known yet: then whoever writes it looks.
+/// Where a file is put. It may begin with a name, whose value is not known yet: then whoever writes
+/// it looks.
 fn check_path(
     key: &str,
     path: &str,

@@ -1,4 +1,5 @@
-//! `mode = "continuous"` and its section: what is watched after a promotion, and when something may be changed.
+//! `mode = "continuous"` and its section: what is watched after a promotion, and when something may
+//! be changed.
 
 use jiff::tz::TimeZone;
 use schemars::JsonSchema;
@@ -32,32 +33,36 @@ impl Mode {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContinuousSpec {
-    /// Share of the time that the service spends on the control's configuration, in rounds of `evaluation.blocks` paired
-    /// blocks: it sets how often there is a round.
+    /// Share of the time that the service spends on the control's configuration, in rounds of
+    /// `evaluation.blocks` paired blocks: it sets how often there is a round.
     pub control_share: f64,
     /// Metrics of the control that tell the workload; the objective's by default.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<String>,
-    /// Equal parts of the day; the workload is compared with that of the same part only. So short that the load hardly moves
-    /// within one, or 1 for a load without a time of day.
+    /// Equal parts of the day; the workload is compared with that of the same part only. So short
+    /// that the load hardly moves within one, or 1 for a load without a time of day.
     pub seasons: usize,
-    /// The same for the gain, which depends less on the time of day: fewer parts find a change sooner.
+    /// The same for the gain, which depends less on the time of day: fewer parts find a change
+    /// sooner.
     pub gain_seasons: usize,
-    /// Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a change sooner, and is for a load that is
-    /// the same on all days: any other raises false alarms then.
+    /// Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a change
+    /// sooner, and is for a load that is the same on all days: any other raises false alarms then.
     pub weekends: bool,
     /// False alarms of all drift tests together, a day, at the most.
     pub false_alarms_per_day: f64,
-    /// Rounds in a row that break a constraint, or in which only what is promoted cannot be measured, before it is rolled back;
-    /// after the first, the others follow at once.
+    /// Rounds in a row that break a constraint, or in which only what is promoted cannot be
+    /// measured, before it is rolled back; after the first, the others follow at once.
     pub slo_rounds: usize,
-    /// Promotions in a day of `time_zone`, at the most; after the last one there is no search either. A rollback is always allowed.
+    /// Promotions in a day of `time_zone`, at the most; after the last one there is no search
+    /// either. A rollback is always allowed.
     pub changes_per_day: usize,
-    /// When it may search and promote: `["09:00-17:00"]`; at any time by default. Rounds, in which the control's configuration and
-    /// the one in force alternate, go on at any time, and so do rollbacks.
+    /// When it may search and promote: `["09:00-17:00"]`; at any time by default. Rounds, in which
+    /// the control's configuration and the one in force alternate, go on at any time, and so do
+    /// rollbacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hours: Vec<String>,
-    /// In which time zone days and hours are: `"Europe/Berlin"`; UTC by default. Needed with `hours`.
+    /// In which time zone days and hours are: `"Europe/Berlin"`; UTC by default. Needed with
+    /// `hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// It neither searches nor promotes while this fires; rounds and rollbacks go on.
@@ -95,8 +100,8 @@ impl ContinuousSpec {
     }
 }
 
-/// An alert: an instant query of Prometheus that yields something while it fires. A server that does not answer counts as
-/// firing.
+/// An alert: an instant query of Prometheus that yields something while it fires. A server that
+/// does not answer counts as firing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AlertSpec {

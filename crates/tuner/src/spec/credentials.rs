@@ -1,8 +1,9 @@
-//! Where secrets stand in the words of a command, or in a text: settings (`--password=x`, `DB_PASSWORD=x`), headers, fields of
-//! JSON, options of known programs (`mysql -px`), and logins (`user:password@host`).
+//! Where secrets stand in the words of a command, or in a text: settings (`--password=x`,
+//! `DB_PASSWORD=x`), headers, fields of JSON, options of known programs (`mysql -px`), and logins
+//! (`user:password@host`).
 //!
-//! A script of a shell is read word by word, with its quotes. What cannot be told apart is masked too far rather than too
-//! little: a masked text is read by people, and never run.
+//! A script of a shell is read word by word, with its quotes. What cannot be told apart is masked
+//! too far rather than too little: a masked text is read by people, and never run.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -14,8 +15,8 @@ use regex::Regex;
 static ADDRESS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"://[^\s:/@]*:([^\s@]+)@").ok());
 
-/// Programs with a short option that holds a password: the option, and whether its value is a word of its own (else it is
-/// written together with the option; some programs take both).
+/// Programs with a short option that holds a password: the option, and whether its value is a word
+/// of its own (else it is written together with the option; some programs take both).
 const PROGRAMS: &[(&str, &str, bool)] = &[
     ("mysql", "-p", false),
     ("mysqladmin", "-p", false),
@@ -75,7 +76,8 @@ impl Words {
         tidy(self.word(word, 0, DEPTH_MAX))
     }
 
-    /// The secrets in a word, which stands that far behind the beginning of its text. Texts in quotes are read so deep.
+    /// The secrets in a word, which stands that far behind the beginning of its text. Texts in
+    /// quotes are read so deep.
     fn word(&mut self, raw: &str, offset: usize, depth: usize) -> Vec<Range<usize>> {
         let (start, word) = inside_quotes(raw);
         let whole = offset + start..offset + start + word.len();
@@ -280,7 +282,8 @@ fn value(text: &str, open: Option<char>, start: usize, is_field: bool) -> Range<
     start..end.map_or(text.len(), |(at, _)| start + at)
 }
 
-/// Where a quoted text ends that begins there: a backslash before the quote makes it a part of the text.
+/// Where a quoted text ends that begins there: a backslash before the quote makes it a part of the
+/// text.
 fn closing(text: &str, start: usize, quote: &str) -> usize {
     let mut from = start;
     while let Some(at) = text[from..].find(quote) {
@@ -347,7 +350,8 @@ pub(crate) fn of_addresses(text: &str) -> impl Iterator<Item = &str> {
     found.filter_map(|groups| groups.get(1).map(|it| it.as_str()))
 }
 
-/// The passwords of logins without a scheme. (Those of addresses are masked by `http_client::redact`.)
+/// The passwords of logins without a scheme. (Those of addresses are masked by
+/// `http_client::redact`.)
 fn logins(text: &str) -> Vec<Range<usize>> {
     let found = LOGIN.iter().flat_map(|shape| shape.captures_iter(text));
     found

@@ -1,4 +1,5 @@
-//! Reads a specification's text, or that of another file of configuration, and finds the line on which a key stands.
+//! Reads a specification's text, or that of another file of configuration, and finds the line on
+//! which a key stands.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -170,7 +171,8 @@ impl Source {
         before + column.saturating_sub(1)
     }
 
-    /// The last key that starts on the line of `offset` and not after it; where all do (the head of a table), the longest.
+    /// The last key that starts on the line of `offset` and not after it; where all do (the head of
+    /// a table), the longest.
     fn key_at(&self, offset: usize) -> Option<String> {
         let line = self.line_of(offset);
         let on_line = || {
@@ -246,7 +248,8 @@ pub fn plain(message: &str) -> String {
     plain
 }
 
-/// Finds the keys of a JSON text; stops silently where the text is not JSON, since serde reports that.
+/// Finds the keys of a JSON text; stops silently where the text is not JSON, since serde reports
+/// that.
 struct JsonKeys<'a> {
     text: &'a [u8],
     at: usize,

@@ -1,8 +1,9 @@
 //! What people see of a specification.
 //!
-//! Nobody sees the login of an address: it is masked wherever a specification leaves the store. Those who may only read see no
-//! secret either: values under names that look like one (`DB_PASSWORD`, `token`), and what [`super::credentials`] finds in
-//! commands, scripts, headers and JSON. Values from files never are in a specification.
+//! Nobody sees the login of an address: it is masked wherever a specification leaves the store.
+//! Those who may only read see no secret either: values under names that look like one
+//! (`DB_PASSWORD`, `token`), and what [`super::credentials`] finds in commands, scripts, headers
+//! and JSON. Values from files never are in a specification.
 
 use http_client::{MASK, is_secret_name, redact};
 use serde_json::Value;

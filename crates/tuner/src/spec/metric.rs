@@ -14,9 +14,10 @@ use crate::template::{self, Variables};
 
 /// A metric from elsewhere. Exactly one of `prometheus`, `command`, `wire`, `scrape` and `push`.
 ///
-/// `prometheus` and `command` are read at both ends of every block if they are counters, else once after it. `wire`, `scrape`
-/// and `push` give a percentile of the latency of the block's requests, in microseconds. The number of these requests is the
-/// metric `NAME_requests`. A block with too few requests has no value: it fails.
+/// `prometheus` and `command` are read at both ends of every block if they are counters, else once
+/// after it. `wire`, `scrape` and `push` give a percentile of the latency of the block's requests,
+/// in microseconds. The number of these requests is the metric `NAME_requests`. A block with too
+/// few requests has no value: it fails.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetricSpec {
@@ -32,8 +33,8 @@ pub struct MetricSpec {
     /// The value only grows: take its difference over the block.
     #[serde(default)]
     pub counter: bool,
-    /// Latency read off the wire: packets of the service's TCP port, in the network namespace of the target's process. Needs
-    /// CAP_NET_RAW.
+    /// Latency read off the wire: packets of the service's TCP port, in the network namespace of
+    /// the target's process. Needs CAP_NET_RAW.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wire: Option<WireMetric>,
     /// Latency from a histogram on the service's own page of metrics.
@@ -48,14 +49,15 @@ pub struct MetricSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WireMetric {
-    /// The service's TCP port. Of a service that Slackline starts it is `"{port}"`, which is also the default.
+    /// The service's TCP port. Of a service that Slackline starts it is `"{port}"`, which is also
+    /// the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<Scalar>,
     /// Which percentile, above 0 and below 100.
     #[serde(default = "percentile")]
     pub percentile: f64,
-    /// Requests that a block must have. By default as many as leave one beyond the percentile (100 for the 99th), and 20 at
-    /// least.
+    /// Requests that a block must have. By default as many as leave one beyond the percentile (100
+    /// for the 99th), and 20 at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u64>,
     /// What is spoken on the port. By default each connection's first bytes decide.
@@ -70,7 +72,8 @@ pub struct WireMetric {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScrapeMetric {
-    /// The page, such as `"http://127.0.0.1:{port}/metrics"`. It is read at both ends of every block.
+    /// The page, such as `"http://127.0.0.1:{port}/metrics"`. It is read at both ends of every
+    /// block.
     pub url: String,
     /// The histogram's name, without `_bucket`.
     pub histogram: String,
@@ -83,8 +86,8 @@ pub struct ScrapeMetric {
     /// Which percentile, above 0 and below 100.
     #[serde(default = "percentile")]
     pub percentile: f64,
-    /// Requests that a block must have. By default as many as leave one beyond the percentile (100 for the 99th), and 20 at
-    /// least.
+    /// Requests that a block must have. By default as many as leave one beyond the percentile (100
+    /// for the 99th), and 20 at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u64>,
 }
@@ -105,8 +108,8 @@ pub struct PushMetric {
     /// Which percentile, above 0 and below 100.
     #[serde(default = "percentile")]
     pub percentile: f64,
-    /// Requests that a block must have. By default as many as leave one beyond the percentile (100 for the 99th), and 20 at
-    /// least.
+    /// Requests that a block must have. By default as many as leave one beyond the percentile (100
+    /// for the 99th), and 20 at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum_requests: Option<u64>,
 }
@@ -242,7 +245,8 @@ impl LatencyMetric<'_> {
 }
 
 impl Spec {
-    /// Whether a metric reads the latency of the service's requests, so that it can be measured under its users' load.
+    /// Whether a metric reads the latency of the service's requests, so that it can be measured
+    /// under its users' load.
     pub(crate) fn reads_latency(&self) -> bool {
         self.metrics.values().any(|it| it.latency().is_some())
     }

@@ -1,7 +1,7 @@
 //! The experiment's specification, as its author writes it in TOML or JSON.
 //!
-//! These types are only the shape: what `slackline schema` prints and serde checks. [`load()`] turns
-//! a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
+//! These types are only the shape: what `slackline schema` prints and serde checks. [`load()`]
+//! turns a file into a [`CheckedSpec`] whose every promise (ranges, names, units) has been tested.
 
 mod check;
 mod configuration;
@@ -54,15 +54,18 @@ pub struct Spec {
     /// Name of the experiment, for reports; by default the file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Seed of the search; the same seed, and the same questions measured alike, give the same questions.
+    /// Seed of the search; the same seed, and the same questions measured alike, give the same
+    /// questions.
     #[serde(default)]
     pub seed: u64,
-    /// `once`: search, verify, end. `continuous`: promote, keep watching, tune again when something has drifted (`serve` only).
+    /// `once`: search, verify, end. `continuous`: promote, keep watching, tune again when something
+    /// has drifted (`serve` only).
     #[serde(default, skip_serializing_if = "Mode::is_once")]
     pub mode: Mode,
     /// What may be changed.
     pub parameters: Vec<ParameterSpec>,
-    /// Orderings and linear constraints between parameters: `"min_pool <= max_pool"`, `"2*threads + cache_mb <= 4096"`.
+    /// Orderings and linear constraints between parameters: `"min_pool <= max_pool"`,
+    /// `"2*threads + cache_mb <= 4096"`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parameter_constraints: Vec<String>,
     /// Configurations to try first; parameters left out take their default.
@@ -74,8 +77,8 @@ pub struct Spec {
     /// The service and how a configuration is applied to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetSpec>,
-    /// What loads the service. Without it, the service's own users are the load, and a metric reads their latency (`wire`,
-    /// `scrape`, `push`).
+    /// What loads the service. Without it, the service's own users are the load, and a metric reads
+    /// their latency (`wire`, `scrape`, `push`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<WorkloadSpec>,
     /// Metrics beyond those of the workload and of the target's processes, by name.
@@ -112,7 +115,8 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkersSpec {
-    /// Labels that a worker must have, with these values: `{ kernel = "6.1.0-41-amd64", rack = "b" }`.
+    /// Labels that a worker must have, with these values:
+    /// `{ kernel = "6.1.0-41-amd64", rack = "b" }`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Evaluations that are measured at once, each on another worker.
@@ -190,8 +194,9 @@ pub struct ParameterSpec {
     /// `linear` or `log`; `log` needs `low` above 0.
     #[serde(default)]
     pub scale: Scale,
-    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one. Of two it helps the search if the one that is
-    /// off comes first: of switches it learns what they have in common.
+    /// The values of an `ordinal` parameter, in their order, or of a `categorical` one. Of two it
+    /// helps the search if the one that is off comes first: of switches it learns what they have in
+    /// common.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<Vec<Scalar>>,
     /// Values that mean something else than a place in the range, such as 0 = off. The live value
@@ -213,14 +218,15 @@ pub struct ParameterSpec {
     /// `"net.ipv4.tcp_rmem[2]"`; other knobs that are lists likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysctl: Option<String>,
-    /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`, `"vda/iosched/fifo_batch"`; `*` in place of `vda` is
-    /// the device that holds `/`.
+    /// This parameter is a file of a block device's queue: `"vda/read_ahead_kb"`,
+    /// `"vda/iosched/fifo_batch"`; `*` in place of `vda` is the device that holds `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_queue: Option<String>,
     /// This parameter is a file of a cgroup (v1 or v2): `"my.slice/cpu.max"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// This parameter is what this file holds, of sysfs, debugfs or procfs, or an ordinary one; an absolute path.
+    /// This parameter is what this file holds, of sysfs, debugfs or procfs, or an ordinary one; an
+    /// absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// This parameter is a scheduling attribute of the target's threads (sched_setattr(2)):
@@ -228,7 +234,8 @@ pub struct ParameterSpec {
     /// else it is that of the `target.observe`d service, whose new threads have it as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sched: Option<SchedKind>,
-    /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`; needs `default`.
+    /// The text written to the knob, if it is more than the value: `"4096 131072 {name}"`; needs
+    /// `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<String>,
     /// Where the knob is absent, leave the parameter out and say so, instead of an error.
@@ -251,9 +258,10 @@ pub struct PriorSpec {
 /// With `start`, Slackline runs two instances of it, control and experiment. Without, there is one
 /// running system, whose knobs and files are switched from block to block.
 ///
-/// Commands run in the specification's directory. In them, URLs, `env`, `files` and template files `{NAME}` is the value of a parameter or variable; besides, `{port}` and `{dir}`
-/// are the instance's own port and directory, `{side}` is `control` or `experiment`, and `{spec_dir}` the specification's directory.
-/// `{{NAME}}` is the text `{NAME}`; other braces stay.
+/// Commands run in the specification's directory. In them, URLs, `env`, `files` and template files
+/// `{NAME}` is the value of a parameter or variable; besides, `{port}` and `{dir}` are the
+/// instance's own port and directory, `{side}` is `control` or `experiment`, and `{spec_dir}` the
+/// specification's directory. `{{NAME}}` is the text `{NAME}`; other braces stay.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSpec {
@@ -266,8 +274,8 @@ pub struct TargetSpec {
     /// Command that is the service (it must stay in the foreground).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<Vec<String>>,
-    /// Environment of all commands but the workload's, beyond Slackline's own. A secret comes from a file:
-    /// `DB_PASSWORD = { file = "password.txt" }`.
+    /// Environment of all commands but the workload's, beyond Slackline's own. A secret comes from
+    /// a file: `DB_PASSWORD = { file = "password.txt" }`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, TextOrFile>,
     /// Files made from templates, before the start or the `apply` steps.
@@ -282,14 +290,16 @@ pub struct TargetSpec {
     /// How a started service is stopped; SIGTERM and 10 s by default.
     #[serde(default)]
     pub stop: StopSpec,
-    /// Ports of the control's and the experiment's instance, `{port}` in templates; free ones by default.
+    /// Ports of the control's and the experiment's instance, `{port}` in templates; free ones by
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports: Option<[u16; 2]>,
     /// CPUs of the two instances, such as `["0", "1"]`; swapped between the sides after every block
     /// when `parallel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<[String; 2]>,
-    /// A CPU quota for each instance, in a control group of its own: throttling is then counted too.
+    /// A CPU quota for each instance, in a control group of its own: throttling is then counted
+    /// too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<QuotaSpec>,
     /// Where to count the CPU time of a service that Slackline does not start.
@@ -311,7 +321,8 @@ impl TargetSpec {
 pub enum TextOrFile {
     /// The value itself.
     Text(String),
-    /// The file that holds it, without the end of its last line. Its contents are read when a command starts, and kept nowhere.
+    /// The file that holds it, without the end of its last line. Its contents are read when a
+    /// command starts, and kept nowhere.
     File(InFile),
 }
 
@@ -468,7 +479,8 @@ pub struct WorkloadSpec {
     /// Its time limit, beyond the block's length.
     #[serde(default = "workload_grace_s")]
     pub grace_s: f64,
-    /// Least values of metrics on the control; below, the load was too slow and the evaluation has `failed`.
+    /// Least values of metrics on the control; below, the load was too slow and the evaluation has
+    /// `failed`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub minimum: BTreeMap<String, f64>,
 }
@@ -489,8 +501,8 @@ pub enum Goal {
 }
 
 impl Spec {
-    /// Whether a configuration changes something that outlives the experiment: a knob of the host, or a service that
-    /// Slackline does not start.
+    /// Whether a configuration changes something that outlives the experiment: a knob of the host,
+    /// or a service that Slackline does not start.
     #[must_use]
     pub fn changes_host(&self) -> bool {
         let is_of_host = |parameter: &ParameterSpec| {
@@ -659,14 +671,16 @@ pub struct SearchSpec {
     pub strategy: StrategyName,
     /// `log-noisy-ei`, `ei`, `log-ei`, `ucb` or `poi`.
     pub acquisition: AcquisitionName,
-    /// Configurations spread evenly over the space before the model decides; by default one more than there are parameters,
-    /// but 4 to 6.
+    /// Configurations spread evenly over the space before the model decides; by default one more
+    /// than there are parameters, but 4 to 6.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_random: Option<usize>,
-    /// Reports (`tune --json`) of earlier experiments on the same or overlapping parameters, or `.jsonl` files of
-    /// `{"config":{…},"value":…}`, lines of what `slackline ask-tell` is told: the search starts from what they found and believes
-    /// them as far as they agree with what it measures. For `tune` a value is the logarithm of the ratio to the control, or with
-    /// `scale = "absolute"` what was measured; the objective's `goal` says whether more of it is better. 12 at the most.
+    /// Reports (`tune --json`) of earlier experiments on the same or overlapping parameters, or
+    /// `.jsonl` files of `{"config":{…},"value":…}`, lines of what `slackline ask-tell` is told:
+    /// the search starts from what they found and believes them as far as they agree with what it
+    /// measures. For `tune` a value is the logarithm of the ratio to the control, or with
+    /// `scale = "absolute"` what was measured; the objective's `goal` says whether more of it is
+    /// better. 12 at the most.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warm_start: Vec<PathBuf>,
 }
@@ -686,8 +700,8 @@ pub fn load(path: &Path, roots: &host::Roots) -> Result<CheckedSpec, SpecError> 
     )
 }
 
-/// Checks a specification that is not in a file: `path` is where it would be, which says what it is (`.json`, else TOML),
-/// what relative paths count from, and what errors call it.
+/// Checks a specification that is not in a file: `path` is where it would be, which says what it is
+/// (`.json`, else TOML), what relative paths count from, and what errors call it.
 ///
 /// # Errors
 /// Anything that is wrong with it, with line and key.
@@ -695,8 +709,8 @@ pub fn check(text: String, path: &Path, roots: &host::Roots) -> Result<CheckedSp
     check_beside(text, path, roots, &Originals::new())
 }
 
-/// As [`check()`], while something else is measured on the host: `originals` has the values of the knobs that are changed for
-/// it, which are the control's.
+/// As [`check()`], while something else is measured on the host: `originals` has the values of the
+/// knobs that are changed for it, which are the control's.
 ///
 /// # Errors
 /// As [`check()`].
@@ -716,8 +730,8 @@ pub fn check_beside(
     )
 }
 
-/// Checks the text of a specification alone: form, names and numbers. Neither the host nor any file is looked at, so what it
-/// says shows nothing of them.
+/// Checks the text of a specification alone: form, names and numbers. Neither the host nor any file
+/// is looked at, so what it says shows nothing of them.
 ///
 /// # Errors
 /// As [`check()`].
@@ -728,8 +742,8 @@ pub fn check_text(text: String, path: &Path) -> Result<Spec, SpecError> {
     Ok(spec)
 }
 
-/// As [`check()`], of an experiment that has begun: a template that is gone, or names what there is not, is missed where a file
-/// is to be made from it, and keeps nothing from its rollback.
+/// As [`check()`], of an experiment that has begun: a template that is gone, or names what there is
+/// not, is missed where a file is to be made from it, and keeps nothing from its rollback.
 ///
 /// # Errors
 /// As [`check()`].
@@ -743,8 +757,9 @@ pub fn check_begun(
     check::check_experiment(spec, &source, roots, &originals, Templates::MayBeGone)
 }
 
-/// Reads and checks a specification of which only `parameters` are needed, and `parameter_constraints`, `initial`, `search`, `seed`
-/// and the objective's `goal` are looked at: for `slackline ask-tell`.
+/// Reads and checks a specification of which only `parameters` are needed, and
+/// `parameter_constraints`, `initial`, `search`, `seed` and the objective's `goal` are looked at:
+/// for `slackline ask-tell`.
 ///
 /// # Errors
 /// Anything that is wrong with it, with file, line and key.

@@ -1,4 +1,5 @@
-//! The search space of a specification: ranges, defaults from the live system, knobs, and what is tried first.
+//! The search space of a specification: ranges, defaults from the live system, knobs, and what is
+//! tried first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,7 +81,8 @@ pub(super) fn check_space(
         let failed = |(field, message): FieldError| source.error(&key(field), message);
         if let Some((field, knob, index)) = knob {
             let live = match live_of(parameter, &knob, index, roots, originals) {
-                // The control's value is known, and what is gone keeps nothing else from a rollback.
+                // The control's value is known, and what is gone keeps nothing else from a
+                // rollback.
                 Err(_) if templates == Templates::MayBeGone && default.is_some() => {
                     Live::OfInstance
                 }
@@ -222,8 +224,8 @@ fn include_live(kind: &mut Kind, default: &Value) {
 }
 
 impl ParameterSpec {
-    /// Writes the control's value out. Where it was the live one, the range that was widened to it is written out with it: what
-    /// is not live any more has to lie within.
+    /// Writes the control's value out. Where it was the live one, the range that was widened to it
+    /// is written out with it: what is not live any more has to lie within.
     pub fn pin(&mut self, control: &Value) {
         let pinned = Scalar::from(control);
         let is_live = self.default.is_none() && !self.special.contains(&pinned);
@@ -401,9 +403,9 @@ fn settings_of(spec: &Spec, space: &Space, source: &Source) -> Result<Settings, 
     })
 }
 
-/// A configuration with its values as the search writes them. The number 4.0 is the whole number 4. In a list of values, the
-/// number 2 is the text "2" where the list has no such number, and the text "true" the value `true`: a command line or a form
-/// cannot tell them apart.
+/// A configuration with its values as the search writes them. The number 4.0 is the whole number 4.
+/// In a list of values, the number 2 is the text "2" where the list has no such number, and the
+/// text "true" the value `true`: a command line or a form cannot tell them apart.
 #[must_use]
 pub fn as_written_here(space: &Space, mut configuration: Configuration) -> Configuration {
     for parameter in space.parameters() {

@@ -1,4 +1,5 @@
-//! Every `{name}` of a specification, and of the template files it names, is known before anything is started.
+//! Every `{name}` of a specification, and of the template files it names, is known before anything
+//! is started.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +30,8 @@ impl CheckedSpec {
         }
     }
 
-    /// What templates may name on a side, as far as it is known before anything is started: not a port that is chosen then, nor
-    /// the instance's directory.
+    /// What templates may name on a side, as far as it is known before anything is started: not a
+    /// port that is chosen then, nor the instance's directory.
     pub(crate) fn variables(&self, side: Side, arm: &Arm) -> Variables {
         let scalars = self.spec.variables.iter().chain(&arm.variables);
         let mut variables = template::variables(scalars, &arm.configuration);
@@ -42,8 +43,8 @@ impl CheckedSpec {
         variables
     }
 
-    /// The fingerprint of each template, as the specification names it, of a service that runs by itself: what is promoted is
-    /// to be what was measured. One that cannot be read has none.
+    /// The fingerprint of each template, as the specification names it, of a service that runs by
+    /// itself: what is promoted is to be what was measured. One that cannot be read has none.
     #[must_use]
     pub fn template_fingerprints(&self) -> BTreeMap<String, String> {
         let files = self.target.files.iter();
@@ -56,7 +57,8 @@ impl CheckedSpec {
             .collect()
     }
 
-    /// The templated files of a service that runs by itself which stay in force with a promoted configuration, each with its template.
+    /// The templated files of a service that runs by itself which stay in force with a promoted
+    /// configuration, each with its template.
     pub(crate) fn promoted_files(
         &self,
         configuration: &Configuration,

@@ -24,7 +24,8 @@ use wire_latency::{Fine, Monitor, Reading, SourceSpec, Surroundings, WindowRules
 const REPEATS: usize = 3;
 const SECONDS: u64 = 8;
 const RATES: [f64; 2] = [1000.0, 10_000.0];
-/// CPU time that reading may use, in cores: the default, and the share that `isolate` has by default.
+/// CPU time that reading may use, in cores: the default, and the share that `isolate` has by
+/// default.
 const BUDGETS: [(f64, &str); 2] = [(DEFAULT_BUDGET, "0.01"), (0.0025, "0.0025")];
 /// CPU time that other processes may use during a run, in cores; beyond, the run is repeated.
 const OTHERS_MAX: f64 = 0.1;
@@ -191,8 +192,8 @@ fn truth_table() -> String {
     text
 }
 
-/// A run during which other processes used little CPU time, or the last one tried; and how much they
-/// used, in cores.
+/// A run during which other processes used little CPU time, or the last one tried; and how much
+/// they used, in cores.
 fn undisturbed(per_s: f64, budget: f64) -> (truth::Truth, Reading, f64) {
     let own_cpu_s = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

@@ -1,5 +1,5 @@
-//! Random conversations through a bad network, as packets: whatever the network does, a latency that
-//! is recorded is a true one.
+//! Random conversations through a bad network, as packets: whatever the network does, a latency
+//! that is recorded is a true one.
 
 use std::collections::BTreeMap;
 
@@ -304,8 +304,8 @@ proptest! {
         }
     }
 
-    /// Packets that come late: exchanges without such have their latency, no latency is a false one,
-    /// and afterwards all is well.
+    /// Packets that come late: exchanges without such have their latency, no latency is a false
+    /// one, and afterwards all is well.
     #[test]
     fn what_comes_late_makes_no_false_latency(
         is_v6: bool,

@@ -405,7 +405,8 @@ fn a_knob_that_is_an_ordinary_file_is_on_disk_before_the_journal_forgets_it() {
     let (back, disk) = (dir.path().join("back"), dir.path().join("disk"));
     fs::create_dir(&back).unwrap();
     fs::create_dir(&disk).unwrap();
-    // A disk that takes what is written to it until it is asked whether it has it: what it lies on is full.
+    // A disk that takes what is written to it until it is asked whether it has it: what it lies on
+    // is full.
     let image = back.join("image");
     let made = does(&["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs"], &back)
         && does(&["truncate", "-s", "16M"], &image)

@@ -1,7 +1,8 @@
-//! `slackline throttle fleet`: which services could give CPU back, and where latency can be won, from what the agents export.
+//! `slackline throttle fleet`: which services could give CPU back, and where latency can be won,
+//! from what the agents export.
 //!
-//! Every query sums over a service's shards in the server; the histograms come in batches, so that no query looks at more
-//! samples than a server allows however large the fleet is.
+//! Every query sums over a service's shards in the server; the histograms come in batches, so that
+//! no query looks at more samples than a server allows however large the fleet is.
 
 mod page;
 mod prometheus;
@@ -26,8 +27,8 @@ const WORST_OF: usize = 50;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The base URL of a Prometheus server that scrapes the agents, or of a store with the same interface; with
-    /// `USER:PASSWORD@` before the host where it wants a login.
+    /// The base URL of a Prometheus server that scrapes the agents, or of a store with the same
+    /// interface; with `USER:PASSWORD@` before the host where it wants a login.
     #[arg(long, value_name = "URL")]
     prometheus: String,
     /// Over how long to judge, in seconds.
@@ -330,7 +331,8 @@ fn shares(
     Ok(())
 }
 
-/// Where to look first: of each throttled service the shard with the largest share of throttled periods.
+/// Where to look first: of each throttled service the shard with the largest share of throttled
+/// periods.
 fn worst(
     selector: &Selector,
     server: &mut Prometheus,

@@ -13,7 +13,8 @@ use crate::page::{Column, WIDTH, columns, document, escaped, paragraphs, table};
 const ROW: f64 = 30.0;
 /// Services whose histogram is drawn.
 const HISTOGRAMS: usize = 6;
-/// Where the last column, which has no upper bound, says so: to the right of its middle, clear of the bound before it.
+/// Where the last column, which has no upper bound, says so: to the right of its middle, clear of
+/// the bound before it.
 const MORE_AT: f64 = 0.75;
 /// Upper bounds of the classes of the fleet figure: threads that want to run per reserved core.
 const PER_CORE: [f64; 9] = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0];

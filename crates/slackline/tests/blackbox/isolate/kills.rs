@@ -1,5 +1,6 @@
-//! Everything that can die, dies at random moments: the controller, its watchdog, both, the batch work, the service, and the
-//! source of the latency. `SLACKLINE_ISOLATE_KILLS` says how often; 100 takes a quarter of an hour.
+//! Everything that can die, dies at random moments: the controller, its watchdog, both, the batch
+//! work, the service, and the source of the latency. `SLACKLINE_ISOLATE_KILLS` says how often; 100
+//! takes a quarter of an hour.
 
 use std::time::{Duration, Instant};
 
@@ -62,7 +63,8 @@ fn off(bench: &Bench, reason: &str) -> Duration {
     began.elapsed()
 }
 
-/// One end of one of them; the longest time until the batch work was off, where that is what has to happen.
+/// One end of one of them; the longest time until the batch work was off, where that is what has to
+/// happen.
 fn once(bench: &Bench, work: &Group, service: &Group, victim: Victim, pause: Duration) -> Duration {
     let (mut serving, mut busy) = (service.sleeper(), work.sleeper());
     let mut child = bench.start();

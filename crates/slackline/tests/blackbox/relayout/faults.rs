@@ -1,5 +1,5 @@
-//! Processes that cannot, or should not, be re-laid out: each is named with its reason, listed as declined, and goes on as it
-//! was.
+//! Processes that cannot, or should not, be re-laid out: each is named with its reason, listed as
+//! declined, and goes on as it was.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -287,7 +287,8 @@ fn programs_that_are_not_understood_are_declined() {
     }
     let toy = Toy::new();
     let assembly = toy.path("loop.S");
-    // Sleeps for ever. The mark is at the place where UPX leaves its own; no real one is in Debian 12.
+    // Sleeps for ever. The mark is at the place where UPX leaves its own; no real one is in Debian
+    // 12.
     let nap = |call: &str| {
         format!(
             ".globl _start\n.ascii \"UPX!\"\n_start: {call}\njmp _start\n.balign 8\nnap: .quad 1000,0\n"

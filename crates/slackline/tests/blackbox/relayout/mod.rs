@@ -27,7 +27,8 @@ fn who_is_not_there_or_not_re_laid_out_is_named() {
         .saying(&["Nobody watches"]);
 }
 
-/// A `start --once` on a process that sleeps, after these arguments; `None` where a privilege is missing.
+/// A `start --once` on a process that sleeps, after these arguments; `None` where a privilege is
+/// missing.
 fn start_on_a_sleeper(toy: &Toy, arguments: &[&str]) -> Option<Ended> {
     let mut sleeper = std::process::Command::new("sleep")
         .arg("1000")

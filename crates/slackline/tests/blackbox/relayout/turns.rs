@@ -1,5 +1,5 @@
-//! What one Slackline leaves to the next: half done work, verified layouts, processes that another one is at work on, and a disk
-//! that is full.
+//! What one Slackline leaves to the next: half done work, verified layouts, processes that another
+//! one is at work on, and a disk that is full.
 
 use std::fs;
 use std::io::Write as _;
