@@ -1,6 +1,6 @@
 //! What files held before a promotion, kept on disk while it is in force, so that a rollback
-//! restores that; and what the control's files are, for a file that was not there or cannot be kept
-//! as text.
+//! restores that; and what the control's files are, for a promotion that did not keep what was
+//! there.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,53 @@ pub(crate) struct ControlFile {
     /// With these values.
     pub(crate) control: Configuration,
     pub(crate) contents: String,
-    /// What the file held before; none, where there was no file, or no text.
+    /// What was there before; none, where that was not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) before: Option<String>,
+    pub(crate) before: Option<Before>,
     /// The promotion came to its end: what is in the file now was not there before.
     #[serde(default)]
     pub(crate) is_in_force: bool,
+}
+
+/// What was at a file's path before a promotion.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Before {
+    /// A file of text.
+    Text(String),
+    /// A file that is not UTF-8.
+    Bytes(Vec<u8>),
+    /// No file; the value is always null.
+    Nothing {
+        /// So that it is told from the others.
+        absent: (),
+    },
+}
+
+impl Before {
+    /// What is there now.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) fn at(path: &Path) -> std::io::Result<Self> {
+        match std::fs::read(path) {
+            Ok(bytes) => Ok(String::from_utf8(bytes)
+                .map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Self::Nothing { absent: () })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the file held; `None` where there was none.
+    pub(crate) fn contents(&self) -> Option<&[u8]> {
+        match self {
+            Self::Text(text) => Some(text.as_bytes()),
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Nothing { .. } => None,
+        }
+    }
 }
 
 /// All of them, by their paths: also those of other experiments.
@@ -87,5 +128,30 @@ impl ControlFiles {
             .map_err(std::io::Error::from)
             .and_then(|bytes| host::replace_private(&path, &bytes));
         written.map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_there_before_is_read_back_also_as_it_was_kept_at_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("service.conf");
+        let kept = |before: &Before| serde_json::to_string(before).unwrap();
+        let read = |text: &str| serde_json::from_str::<Before>(text).unwrap();
+        let nothing = Before::at(&path).unwrap();
+        assert_eq!(nothing.contents(), None);
+        assert_eq!(read(&kept(&nothing)), nothing);
+        std::fs::write(&path, b"caf\xe9").unwrap();
+        let bytes = Before::at(&path).unwrap();
+        assert_eq!(bytes.contents(), Some(&b"caf\xe9"[..]));
+        assert_eq!(read(&kept(&bytes)), bytes);
+        std::fs::write(&path, "x = 50\n").unwrap();
+        let text = Before::at(&path).unwrap();
+        assert_eq!(kept(&text), r#""x = 50\n""#);
+        assert_eq!(read(&kept(&text)), text);
+        assert!(Before::at(dir.path()).is_err());
     }
 }

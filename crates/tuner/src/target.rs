@@ -359,7 +359,7 @@ impl Instance {
         for file in &spec.target.files {
             let path = self.path_of(file)?;
             let contents = self.contents_of(spec, file).map_err(Fault::Harness)?;
-            self.write_file(&path, &contents, journal.as_deref_mut())?;
+            self.write_file(&path, contents.as_bytes(), journal.as_deref_mut())?;
         }
         Ok(())
     }
@@ -388,24 +388,29 @@ impl Instance {
         template::fill(&text, &self.variables).map_err(|error| failed(&error))
     }
 
+    /// Whether a file is in the instance's own directory.
+    pub(crate) fn is_own(&self, path: &Path) -> bool {
+        path.starts_with(&self.dir)
+    }
+
     /// Writes a templated file: below the instance's own directory directly, elsewhere through the
     /// journal.
     pub(crate) fn write_file(
         &self,
         path: &Path,
-        contents: &str,
+        contents: &[u8],
         journal: Option<&mut Journal>,
     ) -> Result<(), Fault> {
         let failed =
             |error: &dyn std::fmt::Display| Fault::Harness(format!("{}: {error}", path.display()));
-        if path.starts_with(&self.dir) {
+        if self.is_own(path) {
             return self
                 .write_own(path, contents)
                 .map_err(|error| failed(&error));
         }
         match journal {
             Some(journal) => journal
-                .replace_file(path, contents.as_bytes())
+                .replace_file(path, contents)
                 .map_err(|error| Fault::Harness(error.to_string())),
             None => Err(failed(
                 &"is outside {dir}: two instances would overwrite each other's file",
@@ -415,7 +420,7 @@ impl Instance {
 
     /// Writes a file of the instance's directory, to which others may write, and not where a link
     /// of theirs leads.
-    fn write_own(&self, path: &Path, text: &str) -> std::io::Result<()> {
+    fn write_own(&self, path: &Path, contents: &[u8]) -> std::io::Result<()> {
         use std::io::Write as _;
         let parent = path.parent().unwrap_or(path).canonicalize()?;
         if !parent.starts_with(self.dir.canonicalize()?) {
@@ -424,7 +429,7 @@ impl Instance {
                 parent.display()
             )));
         }
-        process::create_anew(path)?.write_all(text.as_bytes())
+        process::create_anew(path)?.write_all(contents)
     }
 
     /// Runs the `apply` steps: a refusal is the configuration's fault.

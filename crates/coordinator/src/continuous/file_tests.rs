@@ -50,13 +50,19 @@ impl Drop for Ends<'_> {
 impl Service {
     /// That was on this boot, or on the one of that number.
     fn promoted(boot_id: Option<&str>) -> Self {
+        Self::promoted_over(Some(b"x = 50\n"), SPEC, boot_id)
+    }
+
+    /// The service's file held that before, or was not there.
+    fn promoted_over(before: Option<&[u8]>, spec: &str, boot_id: Option<&str>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        for (name, text) in [("knob", "50\n"), ("service.conf", "x = 50\n")] {
-            std::fs::write(path(name), text).unwrap();
+        std::fs::write(path("knob"), "50\n").unwrap();
+        if let Some(before) = before {
+            std::fs::write(path("service.conf"), before).unwrap();
         }
         std::fs::write(path("service.in"), "x = {x}\n").unwrap();
-        let text = SPEC.replace("DIR", dir.path().to_str().unwrap());
+        let text = spec.replace("DIR", dir.path().to_str().unwrap());
         let store = Store::open(&Location::parse(path("store.db").to_str().unwrap())).unwrap();
         let coordinator = Coordinator::new(store, &path("state"));
         let id = coordinator.create(&text, &path("spec.toml"), None).unwrap();
@@ -439,4 +445,52 @@ fn a_rollback_does_all_but_what_is_gone_and_a_second_one_does_the_rest() {
     assert!(changed.left.is_empty(), "{changed:?}");
     assert_eq!(service.read("knob"), "50\n");
     assert_eq!(coordinator.store.experiment(id).unwrap().promotion, None);
+}
+
+impl Service {
+    /// By hand, and nothing is left.
+    fn is_rolled_back_by_hand(&self) -> Vec<String> {
+        self.coordinator.pause(self.id).unwrap();
+        self.run_until(|service| service.coordinator.is_active());
+        let changed = self.coordinator.roll_back(self.id).unwrap();
+        assert!(changed.left.is_empty(), "{changed:?}");
+        assert_eq!(self.read("knob"), "50\n");
+        changed.done
+    }
+}
+
+#[test]
+fn a_rollback_restores_what_is_not_text() {
+    let before = b"x = 50 # caf\xe9\n";
+    let service = Service::promoted_over(Some(before), SPEC, None);
+    service.is_rolled_back_by_hand();
+    let now = std::fs::read(service.path("service.conf")).unwrap();
+    assert_eq!(now, before);
+    assert_eq!(std::fs::read(service.path("live")).unwrap(), before);
+}
+
+/// The service is told of its absence.
+#[test]
+fn a_rollback_removes_a_file_that_was_not_there_before() {
+    let apply = r#"command = ["sh", "-c", "rm -f DIR/live; ! test -e DIR/service.conf || cp DIR/service.conf DIR/live"]"#;
+    let spec = SPEC.replace(r#"command = ["cp", "DIR/service.conf", "DIR/live"]"#, apply);
+    let service = Service::promoted_over(None, &spec, None);
+    assert_eq!(service.read("live"), "x = 20\n");
+    let conf = service.path("service.conf").display().to_string();
+    let done = service.is_rolled_back_by_hand();
+    let removed = format!("{conf} removed, as before the promotion");
+    assert!(done.contains(&removed), "{done:?}");
+    assert!(!service.path("service.conf").exists());
+    assert!(!service.path("live").exists());
+}
+
+/// The rest is rolled back nevertheless, and nothing is left that could never be done.
+#[test]
+fn a_rollback_writes_the_controls_file_where_the_service_refuses_to_be_without() {
+    let service = Service::promoted_over(None, SPEC, None);
+    let done = service.is_rolled_back_by_hand();
+    let why = "/service.conf with the control's values (it was not there before the promotion, but";
+    assert!(done.iter().any(|it| it.contains(why)), "{done:?}");
+    assert_eq!(service.read("service.conf"), "x = 50\n");
+    assert_eq!(service.read("live"), "x = 50\n");
 }

@@ -186,35 +186,68 @@ impl Journal {
     /// [`HostError::Read`]; [`HostError::Write`].
     pub fn replace_file(&mut self, path: &Path, contents: &[u8]) -> Result<(), HostError> {
         let path = target(path)?;
+        let backup = self.save_found(&path)?;
+        self.change_file(&path, backup, contents, |path| replace(path, contents))
+    }
+
+    /// Removes a file; whether there was one. Its contents are saved first, but
+    /// [`restore`](Self::restore) makes no file again that is gone: whoever does not leave it so
+    /// calls [`replace_file`](Self::replace_file) before.
+    ///
+    /// # Errors
+    ///
+    /// As of [`replace_file`](Self::replace_file).
+    pub fn remove_file(&mut self, path: &Path) -> Result<bool, HostError> {
+        let path = target(path)?;
+        if ordinary(&path)?.is_none() {
+            return Ok(false);
+        }
+        let backup = self.save_found(&path)?;
+        self.change_file(&path, backup, &[], |path| {
+            fs::remove_file(path)
+                .and_then(|()| path.parent().map_or(Ok(()), sync_directory))
+                .map_err(|error| HostError::write(path, "no file", &error))
+        })?;
+        Ok(true)
+    }
+
+    /// Saves what a file holds, the first time that it is changed: only the first old contents are
+    /// ever restored.
+    fn save_found(&self, path: &Path) -> Result<Option<String>, HostError> {
         let is_known = self.pendings.list.iter().any(
-            |pending| matches!(&pending.action, Action::File { path: known, .. } if *known == path),
+            |pending| matches!(&pending.action, Action::File { path: known, .. } if known == path),
         );
-        let backup = match read_ordinary(&path)? {
-            // Only the first old contents are ever restored.
-            Some(found) if is_known => {
-                self.check_file(&path, &found)?;
-                None
-            }
+        match read_ordinary(path)? {
+            Some(found) if is_known => self.check_file(path, &found).map(|()| None),
             Some(old) => {
-                check_replaceable(&path)?;
-                Some(self.save(&old)?)
+                check_replaceable(path)?;
+                self.save(&old).map(Some)
             }
-            None => None,
-        };
+            None => Ok(None),
+        }
+    }
+
+    fn change_file(
+        &mut self,
+        path: &Path,
+        backup: Option<String>,
+        contents: &[u8],
+        change: impl FnOnce(&Path) -> Result<(), HostError>,
+    ) -> Result<(), HostError> {
         let seq = self.will(Action::File {
-            path: path.clone(),
+            path: path.to_owned(),
             backup,
             new_fnv: fnv(contents),
         })?;
-        if let Err(error) = replace(&path, contents) {
+        if let Err(error) = change(path) {
             self.append(Record::Refused { of: seq })?;
             return Err(error);
         }
         self.append(Record::Done {
             of: seq,
             left: String::new(),
-        })?;
-        Ok(())
+        })
+        .map(drop)
     }
 
     /// An error if somebody else has changed one of the replaced files since. One that is gone has

@@ -7,7 +7,7 @@ use host::Knob;
 
 use super::{Live, knobs};
 use crate::bench::Arm;
-use crate::control_files::{ControlFile, ControlFiles};
+use crate::control_files::{Before, ControlFile, ControlFiles};
 use crate::error::{Fault, TunerError};
 use crate::promotions::{self, PromotionRecord};
 use crate::reapply::Reapply;
@@ -39,6 +39,14 @@ impl std::fmt::Display for Left {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({})", self.subject, self.why)
     }
+}
+
+/// The files that a rollback has written and removed.
+#[derive(Debug, Default)]
+struct FormerFiles {
+    written: Vec<PathBuf>,
+    /// Were not there before the promotion: their paths, and what the control's would hold.
+    removed: Vec<(PathBuf, String)>,
 }
 
 impl Live<'_> {
@@ -148,13 +156,13 @@ impl Live<'_> {
             why: why.to_string(),
         });
         changed.left.extend(left);
-        let mut written = Vec::new();
+        let mut files = FormerFiles::default();
         if attached {
-            written = self
+            files = self
                 .write_former_files(&instance, &is_asked, &mut changed)
                 .map_err(refused)?;
         }
-        self.apply_promotion(&instance, &mut changed)?;
+        self.apply_rollback(&instance, &files, &mut changed)?;
         if changed.done.is_empty() {
             return Ok(changed);
         }
@@ -167,7 +175,8 @@ impl Live<'_> {
         }));
         Reapply::forget(&self.state_dir);
         if let Ok(mut kept) = ControlFiles::kept_in(&self.state_dir) {
-            for path in &written {
+            let removed = files.removed.iter().map(|(path, _)| path);
+            for path in files.written.iter().chain(removed) {
                 kept.roll_back(path);
             }
             // A full disk keeps nobody from rolling back.
@@ -189,6 +198,40 @@ impl Live<'_> {
             .apply(self.spec, &self.interrupt)
             .map_err(refused)?;
         changed.done.push("the apply steps".to_owned());
+        Ok(())
+    }
+
+    /// Tells the service of a rollback. Where it refuses to be without a file that was not there
+    /// before the promotion, the file becomes the control's: else nothing could be rolled back.
+    fn apply_rollback(
+        &mut self,
+        instance: &Instance,
+        files: &FormerFiles,
+        changed: &mut Changed,
+    ) -> Result<(), TunerError> {
+        let applied = self.apply_promotion(instance, changed);
+        if applied.is_ok() || files.removed.is_empty() {
+            let removed = files.removed.iter();
+            changed.done.extend(
+                removed.map(|(path, _)| {
+                    format!("{} removed, as before the promotion", path.display())
+                }),
+            );
+            return applied;
+        }
+        for (path, of_control) in &files.removed {
+            instance
+                .write_file(path, of_control.as_bytes(), Some(&mut self.journal))
+                .map_err(refused)?;
+        }
+        self.apply_promotion(instance, changed)?;
+        let why = applied.err().map(|why| why.to_string()).unwrap_or_default();
+        changed.done.extend(files.removed.iter().map(|(path, _)| {
+            format!(
+                "{} with the control's values (it was not there before the promotion, but the apply steps fail without it: {why})",
+                path.display()
+            )
+        }));
         Ok(())
     }
 
@@ -218,8 +261,11 @@ impl Live<'_> {
             let earlier = earlier.filter(|it| it.is_in_force).cloned();
             let before = match &earlier {
                 Some(earlier) => earlier.before.clone(),
-                None if is_listed => None,
-                None => std::fs::read_to_string(&path).ok(),
+                None if is_listed || instance.is_own(&path) => None,
+                None => Some(
+                    Before::at(&path)
+                        .map_err(|error| Fault::Harness(format!("{}: {error}", path.display())))?,
+                ),
             };
             let of_control = ControlFile {
                 is_in_force: earlier.is_some(),
@@ -244,18 +290,18 @@ impl Live<'_> {
         kept.keep(&self.state_dir).map_err(Fault::Harness)
     }
 
-    /// Writes the files as they were before the promotion. Of a file that is not known of, it
-    /// writes the control's: made from the template, or as it was kept where that gives nothing. A
-    /// file of which there is neither is left. Returns what was written.
+    /// Writes the files as they were before the promotion, and removes those that were not there.
+    /// Of a file that is not known of, it writes the control's: made from the template, or as it
+    /// was kept where that gives nothing. A file of which there is neither is left.
     fn write_former_files(
         &mut self,
         instance: &Instance,
         is_asked: &dyn Fn(&str) -> bool,
         changed: &mut Changed,
-    ) -> Result<Vec<PathBuf>, Fault> {
+    ) -> Result<FormerFiles, Fault> {
         let kept = ControlFiles::kept_in(&self.state_dir);
         let control = self.spec.space.default_configuration();
-        let mut written = Vec::new();
+        let mut files = FormerFiles::default();
         for file in &self.spec.target.files {
             let path = instance.path_of(file)?;
             let subject = path.display().to_string();
@@ -266,11 +312,26 @@ impl Live<'_> {
             let of_file = kept.as_ref().ok();
             let of_file = of_file.and_then(|kept| kept.of(&path, &template, &control));
             let before = of_file.and_then(|kept| kept.before.as_ref());
-            let (contents, done) = match (before, instance.contents_of(self.spec, file), of_file) {
-                (Some(before), ..) => (before.clone(), subject.clone()),
-                (None, Ok(contents), _) => (contents, subject.clone()),
+            let of_template = instance.contents_of(self.spec, file);
+            let (contents, done) = match (before.map(Before::contents), of_template, of_file) {
+                (Some(Some(before)), ..) => (before.to_vec(), subject.clone()),
+                (Some(None), of_template, _) => {
+                    match self.journal.remove_file(&path) {
+                        Ok(_) => {
+                            let of_kept = of_file.map(|kept| kept.contents.clone());
+                            let of_control = of_template.ok().or(of_kept).unwrap_or_default();
+                            files.removed.push((path, of_control));
+                        }
+                        Err(why) => changed.left.push(Left {
+                            subject,
+                            why: why.to_string(),
+                        }),
+                    }
+                    continue;
+                }
+                (None, Ok(contents), _) => (contents.into_bytes(), subject.clone()),
                 (None, Err(why), Some(kept)) => (
-                    kept.contents.clone(),
+                    kept.contents.clone().into_bytes(),
                     format!("{subject} as it was kept at the promotion ({why})"),
                 ),
                 (None, Err(why), None) => {
@@ -286,7 +347,7 @@ impl Live<'_> {
             match instance.write_file(&path, &contents, Some(&mut self.journal)) {
                 Ok(()) => {
                     changed.done.push(done);
-                    written.push(path);
+                    files.written.push(path);
                 }
                 Err(why) => changed.left.push(Left {
                     subject,
@@ -294,7 +355,7 @@ impl Live<'_> {
                 }),
             }
         }
-        Ok(written)
+        Ok(files)
     }
 
     /// Keeps on disk how the service is told of its own configuration: the control's, or what is in

@@ -461,3 +461,22 @@ fn a_pipe_is_waited_for_by_nobody() {
     let kept = report.items[0].kept.as_ref().unwrap();
     assert_eq!(fs::read_to_string(kept).unwrap(), "first");
 }
+
+#[test]
+fn a_removed_file_that_is_written_again_comes_back() {
+    let (dir, roots, state) = host();
+    let config = dir.path().join("nginx.conf");
+    fs::write(&config, "workers 1;").unwrap();
+    let mut journal = Journal::open(&state).unwrap();
+    assert!(journal.remove_file(&config).unwrap());
+    assert!(!config.exists());
+    assert!(!journal.remove_file(&config).unwrap());
+    journal.replace_file(&config, b"workers 2;").unwrap();
+    journal.restore(&roots, false).unwrap();
+    assert_eq!(fs::read(&config).unwrap(), b"workers 1;");
+    // What somebody else wrote is kept, as of a replaced file.
+    assert!(journal.remove_file(&config).unwrap());
+    let former = journal.promote_all().unwrap();
+    assert!(!config.exists() && journal.is_empty());
+    assert_eq!(fs::read(&former[0].kept).unwrap(), b"workers 1;");
+}
