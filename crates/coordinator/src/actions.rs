@@ -46,11 +46,23 @@ impl Coordinator {
         }
     }
 
+    /// The experiment that a request has made already: what it asks for is not checked again,
+    /// because files may have changed since.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the key came with another request; [`Error::Unavailable`].
+    pub fn made(&self, once: Option<&Once>) -> Result<Option<i64>, Error> {
+        self.store.made(once)
+    }
+
     /// Makes an experiment of a specification and puts it in the queue.
     ///
     /// # Errors
     /// [`Error::Spec`]; [`Error::Unavailable`].
     pub fn create(&self, text: &str, path: &Path, once: Option<Once>) -> Result<i64, Error> {
+        if let Some(id) = self.made(once.as_ref())? {
+            return Ok(id);
+        }
         let spec = self.check(text, path)?;
         self.make(text, &spec, Vec::new(), None, once)
     }
@@ -67,6 +79,9 @@ impl Coordinator {
         text: Option<(&str, PathBuf)>,
         once: Option<Once>,
     ) -> Result<i64, Error> {
+        if let Some(made) = self.made(once.as_ref())? {
+            return Ok(made);
+        }
         let row = self.store.experiment(id)?;
         let (source, mut spec) = match text {
             Some((text, path)) => (text.to_owned(), self.check(text, &path)?),
@@ -633,5 +648,63 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         }
         let same = text("metric = \"latency_p99_us\"\ngoal = \"minimise\"");
         coordinator.fork(id, Some((&same, path)), None).unwrap();
+    }
+
+    /// The key of a request, as its sender gives it again.
+    fn once(key: &str, fingerprint: &str) -> Option<Once> {
+        Some(Once {
+            key: key.into(),
+            fingerprint: fingerprint.into(),
+        })
+    }
+
+    #[test]
+    fn a_request_that_is_sent_again_makes_nothing_and_checks_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("spec.toml");
+        let template = dir.path().join("service.in");
+        std::fs::write(&template, "x = {x}\n").unwrap();
+        let store = dir.path().join("store.db");
+        let store = Store::open(&Location::parse(store.to_str().unwrap())).unwrap();
+        let coordinator = Coordinator::new(store, dir.path());
+        let files = r#"files = [{ template = "service.in", path = "{dir}/x" }], start"#;
+        let text = SPEC.replacen("start", files, 1);
+        let text = format!("{text}objective = {{ metric = \"latency_p99_us\" }}");
+        let create = |key: &str| coordinator.create(&text, &path, once(key, "create"));
+        let fork = |id: i64, key: &str| coordinator.fork(id, None, once(key, "fork"));
+        let created = create("a").unwrap();
+        let forked = fork(created, "b").unwrap();
+        let mut report = coordinator.export(created).unwrap();
+        report.evaluations.push(EvaluationRecord {
+            number: 1,
+            configuration: Configuration::default(),
+            outcome: tuner::evaluation::Outcome::Failed,
+            reason: None,
+            measurement: None,
+            failure: Some(tuner::report::Failure::Unmeasured),
+            blocks: Vec::new(),
+            duration_s: 1.0,
+            own_cpu_s: 0.0,
+            host: None,
+            output: None,
+            note: None,
+            crash: None,
+        });
+        report.note = Some("of elsewhere".into());
+        let import = |key: &str| coordinator.import(report.clone(), once(key, "import"));
+        let imported = import("c").unwrap();
+        std::fs::remove_file(&template).unwrap();
+        assert_eq!(create("a").unwrap(), created);
+        assert_eq!(fork(created, "b").unwrap(), forked);
+        assert_eq!(import("c").unwrap(), imported);
+        let other = coordinator.create(&text, &path, once("c", "create"));
+        let why = other.unwrap_err().to_string();
+        assert!(why.contains("came with another request"), "{why}");
+        // The key of an experiment that is gone is as good as new.
+        coordinator.delete(imported).unwrap();
+        let again = import("c").unwrap();
+        assert!(again > imported);
+        assert_eq!(import("c").unwrap(), again);
+        assert_eq!(coordinator.store().experiments().unwrap().len(), 3);
     }
 }

@@ -11,7 +11,7 @@ use tuner::spec::{Masks, NAME_CHARS_MAX, is_line};
 use crate::actions::check_note;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, NewExperiment, Once, State};
+use crate::store::{Elsewhere, ExperimentRow, NewExperiment, Once, State};
 
 impl Coordinator {
     /// The whole report of an experiment, with every block.
@@ -63,6 +63,9 @@ impl Coordinator {
     /// # Errors
     /// [`Error::Invalid`] for one that contradicts itself; [`Error::Unavailable`].
     pub fn import(&self, mut report: Report, once: Option<Once>) -> Result<i64, Error> {
+        if let Some(id) = self.made(once.as_ref())? {
+            return Ok(id);
+        }
         let mut numbers = BTreeSet::new();
         for record in &report.evaluations {
             if record.number == 0 || !numbers.insert(record.number) {
@@ -124,7 +127,7 @@ impl Coordinator {
         report.state = None;
         let source = serde_json::to_string_pretty(&spec)
             .map_err(|error| Error::Invalid(error.to_string()))?;
-        let id = self.store.create(&NewExperiment {
+        let new = NewExperiment {
             name: report.name.clone(),
             dir,
             source,
@@ -134,21 +137,15 @@ impl Coordinator {
             report,
             state,
             once,
-        })?;
-        self.store.import(id, &evaluations)?;
-        if error.is_some() {
-            self.store.say(id, error.as_deref())?;
-        }
-        if note.is_some() {
-            self.store.note(id, note.as_deref())?;
-        }
-        if !plan.is_empty() {
-            self.store.set_plan(id, &plan)?;
-            for run in &runs {
-                self.store.add_run(id, run)?;
-            }
-        }
-        Ok(id)
+        };
+        let measured = Elsewhere {
+            evaluations,
+            error,
+            note,
+            plan,
+            runs,
+        };
+        self.store.take_in(&new, &measured)
     }
 }
 

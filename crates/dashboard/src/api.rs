@@ -557,6 +557,10 @@ pub(crate) async fn fork(
         body(&bytes)?
     };
     let fork = move || {
+        // The experiment that was forked may be gone since.
+        if let Some(made) = app.coordinator.made(once.as_ref())? {
+            return shown(&app.coordinator, made, visitor.role);
+        }
         let row = app.coordinator.store().experiment(id)?;
         let text = given.spec.as_ref().map(|spec| GivenSpec {
             spec: spec.clone(),

@@ -219,6 +219,31 @@ pub(super) fn find_evaluation(
     found.ok_or_else(|| Error::NotFound(format!("evaluation {number} of experiment {id}")))
 }
 
+/// Evaluations measured elsewhere, with their blocks, inside a transaction.
+pub(super) fn import(
+    database: &mut Database,
+    id: i64,
+    records: &[EvaluationRecord],
+) -> Result<(), Error> {
+    for record in records {
+        insert(
+            database,
+            id,
+            record.number,
+            &record.configuration,
+            ELSEWHERE,
+        )?;
+        write_end(database, id, record)?;
+        if let Some(note) = &record.note {
+            note_evaluation(database, id, record.number, Some(note))?;
+        }
+        for (number, block) in (1..).zip(&record.blocks) {
+            insert_block(database, id, record.number, number, block)?;
+        }
+    }
+    Ok(())
+}
+
 impl Store {
     /// The evaluations of an experiment from number `from` on, in order.
     ///
@@ -403,26 +428,9 @@ impl Store {
     }
 
     /// Evaluations measured elsewhere, with their blocks.
+    #[cfg(test)]
     pub(crate) fn import(&self, id: i64, records: &[EvaluationRecord]) -> Result<(), Error> {
-        self.change(|database| {
-            for record in records {
-                insert(
-                    database,
-                    id,
-                    record.number,
-                    &record.configuration,
-                    ELSEWHERE,
-                )?;
-                write_end(database, id, record)?;
-                if let Some(note) = &record.note {
-                    note_evaluation(database, id, record.number, Some(note))?;
-                }
-                for (number, block) in (1..).zip(&record.blocks) {
-                    insert_block(database, id, record.number, number, block)?;
-                }
-            }
-            Ok(())
-        })
+        self.change(|database| import(database, id, records))
     }
 
     /// What a person has written about an evaluation; `None` takes it away.

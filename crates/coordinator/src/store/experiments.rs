@@ -109,62 +109,6 @@ impl Promotion {
     }
 }
 
-/// What makes an experiment.
-#[derive(Clone, Debug)]
-pub struct NewExperiment {
-    /// Its name.
-    pub name: String,
-    /// Where relative paths of its specification count from.
-    pub dir: String,
-    /// The specification as its author wrote it.
-    pub source: String,
-    /// The specification with the control's values written out.
-    pub spec: Spec,
-    /// What an earlier experiment measured.
-    pub prior: Vec<Observation>,
-    /// That experiment.
-    pub parent: Option<i64>,
-    /// Its report so far, without evaluations.
-    pub report: Report,
-    /// What it starts as: queued, or paused; an imported one is over.
-    pub state: State,
-    /// A request that may be sent again makes one experiment.
-    pub once: Option<Once>,
-}
-
-/// A request that makes one experiment, however often it is sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Once {
-    /// The sender's key, unique among all senders.
-    pub key: String,
-    /// What was asked: another request must not have the same key.
-    pub fingerprint: String,
-}
-
-/// A key is remembered for a day.
-const ONCE_MS: i64 = 86_400_000;
-
-/// The experiment that a request has made already, inside a transaction.
-fn made_before(database: &mut Database, once: &Once) -> Result<Option<i64>, Error> {
-    database.execute(
-        "DELETE FROM requests WHERE created_ms < $1",
-        &[(now_ms() - ONCE_MS).into()],
-    )?;
-    let rows = database.query(
-        "SELECT fingerprint, experiment FROM requests WHERE key = $1",
-        &[once.key.as_str().into()],
-    )?;
-    let Some(row) = rows.first() else {
-        return Ok(None);
-    };
-    if row[0].text() != Some(&once.fingerprint) {
-        return Err(Error::Invalid(
-            "this Idempotency-Key came with another request: use a new key".into(),
-        ));
-    }
-    Ok(row[1].int())
-}
-
 /// An experiment, without what it measured.
 #[derive(Clone, Debug)]
 pub struct ExperimentRow {
@@ -386,6 +330,26 @@ fn lose(database: &mut Database, id: i64, why: Option<&str>) -> Result<(), Error
     Ok(())
 }
 
+/// A run of the present verification, inside a transaction.
+pub(super) fn insert_run(
+    database: &mut Database,
+    id: i64,
+    run: &VerificationRun,
+) -> Result<(), Error> {
+    let measured = to_json(run)?;
+    database.execute(
+        "INSERT INTO runs (experiment, verification, arm, run, measured) \
+         SELECT id, verification, $1, $2, $3 FROM experiments WHERE id = $4",
+        &[
+            run.arm.into(),
+            run.run.into(),
+            measured.as_str().into(),
+            id.into(),
+        ],
+    )?;
+    Ok(())
+}
+
 impl Store {
     /// Every experiment, newest first. Of its evaluations those are counted that
     /// `tuner::experiment::Search::counted` has.
@@ -491,55 +455,6 @@ impl Store {
             )
         })?;
         Ok(rows.first().and_then(|row| row[0].int()))
-    }
-
-    /// Makes an experiment and returns its number.
-    pub(crate) fn create(&self, new: &NewExperiment) -> Result<i64, Error> {
-        self.change(|database| {
-            let made = new.once.as_ref().map(|once| made_before(database, once));
-            if let Some(id) = made.transpose()?.flatten() {
-                return Ok(id);
-            }
-            let rows = database.query(
-                "UPDATE counters SET value = value + 1 WHERE name = 'experiments' RETURNING value",
-                &[],
-            )?;
-            let id = rows.first().and_then(|row| row[0].int());
-            let id = id.ok_or_else(|| Error::Corrupt("the counter of experiments is gone".into()))?;
-            let now_ms = now_ms();
-            if let Some(once) = &new.once {
-                let cells: [Cell; 4] = [
-                    once.key.as_str().into(),
-                    once.fingerprint.as_str().into(),
-                    id.into(),
-                    now_ms.into(),
-                ];
-                database.execute(
-                    "INSERT INTO requests (key, fingerprint, experiment, created_ms) VALUES ($1, $2, $3, $4)",
-                    &cells,
-                )?;
-            }
-            let prior = (!new.prior.is_empty()).then(|| to_json(&new.prior)).transpose()?;
-            database.execute(
-                "INSERT INTO experiments (id, name, state, dir, source, spec, prior, parent, created_ms, queued_ms, \
-                 verification, report, on_workers) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1, $11, $12)",
-                &[
-                    id.into(),
-                    new.name.clone().into(),
-                    new.state.name().into(),
-                    new.dir.clone().into(),
-                    new.source.clone().into(),
-                    to_json(&new.spec)?.into(),
-                    prior.into(),
-                    new.parent.into(),
-                    now_ms.into(),
-                    now_ms.into(),
-                    to_json(&new.report)?.into(),
-                    i64::from(new.spec.workers.is_some()).into(),
-                ],
-            )?;
-            Ok(id)
-        })
     }
 
     /// Changes the state of an experiment, if `decide` allows it in the present one: the new state,
@@ -655,20 +570,7 @@ impl Store {
 
     /// A run of the present verification.
     pub(crate) fn add_run(&self, id: i64, run: &VerificationRun) -> Result<(), Error> {
-        let measured = to_json(run)?;
-        self.change(|database| {
-            database.execute(
-                "INSERT INTO runs (experiment, verification, arm, run, measured) \
-                 SELECT id, verification, $1, $2, $3 FROM experiments WHERE id = $4",
-                &[
-                    run.arm.into(),
-                    run.run.into(),
-                    measured.as_str().into(),
-                    id.into(),
-                ],
-            )?;
-            Ok(())
-        })
+        self.change(|database| insert_run(database, id, run))
     }
 
     /// The runs of the present verification.

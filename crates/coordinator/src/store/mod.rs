@@ -12,6 +12,7 @@
 
 mod assignments;
 mod continuous;
+mod creation;
 mod database;
 mod evaluations;
 mod experiments;
@@ -24,10 +25,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use assignments::Assigned;
 pub use continuous::Standing;
+pub(crate) use creation::Elsewhere;
+pub use creation::{NewExperiment, Once};
 pub use database::Location;
 use database::{Cell, Database};
 pub use evaluations::{EvaluationRow, Running, Tally};
-pub use experiments::{ExperimentRow, NewExperiment, Once, Promotion, State, Summary, Wish};
+pub use experiments::{ExperimentRow, Promotion, State, Summary, Wish};
 use tuner::spec::Masks;
 
 use crate::error::Error;
