@@ -13,7 +13,7 @@ use tuner::spec::{BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, TargetSpec, as_
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, NewExperiment, Once, Promotion, State, Wish};
+use crate::store::{ExperimentRow, NewExperiment, Once, Promotion, State, Wish, unfinished};
 
 /// The most evaluations that an experiment may have: its pages and its model must stay usable.
 const EVALUATIONS_MAX: usize = 100_000;
@@ -363,16 +363,28 @@ impl Coordinator {
         Ok(promotion)
     }
 
-    /// Why nothing of an experiment may be promoted: what another one found is in force.
+    /// Why nothing of an experiment may be promoted: what another one found is in force, or a
+    /// rollback of another one has left what this one would change.
     pub(crate) fn bars_promotion(&self, id: i64) -> Result<Option<String>, Error> {
         let others = self.store.experiments()?.into_iter();
         let mut others = others.filter(|other| other.promoted && other.id != id);
-        Ok(others.next().map(|other| {
-            format!(
+        if let Some(other) = others.next() {
+            return Ok(Some(format!(
                 "what experiment {} found is in force on this host: roll it back first",
                 other.id
-            )
-        }))
+            )));
+        }
+        let mut left = self.store.left()?;
+        left.retain(|(other, _)| *other != id);
+        if left.is_empty() {
+            return Ok(None);
+        }
+        let spec = self.checked(&self.store.experiment(id)?)?;
+        let mut barred = left.into_iter().filter_map(|(other, mut left)| {
+            left.retain(|subject| may_change(&spec, subject));
+            (!left.is_empty()).then(|| unfinished(other, &left))
+        });
+        Ok(barred.next())
     }
 
     /// Puts a configuration in force. Until that is done, the row says that it was begun.
@@ -514,6 +526,14 @@ fn forked_name(name: &str, id: i64) -> String {
     let from = format!(" (from {id})");
     let kept = NAME_CHARS_MAX.saturating_sub(from.chars().count());
     own.chars().take(kept).chain(from.chars()).collect()
+}
+
+/// Whether a promotion may change a knob or a file. Where variables name the file, nobody knows.
+fn may_change(spec: &CheckedSpec, subject: &str) -> bool {
+    let mut knobs = spec.knobs.values();
+    let mut files = spec.target.files.iter();
+    knobs.any(|binding| binding.knob.to_string() == subject)
+        || files.any(|file| file.path == subject || file.path.contains('{'))
 }
 
 fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {

@@ -494,3 +494,39 @@ fn a_rollback_writes_the_controls_file_where_the_service_refuses_to_be_without()
     assert_eq!(service.read("service.conf"), "x = 50\n");
     assert_eq!(service.read("live"), "x = 50\n");
 }
+
+/// Of an experiment that is gone nobody could roll back the rest.
+#[test]
+fn what_a_rollback_has_left_is_neither_deleted_nor_written_over() {
+    let service = Service::promoted(None);
+    let (coordinator, id) = (&service.coordinator, service.id);
+    coordinator.pause(id).unwrap();
+    let spec = SPEC.replace("DIR", service.dir.path().to_str().unwrap());
+    let create = |spec: &str| coordinator.create(spec, &service.path("spec.toml"), None);
+    let same = create(&spec).unwrap();
+    let other_knob = service.path("other").display().to_string();
+    service.write("other", "50\n");
+    let knob = service.path("knob").display().to_string();
+    let other = spec
+        .replace(&knob, &other_knob)
+        .replace("/service.conf\" }", "/other.conf\" }");
+    let other = create(&other).unwrap();
+    service.run_until(|_| coordinator.is_active());
+    std::fs::remove_file(service.path("knob")).unwrap();
+    coordinator.roll_back(id).unwrap();
+    let refused = coordinator.delete(id).unwrap_err();
+    assert!(matches!(refused, Error::Conflict(_)), "{refused:?}");
+    let why = refused.to_string();
+    assert!(why.contains(&knob), "{why}");
+    assert!(why.ends_with("roll back the rest first"), "{why}");
+    service.write("knob", "20\n");
+    let barred = coordinator.bars_promotion(same).unwrap().unwrap();
+    let why = format!("the rollback of experiment {id} could not restore {knob}");
+    assert!(barred.starts_with(&why), "{barred}");
+    // What it does not touch it may promote.
+    assert_eq!(coordinator.bars_promotion(other).unwrap(), None);
+    assert_eq!(coordinator.bars_promotion(id).unwrap(), None);
+    coordinator.roll_back(id).unwrap();
+    assert_eq!(coordinator.bars_promotion(same).unwrap(), None);
+    coordinator.delete(id).unwrap();
+}

@@ -310,6 +310,12 @@ pub(super) fn find(database: &mut Database, id: i64) -> Result<ExperimentRow, Er
     row(found)
 }
 
+/// Why nothing else may be done to what a rollback could not restore.
+pub(crate) fn unfinished(id: i64, left: &[String]) -> String {
+    let left = left.join(", ");
+    format!("the rollback of experiment {id} could not restore {left}: roll back the rest first")
+}
+
 /// Changes one column of an experiment, inside a transaction.
 pub(super) fn set(
     database: &mut Database,
@@ -549,6 +555,24 @@ impl Store {
         self.change(|database| set(database, id, "promotion", promotion.into()))
     }
 
+    /// What rollbacks could not restore, by the experiments' numbers.
+    pub(crate) fn left(&self) -> Result<Vec<(i64, Vec<String>)>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT id, promotion FROM experiments WHERE promotion IS NOT NULL ORDER BY id",
+                &[],
+            )
+        })?;
+        let mut all = Vec::new();
+        for cells in &rows {
+            let promotion: Promotion = json(&cells[1])?;
+            if !promotion.left.is_empty() {
+                all.push((cells[0].int().unwrap_or(0), promotion.left));
+            }
+        }
+        Ok(all)
+    }
+
     /// Forgets the plan of the verification: the next one is planned and measured anew; the runs of
     /// the last one stay.
     pub(crate) fn new_verification(&self, id: i64) -> Result<(), Error> {
@@ -629,6 +653,9 @@ impl Store {
                 return Err(Error::Conflict(format!(
                     "what experiment {id} found is in force on this host: roll it back first"
                 )));
+            }
+            if let Some(rest) = row.promotion.filter(|it| !it.left.is_empty()) {
+                return Err(Error::Conflict(unfinished(id, &rest.left)));
             }
             database.execute("DELETE FROM experiments WHERE id = $1", &[id.into()])?;
             Ok(())
