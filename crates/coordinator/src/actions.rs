@@ -118,13 +118,13 @@ impl Coordinator {
         within_limits(&spec.spec.budget)?;
         if source.len() > SOURCE_BYTES_MAX {
             return Err(Error::Invalid(format!(
-                "spec: the text has {} bytes, and may have {SOURCE_BYTES_MAX}",
+                "spec: the text has {} bytes; the limit is {SOURCE_BYTES_MAX}",
                 source.len()
             )));
         }
         if spec.spec.workers.is_some() && !self.workers.is_there() {
             return Err(Error::Invalid(
-                "workers: this server has none: start it with --workers, or leave the section out"
+                "workers: this server has no workers: start it with --workers, or remove `workers` from the specification"
                     .into(),
             ));
         }
@@ -172,7 +172,7 @@ impl Coordinator {
             state => Err(refused(
                 id,
                 state,
-                "only one that waits or runs can be paused",
+                "only a queued or running experiment can be paused",
             )),
         })
     }
@@ -202,7 +202,7 @@ impl Coordinator {
             ));
         }
         if row.state != State::Running && !self.store.has_measured(id)? {
-            let why = "it has measured nothing that could be verified";
+            let why = "there are no measurements to verify: resume the experiment first";
             return Err(refused(id, row.state, why));
         }
         may_be_measured(&row)?;
@@ -539,7 +539,7 @@ fn may_change(spec: &CheckedSpec, subject: &str) -> bool {
 fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
     if budget.evaluations > EVALUATIONS_MAX {
         return Err(Error::Invalid(format!(
-            "budget.evaluations is {}, above {EVALUATIONS_MAX}",
+            "budget.evaluations is {}: the maximum is {EVALUATIONS_MAX}",
             budget.evaluations
         )));
     }

@@ -137,7 +137,7 @@ impl Coordinator {
             return Ok(());
         }
         Err(Error::Conflict(
-            "not every knob could be restored; `slackline restore` says which".into(),
+            "not every knob could be restored: run `slackline restore`; it restores what it can and names the rest".into(),
         ))
     }
 

@@ -437,7 +437,7 @@ impl Coordinator {
             return Ok(());
         }
         Err(Error::Conflict(
-            "not every knob could be restored; `slackline restore` says which".into(),
+            "not every knob could be restored: run `slackline restore`; it restores what it can and names the rest".into(),
         ))
     }
 }
@@ -449,7 +449,9 @@ fn is_of_earlier(error: &tuner::SpecError) -> bool {
 
 /// What a coordinator says while another Slackline, a `tune` for instance, has the host.
 fn waits(error: &HostError) -> String {
-    format!("waits for the host, and goes on by itself once it is free: {error}")
+    format!(
+        "waits until another Slackline command releases the host, then continues by itself: {error}"
+    )
 }
 
 /// What a sitting leaves its experiment as.

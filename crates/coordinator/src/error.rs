@@ -10,7 +10,9 @@ pub enum Error {
     #[error("the store is damaged: {0}")]
     Corrupt(String),
     /// Another coordinator has taken over the store meanwhile.
-    #[error("another coordinator has taken over the store")]
+    #[error(
+        "another `slackline serve` has taken over the store: use that server, or stop it and start this one again"
+    )]
     Superseded,
     /// There is no such experiment or evaluation.
     #[error("there is no {0}")]

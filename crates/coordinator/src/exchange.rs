@@ -70,7 +70,7 @@ impl Coordinator {
         for record in &report.evaluations {
             if record.number == 0 || !numbers.insert(record.number) {
                 return Err(Error::Invalid(format!(
-                    "evaluation {} is there twice, or is not numbered from 1",
+                    "evaluation number {} occurs twice or is 0: numbers must be unique and start at 1",
                     record.number
                 )));
             }

@@ -159,7 +159,7 @@ impl Coordinator {
                 State::Queued => (
                     State::Paused,
                     None,
-                    Some("rolled back by its user: resume it to let it go on".into()),
+                    Some("paused because a user rolled it back: resume the experiment to search and promote again".into()),
                 ),
                 State::Running => (row.state, Some(Wish::Pause), row.message.clone()),
                 state => (state, row.wish, row.message.clone()),

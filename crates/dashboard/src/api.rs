@@ -635,17 +635,23 @@ pub(crate) async fn enqueue(
     Ok((StatusCode::CREATED, Extension(detail), Json(enqueued)))
 }
 
-pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Value> {
+pub(crate) async fn verification(
+    State(app): Here,
+    Extension(visitor): Extension<Visitor>,
+    Path(id): Path<String>,
+) -> Reply<Value> {
     let id = self::id(&id)?;
+    let masks = masks(visitor.role);
     blocking(move || {
         let row = app.coordinator.store().experiment(id)?;
         let runs = app.coordinator.store().runs(id)?;
         let report = app.coordinator.with_runs(&row)?;
         Ok(json!({
             "number": row.verification,
-            "plan": row.plan,
-            "runs": runs,
-            "arms": report.verification,
+            // Arms have variables of their own.
+            "plan": masks.value(&row.plan),
+            "runs": masks.value(&runs),
+            "arms": masks.value(&report.verification),
             "finding": report.finding,
             "sentence": report.sentence,
         }))

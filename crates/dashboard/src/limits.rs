@@ -114,7 +114,7 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
         )
         .into_response(),
         Ok(response) => response,
-        Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "this took too long").into_response(),
+        Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the server did not finish this request in time: look whether the change was made before you send it again").into_response(),
     };
     if let Some(refusal) = Refusal::of(&response) {
         response = described(response, refusal, is_for_people);

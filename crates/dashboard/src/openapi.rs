@@ -63,7 +63,7 @@ const OPERATIONS: &[Operation] = &[
                 "string",
                 "only those that are queued, running, paused, done, stopped or failed",
             ),
-            ("limit", "integer", "at most so many"),
+            ("limit", "integer", "how many to return at most"),
         ],
         ..get("/experiments", "list", "Every experiment, newest first")
     },
@@ -209,7 +209,7 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         query: &[
             ("from", "integer", "the first number, 1 by default"),
-            ("limit", "integer", "at most so many"),
+            ("limit", "integer", "how many to return at most"),
             (
                 "outcome",
                 "string",
@@ -277,7 +277,11 @@ const OPERATIONS: &[Operation] = &[
     post("/queue/resume", "resume-queue", "Resume the queue"),
     Operation {
         query: &[
-            ("limit", "integer", "at most so many, 100 by default"),
+            (
+                "limit",
+                "integer",
+                "how many to return at most, 100 by default",
+            ),
             ("experiment", "integer", "only of this one"),
         ],
         ..get(
@@ -348,9 +352,9 @@ pub(crate) async fn known_parameters(request: Request, next: Next) -> Response {
         let mut given = crate::web::pairs(query).map(|(name, _)| name);
         if let Some(unknown) = given.find(|name| !known.contains(&name.as_str())) {
             let why = match known.is_empty() {
-                true => format!("there is no parameter {unknown:?}: this takes none"),
+                true => format!("unknown query parameter {unknown:?}: this address takes none"),
                 false => format!(
-                    "there is no parameter {unknown:?}; there are {}",
+                    "unknown query parameter {unknown:?}; known: {}",
                     known.join(", ")
                 ),
             };

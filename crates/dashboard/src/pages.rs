@@ -95,7 +95,10 @@ pub(crate) fn refused(refusal: &Refusal) -> Response {
 }
 
 pub(crate) async fn nothing_here() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "there is nothing here")
+    Refusal::new(
+        StatusCode::NOT_FOUND,
+        "this page does not exist: go to the list of experiments",
+    )
 }
 
 #[derive(Template)]

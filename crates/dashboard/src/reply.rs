@@ -34,12 +34,21 @@ struct Problem<'a> {
     key: Option<&'a str>,
 }
 
+/// More of a text that quotes a client helps nobody.
+const DETAIL_CHARACTERS_MAX: usize = 4000;
+
 impl Refusal {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let mut detail = detail.into();
+        // It may quote what a client has sent.
+        if let Some((end, _)) = detail.char_indices().nth(DETAIL_CHARACTERS_MAX) {
+            detail.truncate(end);
+            detail.push('…');
+        }
         Self {
             status,
             // Nothing that was refused shows a password: an address may stand in any text.
-            detail: http_client::redact(&detail.into()),
+            detail: http_client::redact(&detail),
             line: None,
             key: None,
         }

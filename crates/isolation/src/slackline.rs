@@ -64,6 +64,8 @@ const ALARM_STEPS: u32 = 2;
 /// than this share.
 const EGRESS_EVERY_S: f64 = 1.0;
 const EGRESS_CHANGE: f64 = 0.05;
+/// A share of the link.
+const EGRESS_FALL: f64 = 0.006;
 /// Waits before best-effort work is tried again beside a service that violated its objective alone.
 const OVERLOAD_WAIT_S: (f64, f64) = (30.0, 300.0);
 
@@ -151,7 +153,9 @@ impl Slackline {
             return;
         };
         let known = self.egress.map(|egress| egress.mbit);
-        let is_near = |known: &f64| (mbit - known).abs() <= EGRESS_CHANGE * known;
+        // A small rise can wait. A fall may not: what batch work sends too much delays the service.
+        let fall = EGRESS_FALL * seen.machine.link_mbit_per_s.unwrap_or_default();
+        let is_near = |known: &f64| mbit <= known * (1.0 + EGRESS_CHANGE) && mbit >= known - fall;
         let mbit = known.filter(is_near).unwrap_or(mbit);
         self.egress = Some(Egress { mbit, at_s: now_s });
     }

@@ -31,7 +31,7 @@ enum Verb {
         /// Only those that are queued, running, paused, done, stopped or failed.
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
-        /// At most so many.
+        /// How many to list at most.
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -331,7 +331,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         Verb::ResumeQueue => {
             client.json("POST", "/queue/resume", None)?;
-            message("the queue goes on");
+            message("the queue is resumed");
         }
         Verb::Create { spec } => {
             let body = given(spec)?;
@@ -370,7 +370,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             }
             let body = json!({ "configuration": configuration });
             let enqueued = client.json("POST", &on(id, "queue"), Some(&body))?;
-            message(&format!("to be tried next: {enqueued}"));
+            message(&format!("enqueued: {enqueued}"));
             let now = client.json("GET", &format!("/experiments/{id}"), None)?;
             if let Some(hint) = until_tried(&now) {
                 message(&format!("experiment {id} {hint}"));
@@ -390,7 +390,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let body = json!({ "evaluations": evaluations, "wall_time_min": wall_time_min });
             let now = client.json("PUT", &on(id, "budget"), Some(&body))?;
             message(&format!(
-                "experiment {id} may measure {evaluations} evaluations"
+                "the budget of experiment {id} is now {evaluations} evaluations in total"
             ));
             if let Some(hint) = until_searched(&now) {
                 message(&hint);
@@ -526,7 +526,7 @@ fn until_searched(experiment: &Value) -> Option<String> {
     match (state, is_used_up) {
         ("queued" | "running", _) => None,
         (_, true) => Some(format!(
-            "experiment {id} is {state}, and has measured as many: the search does not go on"
+            "experiment {id} is {state} and has used up its budget: set a higher one, then resume the experiment"
         )),
         (_, false) => Some(format!(
             "experiment {id} is {state}: `slackline experiments resume {id}` lets the search go on"

@@ -36,8 +36,8 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(version = VERSION, about, after_help = EXIT_CODES)]
 struct Arguments {
-    /// Directory of the undo journal and the lock. Use one for each host: two Slacklines with
-    /// different directories do not see each other.
+    /// Directory of Slackline's state: the undo journal, the lock, and what `serve` keeps. Use one
+    /// for each host: two Slacklines with different directories do not see each other.
     #[arg(
         long,
         global = true,

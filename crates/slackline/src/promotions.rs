@@ -101,7 +101,7 @@ impl Served {
         }
         lines.extend(self.changed.iter().map(|it| format!("   {it}")));
         lines.push(format!(
-            "   `slackline experiments rollback {}` takes it back.",
+            "   `slackline experiments rollback {}` undoes the promotion.",
             self.id
         ));
         lines.join("\n") + "\n"
@@ -221,7 +221,7 @@ fn text(record: &PromotionRecord, roots: &Roots) -> String {
     }
     for file in &record.files {
         let before = match &file.kept {
-            Some(kept) => format!("what was in it is kept in {}", kept.display()),
+            Some(kept) => format!("the former contents are kept in {}", kept.display()),
             None => "there was no such file".to_owned(),
         };
         let said = said(&file.standing());
@@ -295,7 +295,7 @@ pub(crate) fn put_in_force(
             message(&line);
         }
         message(&format!(
-            "`slackline promotions undo {}` takes it back.",
+            "`slackline promotions undo {}` undoes the promotion.",
             listed.number
         ));
     }

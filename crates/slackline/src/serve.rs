@@ -158,7 +158,7 @@ fn give_out(
     office: Office,
 ) -> anyhow::Result<std::thread::JoinHandle<()>> {
     message(&format!(
-        "orders are signed with the key {}",
+        "workers check orders with this public key: {}; add it to coordinator_keys in each worker.toml",
         office.public_key()
     ));
     let thread = std::thread::Builder::new().name("workers".into());

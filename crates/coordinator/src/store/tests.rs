@@ -10,7 +10,7 @@ use tuner::assignment::Measured;
 use tuner::evaluation::{Block, Measurement, Order, Outcome};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::report::{EvaluationRecord, Failure};
-use tuner::spec::BudgetSpec;
+use tuner::spec::{BudgetSpec, Mode};
 
 use super::database::Database;
 use super::{Location, NewExperiment, Running, State, Store, Wish};
@@ -280,6 +280,36 @@ fn after_a_restart_nothing_runs() {
             store.is_to_be_killed(ids[0], 1),
             Err(Error::Conflict(_))
         ));
+    });
+}
+
+#[test]
+fn a_queued_experiment_says_that_it_waits_for_one_that_never_ends() {
+    on_both(|location| {
+        let store = Store::open(location).unwrap();
+        let mut endless = new_experiment();
+        endless.spec.mode = Mode::Continuous;
+        let endless = store.create(&endless).unwrap();
+        let queued = store.create(&new_experiment()).unwrap();
+        let waits = |id| {
+            let all = store.experiments().unwrap();
+            all.into_iter().find(|it| it.id == id).unwrap().waits
+        };
+        assert_eq!(waits(queued), None);
+        store
+            .transition(endless, |_| Ok((State::Running, None, None)))
+            .unwrap();
+        let why = waits(queued).unwrap();
+        assert!(
+            why.contains(&format!("waits for experiment {endless}"))
+                && why.contains(&format!("pause experiment {endless}")),
+            "{why}"
+        );
+        assert_eq!(waits(endless), None);
+        store
+            .transition(endless, |_| Ok((State::Paused, None, None)))
+            .unwrap();
+        assert_eq!(waits(queued), None);
     });
 }
 

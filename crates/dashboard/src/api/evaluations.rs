@@ -53,10 +53,12 @@ pub(crate) async fn export(
         _ => {
             let write = move || {
                 let report = app.coordinator.export(id)?;
-                let spec = masks(visitor.role).spec(&report.spec);
+                let masks = masks(visitor.role);
+                let (spec, arms) = (masks.spec(&report.spec), masks.value(&report.verification));
                 let wrong = |error: serde_json::Error| Error::Invalid(error.to_string());
                 let mut report = serde_json::to_value(&report).map_err(wrong)?;
                 report["spec"] = spec;
+                report["verification"] = arms;
                 serde_json::to_vec_pretty(&report).map_err(wrong)
             };
             ("application/json", blocking(write).await?)

@@ -70,7 +70,7 @@ fn asked(query: &str) -> Result<Vec<i64>, Refusal> {
     for (name, value) in pairs(query) {
         if name != "id" {
             return Err(wrong(format!(
-                "there is no parameter {name:?}; there is id"
+                "unknown query parameter {name:?}; known: id"
             )));
         }
         let id: i64 = value

@@ -89,7 +89,7 @@ impl Look {
                 "column" => look.columns.push(value),
                 other => {
                     return Err(wrong(format!(
-                        "there is no parameter {other:?}; there are page, sort, outcome, search and column"
+                        "unknown query parameter {other:?}; known: page, sort, outcome, search, column"
                     )));
                 }
             }

@@ -76,6 +76,26 @@ impl Words {
         tidy(self.word(word, 0, DEPTH_MAX))
     }
 
+    /// The options of the present program that hold a secret.
+    fn options(&self) -> impl Iterator<Item = (&'static str, bool)> + use<> {
+        let program = self.program;
+        PROGRAMS
+            .iter()
+            .filter(move |(known, ..)| Some(*known) == program)
+            .map(|(_, option, is_apart)| (*option, *is_apart))
+    }
+
+    /// The length of a secret at the end of a word that begins with its option (`-px`). A quoted one
+    /// may have spaces.
+    fn attached_secret(&self, word: &str) -> Option<usize> {
+        self.options().find_map(|(option, _)| {
+            let value = word.strip_prefix(option)?;
+            let is_long = option.starts_with("--");
+            let is_value = value.starts_with('=') || !(value.is_empty() || is_long);
+            is_value.then(|| value.trim_start_matches('=').len())
+        })
+    }
+
     /// The secrets in a word, which stands that far behind the beginning of its text. Texts in
     /// quotes are read so deep.
     fn word(&mut self, raw: &str, offset: usize, depth: usize) -> Vec<Range<usize>> {
@@ -83,6 +103,9 @@ impl Words {
         let whole = offset + start..offset + start + word.len();
         if std::mem::take(&mut self.is_secret_next) {
             return std::iter::once(whole).collect();
+        }
+        if let Some(length) = self.attached_secret(word) {
+            return std::iter::once(whole.end - length..whole.end).collect();
         }
         if word.contains(char::is_whitespace) {
             // A text in quotes; of `--run="a b"`, what is behind the first quote.
@@ -103,22 +126,14 @@ impl Words {
             self.program = Some(program);
             return Vec::new();
         }
-        let own = PROGRAMS
-            .iter()
-            .filter(|(known, ..)| Some(*known) == self.program);
-        for (_, option, is_apart) in own {
-            match word.strip_prefix(option) {
-                Some("") if *is_apart => self.is_secret_next = true,
-                Some(value)
-                    if value.starts_with('=')
-                        || !(value.is_empty() || option.starts_with("--")) =>
-                {
-                    let value = value.trim_start_matches('=');
-                    return std::iter::once(whole.end - value.len()..whole.end).collect();
-                }
-                _ => {}
-            }
-        }
+        let mut apart = self.options().filter(|(_, is_apart)| *is_apart);
+        self.is_secret_next |= apart.any(|(option, _)| {
+            let letter = option.strip_prefix('-').filter(|it| it.len() == 1);
+            // `-su` is `-s -u`.
+            let flags = word.strip_prefix('-').unwrap_or_default();
+            let is_cluster = flags.len() > 1 && flags.bytes().all(|it| it.is_ascii_alphabetic());
+            word == option || is_cluster && letter.is_some_and(|it| flags.ends_with(it))
+        });
         let is_option = word.starts_with('-') && !word.contains(['=', ':']);
         self.is_secret_next |= is_option && is_secret_name(word);
         let found = settings(word).into_iter().chain(logins(word));

@@ -26,7 +26,13 @@ impl Masks {
     /// The specification as JSON.
     #[must_use]
     pub fn spec(self, spec: &Spec) -> Value {
-        let mut value = serde_json::to_value(spec).unwrap_or_default();
+        self.value(spec)
+    }
+
+    /// Something else of an experiment, as JSON.
+    #[must_use]
+    pub fn value(self, value: impl serde::Serialize) -> Value {
+        let mut value = serde_json::to_value(value).unwrap_or_default();
         self.json(None, &mut value);
         value
     }
@@ -47,7 +53,7 @@ impl Masks {
         let mut text = source.to_owned();
         if let Ok(table) = DeTable::parse(source) {
             let mut found = Vec::new();
-            self.table(table.get_ref(), &mut found);
+            self.table(None, table.get_ref(), &mut found);
             // From the end, so that what is before stays where it is.
             found.sort_by_key(|(span, _): &(std::ops::Range<usize>, String)| span.start);
             for (span, masked) in found.into_iter().rev() {
@@ -89,8 +95,10 @@ impl Masks {
             }
             Value::Object(fields) => {
                 for (name, field) in fields {
-                    // A value from a file is named by its file, which is no secret.
-                    if name != "file" {
+                    if field.is_number() && self.hides_number(key, name) {
+                        *field = MASK.into();
+                    } else if name != "file" {
+                        // A value from a file is named by its file, which is no secret.
                         self.json(Some(name), field);
                     }
                 }
@@ -99,10 +107,26 @@ impl Masks {
         }
     }
 
-    fn table(self, table: &DeTable<'_>, found: &mut Vec<(std::ops::Range<usize>, String)>) {
+    /// Whether a number is a secret: a constant or a variable of the environment with such a name.
+    /// Elsewhere it is a number of something, such as the parameter `max_tokens`.
+    fn hides_number(self, of: Option<&str>, name: &str) -> bool {
+        let is_constant = of.is_some_and(|of| ["variables", "env"].contains(&of));
+        self == Self::ForReaders && is_constant && is_secret_name(name)
+    }
+
+    fn table(
+        self,
+        key: Option<&str>,
+        table: &DeTable<'_>,
+        found: &mut Vec<(std::ops::Range<usize>, String)>,
+    ) {
         for (name, value) in table {
-            if name.get_ref() != "file" {
-                self.toml(name.get_ref(), &mut Words::default(), value, found);
+            let name = name.get_ref();
+            let is_number = matches!(value.get_ref(), DeValue::Integer(_) | DeValue::Float(_));
+            if is_number && self.hides_number(key, name) {
+                found.push((value.span(), MASK.to_owned()));
+            } else if name != "file" {
+                self.toml(name, &mut Words::default(), value, found);
             }
         }
     }
@@ -127,21 +151,66 @@ impl Masks {
                     self.toml(key, &mut words, item, found);
                 }
             }
-            DeValue::Table(table) => self.table(table, found),
+            DeValue::Table(table) => self.table(Some(key), table, found),
             _ => {}
         }
     }
 }
 
-/// Comments of a whole line, with the secrets of settings in them masked.
+/// The text of a TOML file, with the secrets of settings in its comments masked.
 fn without_secrets_in_comments(text: &str) -> String {
-    let each = text
-        .split_inclusive('\n')
-        .map(|line| match line.trim_start().starts_with('#') {
-            true => masked(line, &in_text(line)),
-            false => line.to_owned(),
-        });
-    each.collect()
+    let mut found = Vec::new();
+    for comment in comments(text) {
+        let secrets = in_text(&text[comment.clone()]);
+        found.extend(
+            secrets
+                .into_iter()
+                .map(|it| it.start + comment.start..it.end + comment.start),
+        );
+    }
+    masked(text, &found)
+}
+
+/// Where the comments of a TOML file are: from a `#` that is in no string to the end of the line.
+fn comments(text: &str) -> Vec<std::ops::Range<usize>> {
+    let mut comments = Vec::new();
+    let mut at = 0;
+    while let Some(found) = text[at..].find(['#', '"', '\'']) {
+        at += found;
+        let rest = &text[at..];
+        let (quotes, is_literal) = match rest.as_bytes() {
+            [b'#', ..] => {
+                let end = rest.find('\n').map_or(text.len(), |end| at + end);
+                comments.push(at..end);
+                at = end;
+                continue;
+            }
+            [b'"', b'"', b'"', ..] => ("\"\"\"", false),
+            [b'\'', b'\'', b'\'', ..] => ("\'\'\'", true),
+            [b'"', ..] => ("\"", false),
+            _ => ("\'", true),
+        };
+        at += quotes.len();
+        at += end_of_string(&text[at..], quotes, is_literal);
+    }
+    comments
+}
+
+/// Where a string ends that has begun: behind its closing quotes, or at the end of its line.
+fn end_of_string(text: &str, quotes: &str, is_literal: bool) -> usize {
+    let mut is_escaped = false;
+    for (at, character) in text.char_indices() {
+        if is_escaped {
+            is_escaped = false;
+        } else if character == '\\' && !is_literal {
+            is_escaped = true;
+        } else if text[at..].starts_with(quotes) {
+            return at + quotes.len();
+        } else if character == '\n' && quotes.len() == 1 {
+            return at;
+        }
+    }
+    text.len()
 }
 
 #[cfg(test)]
@@ -151,14 +220,15 @@ mod tests {
     const SPEC: &str = r#"# a comment
 # started by hand with DB_PASSWORD=s3cr3t
 name = "of --password=s3cr3t"
+variables = { db_password = 918273645, max_level = 7 }
 parameters = [{ name = "x", type = "int", low = 1, high = 2 }]
-[target]
+[target] # for "now" DB_PASSWORD=s3cr3t
 start = ["sh", "-c", "TOKEN=s3cr3t exec db --password=s3cr3t --port {port}"] # with a password
 prepare = ["init", "--token", "s3cr3t", "plain"]
 env = { DB_PASSWORD = "s3cr3t", LEVEL = "3", API_TOKEN = { file = "token.txt" } }
 [workload]
-command = ["curl", "-u", "me:s3cr3t", "-H", "Authorization: Bearer s3cr3t", "-d", '{"password": "s3cr3t", "n": 1}', "http://me:s3cr3t@h/"]
-capacity_command = ["sh", "-c", "mysql -ps3cr3t db; ab you:s3cr3t@h"]
+command = ["curl", "-su", "me:s3cr3t", "-H", "Authorization: Bearer s3cr3t", "-d", '{"password": "s3cr3t", "n": 1}', "http://me:s3cr3t@h/"]
+capacity_command = ["sh", "-c", "mysql -ps3cr3t db; ab you:s3cr3t@h; mysql -p's3cr3t and s3cr3t' db"]
 json = {}
 [metrics.m]
 prometheus = 'http://me:s3cr3t@h:9090'
@@ -171,11 +241,13 @@ metric = "m"
     fn readers_see_no_secret_and_all_else() {
         let shown = Masks::ForReaders.text(SPEC);
         assert!(
-            !shown.contains("s3cr3t") && !shown.contains("me:"),
+            !shown.contains("s3cr3t") && !shown.contains("me:") && !shown.contains("9182"),
             "{shown}"
         );
         for kept in [
             "# a comment",
+            "max_level = 7",
+            "[target] # for \"now\" DB_PASSWORD=…",
             "--password=…",
             "--port {port}",
             "# with a password",

@@ -495,8 +495,10 @@ fn workload_grace_s() -> f64 {
 pub enum Goal {
     /// Less is better.
     #[default]
+    #[serde(alias = "minimize")]
     Minimise,
     /// More is better.
+    #[serde(alias = "maximize")]
     Maximise,
 }
 

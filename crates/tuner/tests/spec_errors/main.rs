@@ -339,7 +339,13 @@ fn told_lines_have_the_direction_of_the_goal() {
     let line = "{\"config\":{\"n\":1},\"value\":3,\"weight\":0.5}\n";
     std::fs::write(dir.path().join("earlier.jsonl"), line).unwrap();
     let parameters = "[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
-    for (goal, expected) in [("minimise", 3.0), ("maximise", -3.0)] {
+    let goals = [
+        ("minimise", 3.0),
+        ("minimize", 3.0),
+        ("maximise", -3.0),
+        ("maximize", -3.0),
+    ];
+    for (goal, expected) in goals {
         let objective = format!("objective = {{ metric = \"rps\", goal = {goal:?} }}\n");
         let search = "search = { warm_start = [\"earlier.jsonl\"] }\n";
         let file = dir.path().join("spec.toml");
