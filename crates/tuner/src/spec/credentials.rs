@@ -85,8 +85,8 @@ impl Words {
             .map(|(_, option, is_apart)| (*option, *is_apart))
     }
 
-    /// The length of a secret at the end of a word that begins with its option (`-px`). A quoted one
-    /// may have spaces.
+    /// The length of a secret at the end of a word that begins with its option (`-px`). A quoted
+    /// one may have spaces.
     fn attached_secret(&self, word: &str) -> Option<usize> {
         self.options().find_map(|(option, _)| {
             let value = word.strip_prefix(option)?;
