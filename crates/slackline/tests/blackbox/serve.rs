@@ -516,7 +516,7 @@ fn a_service_that_never_comes_up_ends_its_experiment() {
     server
         .does(&["verify", &text])
         .with_code(2)
-        .saying(&["measured nothing that could be verified"]);
+        .saying(&["no measurements to verify"]);
     server
         .does(&["enqueue", &text, "x=20"])
         .with_code(0)
