@@ -42,6 +42,20 @@ pub trait Medium {
     fn poll(&mut self, waits: bool, done: &mut Vec<Done>) -> Result<(), LoadError>;
 }
 
+/// What is written to a server: the same bytes each time.
+#[derive(Debug, Default)]
+pub(crate) struct Payload(Vec<u8>);
+
+impl Payload {
+    /// Appends so many bytes to a request.
+    pub(crate) fn append(&mut self, out: &mut Vec<u8>, len_bytes: usize) {
+        if self.0.len() < len_bytes {
+            self.0.resize(len_bytes, 0x5a);
+        }
+        out.extend_from_slice(&self.0[..len_bytes]);
+    }
+}
+
 /// Memory: a request is a copy, and ends at once.
 pub struct Memory {
     bytes: Vec<u8>,

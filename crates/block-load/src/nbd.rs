@@ -10,7 +10,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
 use crate::LoadError;
-use crate::medium::{Done, Io, Medium};
+use crate::medium::{Done, Io, Medium, Payload};
 
 const NBD_MAGIC: &[u8; 8] = b"NBDMAGIC";
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -57,7 +57,7 @@ pub struct Nbd {
     epoll: rustix::fd::OwnedFd,
     events: Vec<epoll::Event>,
     buffer: Vec<u8>,
-    payload: Vec<u8>,
+    payload: Payload,
 }
 
 impl Nbd {
@@ -106,7 +106,7 @@ impl Nbd {
             epoll,
             events: Vec::with_capacity(256),
             buffer: vec![0; RECEIVE_BYTES],
-            payload: Vec::new(),
+            payload: Payload::default(),
         })
     }
 
@@ -238,10 +238,7 @@ impl Medium for Nbd {
         out.extend_from_slice(&io.offset.to_be_bytes());
         out.extend_from_slice(&io.len_bytes.to_be_bytes());
         if !is_read {
-            if self.payload.len() < len_bytes {
-                self.payload.resize(len_bytes, 0x5a);
-            }
-            out.extend_from_slice(&self.payload[..len_bytes]);
+            self.payload.append(out, len_bytes);
         }
         Ok(())
     }

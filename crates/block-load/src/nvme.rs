@@ -10,7 +10,7 @@ use std::time::Duration;
 use qos::Operation;
 
 use crate::LoadError;
-use crate::medium::{Done, Io, Medium};
+use crate::medium::{Done, Io, Medium, Payload};
 
 const INITIALIZE: u8 = 0;
 const TERMINATED: u8 = 3;
@@ -52,7 +52,7 @@ pub struct Nvme {
     /// Keeps the controller.
     _admin: TcpStream,
     buffer: Vec<u8>,
-    payload: Vec<u8>,
+    payload: Payload,
 }
 
 fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
@@ -193,7 +193,7 @@ impl Nvme {
             connections,
             _admin: admin.stream,
             buffer: vec![0; RECEIVE_BYTES],
-            payload: Vec::new(),
+            payload: Payload::default(),
         })
     }
 
@@ -327,10 +327,7 @@ impl Medium for Nvme {
         );
         if is_write {
             let len = usize::try_from(io.len_bytes).unwrap_or(0);
-            if self.payload.len() < len {
-                self.payload.resize(len, 0x5a);
-            }
-            out.extend_from_slice(&self.payload[..len]);
+            self.payload.append(out, len);
         }
         Ok(())
     }

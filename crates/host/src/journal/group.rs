@@ -15,6 +15,11 @@ use crate::roots::{Roots, read_text, write_text};
 /// What Slackline measures and sets by default: the quota, and CPU time.
 const DEFAULT_CONTROLLERS: [&str; 2] = ["cpu", "cpuacct"];
 
+/// The groups on the way to a group.
+fn parts(group: &str) -> impl Iterator<Item = &str> {
+    group.split('/').filter(|part| !part.is_empty())
+}
+
 impl Journal {
     /// Makes a group with the cpu controller, in every hierarchy that this takes. Undoing removes
     /// what was made. Groups that exist already are used as they are.
@@ -40,7 +45,6 @@ impl Journal {
     ) -> Result<(), HostError> {
         check_group(group)?;
         let hierarchies = Hierarchies::of(roots);
-        let parts = || group.split('/').filter(|part| !part.is_empty());
         let mut unified = Vec::new();
         for controller in controllers {
             let (version, base) = hierarchies.require(controller)?;
@@ -53,7 +57,7 @@ impl Journal {
                 continue;
             }
             let mut directory = base.to_owned();
-            for part in parts() {
+            for part in parts(group) {
                 let parent = directory.clone();
                 directory.push(part);
                 self.make_directory(roots, &directory)?;
@@ -62,22 +66,10 @@ impl Journal {
                 }
             }
         }
-        let Some(mut directory) = hierarchies.v2().map(Path::to_owned) else {
-            return Ok(());
-        };
-        if unified.is_empty() {
-            return Ok(());
+        match unified.as_slice() {
+            [] => Ok(()),
+            unified => self.make_unified(roots, group, unified),
         }
-        for part in parts() {
-            // All of them before the group: undoing removes the group first, and then nobody uses a
-            // controller any more.
-            for controller in &unified {
-                self.enable_controller(roots, &directory, controller)?;
-            }
-            directory.push(part);
-            self.make_directory(roots, &directory)?;
-        }
-        Ok(())
     }
 
     /// Makes a group in the hierarchy of v2, without a controller, where the host has one: a
@@ -88,12 +80,25 @@ impl Journal {
     /// [`HostError::Journal`], [`HostError::Write`].
     pub fn make_unified_cgroup(&mut self, roots: &Roots, group: &str) -> Result<(), HostError> {
         check_group(group)?;
+        self.make_unified(roots, group, &[])
+    }
+
+    fn make_unified(
+        &mut self,
+        roots: &Roots,
+        group: &str,
+        controllers: &[&str],
+    ) -> Result<(), HostError> {
         let hierarchies = Hierarchies::of(roots);
-        let Some(base) = hierarchies.v2() else {
+        let Some(mut directory) = hierarchies.v2().map(Path::to_owned) else {
             return Ok(());
         };
-        let mut directory = base.to_owned();
-        for part in group.split('/').filter(|part| !part.is_empty()) {
+        for part in parts(group) {
+            // All of them before the group: undoing removes the group first, and then nobody uses a
+            // controller any more.
+            for controller in controllers {
+                self.enable_controller(roots, &directory, controller)?;
+            }
             directory.push(part);
             self.make_directory(roots, &directory)?;
         }

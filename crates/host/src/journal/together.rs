@@ -195,14 +195,23 @@ mod tests {
         assert_eq!(read(), ["100000", "100000"]);
     }
 
-    #[test]
-    fn what_is_refused_keeps_nothing_else_from_being_written() {
+    /// A host with one sysctl.
+    fn of_swappiness() -> (tempfile::TempDir, Roots, Journal) {
         let dir = tempfile::tempdir().unwrap();
         let roots = Roots::at(dir.path());
         fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
         fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n").unwrap();
-        let mut journal = Journal::open(&dir.path().join("state")).unwrap();
-        let of = |name: &str| (Knob::Sysctl(name.into()), "10".to_owned());
+        let journal = Journal::open(&dir.path().join("state")).unwrap();
+        (dir, roots, journal)
+    }
+
+    fn of(name: &str) -> (Knob, String) {
+        (Knob::Sysctl(name.into()), "10".to_owned())
+    }
+
+    #[test]
+    fn what_is_refused_keeps_nothing_else_from_being_written() {
+        let (_dir, roots, mut journal) = of_swappiness();
         let writes = [of("vm.absent"), of("vm.swappiness")];
         let refused = journal.write_as_many(&roots, &writes).unwrap();
         assert_eq!(refused.len(), 1);
@@ -216,12 +225,7 @@ mod tests {
 
     #[test]
     fn what_no_order_helps_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let roots = Roots::at(dir.path());
-        fs::create_dir_all(dir.path().join("proc/sys/vm")).unwrap();
-        fs::write(dir.path().join("proc/sys/vm/swappiness"), "60\n").unwrap();
-        let mut journal = Journal::open(&dir.path().join("state")).unwrap();
-        let of = |name: &str| (Knob::Sysctl(name.into()), "10".to_owned());
+        let (_dir, roots, mut journal) = of_swappiness();
         let writes = [of("vm.swappiness"), of("vm.absent")];
         let error = journal.write_together(&roots, &writes).unwrap_err();
         assert!(error.to_string().contains("vm/absent"), "{error}");

@@ -60,6 +60,15 @@ pub(crate) fn attached(reload: &str) -> Toy {
     toy
 }
 
+/// The same, searched once.
+pub(crate) fn attached_once(reload: &str) -> Toy {
+    let mut toy = attached(reload);
+    toy.spec["mode"] = json!("once");
+    toy.spec.as_object_mut().unwrap().remove("continuous");
+    toy.spec["budget"]["evaluations"] = json!(4);
+    toy
+}
+
 pub(crate) fn read(toy: &Toy, name: &str) -> String {
     let text = std::fs::read_to_string(toy.path(name)).unwrap_or_default();
     text.trim().to_owned()

@@ -68,8 +68,11 @@ pub(crate) fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
+/// The beginning of each guest's first process.
+const BEGIN: &str = include_str!("guest/begin.sh");
+
 impl Machine {
-    /// A guest whose first process is a script. Says SKIP and gives `None` where something is
+    /// A guest whose first process is a script, after what all of them begin with. Says SKIP and gives `None` where something is
     /// missing.
     pub(crate) fn new(init: &str) -> Option<Self> {
         let needs =
@@ -85,7 +88,7 @@ impl Machine {
             std::fs::create_dir_all(machine.root().join(directory)).unwrap();
         }
         std::fs::copy(&machine.busybox, machine.root().join("bin/busybox")).unwrap();
-        machine.write("init", init);
+        machine.write("init", &format!("{BEGIN}{init}"));
         run(Command::new("chmod")
             .arg("755")
             .arg(machine.root().join("init")));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::continuous::{attached, read};
+use crate::continuous::{attached_once, read};
 use crate::serve::{Server, toy};
 use crate::toy::FIRST;
 
@@ -41,10 +41,7 @@ fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
 /// What is put in force is what was measured, and what is put back is what was there.
 #[test]
 fn a_file_that_was_edited_meanwhile_is_named() {
-    let mut toy = attached("");
-    toy.spec["mode"] = json!("once");
-    toy.spec.as_object_mut().unwrap().remove("continuous");
-    toy.spec["budget"]["evaluations"] = json!(4);
+    let toy = attached_once("");
     // What the service has is not what the template gives with the control's values.
     std::fs::write(toy.path("service.conf"), "50 # mine\n").unwrap();
     let server = Server::start(&toy);

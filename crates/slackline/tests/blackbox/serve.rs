@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
-use crate::continuous::{attached, read};
+use crate::continuous::{attached_once, read};
 use crate::toy::{Ended, FIRST, Toy, kill};
 
 /// A running server, which is killed with the test.
@@ -239,10 +239,7 @@ fn killed_at_any_moment_it_goes_on() {
 #[test]
 fn a_service_that_runs_by_itself_is_measured_as_what_it_was_told() {
     // The fourth reload fails: it is open then what the service has.
-    let mut toy = attached("echo >> reloads; [ $(wc -l < reloads) != 4 ] || exit 1");
-    toy.spec["mode"] = json!("once");
-    toy.spec.as_object_mut().unwrap().remove("continuous");
-    toy.spec["budget"]["evaluations"] = json!(4);
+    let toy = attached_once("echo >> reloads; [ $(wc -l < reloads) != 4 ] || exit 1");
     std::fs::write(toy.path("live"), "44\n").unwrap();
     let server = Server::start(&toy);
     let id = server.create();

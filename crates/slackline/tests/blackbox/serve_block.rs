@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
 use block_load::generator::{Arrivals, Load, Order, run as load};
@@ -23,6 +23,24 @@ fn run(verb: &str, config: &Path, more: &[&str]) -> Output {
     command(&arguments).output().unwrap()
 }
 
+/// Starts a server: its first message, and what it says from then on. `None` without io_uring.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
+fn start(config: &Path) -> Option<(Child, String, BufReader<ChildStderr>)> {
+    let mut child = command(&["run", config.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    messages.read_line(&mut line).unwrap();
+    if line.contains("io_uring cannot be used") {
+        println!("SKIP: {line}");
+        assert_eq!(child.wait().unwrap().code(), Some(3));
+        return None;
+    }
+    Some((child, line, messages))
+}
+
 #[test]
 fn it_serves_says_how_it_is_and_drains() {
     let directory = tempfile::tempdir().unwrap();
@@ -40,18 +58,9 @@ fn it_serves_says_how_it_is_and_drains() {
     assert_eq!(asked.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&asked.stderr).contains("no server answers at"));
 
-    let mut child = command(&["run", config.to_str().unwrap()])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut messages = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    messages.read_line(&mut line).unwrap();
-    if line.contains("io_uring cannot be used") {
-        println!("SKIP: {line}");
-        assert_eq!(child.wait().unwrap().code(), Some(3));
+    let Some((mut child, line, _messages)) = start(&config) else {
         return;
-    }
+    };
     assert!(line.contains(&format!("serving NBD on 127.0.0.1:{port}: a")));
     let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut greeting = [0; 8];
@@ -106,18 +115,9 @@ fn the_load_generators_own_host_of_nvme_reads_and_writes() {
          [[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n[[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n"
     );
     std::fs::write(&config, text).unwrap();
-    let mut child = command(&["run", config.to_str().unwrap()])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut messages = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    messages.read_line(&mut line).unwrap();
-    if line.contains("io_uring cannot be used") {
-        println!("SKIP: {line}");
-        assert_eq!(child.wait().unwrap().code(), Some(3));
+    let Some((mut child, _, _messages)) = start(&config) else {
         return;
-    }
+    };
     let address = ([127, 0, 0, 1], port).into();
     for queues in [1, 3] {
         let mut nvme = Nvme::connect(address, NQN, 1, queues).unwrap();

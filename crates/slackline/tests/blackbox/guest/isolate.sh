@@ -1,25 +1,7 @@
-#!/bin/busybox sh
-# The first process of the guest: `isolate` on control groups v2. Each step's output goes over the second serial line.
-/bin/busybox --install -s /bin
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs dev /dev
-mount -t tmpfs tmp /tmp
+# The guest of `isolate` on control groups v2.
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-ip link set lo up
-stty -F /dev/ttyS1 raw -echo
 export SLACKLINE_STATE_DIR=/tmp/state NO_COLOR=1
 G=/sys/fs/cgroup
-
-step() {
-    name=$1
-    shift
-    echo "step $name at $(cut -d' ' -f1 /proc/uptime) s" >&2
-    "$@" > /tmp/out 2> /tmp/err < /dev/null
-    code=$?
-    cat /tmp/err >&2
-    { echo "=== $name $code"; cat /tmp/out; echo; } > /dev/ttyS1
-}
 
 state_of() {
     for file in cpu.weight cpu.idle cpu.max cgroup.freeze; do

@@ -1,17 +1,8 @@
-#!/bin/busybox sh
-# The first process of a guest that is a host of NVMe/TCP: Linux' own initiator, driven by nvme-cli. What each step prints goes
-# over the second serial line, what goes to standard error is in the guest's console.
-/bin/busybox --install -s /bin
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs dev /dev
-mount -t tmpfs tmp /tmp
-stty -F /dev/ttyS1 raw -echo
+# A guest that is a host of NVMe/TCP: Linux' own initiator, driven by nvme-cli.
 for module in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net \
     nvme-fabrics nvme-tcp; do
     insmod /modules/$module.ko || echo "no module $module" >&2
 done
-ip link set lo up
 ip link set eth0 up
 ip addr add 10.0.2.15/24 dev eth0
 # The server, which QEMU's user network shows at this address.
@@ -21,16 +12,6 @@ HERE="--hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-55555555
 THERE="--transport=tcp --traddr=10.0.2.2 --trsvcid=$PORT"
 D=/dev/nvme0n1
 export PATH=/bin:/sbin
-
-step() {
-    name=$1
-    shift
-    echo "step $name at $(cut -d' ' -f1 /proc/uptime) s" >&2
-    "$@" > /tmp/out 2> /tmp/err < /dev/null
-    code=$?
-    cat /tmp/err >&2
-    { echo "=== $name $code"; cat /tmp/out; echo; } > /dev/ttyS1
-}
 
 wait_for() {
     tries=0
