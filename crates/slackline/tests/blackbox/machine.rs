@@ -72,8 +72,8 @@ pub(crate) fn run(command: &mut Command) {
 const BEGIN: &str = include_str!("guest/begin.sh");
 
 impl Machine {
-    /// A guest whose first process is a script, after what all of them begin with. Says SKIP and gives `None` where something is
-    /// missing.
+    /// A guest whose first process is a script, after what all of them begin with. Says SKIP and
+    /// gives `None` where something is missing.
     pub(crate) fn new(init: &str) -> Option<Self> {
         let needs =
             found("qemu-system-x86_64").and_then(|qemu| Ok((qemu, kernel()?, found("busybox")?)));
