@@ -48,7 +48,7 @@ PARTS = ["services", "reserved", "reaction", "kills", "simulated"]
 WINDOW_S = 3.0
 OBJECTIVE_WINDOW_S = 2
 # Before what is counted: caches fill, code is compiled, a controller finds its way at the lowest load.
-WARM_S = 6.0
+WARM_S = 12.0
 # What a run costs besides.
 AROUND_S = 3.0
 
@@ -344,7 +344,7 @@ def main():
     parser.add_argument("--antagonists", default=",".join(things.ANTAGONISTS))
     parser.add_argument("--policies", default=",".join(USUAL))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--seconds", type=float, default=18.0)
     parser.add_argument("--minutes", type=float, help="end before this time; the next piece goes on")
     parser.add_argument("--again", action="append", default=[], help="forget the kept runs of this policy")
     parser.add_argument("--kills", type=int, default=99)
