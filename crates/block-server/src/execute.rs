@@ -51,6 +51,8 @@ pub(crate) struct Pending {
     pub(crate) buffer: FileBuffer,
     pub(crate) reserved_bytes: usize,
     pub(crate) begun: Time,
+    /// When the scheduler let it go to the device.
+    pub(crate) submitted: Time,
     stage: Stage,
     done_bytes: u64,
     /// The page cache is used whatever the alignment.
@@ -91,6 +93,7 @@ impl Pending {
             buffer,
             reserved_bytes,
             begun,
+            submitted: begun,
             stage: Stage::Main,
             done_bytes: 0,
             is_buffered: false,

@@ -482,6 +482,9 @@ impl Block {
             self.tenants
                 .round(now, &mut self.queue, &mut self.resumable);
             while let Some(slot) = self.queue.pop_front() {
+                if let Some(pending) = &mut self.pending[slot as usize] {
+                    pending.submitted = now;
+                }
                 self.start(slot, calls);
             }
             if let Some(flow) = self.resumable.pop() {
@@ -622,8 +625,11 @@ impl Block {
     fn count(&mut self, pending: &Pending, outcome: &Outcome) {
         let stats = &pending.export.stats[self.shard];
         let request = &pending.request;
-        let took_ns = Time::now().since_ns(pending.begun);
-        self.tenants.completed(pending.tenant, request, took_ns);
+        let now = Time::now();
+        let took_ns = now.since_ns(pending.begun);
+        let on_device_ns = now.since_ns(pending.submitted);
+        self.tenants
+            .completed(pending.tenant, request, took_ns, on_device_ns);
         if let Outcome::Failed(..) = outcome {
             add(&stats.errors, 1);
             return;

@@ -268,13 +268,20 @@ impl Tenants {
     }
 
     /// A submitted request has ended.
-    pub(crate) fn completed(&mut self, tenant: u32, request: &Request, took_ns: u64) {
+    pub(crate) fn completed(
+        &mut self,
+        tenant: u32,
+        request: &Request,
+        took_ns: u64,
+        on_device_ns: u64,
+    ) {
         let Some(Some(tenant)) = self.tenants.get_mut(tenant as usize) else {
             return;
         };
         tenant.under_way = tenant.under_way.saturating_sub(1);
         let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
-        scheduler.completed(tenant.id, order(request, 0).operation, took_ns);
+        let operation = order(request, 0).operation;
+        scheduler.completed(tenant.id, operation, took_ns, on_device_ns);
     }
 
     /// How each tenant of the configuration fares.

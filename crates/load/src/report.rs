@@ -273,6 +273,8 @@ impl Report {
         let waits = are_many(kept.late(&kept.connection), requests);
         match (is_late, waits) {
             (true, _) if had_no_cpu => Some(Bottleneck::Neighbour),
+            // A generator without time left leaves answers unread, so that no connection is free.
+            (true, true) if self.own_busy_share > BUSY => Some(Bottleneck::Generator),
             (true, true) => Some(Bottleneck::GeneratorAndService),
             (true, false) => Some(Bottleneck::Generator),
             // Every request waits in an overload, so that the generator's own part of the wait

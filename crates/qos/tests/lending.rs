@@ -1,5 +1,5 @@
-//! What a latency-critical tenant left to others it may take back, within a second and no more than
-//! it reserved.
+//! What a latency-critical tenant left to others it may take back, within ten seconds and no more
+//! than it reserved.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -109,8 +109,8 @@ fn best_effort_loses_only_what_it_was_lent() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// However a tenant asks, in no time does it get more than its reservation of that time, of a
-    /// second, and its debt.
+    /// However a tenant asks, in no time does it get more than its reservation of that time, of ten
+    /// seconds, and its debt.
     #[test]
     fn nobody_takes_back_more_than_it_reserved(
         bursts in prop::collection::vec((0_u64..2048, 1_u64..2000), 1..20),
@@ -126,7 +126,7 @@ proptest! {
         }
         for (index, (from_us, before)) in seen.iter().enumerate() {
             for (to_us, after) in &seen[index..] {
-                let made = RESERVED * (to_us - from_us + 1_000_000) / 1_000_000;
+                let made = RESERVED * (to_us - from_us + 10_000_000) / 1_000_000;
                 // What it keeps of a few rounds, and one request.
                 let most = made + DEBT + RESERVED / 1000 + READ;
                 prop_assert!(after - before <= most, "{} of {most}", after - before);

@@ -82,6 +82,31 @@ fn after_a_stall_the_line_is_gone_at_once_and_best_effort_comes_back_soon() {
     }
 }
 
+/// The tenant's connection has a bound, so its line grows in the client while the device is slow.
+#[test]
+fn after_seconds_of_a_slow_device_the_line_is_gone_soon_and_best_effort_comes_back() {
+    for seed in 1..4 {
+        let mut machine = Machine::new(true, seed);
+        let critical = machine.add(Some(OBJECTIVE), CRITICAL);
+        let writer = machine.add(None, GREEDY);
+        machine.run(5);
+        machine.flash.set_slowness(300.0);
+        machine.run(3);
+        machine.flash.set_slowness(1.0);
+        machine.run(20);
+        let seconds = machine.seconds(critical);
+        let late = seconds
+            .iter()
+            .skip(8)
+            .rposition(|second| second.p95_us > 500.0);
+        // At its reservation alone the tenant would work off its line in a minute.
+        assert!(late.is_none_or(|late| late <= 5), "{late:?}");
+        let tokens = machine.seconds(writer)[18..].iter();
+        let tokens = tokens.map(|second| second.tokens).sum::<u64>() as f64 / 10.0;
+        assert!(tokens >= 25e6, "{tokens}");
+    }
+}
+
 #[test]
 fn tokens_follow_the_measured_tail_when_the_device_ages_and_the_calibration_is_doubted() {
     let mut machine = Machine::new(true, 5);

@@ -313,6 +313,19 @@ fn an_overload_of_a_generator_that_shares_its_cpu_is_not_the_service_s() {
 }
 
 #[test]
+fn a_generator_without_time_left_is_the_limit_though_no_connection_is_free() {
+    // Sending and reading take 60 µs each, as under a tracer: 8,300 requests a second at most. The
+    // service takes 100,000. Answers wait to be read, so their connections are not free.
+    let world = Simulated {
+        read_ns: 60_000,
+        ..Simulated::new(60.0, 10, 100.0, 8)
+    };
+    let report = world.run(Some(&random(36_000.0, 1)), 3.0);
+    assert_eq!(report.bottleneck, Some(Bottleneck::Generator), "{report:?}");
+    assert!(report.waited_share > 0.5, "{report:?}");
+}
+
+#[test]
 fn one_late_moment_refuses_nothing() {
     let mut world = Simulated::new(10.0, 10, 500.0, 64);
     world.no_cpu = vec![(1500 * MS, 1505 * MS)];

@@ -16,8 +16,9 @@ use crate::notice::{Notice, Notices};
 use crate::queue::{Pool, QUEUE_ENTRIES_MAX, Queue};
 use crate::{Costs, Device, MICRO, Refused, TenantId, TenantSpec, TenantStatus, tokens_of};
 
-/// A latency-critical tenant may take back what it left to others in so long a time at most.
-const LENT_MAX_NS: u64 = 1_000_000_000;
+/// A latency-critical tenant may take back what it left to others in so long a time at most. A
+/// shared disk can be slow for several seconds.
+const LENT_MAX_NS: u64 = 10_000_000_000;
 /// A window of latencies is judged once it has so many reads and is so old.
 const WINDOW_READS_MIN: u32 = 200;
 const WINDOW_MIN_NS: u64 = 100_000_000;
@@ -75,7 +76,10 @@ struct Tenant {
     /// In deficit at any time of the window.
     window_in_deficit: bool,
     window_ns: u64,
+    /// Latencies from the arrival of the requests.
     window: Window,
+    /// Latency-critical: latencies from the submission to the device.
+    on_device: Option<Window>,
     p95_us: Option<f64>,
     reads: u64,
     writes: u64,
@@ -193,6 +197,7 @@ impl<T> Scheduler<T> {
             window_in_deficit: false,
             window_ns: self.last_ns,
             window: Window::default(),
+            on_device: spec.objective.map(|_| Window::default()),
             p95_us: None,
             reads: 0,
             writes: 0,
@@ -269,6 +274,7 @@ impl<T> Scheduler<T> {
         (tenant.is_ready, tenant.is_waiting) = (false, false);
         tenant.in_deficit = false;
         tenant.window.clear();
+        tenant.on_device = spec.objective.map(|_| Window::default());
         tenant.window_ns = now_ns;
         tenant.p95_us = None;
         match spec.objective {
@@ -409,8 +415,15 @@ impl<T> Scheduler<T> {
         Some((self.device.pause_ns() / PERIOD_SHARE).max(PERIOD_MIN_NS))
     }
 
-    /// Says that a request was completed. `latency_ns` counts from [`Scheduler::enqueue`].
-    pub fn completed(&mut self, id: TenantId, operation: Operation, latency_ns: u64) {
+    /// Says that a request was completed. `latency_ns` counts from [`Scheduler::enqueue`], and
+    /// `on_device_ns` from the [`Scheduler::round`] that submitted it.
+    pub fn completed(
+        &mut self,
+        id: TenantId,
+        operation: Operation,
+        latency_ns: u64,
+        on_device_ns: u64,
+    ) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let now_ns = self.last_ns;
         let device = Arc::clone(&self.device);
@@ -429,6 +442,9 @@ impl<T> Scheduler<T> {
             return;
         }
         tenant.window.record(latency_ns);
+        if let Some(on_device) = &mut tenant.on_device {
+            on_device.record(on_device_ns);
+        }
         let age_ns = now_ns.saturating_sub(tenant.window_ns);
         let reads = tenant.window.count();
         let is_full = (reads >= WINDOW_READS_MIN && age_ns >= WINDOW_MIN_NS)
@@ -437,16 +453,21 @@ impl<T> Scheduler<T> {
             return;
         }
         tenant.p95_us = tenant.window.p95_us();
-        // Who asks for more than it reserved waits for its own tokens: no sign of a slow device.
-        if let (Some(p95_us), Some(objective), false) = (
-            tenant.p95_us,
-            tenant.spec.objective,
-            tenant.window_in_deficit,
-        ) {
+        // Who asks for more than it reserved waits for its own tokens. That is no sign of a slow
+        // device, but the time on the device is a sign.
+        let on_device_us = tenant.on_device.as_ref().and_then(Window::p95_us);
+        let seen_us = match tenant.window_in_deficit {
+            true => on_device_us,
+            false => tenant.p95_us,
+        };
+        if let (Some(p95_us), Some(objective)) = (seen_us, tenant.spec.objective) {
             let ratio = p95_us / f64::from(objective.p95_us);
             device.report(ratio, reads, p95_us);
         }
         tenant.window.clear();
+        if let Some(on_device) = &mut tenant.on_device {
+            on_device.clear();
+        }
         tenant.window_ns = now_ns;
         tenant.window_in_deficit = tenant.in_deficit;
     }

@@ -4,9 +4,9 @@
 //! stalls, or a network, keeps the tenant's requests back for a while; then they come all at once,
 //! and the tokens of that time are gone. At its reservation alone such a tenant would work off its
 //! line for seconds. So what a tenant gave away is *lent*: while its requests wait, the tenant
-//! takes tokens back from what best-effort tenants get in that time. Over a second nobody gets more
-//! than was reserved, and a tenant that always asks for more than it reserved has nothing to take
-//! back.
+//! takes tokens back from what best-effort tenants get in that time. Over ten seconds nobody gets
+//! more than was reserved, and a tenant that always asks for more than it reserved has nothing to
+//! take back.
 
 use crate::cost::Operation;
 use crate::notice::Notice;

@@ -66,6 +66,7 @@ enum Event {
         is_read: bool,
         arrived_ns: u64,
         sent_ns: u64,
+        submitted_ns: u64,
         len_bytes: u32,
     },
     Arrival {
@@ -230,6 +231,7 @@ impl Machine {
                 is_read,
                 arrived_ns,
                 sent_ns,
+                submitted_ns,
                 len_bytes,
             } => {
                 let latency_ns = self.now_ns - arrived_ns;
@@ -240,8 +242,10 @@ impl Machine {
                 };
                 let id = self.clients[client].id;
                 if self.is_scheduled {
+                    let (since_sent_ns, on_device_ns) =
+                        (self.now_ns - sent_ns, self.now_ns - submitted_ns);
                     self.scheduler
-                        .completed(id, operation, self.now_ns - sent_ns);
+                        .completed(id, operation, since_sent_ns, on_device_ns);
                 }
                 let costs = p3600_model().costs;
                 let ended = &mut self.clients[client];
@@ -323,6 +327,7 @@ impl Machine {
             is_read: io.operation == Operation::Read,
             arrived_ns: io.arrived_ns,
             sent_ns: io.sent_ns,
+            submitted_ns: self.now_ns,
             len_bytes: io.len_bytes,
         };
         self.push(done_ns, event);
