@@ -339,7 +339,13 @@ impl Report {
             self.latency.latency_p99_us / 1000.0,
             100.0 * self.own_busy_share
         );
-        let more = "give it more CPUs (--threads; in an experiment workload.cpus, apart from target.cpus), or ask for less";
+        let poll = match self.own_polled_s > 0.0 {
+            true => "",
+            false => "let it poll on a CPU of its own (--busy-poll), ",
+        };
+        let more = format!(
+            "{poll}give it more CPUs (--threads; in an experiment workload.cpus, apart from target.cpus), or ask for less"
+        );
         Some(match self.bottleneck? {
             Bottleneck::Service => return None,
             Bottleneck::Generator if self.error_kinds.contains_key(NO_PORT) => format!(

@@ -210,6 +210,7 @@ fn the_issues_case_names_the_generator() {
             .contains("the load generator was the bottleneck")
     );
     assert!(report.latency_p99_at_least_us() < 1.0);
+    assert!(report.complaint().unwrap().contains("--busy-poll"));
     // At a third of what it sends, it is not in the way.
     let report = Simulated::new(100.0, 10, 100.0, 64).run(Some(&random(3000.0, 1)), 3.0);
     assert_eq!(report.bottleneck, None, "{report:?}");
