@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Arrivals;
+use crate::counts::{Counts, RequestTimes};
 use crate::report::{Bottleneck, Circumstances, Report};
 
 const MS: u64 = 1_000_000;
@@ -315,15 +316,36 @@ fn an_overload_of_a_generator_that_shares_its_cpu_is_not_the_service_s() {
 
 #[test]
 fn a_generator_without_time_left_is_the_limit_though_no_connection_is_free() {
-    // Sending and reading take 60 µs each, as under a tracer: 8,300 requests a second at most. The
-    // service takes 100,000. Answers wait to be read, so their connections are not free.
-    let world = Simulated {
-        read_ns: 60_000,
-        ..Simulated::new(60.0, 10, 100.0, 8)
+    // As under a tracer: half of the requests wait for the generator, and half for a connection
+    // whose answer the generator has not read.
+    let judged = |busy_ns| {
+        let mut counts = Counts::new();
+        for number in 0..1000 {
+            let own_wait_ns = if number % 2 == 0 { 900 * MS } else { 0 };
+            let times = RequestTimes {
+                due_ns: 0,
+                sent_ns: SECOND_NS,
+                answered_ns: SECOND_NS + MS,
+                own_wait_ns,
+                own_read_ns: 0,
+            };
+            counts.kept.record(&times, true);
+            counts.requests += 1;
+        }
+        (counts.busy_ns, counts.wall_ns) = (busy_ns, SECOND_NS);
+        counts.kept.length_ns = SECOND_NS;
+        let circumstances = Circumstances {
+            is_closed_loop: false,
+            threads: 1,
+            planned_s: 1.0,
+            duration_s: 1.0,
+            neighbours: None,
+            stolen_share: 0.0,
+        };
+        Report::of(counts, &circumstances).bottleneck
     };
-    let report = world.run(Some(&random(36_000.0, 1)), 3.0);
-    assert_eq!(report.bottleneck, Some(Bottleneck::Generator), "{report:?}");
-    assert!(report.waited_share > 0.5, "{report:?}");
+    assert_eq!(judged(SECOND_NS), Some(Bottleneck::Generator));
+    assert_eq!(judged(SECOND_NS / 2), Some(Bottleneck::GeneratorAndService));
 }
 
 #[test]
