@@ -1,12 +1,13 @@
 //! The configuration file: devices, and the tenants that they are exported to.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use qos::Objective;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::allow::{Allow, RawAllow};
 use crate::nvme::config::{NvmeSpec, RawNvme};
 
 /// Where NBD's clients look by default.
@@ -89,44 +90,6 @@ pub struct DeviceSpec {
     pub place: Place,
 }
 
-/// A block of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
-    address: IpAddr,
-    prefix_bits: u32,
-}
-
-impl Network {
-    /// Whether an address lies in the block.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(network), IpAddr::V4(address)) => {
-                let differs = network.to_bits() ^ address.to_bits();
-                differs.leading_zeros() >= self.prefix_bits
-            }
-            (IpAddr::V6(network), IpAddr::V6(address)) => {
-                let differs = network.to_bits() ^ address.to_bits();
-                differs.leading_zeros() >= self.prefix_bits
-            }
-            _ => false,
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().ok()?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = prefix.unwrap_or(bits);
-        (prefix_bits <= bits).then_some(Self {
-            address,
-            prefix_bits,
-        })
-    }
-}
-
 /// A tenant: a range of a device under a name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantSpec {
@@ -142,8 +105,8 @@ pub struct TenantSpec {
     pub is_read_only: bool,
     /// Text for people.
     pub description: String,
-    /// Who may connect; empty: everybody.
-    pub addresses: Vec<Network>,
+    /// Who may connect.
+    pub allow: Allow,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
     /// Where the tenant stands in the file.
@@ -261,14 +224,6 @@ struct RawTenant {
 struct RawRange {
     offset: Option<Spanned<String>>,
     length: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct RawAllow {
-    #[serde(default)]
-    addresses: Vec<Spanned<String>>,
-    tls_psk: Option<Spanned<String>>,
 }
 
 /// A number of bytes, as in "0", "4096", "512MiB" or "2TiB".
@@ -421,7 +376,11 @@ impl Reader<'_> {
         })
     }
 
-    fn tenant(&self, tenant: &Spanned<RawTenant>) -> Result<TenantSpec, ConfigError> {
+    fn tenant(
+        &self,
+        tenant: &Spanned<RawTenant>,
+        has_client_ca: bool,
+    ) -> Result<TenantSpec, ConfigError> {
         let raw = tenant.as_ref();
         let export = raw.export.as_ref();
         let place = self.place(&raw.export, "tenant.export");
@@ -443,20 +402,6 @@ impl Reader<'_> {
                 .place(length, "tenant.range.length")
                 .error("must be above 0"));
         }
-        if let Some(key) = &raw.allow.tls_psk {
-            return Err(self.place(key, "tenant.allow.tls_psk").error(
-                "pre-shared keys are not there: rustls has none. Use certificates: `tls.client_ca` names who may sign those of \
-                 clients",
-            ));
-        }
-        let addresses = raw.allow.addresses.iter().map(|text| {
-            Network::parse(text.as_ref()).ok_or_else(|| {
-                self.place(text, "tenant.allow.addresses").error(format!(
-                    "{:?} is no network, as in \"10.0.0.0/8\" or \"fd00::/8\"",
-                    text.as_ref()
-                ))
-            })
-        });
         let objective = raw.objective.as_ref();
         if let Some(objective) = objective
             && raw.read_only
@@ -473,7 +418,7 @@ impl Reader<'_> {
             length_bytes,
             is_read_only: raw.read_only,
             description: raw.description.clone(),
-            addresses: addresses.collect::<Result<_, _>>()?,
+            allow: raw.allow.read(self, has_client_ca)?,
             place,
         })
     }
@@ -545,8 +490,10 @@ impl Reader<'_> {
         }
         let mut tenants: Vec<TenantSpec> = Vec::new();
         let cores = raw.cores.len();
+        let tls = raw.tls.as_ref().map(Spanned::get_ref);
+        let has_client_ca = tls.is_some_and(|tls| tls.client_ca.is_some());
         for raw in &raw.tenant {
-            let tenant = self.tenant(raw)?;
+            let tenant = self.tenant(raw, has_client_ca)?;
             if let Some(other) = tenants.iter().find(|other| other.export == tenant.export) {
                 let text = format!(
                     "a second export {:?}; the first is in line {}",

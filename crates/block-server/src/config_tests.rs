@@ -1,6 +1,9 @@
 //! Tests of the configuration file.
 
+use std::net::IpAddr;
+
 use super::*;
+use crate::allow::Client;
 
 const GOOD: &str = r#"
 listen = ["127.0.0.1:10809", "[::1]:10809"]
@@ -33,7 +36,11 @@ fn a_whole_configuration_is_read() {
     assert!(tenant.is_read_only);
     let inside = |text: &str| {
         let address: IpAddr = text.parse().unwrap();
-        tenant.addresses.iter().any(|net| net.contains(address))
+        tenant
+            .allow
+            .addresses
+            .iter()
+            .any(|net| net.contains(address))
     };
     assert!(inside("10.200.3.4") && inside("::1") && inside("::ffff:10.1.1.1"));
     assert!(!inside("11.0.0.1") && !inside("::2"));
@@ -100,7 +107,18 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "addresses = [\"10.0.0.0/8\", \"::1\"]",
             "tls_psk = \"x\"",
-            "b.toml:13: tenant.allow.tls_psk: pre-shared keys are not there",
+            "b.toml:13: tenant.allow.tls_psk: pre-shared keys are not there: rustls, the TLS library, has none. Give each \
+             client a certificate instead: set `tls.client_ca`, and name the client here, as in client_certificates = [",
+        ),
+        (
+            "addresses = [\"10.0.0.0/8\", \"::1\"]",
+            "client_certificates = [\"db.example\"]",
+            "b.toml:13: tenant.allow.client_certificates: needs `client_ca` in the table `tls`",
+        ),
+        (
+            "addresses = [\"10.0.0.0/8\", \"::1\"]",
+            "client_certificates = []",
+            "b.toml:13: tenant.allow.client_certificates: is empty",
         ),
         (
             "memory = \"64MiB\"",
@@ -175,6 +193,28 @@ fn tls_opens_the_way_beyond_loopback_where_it_is_required() {
     );
     let both = offered.replacen("listen", "plaintext_beyond_loopback = true\nlisten", 1);
     assert!(parse(&both).is_ok());
+}
+
+#[test]
+fn clients_are_named_by_their_certificates() {
+    let table = "[tls]\ncertificate = \"s.pem\"\nkey = \"s.key\"\nclient_ca = \"c.pem\"\n";
+    let with = |list: &str| {
+        let allow = format!("addresses = [\"::1\"], client_certificates = {list}");
+        let text = GOOD.replacen("addresses = [\"10.0.0.0/8\", \"::1\"]", &allow, 1);
+        parse(&format!("{text}{table}"))
+    };
+    let config = with("[\"db.example\"]").unwrap();
+    assert_eq!(config.tenants[0].allow.certificates.len(), 1);
+    // Both lists count: the right address does not make up for the certificate.
+    let near = Client::at("::1".parse().ok());
+    assert!(!config.tenants[0].allow.admits(near));
+    let wrong = with("[\"db.example\",\n\"sha256:0011\"]").unwrap_err();
+    assert!(
+        wrong.starts_with(
+            "b.toml:14: tenant.allow.client_certificates: \"sha256:0011\" is no fingerprint"
+        ),
+        "{wrong}"
+    );
 }
 
 #[test]

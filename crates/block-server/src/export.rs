@@ -1,13 +1,13 @@
 //! Exports: ranges of open devices under a name, with what is counted of each.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use dataplane::histogram::Histogram;
+use dataplane::histogram::{Histogram, add};
 use qos::{Admission, Objective, TenantSpec};
 
-use crate::config::{Config, ConfigError, Network};
+use crate::allow::{Allow, Client};
+use crate::config::{Config, ConfigError};
 use crate::device::Device;
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::{Catalogue, Refusal};
@@ -27,6 +27,10 @@ pub struct ExportStats {
     pub written_bytes: AtomicU64,
     /// Requests answered with an error.
     pub errors: AtomicU64,
+    /// Requests among `errors` that never reached the device: wrong, or not allowed.
+    pub refused_requests: AtomicU64,
+    /// Times that `allow` kept a client from the export.
+    pub refused_clients: AtomicU64,
     /// From the whole request to its answer, in nanoseconds.
     pub read_ns: Histogram,
     /// From the whole request to its answer, in nanoseconds.
@@ -43,21 +47,23 @@ pub struct Export {
     pub offset_bytes: u64,
     /// What clients are told.
     pub info: ExportInfo,
-    /// Who may connect; empty: everybody.
-    pub addresses: Vec<Network>,
+    /// Who may connect.
+    pub allow: Allow,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
     /// Counts of each shard.
     pub stats: Vec<ExportStats>,
 }
 
-impl Export {
-    /// Whether a client at this address may use the export.
-    pub fn admits(&self, peer: Option<IpAddr>) -> bool {
-        let is_listed = |peer| self.addresses.iter().any(|network| network.contains(peer));
-        self.addresses.is_empty() || peer.is_some_and(is_listed)
+impl ExportStats {
+    /// Counts a request that never reaches the device.
+    pub(crate) fn refuse_request(&self) {
+        add(&self.errors, 1);
+        add(&self.refused_requests, 1);
     }
+}
 
+impl Export {
     /// The tenant, for a scheduler.
     pub fn tenant_spec(&self) -> TenantSpec {
         TenantSpec {
@@ -164,7 +170,7 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
                 && Arc::ptr_eq(&other.device, device)
                 && other.offset_bytes == tenant.offset_bytes
                 && other.info == info
-                && other.addresses == tenant.addresses
+                && other.allow == tenant.allow
                 && other.objective == tenant.objective
         });
         exports.push(same.cloned().unwrap_or_else(|| {
@@ -173,7 +179,7 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
                 device: Arc::clone(device),
                 offset_bytes: tenant.offset_bytes,
                 info,
-                addresses: tenant.addresses.clone(),
+                allow: tenant.allow.clone(),
                 objective: tenant.objective,
                 stats: (0..shards).map(|_| ExportStats::default()).collect(),
             })
@@ -186,13 +192,15 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
 pub struct Visible<'a> {
     /// All exports.
     pub exports: &'a Exports,
-    /// Where the client is.
-    pub peer: Option<IpAddr>,
+    /// Who the client is.
+    pub client: Client<'a>,
+    /// The shard that serves the client.
+    pub shard: usize,
 }
 
 impl Visible<'_> {
     fn may_use(&self, export: &Export) -> bool {
-        export.admits(self.peer)
+        export.allow.admits(self.client)
     }
 }
 
@@ -217,6 +225,7 @@ impl Catalogue for Visible<'_> {
         if self.may_use(export) {
             Ok(Arc::clone(export))
         } else {
+            add(&export.stats[self.shard].refused_clients, 1);
             Err(Refusal::Policy)
         }
     }
@@ -298,7 +307,8 @@ mod tests {
         let exports = open_text(&text).unwrap();
         let at = |peer: &str| Visible {
             exports: &exports,
-            peer: peer.parse().ok(),
+            client: Client::at(peer.parse().ok()),
+            shard: 0,
         };
         assert_eq!(at("10.1.1.1").list().len(), 1);
         assert!(at("127.0.0.1").list().is_empty());

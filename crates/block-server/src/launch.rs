@@ -302,14 +302,16 @@ fn attend(
 }
 
 /// What to say of a tenant or a device.
-fn text(name: &str, about: qos::Notice) -> String {
+pub(crate) fn text(name: &str, about: qos::Notice) -> String {
     match about {
         qos::Notice::Deficit { .. } => {
             format!("{name} asks for more than its objective reserved: its requests wait")
         }
         qos::Notice::DeficitOver { .. } => format!("{name} is within its reservation again"),
         qos::Notice::CalibrationNoLongerHolds(drift) => format!(
-            "{name} no longer behaves as calibrated ({drift:?}): calibrate the device again"
+            "{name} no longer behaves as calibrated: a 95th percentile of {:.0} µs at {:.0} tokens/s, where {:.0} µs were \
+             calibrated: calibrate the device again",
+            drift.measured_p95_us, drift.tokens_per_s, drift.calibrated_p95_us
         ),
         qos::Notice::CalibrationHolds => format!("{name} behaves as calibrated again"),
     }
@@ -328,11 +330,13 @@ fn reload(options: &Options, shared: &Shared, audit: &mut Audit) -> Notice {
             shared.set_tls(tls);
             audit.changed(&old, &exports);
             shared.set_exports(exports);
+            shared.set_not_reloaded(None);
             Notice::Reloaded(exported)
         }
         Err(error) => {
             let reason = error.to_string();
             audit.refused(&reason);
+            shared.set_not_reloaded(Some(reason.clone()));
             Notice::NotReloaded(reason)
         }
     }

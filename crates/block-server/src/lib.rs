@@ -6,6 +6,8 @@
 //! | [`nbd`] | the protocol NBD, without I/O |
 //! | [`nvme`] | the protocol NVMe/TCP |
 //! | [`config`] | the configuration file |
+//! | [`allow`] | who may use a tenant |
+//! | [`certificate`] | the names in a client's certificate |
 //! | [`device`] | block devices, files and memory |
 //! | [`export`] | ranges of devices under names |
 //! | [`server`] | the application that each shard runs |
@@ -15,6 +17,8 @@
 //! | [`metrics`] | figures for Prometheus and for people |
 #![forbid(unsafe_code)]
 
+pub mod allow;
+pub mod certificate;
 pub mod config;
 pub mod counters;
 pub mod device;
@@ -32,6 +36,8 @@ pub mod tls;
 mod audit;
 mod connection;
 mod execute;
+mod negotiate;
+mod rates;
 mod shared;
 mod tenants;
 mod usage;

@@ -1,13 +1,15 @@
 //! Figures for Prometheus (`/metrics`) and for `slackline serve-block status` (`/status`).
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dataplane::histogram::{Histogram, Snapshot};
-use qos::Objective;
+use qos::{Drift, Objective};
 use serde::{Deserialize, Serialize};
 
 use crate::export::{Export, ExportStats};
+use crate::rates::Rates;
 use crate::server::Shared;
 
 /// Largest bucket of a latency histogram: 2³⁰ ns is about a second.
@@ -20,8 +22,26 @@ const FIRST_DOUBLING: u32 = 10;
 pub struct Status {
     /// Connections now.
     pub connections: u64,
+    /// Why the last reload was refused: the server has the configuration from before.
+    pub not_reloaded: Option<String>,
+    /// Devices with a calibration.
+    pub devices: Vec<DeviceStatus>,
     /// The tenants, in the order of the configuration.
     pub tenants: Vec<TenantStatus>,
+}
+
+/// What a running server says of a device with a calibration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// The device's name in the configuration.
+    pub device: String,
+    /// Tokens a second at the strictest objective, as the measured latency allows. `None`: no
+    /// tenant has an objective, and nothing is limited.
+    pub tokens_per_s: Option<u64>,
+    /// Tokens a second that tenants with objectives reserved.
+    pub reserved_tokens_per_s: u64,
+    /// How the device differs from its calibration, if it does.
+    pub drift: Option<Drift>,
 }
 
 /// What a running server says of one tenant. Latencies are since the start.
@@ -47,6 +67,18 @@ pub struct TenantStatus {
     pub written_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
+    /// Requests among `errors` that never reached the device: wrong, or not allowed.
+    pub refused_requests: u64,
+    /// Times that `allow` kept an NBD client from the export.
+    pub refused_clients: u64,
+    /// Requests completed in a second, over the last second.
+    pub iops: f64,
+    /// Tokens of the tenant's requests, over the last second.
+    pub spent_tokens_per_s: f64,
+    /// Tokens that the tenant left to others, over the last second.
+    pub given_tokens_per_s: f64,
+    /// Tokens of others that the tenant used, over the last second.
+    pub received_tokens_per_s: f64,
     /// Median latency of reads, in microseconds.
     pub read_p50_us: f64,
     /// 95th percentile of reads, in microseconds.
@@ -57,8 +89,8 @@ pub struct TenantStatus {
     pub write_p95_us: f64,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
-    /// 95th percentile in the last window of the scheduler, in microseconds. Only with an objective
-    /// and enough requests.
+    /// 95th percentile in the last full window of the scheduler, in microseconds. `None` before
+    /// there were enough requests.
     pub window_p95_us: Option<f64>,
     /// Tokens in hand; negative: the tenant asks for more than it reserved.
     pub credit_tokens: i64,
@@ -93,7 +125,26 @@ fn microseconds(snapshot: &Snapshot, quantile: f64) -> f64 {
     snapshot.quantile(quantile) as f64 / 1000.0
 }
 
-const COUNTS: [(&str, &str, Pick); 6] = [
+fn devices(exports: &[Arc<Export>]) -> Vec<DeviceStatus> {
+    let mut found: Vec<DeviceStatus> = Vec::new();
+    for export in exports {
+        let device = &export.device;
+        let is_known = found.iter().any(|known| known.device == device.name);
+        if is_known || device.qos.model().is_none() {
+            continue;
+        }
+        let status = device.qos.status();
+        found.push(DeviceStatus {
+            device: device.name.clone(),
+            tokens_per_s: status.tokens_per_s,
+            reserved_tokens_per_s: status.reserved_tokens_per_s,
+            drift: status.drift,
+        });
+    }
+    found
+}
+
+const COUNTS: [(&str, &str, Pick); 8] = [
     ("reads_total", "Reads answered.", |stats| {
         stats.reads.load(Ordering::Relaxed)
     }),
@@ -115,6 +166,16 @@ const COUNTS: [(&str, &str, Pick); 6] = [
         "errors_total",
         "Requests answered with an error.",
         |stats| stats.errors.load(Ordering::Relaxed),
+    ),
+    (
+        "refused_requests_total",
+        "Requests answered with an error that never reached the device.",
+        |stats| stats.refused_requests.load(Ordering::Relaxed),
+    ),
+    (
+        "refused_clients_total",
+        "Times that `allow` kept an NBD client from the export.",
+        |stats| stats.refused_clients.load(Ordering::Relaxed),
     ),
 ];
 
@@ -147,11 +208,16 @@ impl Shared {
     /// What `/status` says.
     pub fn status(&self) -> Status {
         let exports = self.exports();
+        let fares = self.fares();
         let tenants = exports.iter().map(|export| {
             let reads = merged(export, |stats| &stats.read_ns);
             let writes = merged(export, |stats| &stats.write_ns);
-            let shards = self.tenant_status(&export.name);
-            let whole = |pick: fn(&qos::TenantStatus) -> u64| shards.iter().map(pick).sum();
+            let fares = fares.get(&export.name).map_or(&[][..], Vec::as_slice);
+            let shards: Vec<&qos::TenantStatus> = fares.iter().map(|fare| &fare.tenant).collect();
+            let rates = fares.iter().map(|fare| fare.rates);
+            let rates = rates.fold(Rates::default(), Rates::and);
+            let whole =
+                |pick: fn(&qos::TenantStatus) -> u64| shards.iter().map(|&shard| pick(shard)).sum();
             TenantStatus {
                 objective: export.objective,
                 window_p95_us: shards
@@ -174,6 +240,16 @@ impl Shared {
                 read_bytes: sum(export, |stats| stats.read_bytes.load(Ordering::Relaxed)),
                 written_bytes: sum(export, |stats| stats.written_bytes.load(Ordering::Relaxed)),
                 errors: sum(export, |stats| stats.errors.load(Ordering::Relaxed)),
+                refused_requests: sum(export, |stats| {
+                    stats.refused_requests.load(Ordering::Relaxed)
+                }),
+                refused_clients: sum(export, |stats| {
+                    stats.refused_clients.load(Ordering::Relaxed)
+                }),
+                iops: rates.iops,
+                spent_tokens_per_s: rates.spent_tokens_per_s,
+                given_tokens_per_s: rates.given_tokens_per_s,
+                received_tokens_per_s: rates.received_tokens_per_s,
                 read_p50_us: microseconds(&reads, 0.5),
                 read_p95_us: microseconds(&reads, 0.95),
                 write_p50_us: microseconds(&writes, 0.5),
@@ -182,6 +258,8 @@ impl Shared {
         });
         Status {
             connections: self.connections(),
+            not_reloaded: self.not_reloaded(),
+            devices: devices(&exports),
             tenants: tenants.collect(),
         }
     }
@@ -225,7 +303,7 @@ impl Shared {
 
     fn tenant_metrics(&self, page: &mut String) {
         type Figure = fn(&TenantStatus) -> Option<f64>;
-        let figures: [(&str, &str, &str, Figure); 5] = [
+        let figures: [(&str, &str, &str, Figure); 7] = [
             (
                 "objective_p95_us",
                 "gauge",
@@ -243,6 +321,18 @@ impl Shared {
                 "counter",
                 "Tokens of all requests.",
                 |tenant| Some(tenant.spent_tokens as f64),
+            ),
+            (
+                "given_tokens_total",
+                "counter",
+                "Reserved tokens that the tenant left to others.",
+                |tenant| Some(tenant.given_tokens as f64),
+            ),
+            (
+                "received_tokens_total",
+                "counter",
+                "Tokens of others that the tenant used.",
+                |tenant| Some(tenant.received_tokens as f64),
             ),
             (
                 "queued",

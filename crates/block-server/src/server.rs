@@ -1,30 +1,25 @@
 //! The application that each shard runs: requests parsed, queued, submitted and answered in turn.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dataplane::file::FileBuffer;
 use dataplane::histogram::add;
-use dataplane::{Application, Calls, Context, Event, FlowId, ListenerId, Time};
+use dataplane::{Application, Calls, Context, Event, FlowId, Time};
 
-use crate::connection::{Body, Connection, Phase, Session};
+use crate::connection::{Body, Connection, Phase};
 use crate::counters::Counters;
 use crate::device::Storage;
 use crate::execute::{Outcome, Pending, Reply};
-use crate::export::Visible;
 use crate::nbd::Errno;
-use crate::nbd::handshake::{self, Step, TlsPolicy};
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
-use crate::nvme::queue::Queue;
 use crate::pool::Pool;
 pub use crate::shared::Shared;
 use crate::shared::lock;
 use crate::tenants::Tenants;
-use crate::tls::ServerTls;
 
 /// How often a shard looks for connections that hold up others.
 const LOOK: Duration = Duration::from_secs(1);
@@ -108,7 +103,7 @@ impl Block {
         self.shared.is_draining.load(Ordering::Relaxed)
     }
 
-    fn place(&mut self, connection: Connection) {
+    pub(crate) fn place(&mut self, connection: Connection) {
         let index = connection.flow.index as usize;
         if self.connections.len() <= index {
             self.connections.resize_with(index + 1, || None);
@@ -219,67 +214,6 @@ impl Block {
             at += used;
             if !goes_on {
                 return at;
-            }
-        }
-    }
-
-    fn negotiate<C: Calls>(
-        &mut self,
-        connection: &mut Connection,
-        bytes: &[u8],
-        calls: &mut C,
-    ) -> (usize, bool) {
-        if connection.holds_memory() {
-            // The client reads no replies.
-            connection.is_blocked = true;
-            return (0, false);
-        }
-        let Phase::Handshake(handshake) = &mut connection.phase else {
-            return (0, false);
-        };
-        let exports = self.shared.exports();
-        let visible = Visible {
-            exports: &exports,
-            peer: connection.peer,
-        };
-        self.scratch.clear();
-        let (used, step) = handshake.step(bytes, &visible, &mut self.scratch);
-        if !self.scratch.is_empty() {
-            connection.say(calls, &self.scratch);
-        }
-        match step {
-            Step::Wait => (used, false),
-            Step::Next => (used, true),
-            Step::StartTls => {
-                if let Phase::Handshake(handshake) = &mut connection.phase {
-                    handshake.on_tls();
-                }
-                // What the client sent before its first record might be somebody else's.
-                let is_clean = used == bytes.len();
-                let tls = lock(&self.shared.tls).as_ref().and_then(ServerTls::begin);
-                connection.tls = tls.filter(|_| is_clean).map(Box::new);
-                connection.is_closing = connection.tls.is_none();
-                (used, false)
-            }
-            Step::Close => {
-                connection.is_closing = true;
-                (used, false)
-            }
-            Step::Begin(chosen) => {
-                let Some(tenant) = self.tenants.open(&chosen.export) else {
-                    connection.is_closing = true;
-                    return (used, false);
-                };
-                add(&self.counters().sessions, 1);
-                connection.stalled_looks = 0;
-                connection.session = Some(Session {
-                    export: chosen.export,
-                    tenant,
-                    style: chosen.style,
-                    has_allocation: chosen.has_allocation,
-                });
-                connection.phase = Phase::Request;
-                (used, true)
             }
         }
     }
@@ -426,7 +360,7 @@ impl Block {
         let Some(session) = &connection.session else {
             return;
         };
-        add(&session.export.stats[self.shard].errors, 1);
+        session.export.stats[self.shard].refuse_request();
         let address = Address {
             style: session.style,
             cookie: request.cookie,
@@ -653,8 +587,8 @@ impl Block {
     /// Ends connections that keep others from going on.
     fn look<C: Calls>(&mut self, context: &mut Context<'_, C>) {
         context.set_timer(LOOK_TOKEN, LOOK);
-        self.report();
         let now = context.now();
+        self.report(now);
         self.nvme_look(context.calls, now);
         let is_short = !self.parked.is_empty();
         let mut stalled = 0;
@@ -681,43 +615,13 @@ impl Block {
     }
 
     /// Follows a reload, and tells the other threads how the tenants fare.
-    fn report(&mut self) {
+    fn report(&mut self, now: Time) {
         self.tenants.sync(&self.shared.exports());
-        let status = self.tenants.status();
+        let status = self.tenants.status(now);
         *lock(&self.shared.tenants[self.shard]) = status;
         while let Some(notice) = self.tenants.take_notice() {
             self.shared.push_notice(notice);
         }
-    }
-
-    fn knock<C: Calls>(
-        &mut self,
-        flow: FlowId,
-        listener: ListenerId,
-        peer: Option<IpAddr>,
-        calls: &mut C,
-    ) {
-        if self.is_draining() {
-            add(&self.counters().rejected, 1);
-            calls.reject(flow);
-            return;
-        }
-        add(&self.counters().connections, 1);
-        calls.accept(flow);
-        let policy = match &*lock(&self.shared.tls) {
-            None => TlsPolicy::None,
-            Some(tls) if tls.is_required => TlsPolicy::Required,
-            Some(_) => TlsPolicy::Offered,
-        };
-        let mut connection = Connection::new(flow, peer, policy);
-        match &self.shared.nvme {
-            Some((subsystem, first)) if listener.0 >= *first => {
-                let queue = Queue::new(subsystem.namespaces());
-                connection.phase = Phase::Nvme(Box::new(queue));
-            }
-            _ => connection.say(calls, &handshake::greeting()),
-        }
-        self.place(connection);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What all shards of one server share.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,6 +9,7 @@ use dataplane::shard::ShardStats;
 use crate::counters::Counters;
 use crate::export::Exports;
 use crate::nvme::controller::Subsystem;
+use crate::rates::Fare;
 use crate::tls::ServerTls;
 
 /// Notices about tenants that wait for the thread that says them.
@@ -23,7 +24,9 @@ pub struct Shared {
     /// Figures of the runtime.
     pub shards: Arc<Vec<ShardStats>>,
     /// How the tenants fare on each shard.
-    pub tenants: Vec<Mutex<Vec<(String, qos::TenantStatus)>>>,
+    pub(crate) tenants: Vec<Mutex<Vec<Fare>>>,
+    /// Why the last reload was refused, if it was.
+    not_reloaded: Mutex<Option<String>>,
     notices: Mutex<VecDeque<(String, qos::Notice)>>,
     pub(crate) memory_bytes: usize,
     /// The NVMe subsystem, and the first listener that is for it.
@@ -43,6 +46,7 @@ impl Shared {
             tls: Mutex::default(),
             counters: shards.iter().map(|_| Counters::default()).collect(),
             tenants: shards.iter().map(|_| Mutex::default()).collect(),
+            not_reloaded: Mutex::default(),
             notices: Mutex::default(),
             memory_bytes: memory_bytes / shards.len().max(1),
             shards,
@@ -95,14 +99,26 @@ impl Shared {
         lock(&self.notices).pop_front()
     }
 
-    /// How the tenants of an export fare, one a shard.
-    pub fn tenant_status(&self, export: &str) -> Vec<qos::TenantStatus> {
-        let mut found = Vec::new();
+    /// How a reload ended: `None`, or why it was refused.
+    pub(crate) fn set_not_reloaded(&self, reason: Option<String>) {
+        *lock(&self.not_reloaded) = reason;
+    }
+
+    /// Why the last reload was refused. `None`: it was not, or there was none.
+    pub fn not_reloaded(&self) -> Option<String> {
+        lock(&self.not_reloaded).clone()
+    }
+
+    /// How the tenants fare: by the export's name, one a shard.
+    pub(crate) fn fares(&self) -> HashMap<String, Vec<Fare>> {
+        let mut all: HashMap<String, Vec<Fare>> = HashMap::new();
         for shard in &self.tenants {
-            let tenants = lock(shard);
-            let of = tenants.iter().filter(|(name, _)| name == export);
-            found.extend(of.map(|(_, status)| status.clone()));
+            for fare in lock(shard).iter() {
+                all.entry(fare.export.clone())
+                    .or_default()
+                    .push(fare.clone());
+            }
         }
-        found
+        all
     }
 }

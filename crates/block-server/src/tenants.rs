@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dataplane::{FlowId, Time};
-use qos::{Notice, Operation, Request as Order, Scheduler, TenantId, TenantStatus};
+use qos::{Notice, Operation, Request as Order, Scheduler, TenantId};
 
 use crate::device::Device;
 use crate::export::{Export, Exports};
 use crate::nbd::request::{Kind, Request};
+use crate::rates::{Fare, Meter};
 
 /// Connections of a tenant with this many waiting requests wait themselves. `qos` keeps 2,048.
 const QUEUED_MAX: u32 = 1024;
@@ -27,6 +28,7 @@ struct Tenant {
     under_way: u32,
     /// The configuration does not name the export any more.
     is_gone: bool,
+    meter: Meter,
     /// Connections that wait until the queue is shorter.
     waiting: Vec<FlowId>,
 }
@@ -169,6 +171,7 @@ impl Tenants {
             queued: 0,
             under_way: 0,
             is_gone: false,
+            meter: Meter::default(),
             waiting: Vec::new(),
         };
         let free = self.tenants.iter().position(Option::is_none);
@@ -284,14 +287,24 @@ impl Tenants {
         scheduler.completed(tenant.id, operation, took_ns, on_device_ns);
     }
 
-    /// How each tenant of the configuration fares.
-    pub(crate) fn status(&self) -> Vec<(String, TenantStatus)> {
-        let tenants = self.tenants.iter().flatten();
+    /// How each tenant of the configuration fares, with rates since the last call.
+    pub(crate) fn status(&mut self, now: Time) -> Vec<Fare> {
+        let Self {
+            schedulers,
+            tenants,
+            ..
+        } = self;
+        let tenants = tenants.iter_mut().flatten();
         tenants
             .filter(|tenant| !tenant.is_gone)
             .filter_map(|tenant| {
-                let (_, scheduler) = &self.schedulers[tenant.scheduler];
-                Some((tenant.export.name.clone(), scheduler.status(tenant.id)?))
+                let (_, scheduler) = &schedulers[tenant.scheduler];
+                let status = scheduler.status(tenant.id)?;
+                Some(Fare {
+                    export: tenant.export.name.clone(),
+                    rates: tenant.meter.rates(now, &status),
+                    tenant: status,
+                })
             })
             .collect()
     }
@@ -320,5 +333,63 @@ impl Tenants {
             }
         }
         self.notices.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::export;
+
+    /// A device that is much slower than its calibration says: somebody is told, once.
+    #[test]
+    fn a_calibration_that_no_longer_holds_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let calibration = directory.path().join("ram.json");
+        let points = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
+        let text = format!(
+            "{{\"write_cost\": 1000, \"curve\": {{\"mixed\": {points}, \"read_only\": {points}}}}}"
+        );
+        std::fs::write(&calibration, text).unwrap();
+        let text = format!(
+            "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\ncalibration = \"{}\"\n\
+             [[tenant]]\nexport = \"db\"\ndevice = \"ram\"\nread_only = true\n\
+             objective = {{ p95_us = 5000, iops = 2000, read_share = 1.0 }}\n",
+            calibration.display()
+        );
+        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
+        let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
+        let mut tenants = Tenants::new();
+        tenants.sync(&exports);
+        let tenant = tenants.open(&exports[0]).unwrap();
+        let request = Request {
+            kind: Kind::Read,
+            flags: 0,
+            cookie: 0,
+            offset: 0,
+            len_bytes: 4096,
+            payload_bytes: 0,
+        };
+        let (mut ready, mut resumable) = (VecDeque::new(), Vec::new());
+        let mut said = Vec::new();
+        for millisecond in 1..30_000 {
+            let now = Time(millisecond * 1_000_000);
+            assert!(tenants.enqueue(tenant, &request, 0, now));
+            tenants.round(now, &mut ready, &mut resumable);
+            for _ in ready.drain(..) {
+                tenants.completed(tenant, &request, 900_000);
+            }
+            while let Some((name, notice)) = tenants.take_notice() {
+                said.push(crate::launch::text(&name, notice));
+            }
+        }
+        assert_eq!(said.len(), 1, "{said:?}");
+        let expected = "ram no longer behaves as calibrated: a 95th percentile of ";
+        assert!(said[0].starts_with(expected), "{said:?}");
+        let drift = exports[0].device.qos.status().drift.unwrap();
+        assert_eq!(drift.calibrated_p95_us, 100.0);
     }
 }

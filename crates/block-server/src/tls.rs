@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
+use crate::certificate::ClientCertificate;
 use crate::config::{ConfigError, TlsSpec};
 
 /// Plaintext that becomes records at once: four records.
@@ -82,6 +83,7 @@ impl ServerTls {
         let session = ServerConnection::new(Arc::clone(&self.config)).ok()?;
         Some(Tls {
             session,
+            client: None,
             out: Vec::new(),
             out_at: 0,
             held_bytes: 0,
@@ -92,6 +94,8 @@ impl ServerTls {
 /// The TLS of one connection.
 pub(crate) struct Tls {
     session: ServerConnection,
+    /// The client's certificate, once somebody has asked for it.
+    client: Option<ClientCertificate>,
     /// Records that the flow's queue had no room for: those of one chunk at most.
     out: Vec<u8>,
     out_at: usize,
@@ -100,6 +104,15 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
+    /// The certificate that the client has shown, if it has: TLS has verified it.
+    pub(crate) fn client(&mut self) -> Option<&ClientCertificate> {
+        if self.client.is_none() {
+            let chain = self.session.peer_certificates()?;
+            self.client = chain.first().map(|own| ClientCertificate::read(own));
+        }
+        self.client.as_ref()
+    }
+
     /// Takes received records, and adds their plaintext to `plain`. An error ends the connection;
     /// its alert is among the records to send.
     pub(crate) fn receive(

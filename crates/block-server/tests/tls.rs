@@ -28,77 +28,99 @@ fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     }
 }
 
+const CURVE: [&str; 5] = [
+    "-newkey",
+    "ec",
+    "-pkeyopt",
+    "ec_paramgen_curve:prime256v1",
+    "-nodes",
+];
+
+/// Runs openssl. `None`: it is not installed.
+fn openssl(arguments: &[&str]) -> Option<Output> {
+    let output = run("openssl", arguments)?;
+    assert!(output.status.success(), "{output:?}");
+    Some(output)
+}
+
+/// Has the root of `directory` sign a certificate for `subject`, as `role`-cert.pem in `into`.
+fn sign(directory: &Path, into: &Path, role: &str, subject: &str, extension: &str) -> Option<()> {
+    let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let of = |name: &str| into.join(format!("{role}-{name}.pem"));
+    let (key, request) = (of("key"), at("request"));
+    let subject = format!("/CN={subject}");
+    let asks = [
+        "req",
+        "-new",
+        "-subj",
+        &subject,
+        "-keyout",
+        key.to_str().unwrap(),
+        "-out",
+        &request,
+    ];
+    openssl(&[&asks[..], &CURVE].concat())?;
+    let file = at("extension");
+    fs::write(
+        &file,
+        format!("basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\n{extension}"),
+    )
+    .unwrap();
+    openssl(&[
+        "x509",
+        "-req",
+        "-days",
+        "2",
+        "-in",
+        &request,
+        "-CA",
+        &at("ca-cert.pem"),
+        "-CAkey",
+        &at("ca-key.pem"),
+        "-CAcreateserial",
+        "-extfile",
+        &file,
+        "-out",
+        of("cert").to_str().unwrap(),
+    ])?;
+    Some(())
+}
+
 /// A root, a server's certificate for 127.0.0.1, and a client's, under the names that libnbd and
-/// QEMU look for.
+/// QEMU look for. The directories `second` and `third` have certificates of other clients.
 fn certificates(directory: &Path) -> Option<()> {
     let at = |name: &str| directory.join(name).to_str().unwrap().to_owned();
-    let subject = |name: &str| format!("/CN={name}");
-    let ok = |output: Option<Output>| {
-        output.map(|output| assert!(output.status.success(), "{output:?}"))
-    };
-    let curve = [
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ];
     let (ca, ca_key) = (at("ca-cert.pem"), at("ca-key.pem"));
     let root = [
         "req", "-x509", "-days", "2", "-subj", "/CN=root", "-keyout", &ca_key, "-out", &ca,
     ];
-    ok(run("openssl", &[&root[..], &curve].concat()))?;
+    openssl(&[&root[..], &CURVE].concat())?;
+    let for_server = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\n";
+    let for_client = "extendedKeyUsage=clientAuth\n";
+    sign(directory, directory, "server", "server", for_server)?;
+    sign(directory, directory, "client", "client", for_client)?;
     for (name, extension) in [
         (
-            "server",
-            "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth\n",
+            "second",
+            "subjectAltName=DNS:second.example,URI:spiffe://example/second\n",
         ),
-        ("client", "extendedKeyUsage=clientAuth\n"),
+        ("third", ""),
     ] {
-        let (key, request) = (at(&format!("{name}-key.pem")), at("request"));
-        let asks = [
-            "req",
-            "-new",
-            "-subj",
-            &subject(name),
-            "-keyout",
-            &key,
-            "-out",
-            &request,
-        ];
-        ok(run("openssl", &[&asks[..], &curve].concat()))?;
-        let file = at("extension");
-        fs::write(
-            &file,
-            format!("basicConstraints=CA:FALSE\nkeyUsage=digitalSignature\n{extension}"),
-        )
-        .unwrap();
-        let signed = at(&format!("{name}-cert.pem"));
-        ok(run(
-            "openssl",
-            &[
-                "x509",
-                "-req",
-                "-days",
-                "2",
-                "-in",
-                &request,
-                "-CA",
-                &ca,
-                "-CAkey",
-                &ca_key,
-                "-CAcreateserial",
-                "-extfile",
-                &file,
-                "-out",
-                &signed,
-            ],
-        ))?;
+        let own = directory.join(name);
+        fs::create_dir(&own).unwrap();
+        fs::copy(&ca, own.join("ca-cert.pem")).unwrap();
+        let extension = format!("{for_client}{extension}");
+        sign(directory, &own, "client", name, &extension)?;
     }
     Some(())
 }
 
 fn with_server(tls: &str, test: impl Fn(&Server, &Path)) {
+    with_tenants(tls, |_| String::new(), test);
+}
+
+/// As [`with_server`], with more tenants of the device in memory.
+fn with_tenants(tls: &str, tenants: impl Fn(&Path) -> String, test: impl Fn(&Server, &Path)) {
     let directory = tempfile::tempdir().unwrap();
     if certificates(directory.path()).is_none() {
         return;
@@ -107,8 +129,9 @@ fn with_server(tls: &str, test: impl Fn(&Server, &Path)) {
     let config = format!(
         "[tls]\ncertificate = \"{path}/server-cert.pem\"\nkey = \"{path}/server-key.pem\"\n{}\n[[device]]\nname = \"ram\"\n\
          memory = \"{SIZE_BYTES}\"\n[[device]]\npath = \"{path}/disk\"\ncreate = \"{SIZE_BYTES}\"\n[[tenant]]\n\
-         export = \"ram\"\ndevice = \"ram\"\n[[tenant]]\nexport = \"file\"\ndevice = \"{path}/disk\"\n",
-        tls.replace("DIR", &path.to_string())
+         export = \"ram\"\ndevice = \"ram\"\n[[tenant]]\nexport = \"file\"\ndevice = \"{path}/disk\"\n{}",
+        tls.replace("DIR", &path.to_string()),
+        tenants(directory.path())
     );
     if let Some(server) = start(1, 128 << 20, &config) {
         test(&server, directory.path());
@@ -189,6 +212,73 @@ fn a_client_without_tls_or_without_a_certificate_gets_nothing() {
         assert!(
             String::from_utf8_lossy(&known.stdout).contains("protocol: newstyle-fixed with TLS")
         );
+    });
+}
+
+/// The fingerprint of a certificate, as openssl prints it.
+fn fingerprint(certificate: &Path) -> String {
+    let file = certificate.to_str().unwrap();
+    let arguments = ["x509", "-noout", "-fingerprint", "-sha256", "-in", file];
+    let output = openssl(&arguments).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.trim().split_once('=').unwrap().1.to_owned()
+}
+
+#[test]
+fn a_tenant_is_for_the_clients_that_it_names() {
+    let tenants = |directory: &Path| {
+        let pin = fingerprint(&directory.join("third/client-cert.pem"));
+        let tenant = |export: &str, list: &str| {
+            format!(
+                "[[tenant]]\nexport = \"{export}\"\ndevice = \"ram\"\nread_only = true\n\
+                 allow = {{ client_certificates = [{list}] }}\n"
+            )
+        };
+        [
+            tenant("first", "\"client\""),
+            tenant("dns", "\"second.example\", \"nobody\""),
+            tenant("uri", "\"spiffe://example/second\""),
+            tenant("pinned", &format!("\"sha256:{pin}\"")),
+        ]
+        .concat()
+    };
+    let tls = "client_ca = \"DIR/ca-cert.pem\"\nrequired = false";
+    with_tenants(tls, tenants, |server, directory| {
+        for (client, may) in [
+            ("", &["ram", "file", "first"][..]),
+            ("second", &["ram", "file", "dns", "uri"]),
+            ("third", &["ram", "file", "pinned"]),
+        ] {
+            let own = directory.join(client);
+            for export in ["ram", "file", "first", "dns", "uri", "pinned"] {
+                let Some(output) = run("nbdinfo", &[&uri(server, export, &own)]) else {
+                    return;
+                };
+                let is_admitted = output.status.success();
+                assert_eq!(is_admitted, may.contains(&export), "{client:?} {output:?}");
+                if !is_admitted {
+                    let text = String::from_utf8_lossy(&output.stderr);
+                    assert!(text.contains("server replied with error"), "{text}");
+                }
+            }
+            // A list has what the client may use, and nothing else.
+            let listed = run("nbdinfo", &["--list", &uri(server, "", &own)]).unwrap();
+            let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+            for export in ["first", "dns", "uri", "pinned"] {
+                let is_listed = listed.contains(&format!("export=\"{export}\""));
+                assert_eq!(is_listed, may.contains(&export), "{client:?} {listed}");
+            }
+        }
+        // Without TLS there is no certificate.
+        let plain = run("nbdinfo", &[&server.uri("first")]).unwrap();
+        assert!(!plain.status.success(), "{plain:?}");
+        let status = server.shared.status();
+        let first = status
+            .tenants
+            .iter()
+            .find(|tenant| tenant.export == "first");
+        assert!(first.unwrap().refused_clients >= 3, "{first:?}");
+        assert_eq!(status.tenants[0].refused_clients, 0);
     });
 }
 

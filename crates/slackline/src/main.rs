@@ -7,6 +7,7 @@ mod compare;
 mod completions;
 mod experiments;
 mod isolate;
+mod live;
 mod load;
 mod page;
 mod progress;

@@ -389,7 +389,7 @@ impl Handshake {
                 None
             }
             Err(Refusal::Policy) => {
-                let text = b"this address may not use the export";
+                let text = b"this client may not use the export";
                 reply(out, option, answer::POLICY, &[text]);
                 None
             }

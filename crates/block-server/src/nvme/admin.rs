@@ -10,6 +10,7 @@ use super::controller::{Controller, Namespaces, Subsystem};
 use super::features::{Features, HOST_ID, HOST_ID_BYTES, Value};
 use super::identify::{self, EVENTS_MAX, IDENTIFY_BYTES, NAMESPACE_EVENTS, VERSION};
 use super::{QUEUE_ENTRIES, log_page};
+use crate::allow::Client;
 use crate::export::Export;
 
 const GET_LOG: u8 = 0x02;
@@ -54,14 +55,14 @@ impl View<'_> {
     /// The namespaces that the host may use.
     pub fn visible(&self) -> impl Iterator<Item = (u32, &Arc<Export>)> {
         let all = self.namespaces.iter();
-        all.filter(|(_, export)| export.admits(self.peer))
+        all.filter(|(_, export)| export.allow.admits(Client::at(self.peer)))
             .map(|(&number, export)| (number, export))
     }
 
     /// The namespace with a number, if the host may use it.
     pub fn find(&self, number: u32) -> Option<&Arc<Export>> {
         let export = self.namespaces.get(&number);
-        export.filter(|export| export.admits(self.peer))
+        export.filter(|export| export.allow.admits(Client::at(self.peer)))
     }
 }
 

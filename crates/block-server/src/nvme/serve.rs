@@ -12,6 +12,7 @@ use super::link::{Inbound, Progress};
 use super::pdu::{self, Fatal, Fault, Pdu};
 use super::queue::{Queue, Role, Waiting};
 use super::{TRANSFER_BYTES, admin, connect};
+use crate::allow::Client;
 use crate::connection::{Connection, Phase};
 use crate::device::Storage;
 use crate::export::Export;
@@ -269,7 +270,7 @@ impl Block {
                 let (export, tenant) = opened.ok_or(Status::INVALID_NAMESPACE)?;
                 let transfer_bytes = self.transfer_bytes();
                 let io = io::parse(entry, &export.info, transfer_bytes, is_write_through);
-                let io = io.inspect_err(|_| add(&export.stats[self.shard].errors, 1))?;
+                let io = io.inspect_err(|_| export.stats[self.shard].refuse_request())?;
                 let payload_bytes = io.payload_bytes(entry);
                 let (given_bytes, reserved_bytes) = match &io {
                     Io::Request(request) => self.needs(queue, request, &export),
@@ -315,7 +316,7 @@ impl Block {
             return Some((Arc::clone(export), *tenant));
         }
         let export = queue.seen.get(&namespace)?;
-        if !export.admits(connection.peer) {
+        if !export.allow.admits(Client::at(connection.peer)) {
             return None;
         }
         let tenant = self.tenants.open(export)?;

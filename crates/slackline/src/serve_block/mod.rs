@@ -2,31 +2,24 @@
 
 mod admit;
 mod calibrate;
+mod status;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::Context as _;
 use block_server::config::Config;
 use block_server::launch::{Notice, Options};
-use block_server::metrics::Status;
 use dataplane::idle::IdlePolicy;
-use http_client::{Client, Url};
 use sd_notify::NotifyState;
 
 use crate::{Done, message};
-
-/// How long a server may take to say how it is.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Far above what 16,384 tenants need.
-const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Export the devices of a configuration file over NBD and NVMe/TCP.
     Run(Run),
-    /// Show the tenants of a running server: requests, bytes, errors, latency.
-    Status(StatusArguments),
+    /// Show the tenants of a running server: objective, latency, requests and tokens now, what was
+    /// refused, and who leaves tokens to whom.
+    Status(status::Arguments),
     /// Measure a device: latency against rate at several shares of reads. Nothing is written
     /// without --write-area.
     Calibrate(calibrate::Arguments),
@@ -51,15 +44,6 @@ pub(crate) struct Run {
     no_sandbox: bool,
 }
 
-#[derive(clap::Args)]
-pub(crate) struct StatusArguments {
-    /// The configuration of the server, which must have `metrics`.
-    config: PathBuf,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Idle {
     Learn,
@@ -70,7 +54,7 @@ enum Idle {
 pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
     match command {
         Command::Run(arguments) => serve(arguments),
-        Command::Status(arguments) => status(arguments),
+        Command::Status(arguments) => status::run(arguments),
         Command::Calibrate(arguments) => calibrate::run(arguments),
         Command::Admit(arguments) => admit::run(arguments),
     }
@@ -137,59 +121,4 @@ fn say(notice: Notice) {
             message("draining: no new connections; a second signal ends it at once");
         }
     }
-}
-
-fn status(arguments: &StatusArguments) -> anyhow::Result<Done> {
-    let config = Config::read(&arguments.config)?;
-    let address = config.metrics.with_context(|| {
-        format!(
-            "{}: `metrics` is missing: status is asked for at that address",
-            arguments.config.display()
-        )
-    })?;
-    let url = Url::parse(&format!("http://{address}/status")).map_err(anyhow::Error::msg)?;
-    let text = Client::new(ANSWER_TIMEOUT)
-        .text(&url, ANSWER_MAX_BYTES)
-        .with_context(|| format!("no server answers at {address}"))?;
-    if arguments.json {
-        crate::print(&(text + "\n"))?;
-        return Ok(Done::Positive);
-    }
-    let status: Status =
-        serde_json::from_str(&text).context("the server answers in another format")?;
-    crate::print(&table(&status))?;
-    Ok(Done::Positive)
-}
-
-fn table(status: &Status) -> String {
-    let mut rows = crate::table::narrow(&[
-        "export",
-        "objective",
-        "p95 now",
-        "reads",
-        "p95 µs",
-        "writes",
-        "p95 µs",
-        "queued",
-        "errors",
-    ]);
-    for tenant in &status.tenants {
-        rows.add_row([
-            tenant.export.clone(),
-            tenant.objective.map_or_else(
-                || "best effort".to_owned(),
-                |objective| format!("{} µs, {} IOPS", objective.p95_us, objective.iops),
-            ),
-            tenant
-                .window_p95_us
-                .map_or_else(|| "–".to_owned(), |p95_us| format!("{p95_us:.0}")),
-            tenant.reads.to_string(),
-            format!("{:.0}", tenant.read_p95_us),
-            tenant.writes.to_string(),
-            format!("{:.0}", tenant.write_p95_us),
-            tenant.queued.to_string(),
-            tenant.errors.to_string(),
-        ]);
-    }
-    format!("{}\nconnections: {}\n", rows, status.connections)
 }

@@ -2,30 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
-use ratatui::style::Style;
-use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
-use ratatui::{DefaultTerminal, Frame};
+use ratatui::DefaultTerminal;
+use ratatui::layout::Rect;
 use tuner::process::Interrupt;
 
 use super::collect::{self, Collected, Jobs};
 use super::requests::{Latency, Moment, OfPort, Requests};
 use super::text;
 use super::watch::{Report, Watch, named};
+use crate::live::{self, DRAW_EVERY, Key, LINE_ROWS, Line};
 
-/// How often it is drawn.
-const DRAW_EVERY: Duration = Duration::from_millis(500);
 /// Rows of the line of recent windows, with its frame.
 const RECENT_ROWS: u16 = 6;
-/// Rows of each of two lines over the same seconds, with its frame.
-const LINE_ROWS: u16 = 5;
-
-enum Key {
-    Restart,
-    Quit,
-}
 
 /// Watches until q, a signal or the end of `duration_s`; the report is what was seen since the last
 /// r.
@@ -36,11 +24,7 @@ pub(super) fn run(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Report> {
     let mut requests = Requests::watch(of_port, group)?;
-    let mut terminal = ratatui::try_init().context("--live needs a terminal")?;
-    let seen = watch(&mut terminal, group, duration_s, &mut requests, interrupt);
-    // Also after an error: nobody wants its message on a screen that goes away.
-    ratatui::try_restore()?;
-    seen
+    live::on_screen(|terminal| watch(terminal, group, duration_s, &mut requests, interrupt))
 }
 
 fn watch(
@@ -58,7 +42,7 @@ fn watch(
         let left = end.saturating_duration_since(Instant::now());
         let limited_by = watch.limited_by().to_owned();
         let collected = collect::collect(group, &limited_by, left, Jobs::Summed, &mut |seen| {
-            pressed = key()?;
+            pressed = live::key(Duration::ZERO)?;
             if let Some(requests) = requests.as_mut() {
                 requests.note(seen);
             }
@@ -85,70 +69,47 @@ fn report(watch: &mut Watch, seen: &Collected, requests: Option<&Requests>) -> R
     report
 }
 
-/// The key that was pressed, if it means anything.
-fn key() -> anyhow::Result<Option<Key>> {
-    while event::poll(Duration::ZERO)? {
-        let Event::Key(pressed) = event::read()? else {
-            continue;
-        };
-        let is_interrupt = pressed.modifiers.contains(KeyModifiers::CONTROL);
-        match pressed.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Ok(Some(Key::Quit)),
-            KeyCode::Char('c') if is_interrupt => return Ok(Some(Key::Quit)),
-            KeyCode::Char('r') => return Ok(Some(Key::Restart)),
-            _ => {}
-        }
-    }
-    Ok(None)
-}
-
 fn draw(terminal: &mut DefaultTerminal, report: &Report, seen: &Collected) -> anyhow::Result<()> {
     terminal.draw(|frame| {
-        if let Some(latency) = &report.latency {
-            draw_latency(frame, report, latency);
-            return;
+        let text = text::report(report);
+        match &report.latency {
+            Some(latency) => {
+                let lines = latency_and_cores(frame.area(), report, latency);
+                live::draw(frame, &lines, LINE_ROWS, &text);
+            }
+            None => {
+                let line = recent_cores(frame.area(), report, seen);
+                live::draw(frame, &[line], RECENT_ROWS, &text);
+            }
         }
-        let [top, rest] = Layout::vertical([Constraint::Length(RECENT_ROWS), Constraint::Min(0)])
-            .areas(frame.area());
-        let quota = report.limit.and_then(|limit| limit.in_cores());
-        let recent = seen
-            .schedule
-            .recent_cores(seen.end_ns, usize::from(top.width.saturating_sub(2)));
-        // In hundredths, as a sparkline draws whole numbers.
-        let hundredths = |cores: f64| (100.0 * cores).round().clamp(0.0, 1e9);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "clamped"
-        )]
-        let whole = |cores: f64| hundredths(cores) as u64;
-        let most = recent.iter().copied().fold(quota.unwrap_or(1.0), f64::max);
-        let title = format!(
-            " {}: cores in use, the last {} ms, up to {most:.1}{} · r restarts · q quits ",
-            named(&report.group),
-            10 * recent.len(),
-            quota.map_or(String::new(), |quota| format!(", quota {quota:.2}"))
-        );
-        let data: Vec<u64> = recent.iter().map(|cores| whole(*cores)).collect();
-        let line = Sparkline::default()
-            .block(Block::bordered().title(title))
-            .data(&data)
-            .max(whole(most))
-            .style(Style::new().cyan());
-        frame.render_widget(line, top);
-        let text = Paragraph::new(text::report(report)).wrap(Wrap { trim: false });
-        frame.render_widget(text, rest);
     })?;
     Ok(())
 }
 
-/// Latency and cores in use, one above the other over the same seconds.
-fn draw_latency(frame: &mut Frame<'_>, report: &Report, latency: &Latency) {
-    let rows = Constraint::Length(LINE_ROWS);
-    let [above, below, rest] =
-        Layout::vertical([rows, rows, Constraint::Min(0)]).areas(frame.area());
-    let shown = usize::from(above.width.saturating_sub(2));
-    let moments = &latency.moments[latency.moments.len().saturating_sub(shown)..];
+/// The cores in use in the last windows, in hundredths.
+fn recent_cores(area: Rect, report: &Report, seen: &Collected) -> Line {
+    let quota = report.limit.and_then(|limit| limit.in_cores());
+    let recent = seen.schedule.recent_cores(seen.end_ns, live::shown(area));
+    let most = recent.iter().copied().fold(quota.unwrap_or(1.0), f64::max);
+    Line {
+        title: format!(
+            " {}: cores in use, the last {} ms, up to {most:.1}{} · r restarts · q quits ",
+            named(&report.group),
+            10 * recent.len(),
+            quota.map_or(String::new(), |quota| format!(", quota {quota:.2}"))
+        ),
+        values: recent
+            .iter()
+            .map(|cores| live::whole(100.0 * cores))
+            .collect(),
+        max: Some(live::whole(100.0 * most)),
+    }
+}
+
+/// Latency and cores in use, over the same seconds.
+fn latency_and_cores(area: Rect, report: &Report, latency: &Latency) -> [Line; 2] {
+    let first = latency.moments.len().saturating_sub(live::shown(area));
+    let moments = &latency.moments[first..];
     let seconds = moments.len();
     let worst_us = moments.iter().filter_map(|moment| moment.latency_us);
     let worst_ms = worst_us.fold(0.0, f64::max) / 1000.0;
@@ -156,34 +117,28 @@ fn draw_latency(frame: &mut Frame<'_>, report: &Report, latency: &Latency) {
         .iter()
         .map(|moment| moment.cores)
         .fold(0.0, f64::max);
-    let titles = [
-        format!(
-            " p{}, the last {seconds} s, up to {worst_ms:.2} ms · r restarts · q quits ",
-            latency.percentile
+    let line = |title: String, value: fn(&Moment) -> f64| Line {
+        title,
+        values: moments
+            .iter()
+            .map(|moment| live::whole(value(moment)))
+            .collect(),
+        max: None,
+    };
+    [
+        line(
+            format!(
+                " p{}, the last {seconds} s, up to {worst_ms:.2} ms · r restarts · q quits ",
+                latency.percentile
+            ),
+            |moment| moment.latency_us.unwrap_or(0.0),
         ),
-        format!(
-            " {}: cores in use in the same seconds, up to {most:.2} ",
-            named(&report.group)
+        line(
+            format!(
+                " {}: cores in use in the same seconds, up to {most:.2} ",
+                named(&report.group)
+            ),
+            |moment| 1000.0 * moment.cores,
         ),
-    ];
-    let values: [&dyn Fn(&Moment) -> f64; 2] =
-        [&|moment| moment.latency_us.unwrap_or(0.0), &|moment| {
-            1000.0 * moment.cores
-        }];
-    for ((area, title), value) in [above, below].into_iter().zip(titles).zip(values) {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "clamped"
-        )]
-        let whole = |moment: &Moment| value(moment).round().clamp(0.0, 1e12) as u64;
-        let data: Vec<u64> = moments.iter().map(whole).collect();
-        let line = Sparkline::default()
-            .block(Block::bordered().title(title))
-            .data(&data)
-            .style(Style::new().cyan());
-        frame.render_widget(line, area);
-    }
-    let text = Paragraph::new(text::report(report)).wrap(Wrap { trim: false });
-    frame.render_widget(text, rest);
+    ]
 }

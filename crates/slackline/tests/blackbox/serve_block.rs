@@ -1,6 +1,6 @@
 //! `slackline serve-block`: how it starts, what it says of itself, how it ends.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -70,11 +70,72 @@ fn it_serves_says_how_it_is_and_drains() {
     let status: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
     assert_eq!(status["connections"], 1);
     assert_eq!(status["tenants"][0]["export"], "a");
+    let shown = status["tenants"][0].as_object().unwrap();
+    for key in [
+        "objective",
+        "window_p95_us",
+        "iops",
+        "credit_tokens",
+        "spent_tokens_per_s",
+        "given_tokens_per_s",
+        "received_tokens_per_s",
+        "refused_requests",
+        "refused_clients",
+        "in_deficit",
+    ] {
+        assert!(shown.contains_key(key), "{key}: {status}");
+    }
     let asked = run("status", &config, &[]);
     assert!(String::from_utf8_lossy(&asked.stdout).contains("connections: 1"));
+    live(&config);
     let pid = child.id().to_string();
     Command::new("kill").args(["-TERM", &pid]).status().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// The view of `status --live` in a terminal of its own, until q.
+fn live(config: &Path) {
+    let refused = run("status", config, &["--live"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--live needs a terminal"));
+    let line = format!(
+        "stty rows 40 cols 120; {} serve-block status {} --live",
+        env!("CARGO_BIN_EXE_slackline"),
+        config.display()
+    );
+    // Whatever happens, the terminal does not outlive the test for long.
+    let mut child = Command::new("timeout")
+        .args([
+            "60",
+            "script",
+            "--quiet",
+            "--return",
+            "--command",
+            &line,
+            "/dev/null",
+        ])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut screen = child.stdout.take().unwrap();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("connections:") {
+        let mut bytes = [0; 4096];
+        let read = screen.read(&mut bytes).unwrap();
+        assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
+        seen.extend(&bytes[..read]);
+    }
+    child.stdin.take().unwrap().write_all(b"q").unwrap();
+    std::thread::spawn(move || std::io::copy(&mut screen, &mut std::io::sink()));
+    let code = child.wait().unwrap().code();
+    let text = String::from_utf8_lossy(&seen);
+    // Blanks between words are none in the bytes: the cursor moves.
+    for expected in ["IOPS", "objective", "others", "waiting", "refused"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert_eq!(code, Some(0));
 }
 
 #[test]

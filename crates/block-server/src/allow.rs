@@ -1,0 +1,158 @@
+//! Who may use a tenant: the key `allow` of the configuration.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::certificate::{ClientCertificate, Pin};
+use crate::config::{ConfigError, Reader};
+
+/// A block of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix_bits: u32,
+}
+
+impl Network {
+    /// Whether an address lies in the block.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let differs = network.to_bits() ^ address.to_bits();
+                differs.leading_zeros() >= self.prefix_bits
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                let differs = network.to_bits() ^ address.to_bits();
+                differs.leading_zeros() >= self.prefix_bits
+            }
+            _ => false,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse().ok()?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix_bits = prefix.unwrap_or(bits);
+        (prefix_bits <= bits).then_some(Self {
+            address,
+            prefix_bits,
+        })
+    }
+}
+
+/// Who may use a tenant. A client has to satisfy both lists.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// Where clients may be; empty: anywhere.
+    pub addresses: Vec<Network>,
+    /// Certificates that clients may have; empty: any, or none.
+    pub certificates: Vec<Pin>,
+}
+
+/// Who a client is, as far as the server knows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Client<'a> {
+    /// Where the client is.
+    pub address: Option<IpAddr>,
+    /// The certificate that TLS has verified.
+    pub certificate: Option<&'a ClientCertificate>,
+}
+
+impl<'a> Client<'a> {
+    /// A client that is known by its address only.
+    pub fn at(address: Option<IpAddr>) -> Self {
+        Self {
+            address,
+            certificate: None,
+        }
+    }
+
+    /// A client with a certificate, if TLS has verified one.
+    pub fn with(address: Option<IpAddr>, certificate: Option<&'a ClientCertificate>) -> Self {
+        Self {
+            address,
+            certificate,
+        }
+    }
+}
+
+impl Allow {
+    /// Whether a client may use the tenant.
+    pub fn admits(&self, client: Client<'_>) -> bool {
+        let is_near = |address| self.addresses.iter().any(|net| net.contains(address));
+        let is_named = |certificate| self.certificates.iter().any(|pin| pin.fits(certificate));
+        (self.addresses.is_empty() || client.address.is_some_and(is_near))
+            && (self.certificates.is_empty() || client.certificate.is_some_and(is_named))
+    }
+}
+
+/// The key as it stands in the file.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawAllow {
+    #[serde(default)]
+    addresses: Vec<Spanned<String>>,
+    client_certificates: Option<Spanned<Vec<Spanned<String>>>>,
+    tls_psk: Option<Spanned<String>>,
+}
+
+impl RawAllow {
+    /// Checks the key.
+    pub(crate) fn read(
+        &self,
+        reader: &Reader<'_>,
+        has_client_ca: bool,
+    ) -> Result<Allow, ConfigError> {
+        if let Some(key) = &self.tls_psk {
+            return Err(reader.place(key, "tenant.allow.tls_psk").error(
+                "pre-shared keys are not there: rustls, the TLS library, has none. Give each client a certificate instead: \
+                 set `tls.client_ca`, and name the client here, as in client_certificates = [\"client.example\"]",
+            ));
+        }
+        let addresses = self.addresses.iter().map(|text| {
+            Network::parse(text.as_ref()).ok_or_else(|| {
+                reader.place(text, "tenant.allow.addresses").error(format!(
+                    "{:?} is no network, as in \"10.0.0.0/8\" or \"fd00::/8\"",
+                    text.as_ref()
+                ))
+            })
+        });
+        Ok(Allow {
+            addresses: addresses.collect::<Result<_, _>>()?,
+            certificates: self.certificates(reader, has_client_ca)?,
+        })
+    }
+
+    fn certificates(
+        &self,
+        reader: &Reader<'_>,
+        has_client_ca: bool,
+    ) -> Result<Vec<Pin>, ConfigError> {
+        const KEY: &str = "tenant.allow.client_certificates";
+        let Some(list) = &self.client_certificates else {
+            return Ok(Vec::new());
+        };
+        if list.as_ref().is_empty() {
+            let text = "is empty: name a client, or leave the key out to admit every client";
+            return Err(reader.place(list, KEY).error(text));
+        }
+        if !has_client_ca {
+            return Err(reader.place(list, KEY).error(
+                "needs `client_ca` in the table `tls`: without it no client shows a certificate",
+            ));
+        }
+        let pins = list.as_ref().iter().map(|text| {
+            Pin::parse(text.as_ref()).map_err(|why| {
+                let message = format!("{:?} {why}", text.as_ref());
+                reader.place(text, KEY).error(message)
+            })
+        });
+        pins.collect()
+    }
+}

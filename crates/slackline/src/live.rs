@@ -1,0 +1,114 @@
+//! A view in the terminal that is drawn again and again: what all commands with `--live` share.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::Style;
+use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
+use ratatui::{DefaultTerminal, Frame};
+
+/// How often a view is drawn.
+pub(crate) const DRAW_EVERY: Duration = Duration::from_millis(500);
+/// Rows of a line with its frame.
+pub(crate) const LINE_ROWS: u16 = 5;
+/// Values that a line remembers: more than a screen is wide.
+const HISTORY: usize = 300;
+
+/// Keys that mean something.
+pub(crate) enum Key {
+    Restart,
+    Quit,
+}
+
+/// Runs `watch` on the whole screen, and gives the screen back afterwards.
+pub(crate) fn on_screen<T>(
+    watch: impl FnOnce(&mut DefaultTerminal) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let mut terminal = ratatui::try_init().context("--live needs a terminal")?;
+    let seen = watch(&mut terminal);
+    // Also after an error: nobody wants its message on a screen that goes away.
+    ratatui::try_restore()?;
+    seen
+}
+
+/// The next key that means something, if one is pressed within `wait`.
+pub(crate) fn key(wait: Duration) -> anyhow::Result<Option<Key>> {
+    let end = Instant::now() + wait;
+    while event::poll(end.saturating_duration_since(Instant::now()))? {
+        let Event::Key(pressed) = event::read()? else {
+            continue;
+        };
+        let is_interrupt = pressed.modifiers.contains(KeyModifiers::CONTROL);
+        match pressed.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(Some(Key::Quit)),
+            KeyCode::Char('c') if is_interrupt => return Ok(Some(Key::Quit)),
+            KeyCode::Char('r') => return Ok(Some(Key::Restart)),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// A figure as a line draws it: lines draw whole numbers.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped"
+)]
+pub(crate) fn whole(value: f64) -> u64 {
+    value.round().clamp(0.0, 1e12) as u64
+}
+
+/// The last values of a figure.
+#[derive(Default)]
+pub(crate) struct History(VecDeque<u64>);
+
+impl History {
+    pub(crate) fn push(&mut self, value: f64) {
+        self.0.push_back(whole(value));
+        if self.0.len() > HISTORY {
+            self.0.pop_front();
+        }
+    }
+
+    pub(crate) fn values(&self) -> Vec<u64> {
+        self.0.iter().copied().collect()
+    }
+}
+
+/// A line with a frame.
+pub(crate) struct Line {
+    pub(crate) title: String,
+    /// The newest value last. The values that fit are drawn.
+    pub(crate) values: Vec<u64>,
+    /// The value at the upper edge; `None`: the largest one.
+    pub(crate) max: Option<u64>,
+}
+
+/// How many values a line of this area shows.
+pub(crate) fn shown(area: Rect) -> usize {
+    usize::from(area.width.saturating_sub(2))
+}
+
+/// Draws lines of `rows` rows each, and a text below them.
+pub(crate) fn draw(frame: &mut Frame<'_>, lines: &[Line], rows: u16, text: &str) {
+    let above = lines.iter().map(|_| Constraint::Length(rows));
+    let areas = Layout::vertical(above.chain([Constraint::Min(0)])).split(frame.area());
+    for (line, area) in lines.iter().zip(areas.iter()) {
+        let first = line.values.len().saturating_sub(shown(*area));
+        let mut sparkline = Sparkline::default()
+            .block(Block::bordered().title(line.title.as_str()))
+            .data(&line.values[first..])
+            .style(Style::new().cyan());
+        if let Some(max) = line.max {
+            sparkline = sparkline.max(max);
+        }
+        frame.render_widget(sparkline, *area);
+    }
+    if let Some(rest) = areas.last() {
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), *rest);
+    }
+}

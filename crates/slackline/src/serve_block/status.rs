@@ -1,0 +1,367 @@
+//! `slackline serve-block status`: how the tenants of a running server fare, once or as it goes.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use block_server::config::Config;
+use block_server::metrics::{Status, TenantStatus};
+use http_client::{Client, Url};
+use ratatui::DefaultTerminal;
+
+use crate::Done;
+use crate::live::{self, DRAW_EVERY, History, Key, LINE_ROWS, Line};
+
+/// How long a server may take to say how it is.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Far above what 16,384 tenants need.
+const ANSWER_MAX_BYTES: u64 = 64 << 20;
+/// The server counts rates anew each second.
+const POINT_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The configuration of the server, which must have `metrics`.
+    config: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Show it in the terminal as it goes. q ends the view, and the server goes on.
+    #[arg(long, conflicts_with = "json")]
+    live: bool,
+}
+
+/// Where a server says how it is.
+struct Source {
+    client: Client,
+    url: Url,
+    address: std::net::SocketAddr,
+}
+
+impl Source {
+    fn text(&self) -> anyhow::Result<String> {
+        self.client
+            .text(&self.url, ANSWER_MAX_BYTES)
+            .with_context(|| format!("no server answers at {}", self.address))
+    }
+
+    fn status(&self) -> anyhow::Result<Status> {
+        serde_json::from_str(&self.text()?).context("the server answers in another format")
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    let config = Config::read(&arguments.config)?;
+    let address = config.metrics.with_context(|| {
+        format!(
+            "{}: `metrics` is missing: status is asked for at that address",
+            arguments.config.display()
+        )
+    })?;
+    let source = Source {
+        client: Client::new(ANSWER_TIMEOUT),
+        url: Url::parse(&format!("http://{address}/status")).map_err(anyhow::Error::msg)?,
+        address,
+    };
+    if arguments.json {
+        crate::print(&(source.text()? + "\n"))?;
+    } else if arguments.live {
+        anyhow::ensure!(
+            std::io::stdout().is_terminal(),
+            "--live needs a terminal, and standard output is none"
+        );
+        let first = source.status()?;
+        live::on_screen(|terminal| watch(terminal, &source, first))?;
+    } else {
+        crate::print(&text(&source.status()?))?;
+    }
+    Ok(Done::Positive)
+}
+
+/// The lines above the tables, a value each second.
+#[derive(Default)]
+struct Seen {
+    worst: History,
+    iops: History,
+}
+
+impl Seen {
+    fn push(&mut self, status: &Status) {
+        let tenants = status.tenants.iter();
+        let shares = tenants.filter_map(|tenant| {
+            let objective = tenant.objective?;
+            Some(100.0 * tenant.window_p95_us? / f64::from(objective.p95_us))
+        });
+        self.worst.push(shares.fold(0.0, f64::max));
+        self.iops
+            .push(status.tenants.iter().map(|tenant| tenant.iops).sum());
+    }
+
+    fn lines(&self) -> [Line; 2] {
+        let line = |title: String, history: &History| Line {
+            title,
+            values: history.values(),
+            max: None,
+        };
+        let now = |history: &History| history.values().last().copied().unwrap_or(0);
+        [
+            line(
+                format!(
+                    " p95 of the worst tenant: {} % of its objective ",
+                    now(&self.worst)
+                ),
+                &self.worst,
+            ),
+            line(
+                format!(" IOPS of all tenants: {} · q quits ", now(&self.iops)),
+                &self.iops,
+            ),
+        ]
+    }
+}
+
+fn watch(terminal: &mut DefaultTerminal, source: &Source, first: Status) -> anyhow::Result<()> {
+    let mut seen = Seen::default();
+    let mut status = Ok(first);
+    let mut point: Option<Instant> = None;
+    loop {
+        let shown = match &status {
+            Ok(status) => {
+                if point.is_none_or(|point| point.elapsed() >= POINT_EVERY) {
+                    point = Some(Instant::now());
+                    seen.push(status);
+                }
+                text(status)
+            }
+            // The server may be starting again.
+            Err(error) => format!("{error:#}"),
+        };
+        terminal.draw(|frame| live::draw(frame, &seen.lines(), LINE_ROWS, &shown))?;
+        if let Some(Key::Quit) = live::key(DRAW_EVERY)? {
+            return Ok(());
+        }
+        status = source.status();
+    }
+}
+
+/// Everything about the tenants, for people.
+fn text(status: &Status) -> String {
+    let mut text = format!("{}\n", now(status));
+    text.push_str(&devices(status));
+    text.push_str(&lending(status));
+    for tenant in status.tenants.iter().filter(|tenant| tenant.in_deficit) {
+        let _ = writeln!(
+            text,
+            "{} asks for more than its objective reserved: its requests wait.",
+            tenant.export
+        );
+    }
+    let _ = writeln!(text, "\nSince the start:\n{}", since_start(status));
+    if let Some(reason) = &status.not_reloaded {
+        let _ = writeln!(
+            text,
+            "The last reload was refused, and the old configuration stays: {reason}"
+        );
+    }
+    let _ = writeln!(text, "connections: {}", status.connections);
+    text
+}
+
+fn now(status: &Status) -> comfy_table::Table {
+    let mut rows = crate::table::narrow(&[
+        "export",
+        "objective",
+        "p95 now, µs",
+        "IOPS",
+        "tokens/s",
+        "left to others",
+        "from others",
+        "waiting",
+    ]);
+    for tenant in &status.tenants {
+        let objective = tenant.objective.map_or_else(
+            || "best effort".to_owned(),
+            |objective| format!("{} µs, {} IOPS", objective.p95_us, objective.iops),
+        );
+        let p95 = tenant.window_p95_us;
+        rows.add_row([
+            tenant.export.clone(),
+            objective,
+            p95.map_or_else(|| "–".to_owned(), |p95_us| format!("{p95_us:.0}")),
+            format!("{:.0}", tenant.iops),
+            format!("{:.0}", tenant.spent_tokens_per_s),
+            format!("{:.0}", tenant.given_tokens_per_s),
+            format!("{:.0}", tenant.received_tokens_per_s),
+            tenant.queued.to_string(),
+        ]);
+    }
+    crate::table::fitted(rows)
+}
+
+/// What devices with a calibration have to give.
+fn devices(status: &Status) -> String {
+    let mut text = String::new();
+    for device in &status.devices {
+        if let Some(rate) = device.tokens_per_s {
+            let _ = writeln!(
+                text,
+                "{} gives {rate} tokens/s, of which {} are reserved.",
+                device.device, device.reserved_tokens_per_s
+            );
+        }
+        if let Some(drift) = device.drift {
+            let _ = writeln!(
+                text,
+                "{} no longer behaves as calibrated: a 95th percentile of {:.0} µs at {:.0} tokens/s, where {:.0} µs were \
+                 calibrated. Calibrate the device again.",
+                device.device, drift.measured_p95_us, drift.tokens_per_s, drift.calibrated_p95_us
+            );
+        }
+    }
+    text
+}
+
+/// Who pays for whom: what tenants of one device leave to others goes into one pot.
+fn lending(status: &Status) -> String {
+    let mut devices: Vec<&str> = Vec::new();
+    for tenant in &status.tenants {
+        if !devices.contains(&tenant.device.as_str()) {
+            devices.push(&tenant.device);
+        }
+    }
+    let mut text = String::new();
+    for device in devices {
+        let list = |pick: fn(&TenantStatus) -> f64| {
+            let of = status
+                .tenants
+                .iter()
+                .filter(|tenant| tenant.device == device);
+            let named: Vec<String> = of
+                .filter(|tenant| pick(tenant) >= 1.0)
+                .map(|tenant| format!("{} {:.0}", tenant.export, pick(tenant)))
+                .collect();
+            named.join(", ")
+        };
+        let given = list(|tenant| tenant.given_tokens_per_s);
+        let received = list(|tenant| tenant.received_tokens_per_s);
+        if given.is_empty() && received.is_empty() {
+            continue;
+        }
+        let or_nobody = |names: String| match names.is_empty() {
+            true => "nobody".to_owned(),
+            false => names,
+        };
+        let _ = writeln!(
+            text,
+            "Tokens/s on {device}: left to others by {}; used beyond their own by {}.",
+            or_nobody(given),
+            or_nobody(received)
+        );
+    }
+    text
+}
+
+fn since_start(status: &Status) -> comfy_table::Table {
+    let mut rows = crate::table::narrow(&[
+        "export",
+        "reads",
+        "p95, µs",
+        "writes",
+        "p95, µs",
+        "errors",
+        "refused requests",
+        "refused clients",
+    ]);
+    for tenant in &status.tenants {
+        rows.add_row([
+            tenant.export.clone(),
+            tenant.reads.to_string(),
+            format!("{:.0}", tenant.read_p95_us),
+            tenant.writes.to_string(),
+            format!("{:.0}", tenant.write_p95_us),
+            tenant.errors.to_string(),
+            tenant.refused_requests.to_string(),
+            tenant.refused_clients.to_string(),
+        ]);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    fn tenant(export: &str, rest: serde_json::Value) -> serde_json::Value {
+        let mut tenant = serde_json::json!({
+            "export": export, "device": "flash", "size_bytes": 1 << 20, "is_read_only": false,
+            "reads": 1000, "writes": 20, "flushes": 1, "read_bytes": 4096, "written_bytes": 4096,
+            "errors": 3, "refused_requests": 2, "refused_clients": 1, "iops": 1000.0,
+            "spent_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
+            "received_tokens_per_s": 0.0, "read_p50_us": 90.0, "read_p95_us": 210.0,
+            "write_p50_us": 30.0, "write_p95_us": 55.0, "objective": null, "window_p95_us": null,
+            "credit_tokens": 0, "spent_tokens": 1, "given_tokens": 1, "received_tokens": 1,
+            "queued": 0, "in_deficit": false,
+        });
+        for (key, value) in rest.as_object().unwrap() {
+            tenant[key] = value.clone();
+        }
+        tenant
+    }
+
+    fn status() -> Status {
+        let tenants = [
+            tenant(
+                "db",
+                serde_json::json!({
+                    "objective": {"p95_us": 500, "iops": 20000, "read_share": 0.9},
+                    "window_p95_us": 430.4, "given_tokens_per_s": 180_000.0, "in_deficit": true,
+                }),
+            ),
+            tenant(
+                "scan",
+                serde_json::json!({"received_tokens_per_s": 170_000.0, "queued": 64}),
+            ),
+        ];
+        let status = serde_json::json!({
+            "connections": 3, "not_reloaded": "blocks.toml:9: device.path: no such file",
+            "devices": [{
+                "device": "flash", "tokens_per_s": 400_000, "reserved_tokens_per_s": 180_000,
+                "drift": {
+                    "tokens_per_s": 300_000.0, "calibrated_p95_us": 400.0, "measured_p95_us": 700.0,
+                },
+            }],
+            "tenants": tenants,
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn everything_about_the_tenants_is_said() {
+        insta::assert_snapshot!(text(&status()));
+    }
+
+    #[test]
+    fn the_view_has_lines_and_tables() {
+        let mut seen = Seen::default();
+        seen.push(&status());
+        let mut terminal = Terminal::new(TestBackend::new(100, 40)).unwrap();
+        let shown = text(&status());
+        terminal
+            .draw(|frame| live::draw(frame, &seen.lines(), LINE_ROWS, &shown))
+            .unwrap();
+        let screen = terminal.backend().to_string();
+        for expected in [
+            "p95 of the worst tenant: 86 % of its objective",
+            "IOPS of all tenants: 2000",
+            "left to others by db 180000; used beyond their own by scan 170000.",
+            "connections: 3",
+        ] {
+            assert!(screen.contains(expected), "{expected}: {screen}");
+        }
+    }
+}
