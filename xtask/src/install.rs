@@ -235,6 +235,11 @@ const LIBNBD: Need = Need {
     package: "libnbd-bin",
     purpose: "clients of NBD",
 };
+const NBDSH: Need = Need {
+    present: Present::Program("nbdsh"),
+    package: "python3-libnbd",
+    purpose: "each call of libnbd, by its interface for Python",
+};
 const QEMU_UTILS: Need = Need {
     present: Present::Program("qemu-io"),
     package: "qemu-utils",
@@ -311,6 +316,7 @@ pub(crate) const TEST: &[Need] = &[
     GDB,
     BINUTILS,
     LIBNBD,
+    NBDSH,
     QEMU_UTILS,
     FIO,
     NVME,

@@ -113,20 +113,24 @@ pub(crate) fn stress_block(root: &Path, kills: &str) -> anyhow::Result<ExitCode>
             "block-server",
             "--test",
             "process",
+            "--test",
+            "wire",
             "--",
         ])
         .args([
             "--exact",
             "nothing_answered_is_lost_when_the_server_is_killed",
+            "hundreds_of_thousands_of_commands_on_one_connection",
         ])
         .env("SLACKLINE_KILLS", kills)
+        .env("SLACKLINE_COMMANDS", "1000000")
         .current_dir(root);
     let mut cut = cargo();
     cut.args(["test", "--package", "slackline", "--test", "blackbox"])
         .args(["guest_power", "--", "--ignored", "--nocapture"])
         .current_dir(root);
     install::guest_kernel(root)?;
-    let is_whole = step::run("stress block: kill -9", &mut tests)?
+    let is_whole = step::run("stress block: kill -9, a million commands", &mut tests)?
         && step::run("stress block: power cuts", &mut cut)?;
     Ok(match is_whole {
         true => ExitCode::SUCCESS,

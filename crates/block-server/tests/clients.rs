@@ -36,7 +36,8 @@ fn config(directory: &Path) -> String {
         "[[device]]\nname = \"ram\"\nmemory = \"64MiB\"\n\
          [[device]]\npath = \"{path}\"\ncreate = \"64MiB\"\n\
          [[tenant]]\nexport = \"ram\"\ndevice = \"ram\"\ndescription = \"in memory\"\n\
-         [[tenant]]\nexport = \"file\"\ndevice = \"{path}\"\n"
+         [[tenant]]\nexport = \"file\"\ndevice = \"{path}\"\n\
+         [[tenant]]\nexport = \"fixed\"\ndevice = \"ram\"\nread_only = true\n"
     )
 }
 
@@ -164,6 +165,29 @@ fn fio_verifies_what_it_wrote() {
             };
             assert!(text.contains("\"error\" : 0"), "{text}");
         }
+    });
+}
+
+/// Every command, option, flag and error, by libnbd's interface for Python.
+#[test]
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
+fn libnbd_gets_what_it_asks_for() {
+    with_server(|server, _| {
+        let root = format!("nbd://{}/", server.address);
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/libnbd.py");
+        // Debian's interpreter: another one in the search path lacks the package.
+        let line = format!(
+            "import importlib.util, os; os.environ['SERVER_URI'] = {root:?}; has = importlib.util.find_spec('nbd'); \
+             exec(open({script:?}).read() if has else \"print('SKIP: python3-libnbd is missing')\")"
+        );
+        let Some(text) = run("/usr/bin/python3", "python3-libnbd", &["-c", &line]) else {
+            return;
+        };
+        if text.starts_with("SKIP") {
+            println!("{text}");
+            return;
+        }
+        assert!(text.contains("got what it asked for"), "{text}");
     });
 }
 

@@ -106,6 +106,12 @@ fn zeros_trims_and_hints() {
 #[test]
 fn wrong_requests_are_answered_and_harm_nobody() {
     on_both(|server, export| {
+        let refused = || {
+            let status = server.shared.status();
+            let tenant = status.tenants.iter().find(|tenant| tenant.export == export);
+            tenant.unwrap().refused_requests
+        };
+        let before = refused();
         let mut client = server.connect().go(export);
         client.write(0, b"kept");
         for (flags, kind, range, payload, error) in [
@@ -130,6 +136,7 @@ fn wrong_requests_are_answered_and_harm_nobody() {
             let answer = client.exchange(flags, kind, range, &payload);
             assert_eq!(answer, error, "{export} {flags} {kind} {range:?}");
         }
+        assert_eq!(refused() - before, 12);
         assert_eq!(client.read(0, 4), b"kept");
         client.send(0, DISCONNECT, 0, 0, &[]);
         assert!(client.is_closed());
@@ -260,36 +267,44 @@ fn clients_that_do_not_read_or_do_not_end_are_bounded() {
     });
 }
 
+/// `cargo xtask stress block` does a million.
 #[test]
-fn a_hundred_thousand_commands_on_one_connection() {
+fn hundreds_of_thousands_of_commands_on_one_connection() {
+    let most: u32 = std::env::var("SLACKLINE_COMMANDS")
+        .ok()
+        .map_or(200_000, |text| text.parse().unwrap());
     on_both(|server, export| {
         let mut client = server.connect().go(export);
-        let rounds: u32 = if export == "ram" { 100_000 } else { 5_000 };
-        let mut reader = client.stream.try_clone().unwrap();
+        let (rounds, len) = match export {
+            "ram" => (most, 16),
+            _ => (5_000, 512),
+        };
+        let mut reader = std::io::BufReader::new(client.stream.try_clone().unwrap());
         let answers = std::thread::spawn(move || {
-            let mut header = [0; 16];
-            let mut sum = 0;
-            for round in 0..rounds {
+            let (mut header, mut data) = ([0; 16], vec![0; len]);
+            let mut cookies = vec![false; rounds as usize + 1];
+            for _ in 0..rounds {
                 reader.read_exact(&mut header).unwrap();
                 assert_eq!(header[4..8], [0; 4]);
-                // Every second one is a read of a block.
+                // Every second one is a read.
                 let cookie = u64::from_be_bytes(header[8..].try_into().unwrap());
                 if cookie % 2 == 0 {
-                    let mut data = [0; 512];
                     reader.read_exact(&mut data).unwrap();
                 }
-                sum += u64::from(round);
+                let answered = &mut cookies[usize::try_from(cookie).unwrap()];
+                assert!(!*answered, "{cookie} was answered twice");
+                *answered = true;
             }
-            sum
         });
         let mut bytes = Vec::new();
+        let payload = vec![3; len];
         for round in 0..u64::from(rounds) {
             let offset = (round * 512) % (1 << 20);
             if round % 2 == 0 {
-                bytes.extend(client.request(0, WRITE, offset, 512));
-                bytes.extend([3; 512]);
+                bytes.extend(client.request(0, WRITE, offset, len as u64));
+                bytes.extend(&payload);
             } else {
-                bytes.extend(client.request(0, READ, offset, 512));
+                bytes.extend(client.request(0, READ, offset, len as u64));
             }
             if bytes.len() > 60_000 {
                 client.stream.write_all(&bytes).unwrap();
@@ -304,6 +319,49 @@ fn a_hundred_thousand_commands_on_one_connection() {
             .reads
             .load(std::sync::atomic::Ordering::Relaxed);
         assert_eq!(reads, u64::from(rounds / 2));
+    });
+}
+
+/// Requests for the same bytes at once: each is answered, and each sector is one client's.
+#[test]
+fn overlapping_writes_leave_whole_sectors() {
+    const LEN: usize = 64 << 10;
+    on_both(|server, export| {
+        let seeds = 1..=4_u8;
+        std::thread::scope(|scope| {
+            for seed in seeds.clone() {
+                let mut client = server.connect().go(export);
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        // Whole blocks, at another distance each time.
+                        let offset = u64::from(seed) * 4096 + round % 8 * 8192;
+                        client.send(0, WRITE, offset, LEN as u64, &[seed; LEN]);
+                        client.send(0, READ, offset, 4096, &[]);
+                    }
+                    let mut written = 0;
+                    for _ in 0..100 {
+                        let (error, cookie) = client.simple();
+                        assert_eq!(error, 0);
+                        if cookie % 2 == 0 {
+                            client.stream.read_exact(&mut [0; 4096]).unwrap();
+                        } else {
+                            written += 1;
+                        }
+                    }
+                    assert_eq!(written, 50);
+                });
+            }
+        });
+        let mut client = server.connect().go(export);
+        let all = client.read(4096, LEN + 10 * 8192);
+        for sector in all.chunks(512) {
+            let first = sector[0];
+            assert!(first == 0 || seeds.contains(&first));
+            assert!(
+                sector.iter().all(|&byte| byte == first),
+                "{export}: a torn sector"
+            );
+        }
     });
 }
 
