@@ -66,14 +66,7 @@ impl Cluster {
         // With what follows it, 15 bytes at most (IFNAMSIZ).
         let tag = format!("sl{}n{number}", pid % 100_000);
         let place = pid + number;
-        let versions = std::fs::read_dir("/usr/lib/postgresql")
-            .ok()
-            .into_iter()
-            .flatten()
-            .flatten();
-        let bin = versions
-            .map(|version| version.path().join("bin"))
-            .find(|bin| bin.join("initdb").exists());
+        let bin = crate::toy::postgres_programs();
         let lacks = match &bin {
             None => Some("PostgreSQL's server"),
             Some(_) if !does("nats-server", &["--version"]) => Some("nats-server"),

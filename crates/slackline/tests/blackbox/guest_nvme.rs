@@ -1,12 +1,13 @@
 //! `serve-block` and Linux' own host of NVMe/TCP, which runs in a guest.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::machine::{Machine, found};
-use crate::toy::{free_port, skip};
+use crate::machine::{Machine, found, run};
+use crate::toy::{free_port, postgres_programs, skip};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 const NQN: &str = "nqn.2026-11.example:guest";
@@ -32,11 +33,65 @@ fn configuration(directory: &Path, port: u16, more: &str) -> std::path::PathBuf 
          [[device]]\npath = \"{0}\"\ncreate = \"64MiB\"\n\
          [[device]]\nname = \"ram\"\nmemory = \"16MiB\"\n\
          [[tenant]]\nexport = \"disk\"\ndevice = \"{0}\"\n\
-         [[tenant]]\nexport = \"fixed\"\ndevice = \"ram\"\nread_only = true\n{more}",
-        disk.display()
+         [[device]]\npath = \"{1}\"\n\
+         [[tenant]]\nexport = \"fixed\"\ndevice = \"ram\"\nread_only = true\n\
+         [[tenant]]\nexport = \"database\"\ndevice = \"{1}\"\n{more}",
+        disk.display(),
+        directory.join("database").display()
     );
     std::fs::write(&path, text).unwrap();
     path
+}
+
+/// Puts PostgreSQL into the guest, and a file system with its data directory into a file of
+/// `directory`. False: something is missing, which says SKIP.
+fn add_database(machine: &Machine, directory: &Path) -> bool {
+    let Some(programs) = postgres_programs() else {
+        skip(&"PostgreSQL's server is missing: cargo xtask install");
+        return false;
+    };
+    for program in ["postgres", "psql"] {
+        machine.install(&programs.join(program));
+    }
+    let version = programs.parent().unwrap().file_name().unwrap();
+    let zones = Path::new("/usr/share/postgresql").join(version);
+    let zones = zones.join("timezonesets/Default");
+    let text = std::fs::read_to_string(&zones).unwrap();
+    machine.write(zones.to_str().unwrap().trim_start_matches('/'), &text);
+    let tree = directory.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    // PostgreSQL does not run as root.
+    let mut initdb = if rustix::process::geteuid().is_root() {
+        run(Command::new("chmod").arg("755").arg(directory));
+        run(Command::new("chown").arg("postgres").arg(&tree));
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+        command.arg(programs.join("initdb"));
+        command
+    } else {
+        Command::new(programs.join("initdb"))
+    };
+    run(initdb
+        .arg("-D")
+        .arg(tree.join("data"))
+        .args(["-A", "trust", "-U", "postgres", "--no-sync"])
+        .args(["--locale=C", "--encoding=UTF8", "--data-checksums"])
+        .arg("--wal-segsize=1")
+        // The only time zone that needs no files in the guest.
+        .env("TZ", "GMT")
+        .current_dir("/"));
+    let owner = std::fs::metadata(tree.join("data")).unwrap().uid();
+    machine.write(
+        "etc/passwd",
+        &format!("root:x:0:0::/:/bin/sh\npg:x:{owner}:{owner}::/tmp:/bin/sh\n"),
+    );
+    run(Command::new(found("mkfs.ext4").unwrap())
+        .args(["-q", "-F", "-d"])
+        .arg(&tree)
+        .arg(directory.join("database"))
+        .arg("96M"));
+    std::fs::remove_dir_all(&tree).unwrap();
+    true
 }
 
 /// A server that is ended with the test.
@@ -95,6 +150,9 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
+    if !add_database(&machine, directory.path()) {
+        return;
+    }
     let port = free_port();
     machine.write("settings", &format!("PORT={port}\nNQN={NQN}\n"));
     let path = configuration(directory.path(), port, "");
@@ -151,8 +209,16 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         ("zeroes", &["0"]),
         ("discard", &[]),
         ("file_system", &["the file is the same"]),
-        ("outlive", &["connection lost\nstate live\nwrites go on"]),
-        ("reload", &["/dev/nvme0n3"]),
+        ("database", &["PostgreSQL answers"]),
+        (
+            "outlive",
+            &["connection lost\nstate live\ncommits go on\nwrites go on"],
+        ),
+        (
+            "database_crash",
+            &["PostgreSQL answers\nall committed rows are there"],
+        ),
+        ("reload", &["/dev/nvme0n4"]),
         ("disconnect", &["disconnected 1 controller(s)"]),
         ("connect_digests", &[]),
         ("verify_digests", &["1024 KiB are the same"]),

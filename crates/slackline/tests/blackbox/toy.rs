@@ -264,6 +264,14 @@ impl From<Output> for Ended {
     }
 }
 
+/// Where PostgreSQL's own programs are: Debian keeps those of each version in a directory.
+pub(crate) fn postgres_programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten();
+    versions
+        .map(|version| version.path().join("bin"))
+        .find(|bin| bin.join("initdb").exists())
+}
+
 /// A port of loopback that nothing listens on.
 pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

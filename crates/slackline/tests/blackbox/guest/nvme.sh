@@ -11,6 +11,7 @@ HERE="--hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-55555555
     --hostid=11111111-2222-3333-4444-555555555555"
 THERE="--transport=tcp --traddr=10.0.2.2 --trsvcid=$PORT"
 D=/dev/nvme0n1
+B=/dev/nvme0n3
 export PATH=/bin:/sbin
 
 wait_for() {
@@ -51,7 +52,52 @@ write_zeroes() {
     dd if=$D bs=4096 skip=1 count=1 iflag=direct 2> /dev/null | tr -d '\0' | wc -c
 }
 
-# Writes while the server is killed and started again.
+ask() {
+    psql -h /tmp -U postgres -d postgres -At -q -v ON_ERROR_STOP=1 "$@"
+}
+
+# PostgreSQL on the third disk. Its data directory was made on the other host.
+start_database() {
+    mkdir -p /db && mount -t ext4 $B /db || return 1
+    su pg -c "postgres -D /db/data -k /tmp -c listen_addresses= -c shared_buffers=8MB -c max_connections=5 -c autovacuum=off \
+        -c dynamic_shared_memory_type=mmap" >> /tmp/database.log 2>&1 &
+    tries=0
+    while ! ask -c "SELECT 1" > /dev/null 2>&1 && [ $tries -lt 100 ]; do sleep 0.2; tries=$((tries + 1)); done
+    ask -c "SELECT 'PostgreSQL answers'" || { cat /tmp/database.log; return 1; }
+}
+
+database() {
+    start_database && ask -c "CREATE TABLE t (n int PRIMARY KEY, s text)" && : > /tmp/committed
+}
+
+# One transaction after the other. What is committed is in a file of the guest's memory.
+commit() {
+    i=0
+    while [ -e /tmp/go ]; do
+        i=$((i + 1))
+        echo "INSERT INTO t VALUES ($i, repeat('x', 2000)) RETURNING n;"
+        sleep 0.05
+    done | ask > /tmp/committed 2>> /tmp/database.log || touch /tmp/failed
+}
+
+# All processes of the database die, and so does everything that they held in memory.
+database_crash() {
+    killall -9 postgres
+    tries=0
+    while ! umount /db 2> /dev/null && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+    e2fsck -f -n $B > /dev/null || return 1
+    start_database || return 1
+    committed=$(tail -n 1 /tmp/committed)
+    found=$(ask -c "SELECT count(*) FROM t WHERE n <= $committed AND length(s) = 2000")
+    [ "$committed" -gt 0 ] && [ "$found" = "$committed" ] && echo "all committed rows are there"
+    echo "$found of $committed rows" >&2
+    killall -INT postgres
+    tries=0
+    while ! umount /db 2> /dev/null && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+    ! mount | grep -q /db
+}
+
+# Writes, and transactions of the database, while the server is killed and started again.
 outlive() {
     : > /tmp/go
     (i=0; while [ -e /tmp/go ] && [ $i -lt 2000 ]; do
@@ -59,6 +105,8 @@ outlive() {
         i=$((i + 1)); echo $i > /tmp/writes
     done) &
     writer=$!
+    commit &
+    committer=$!
     echo "=== killme 0" > /dev/ttyS1
     wait_for /sys/class/nvme/nvme0/state
     tries=0
@@ -68,9 +116,13 @@ outlive() {
     while [ "$(cat /sys/class/nvme/nvme0/state)" != live ] && [ $tries -lt 600 ]; do sleep 0.1; tries=$((tries + 1)); done
     echo "state $(cat /sys/class/nvme/nvme0/state)"
     before=$(cat /tmp/writes)
+    rows=$(wc -l < /tmp/committed)
     sleep 1
+    tries=0
+    while [ "$(wc -l < /tmp/committed)" -le "$rows" ] && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+    [ "$(wc -l < /tmp/committed)" -gt "$rows" ] && echo "commits go on"
     rm /tmp/go
-    wait $writer
+    wait $writer $committer
     [ "$(cat /tmp/writes)" -gt "$before" ] && ! [ -e /tmp/failed ] && echo "writes go on"
 }
 
@@ -97,8 +149,10 @@ step discard blkdiscard -o 1048576 -l 4194304 $D
 step beyond nvme read $D --start-block=999999999 --block-count=0 --data-size=512
 step read_only dd if=/tmp/data of=/dev/nvme0n2 bs=4096 count=1 oflag=direct
 step file_system file_system
+step database database
 step outlive outlive
-step reload sh -c 'echo "=== hangup 0" > /dev/ttyS1; i=0; while ! [ -e /dev/nvme0n3 ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; ls /dev/nvme0n3'
+step database_crash database_crash
+step reload sh -c 'echo "=== hangup 0" > /dev/ttyS1; i=0; while ! [ -e /dev/nvme0n4 ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; ls /dev/nvme0n4'
 step disconnect nvme disconnect --nqn=$NQN
 # With digests of headers and data.
 step connect_digests connect --hdr-digest --data-digest
