@@ -71,8 +71,8 @@ usage: cargo xtask bench isolate [--parts A,B] [--services A,B] [--antagonists A
 usage: cargo xtask bench block [PART…]
 
   as root, with nothing else on the machine, about 15 minutes; writes docs/results/block.{json,svg} and prints tables
-  parts: ram, fio, disk, qd1, qd1-fio, sequential, curve, objectives, scale, scheduler; all by default. ROUNDS (5) and
-  SECONDS_EACH (1) in the environment say how often and how long
+  parts: ram, fio, disk, qd1, qd1-fio, sequential, curve, objectives, scale, scheduler; all by default. `picture` alone
+  draws what was measured before. ROUNDS (5) and SECONDS_EACH (1) in the environment say how often and how long
 
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions

@@ -23,6 +23,12 @@ pub(crate) struct Row {
 #[derive(Default)]
 pub(crate) struct Rows(Vec<Row>);
 
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+}
+
 impl Rows {
     /// What earlier runs of other parts found.
     pub(crate) fn read(path: &Path) -> Fallible<Self> {
@@ -62,27 +68,28 @@ impl Rows {
         }
     }
 
-    /// 95th percentile against IOPS, of the part `curve`: the means of the rounds.
+    /// 95th percentile against IOPS, of the part `curve`: the medians of the rounds.
     pub(crate) fn chart(&self) -> Option<Chart> {
         let mut chart = Chart {
-            title: "4 KiB random reads of a virtual disk: the tail against the rate".into(),
+            title: "4 KiB random reads of a virtual disk: the tail against the rate, medians"
+                .into(),
             x_label: "requests a second, one server core".into(),
             y_label: "95th percentile, µs".into(),
             series: Vec::new(),
         };
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-        for row in self
-            .0
-            .iter()
-            .filter(|row| row.part == "curve" && row.metric == "p95_us")
-        {
-            let rate = self.0.iter().find(|other| {
-                other.part == "curve"
-                    && other.metric == "iops"
-                    && other.load == row.load
-                    && other.server == row.server
-            })?;
-            let point = (mean(&rate.rounds), mean(&row.rounds));
+        let of = |metric: &'static str| {
+            let rows = self.0.iter().filter(|row| row.part == "curve");
+            rows.filter(move |row: &&Row| row.metric == metric)
+        };
+        let most = of("p95_us").map(|row| row.rounds.len()).max().unwrap_or(0);
+        for row in of("p95_us") {
+            // A line ends where most rounds fell behind the rate: the others would flatter it.
+            if 2 * row.rounds.len() <= most {
+                continue;
+            }
+            let rate =
+                of("iops").find(|other| other.load == row.load && other.server == row.server)?;
+            let point = (median(&rate.rounds), median(&row.rounds));
             let mut series = chart.series.iter_mut();
             match series.find(|series| series.name == row.server) {
                 Some(series) => series.points.push(point),
@@ -91,6 +98,11 @@ impl Rows {
                     points: vec![point],
                 }),
             }
+        }
+        for series in &mut chart.series {
+            series
+                .points
+                .sort_by(|one, other| one.0.total_cmp(&other.0));
         }
         (!chart.series.is_empty()).then_some(chart)
     }
