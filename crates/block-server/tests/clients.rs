@@ -170,7 +170,6 @@ fn fio_verifies_what_it_wrote() {
 
 /// Every command, option, flag and error, by libnbd's interface for Python.
 #[test]
-#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn libnbd_gets_what_it_asks_for() {
     with_server(|server, _| {
         let root = format!("nbd://{}/", server.address);
