@@ -380,7 +380,7 @@ mod tests {
             assert!(tenants.enqueue(tenant, &request, 0, now));
             tenants.round(now, &mut ready, &mut resumable);
             for _ in ready.drain(..) {
-                tenants.completed(tenant, &request, 900_000);
+                tenants.completed(tenant, &request, 900_000, 900_000);
             }
             while let Some((name, notice)) = tenants.take_notice() {
                 said.push(crate::launch::text(&name, notice));
