@@ -6,24 +6,35 @@ use std::path::{Path, PathBuf};
 use bayes_opt::{Configuration, Observation};
 use host::HostError;
 use tuner::experiment;
-use tuner::live::{Changed, Live};
-use tuner::process::Interrupt;
 use tuner::report::EvaluationRecord;
-use tuner::spec::{BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, TargetSpec, as_written_here};
+use tuner::spec::{BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, as_written_here};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::store::{ExperimentRow, NewExperiment, Once, Promotion, State, Wish, unfinished};
+use crate::promotion::bars_measuring;
+use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish};
 
 /// The most evaluations that an experiment may have: its pages and its model must stay usable.
-const EVALUATIONS_MAX: usize = 100_000;
+pub(crate) const EVALUATIONS_MAX: usize = 100_000;
 /// The most characters of a note: some pages.
-const NOTE_CHARS_MAX: usize = 10_000;
+pub(crate) const NOTE_CHARS_MAX: usize = 10_000;
 /// The longest text of a specification: it is kept with its experiment, and each page of that shows
 /// it.
-const SOURCE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// As many configurations may wait to be tried by hand.
 const QUEUE_MAX: usize = 1000;
+
+/// What becomes of an experiment's limit in minutes when its budget is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum TimeLimit {
+    /// It stays as it is, also where there is none.
+    #[default]
+    Keep,
+    /// Another one, in minutes of measuring.
+    Minutes(f64),
+    /// There is none any more.
+    Remove,
+}
 
 impl Coordinator {
     /// Checks a specification against itself and this host. `path` is where it would be: its ending
@@ -116,12 +127,7 @@ impl Coordinator {
         once: Option<Once>,
     ) -> Result<i64, Error> {
         within_limits(&spec.spec.budget)?;
-        if source.len() > SOURCE_BYTES_MAX {
-            return Err(Error::Invalid(format!(
-                "spec: the text has {} bytes; the limit is {SOURCE_BYTES_MAX}",
-                source.len()
-            )));
-        }
+        check_source(source)?;
         if spec.spec.workers.is_some() && !self.workers.is_there() {
             return Err(Error::Invalid(
                 "workers: this server has no workers: start it with --workers, or remove `workers` from the specification"
@@ -205,7 +211,7 @@ impl Coordinator {
             let why = "there are no measurements to verify: resume the experiment first";
             return Err(refused(id, row.state, why));
         }
-        may_be_measured(&row)?;
+        self.may_be_measured(&row)?;
         if !matches!(row.state, State::Queued | State::Running) {
             self.store.new_verification(id)?;
         }
@@ -214,22 +220,28 @@ impl Coordinator {
 
     fn queue_again(&self, id: i64, wish: Option<Wish>) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
-        may_be_measured(&row)?;
+        self.may_be_measured(&row)?;
         if row.state == State::Done {
             self.store.new_verification(id)?;
         }
-        self.store.transition(id, |row| match (row.state, wish) {
-            (State::Running, Some(_)) | (State::Queued, Some(_)) => {
-                Ok((row.state, wish, row.message.clone()))
+        self.store.transition(id, |row| {
+            // It may have been promoted since the check above.
+            if let Some(why) = bars_measuring(row) {
+                return Err(refused(id, row.state, &why));
             }
-            // A pause that has not happened yet is taken back.
-            (State::Running, None) if row.wish == Some(Wish::Pause) => {
-                Ok((State::Running, None, row.message.clone()))
+            match (row.state, wish) {
+                (State::Running, Some(_)) | (State::Queued, Some(_)) => {
+                    Ok((row.state, wish, row.message.clone()))
+                }
+                // A pause that has not happened yet is taken back.
+                (State::Running, None) if row.wish == Some(Wish::Pause) => {
+                    Ok((State::Running, None, row.message.clone()))
+                }
+                (State::Queued | State::Running, None) => {
+                    Err(refused(id, row.state, "there is nothing to resume"))
+                }
+                _ => Ok((State::Queued, wish, None)),
             }
-            (State::Queued | State::Running, None) => {
-                Err(refused(id, row.state, "there is nothing to resume"))
-            }
-            _ => Ok((State::Queued, wish, None)),
         })?;
         self.nudge();
         Ok(())
@@ -308,9 +320,20 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`].
-    pub fn set_budget(&self, id: i64, budget: &BudgetSpec) -> Result<(), Error> {
-        within_limits(budget)?;
-        self.store.set_budget(id, budget)?;
+    pub fn set_budget(&self, id: i64, evaluations: usize, time: TimeLimit) -> Result<(), Error> {
+        let budget = |minutes| BudgetSpec {
+            evaluations,
+            wall_time_min: minutes,
+        };
+        let given = match time {
+            TimeLimit::Minutes(minutes) => Some(minutes),
+            TimeLimit::Keep | TimeLimit::Remove => None,
+        };
+        within_limits(&budget(given))?;
+        self.store.set_budget(id, |row| match time {
+            TimeLimit::Keep => budget(row.budget().wall_time_min),
+            TimeLimit::Minutes(_) | TimeLimit::Remove => budget(given),
+        })?;
         if self.store.experiment(id)?.state != State::Running {
             self.store.new_verification(id)?;
         }
@@ -323,110 +346,6 @@ impl Coordinator {
     /// [`Error::NotFound`], [`Error::Conflict`].
     pub fn delete(&self, id: i64) -> Result<(), Error> {
         self.store.delete(id)
-    }
-
-    /// Applies the winner of a verified improvement to the running system, and leaves it there.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`] where no improvement was shown, another promotion is in force, or the
-    /// host is in use.
-    pub fn promote(&self, id: i64) -> Result<Promotion, Error> {
-        let row = self.store.experiment(id)?;
-        if let Some(why) = row.not_promotable() {
-            return Err(refused(id, row.state, why));
-        }
-        if let Some(why) = self.bars_promotion(id)? {
-            return Err(Error::Conflict(why));
-        }
-        let winner = row.report.winner().map(|arm| arm.configuration.clone());
-        let winner = winner.ok_or_else(|| refused(id, row.state, "it has no winner"))?;
-        let spec = self.checked(&row)?;
-        if let Some(why) = row.report.changed_template(&spec) {
-            return Err(Error::Conflict(why));
-        }
-        let changed = self.apply(&row, &winner)?.done;
-        if changed.is_empty() {
-            self.store.set_promotion(id, None)?;
-            return Err(Error::Conflict(
-                "Slackline starts this service only for the experiment, so it cannot promote. Write the settings into your own service's \
-                 configuration"
-                    .into(),
-            ));
-        }
-        let promotion = Promotion {
-            is_complete: true,
-            changed,
-            left: Vec::new(),
-            at: jiff::Timestamp::now(),
-        };
-        self.store.set_promotion(id, Some(&promotion))?;
-        Ok(promotion)
-    }
-
-    /// Why nothing of an experiment may be promoted: what another one found is in force, or a
-    /// rollback of another one has left what this one would change.
-    pub(crate) fn bars_promotion(&self, id: i64) -> Result<Option<String>, Error> {
-        let others = self.store.experiments()?.into_iter();
-        let mut others = others.filter(|other| other.promoted && other.id != id);
-        if let Some(other) = others.next() {
-            return Ok(Some(format!(
-                "what experiment {} found is in force on this host: roll it back first",
-                other.id
-            )));
-        }
-        let mut left = self.store.left()?;
-        left.retain(|(other, _)| *other != id);
-        if left.is_empty() {
-            return Ok(None);
-        }
-        let spec = self.checked(&self.store.experiment(id)?)?;
-        let mut barred = left.into_iter().filter_map(|(other, mut left)| {
-            left.retain(|subject| may_change(&spec, subject));
-            (!left.is_empty()).then(|| unfinished(other, &left))
-        });
-        Ok(barred.next())
-    }
-
-    /// Puts a configuration in force. Until that is done, the row says that it was begun.
-    fn apply(&self, row: &ExperimentRow, configuration: &Configuration) -> Result<Changed, Error> {
-        self.must_be_active()?;
-        let spec = self.checked(row)?;
-        let open = || {
-            Live::new(&spec, &self.state_dir, Interrupt::default()).map_err(|error| match error {
-                tuner::TunerError::Host(error @ host::HostError::Locked { .. }) => {
-                    Error::Conflict(self.who_has_the_host(&error))
-                }
-                error => error.into(),
-            })
-        };
-        let mut live = open()?;
-        if !live.left_over().is_empty() {
-            // Of a run that was killed. A promotion forgets what there is to undo, so that has to
-            // be undone before.
-            drop(live);
-            self.undo(&|_| ())?;
-            live = open()?;
-        }
-        self.store.set_promotion(
-            row.id,
-            Some(&Promotion {
-                is_complete: false,
-                changed: Vec::new(),
-                left: Vec::new(),
-                at: jiff::Timestamp::now(),
-            }),
-        )?;
-        let promoted = live.promote(configuration);
-        // After a refusal, what was applied so far is taken back; else there is nothing to take
-        // back.
-        live.restore()?;
-        match promoted {
-            Ok(changed) => Ok(changed),
-            Err(error) => {
-                self.store.set_promotion(row.id, row.promotion.as_ref())?;
-                Err(Error::Conflict(error.to_string()))
-            }
-        }
     }
 
     /// An error while another coordinator has the store, perhaps that of another host.
@@ -451,7 +370,8 @@ impl Coordinator {
         }
         match error {
             HostError::Locked { pid, .. } if *pid == std::process::id() => {
-                "this server is putting the host back: try again in a few seconds".to_owned()
+                "this server is promoting something or rolling it back: try again in a few seconds"
+                    .to_owned()
             }
             HostError::Locked {
                 pid,
@@ -501,8 +421,19 @@ impl Coordinator {
     }
 }
 
+/// The text of a specification is kept with its experiment, and of bounded length.
+pub(crate) fn check_source(source: &str) -> Result<(), Error> {
+    if source.len() > SOURCE_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "spec: the text has {} bytes; the limit is {SOURCE_BYTES_MAX}",
+            source.len()
+        )));
+    }
+    Ok(())
+}
+
 /// A note is a text for people, of bounded length.
-pub(crate) fn check_note(key: &str, text: &str) -> Result<(), Error> {
+fn check_note(key: &str, text: &str) -> Result<(), Error> {
     if text.chars().count() > NOTE_CHARS_MAX {
         return Err(Error::Invalid(format!(
             "{key}: a note has at most {NOTE_CHARS_MAX} characters"
@@ -528,15 +459,7 @@ fn forked_name(name: &str, id: i64) -> String {
     own.chars().take(kept).chain(from.chars()).collect()
 }
 
-/// Whether a promotion may change a knob or a file. Where variables name the file, nobody knows.
-fn may_change(spec: &CheckedSpec, subject: &str) -> bool {
-    let mut knobs = spec.knobs.values();
-    let mut files = spec.target.files.iter();
-    knobs.any(|binding| binding.knob.to_string() == subject)
-        || files.any(|file| file.path == subject || file.path.contains('{'))
-}
-
-fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
+pub(crate) fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
     if budget.evaluations > EVALUATIONS_MAX {
         return Err(Error::Invalid(format!(
             "budget.evaluations is {}: the maximum is {EVALUATIONS_MAX}",
@@ -554,24 +477,14 @@ fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
     Ok(())
 }
 
-/// What was promoted on a service that runs by itself may not be measured in turns with the
-/// control: a sitting would leave the service told of the control's values. (Knobs come back to
-/// what is in force.)
-fn may_be_measured(row: &ExperimentRow) -> Result<(), Error> {
-    let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
-    if row.spec.mode == Mode::Once && row.in_force().is_some() && is_told {
-        let why = "its configuration is promoted on a running service: roll back first, then promote again later";
-        return Err(refused(row.id, row.state, why));
-    }
-    Ok(())
-}
-
 pub(crate) fn refused(id: i64, state: State, why: &str) -> Error {
     Error::Conflict(format!("experiment {id} is {state}: {why}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use tuner::report::Report;
+
     use super::*;
     use crate::store::{Location, Store};
 
@@ -624,15 +537,13 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         );
         let mut report = coordinator.export(id).unwrap();
         report.note = Some("x".repeat(NOTE_CHARS_MAX + 1));
-        let error = coordinator
-            .import(report.clone(), None)
-            .unwrap_err()
-            .to_string();
-        assert!(error.starts_with("note: "), "{error}");
+        let import = |report: Report| coordinator.import(report, None, None);
+        let error = import(report.clone()).unwrap_err().to_string();
+        assert!(error.starts_with("the report: note: "), "{error}");
         report.note = None;
         report.name = "x".repeat(NAME_CHARS_MAX + 1);
-        let error = coordinator.import(report, None).unwrap_err().to_string();
-        assert!(error.starts_with("name: "), "{error}");
+        let error = import(report).unwrap_err().to_string();
+        assert!(error.starts_with("the report: name: "), "{error}");
         for _ in 0..QUEUE_MAX {
             coordinator
                 .store()
@@ -711,7 +622,7 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
             crash: None,
         });
         report.note = Some("of elsewhere".into());
-        let import = |key: &str| coordinator.import(report.clone(), once(key, "import"));
+        let import = |key: &str| coordinator.import(report.clone(), None, once(key, "import"));
         let imported = import("c").unwrap();
         std::fs::remove_file(&template).unwrap();
         assert_eq!(create("a").unwrap(), created);

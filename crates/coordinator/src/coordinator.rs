@@ -1,5 +1,6 @@
 //! The thread that measures: it takes experiments from the store, one after the other.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -46,6 +47,8 @@ pub struct Coordinator {
     pub(crate) rollbacks: AtomicUsize,
     /// Rollbacks that the store could not be told of yet.
     pub(crate) untold: Mutex<Vec<UntoldRollback>>,
+    /// One promotion at a time: the next one is decided when it is known what came of this one.
+    pub(crate) promoting: Mutex<()>,
 }
 
 /// A rollback that has happened on the host while the store could not be written.
@@ -92,6 +95,7 @@ impl Coordinator {
             workers: Workers::new(),
             rollbacks: AtomicUsize::new(0),
             untold: Mutex::default(),
+            promoting: Mutex::default(),
         }
     }
 
@@ -112,7 +116,7 @@ impl Coordinator {
     /// Answers a worker.
     pub fn answer(&self, request: Request) -> Reply {
         if !self.is_active() {
-            return Reply::Trouble("this coordinator does not have the store yet".into());
+            return Reply::Trouble("this server does not have the store yet".into());
         }
         self.workers.answer_and_wake(&self.store, request)
     }
@@ -185,7 +189,7 @@ impl Coordinator {
             let worked = self.take_lock().and_then(|is_ours| {
                 if !is_ours {
                     return Err(Error::Conflict(format!(
-                        "another coordinator uses the store {}: waiting for its end",
+                        "another `slackline serve` uses the store {}: waiting for its end",
                         self.store.location()
                     )));
                 }
@@ -286,6 +290,13 @@ impl Coordinator {
             return Ok(false);
         };
         let row = self.store.experiment(id)?;
+        // Something may have been promoted while it waited.
+        if row.spec.mode == Mode::Once
+            && let Some(why) = self.bars_measuring(&row)?
+        {
+            self.store.sat(id, State::Paused, Some(&why), &row.report)?;
+            return Ok(true);
+        }
         let spec = match self.checked(&row) {
             Ok(spec) => spec,
             Err(error) => {
@@ -351,11 +362,19 @@ impl Coordinator {
             };
             Ok::<_, Error>(checked?)
         };
-        let mut spec = match check(&row.spec) {
+        let mut written = row.spec.clone();
+        if may_miss_templates {
+            // What was there when it began is not left out in silence because it is gone now: a
+            // rollback names it.
+            let known = self.known_parameters(row)?;
+            for parameter in &mut written.parameters {
+                parameter.optional &= !known.contains(&parameter.name);
+            }
+        }
+        let mut spec = match check(&written) {
             Err(Error::Spec(error)) if is_of_earlier(&error) && self.has_begun(row)? => {
-                let mut spec = row.spec.clone();
-                spec.search.warm_start.clear();
-                check(&spec)?
+                written.search.warm_start.clear();
+                check(&written)?
             }
             checked => checked?,
         };
@@ -365,6 +384,17 @@ impl Coordinator {
         Ok(spec)
     }
 
+    /// The parameters that this host had when the experiment was made, verified or promoted.
+    fn known_parameters(&self, row: &ExperimentRow) -> Result<BTreeSet<String>, Error> {
+        let state = self.store.continuous(row.id)?;
+        let promoted = state.and_then(|state| state.promoted);
+        let promoted = promoted.map(|promoted| promoted.configuration);
+        let winner = row.report.winner().map(|arm| arm.configuration.clone());
+        let all = [Some(row.report.control.clone()), winner, promoted];
+        let all = all.into_iter().flatten();
+        Ok(all.flat_map(|it| it.0.into_keys()).collect())
+    }
+
     fn has_begun(&self, row: &ExperimentRow) -> Result<bool, Error> {
         Ok(row.promotion.is_some() || self.store.has_measured(row.id)?)
     }
@@ -372,7 +402,7 @@ impl Coordinator {
     /// Why an experiment whose sitting was cut off waits.
     pub(crate) fn why_queued(&self) -> Option<String> {
         self.is_ending()
-            .then(|| "goes on after the coordinator's next start".to_owned())
+            .then(|| "goes on after the server's next start".to_owned())
     }
 
     fn sit(

@@ -1,16 +1,16 @@
 //! Experiments that leave a store and enter another: a whole report, as `slackline tune --json`
 //! writes it, or a table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
 use tuner::report::{Finding, Report};
-use tuner::spec::{Masks, NAME_CHARS_MAX, is_line};
 
-use crate::actions::check_note;
+use crate::actions::check_source;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
+use crate::foreign;
 use crate::store::{Elsewhere, ExperimentRow, NewExperiment, Once, State};
 
 impl Coordinator {
@@ -61,26 +61,23 @@ impl Coordinator {
     /// fit this host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one that contradicts itself; [`Error::Unavailable`].
-    pub fn import(&self, mut report: Report, once: Option<Once>) -> Result<i64, Error> {
+    /// [`Error::Spec`] for one that is absurd or contradicts itself, with the key, and with the line
+    /// of it in `text`, the JSON that it was read from; [`Error::Unavailable`].
+    pub fn import(
+        &self,
+        report: Report,
+        text: Option<&str>,
+        once: Option<Once>,
+    ) -> Result<i64, Error> {
         if let Some(id) = self.made(once.as_ref())? {
             return Ok(id);
         }
-        let mut numbers = BTreeSet::new();
-        for record in &report.evaluations {
-            if record.number == 0 || !numbers.insert(record.number) {
-                return Err(Error::Invalid(format!(
-                    "evaluation number {} occurs twice or is 0: numbers must be unique and start at 1",
-                    record.number
-                )));
-            }
-        }
-        check_texts(&report)?;
-        report.name = Masks::ForReaders.line(&report.name);
+        let control = report.control.clone();
+        let mut report = foreign::admitted(report, text)?;
         let mut spec = report.spec.clone();
         spec.name = Some(report.name.clone());
         for parameter in &mut spec.parameters {
-            if let Some(value) = report.control.get(&parameter.name) {
+            if let Some(value) = control.get(&parameter.name) {
                 parameter.pin(value);
             }
         }
@@ -127,6 +124,7 @@ impl Coordinator {
         report.state = None;
         let source = serde_json::to_string_pretty(&spec)
             .map_err(|error| Error::Invalid(error.to_string()))?;
+        check_source(&source)?;
         let new = NewExperiment {
             name: report.name.clone(),
             dir,
@@ -162,22 +160,4 @@ fn ended_as(report: &Report) -> State {
         None if is_unfinished => State::Stopped,
         None => State::Done,
     }
-}
-
-/// What people have written in a report is bounded as it is here.
-fn check_texts(report: &Report) -> Result<(), Error> {
-    if !is_line(&report.name) || report.name.chars().count() > NAME_CHARS_MAX {
-        return Err(Error::Invalid(format!(
-            "name: a name must be a line of 1 to {NAME_CHARS_MAX} characters"
-        )));
-    }
-    if let Some(note) = &report.note {
-        check_note("note", note)?;
-    }
-    for record in &report.evaluations {
-        if let Some(note) = &record.note {
-            check_note(&format!("evaluations[{}].note", record.number), note)?;
-        }
-    }
-    Ok(())
 }

@@ -20,6 +20,8 @@ mod continuous;
 mod coordinator;
 mod error;
 mod exchange;
+mod foreign;
+mod promotion;
 mod remote;
 mod reserve;
 mod rollback;
@@ -28,6 +30,7 @@ pub mod store;
 mod table;
 mod workers;
 
+pub use actions::TimeLimit;
 pub use coordinator::{Coordinator, Progress};
 pub use error::Error;
 pub use table::{evaluations_csv, evaluations_parquet};

@@ -133,7 +133,7 @@ impl<'a> Sitting<'a> {
                 record.outcome = Outcome::Failed;
                 record.failure = Some(Failure::Lost);
                 record.reason = Some(match self.coordinator.is_ending() {
-                    true => "the coordinator ended while it was measured".into(),
+                    true => "`slackline serve` ended while it was measured".into(),
                     false => "a rollback interrupted it".into(),
                 });
             }

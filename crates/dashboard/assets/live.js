@@ -109,7 +109,9 @@ document.addEventListener("submit", async (event) => {
   const filled = [...new FormData(form)].filter(([, text]) => text.trim() !== "");
   const values = Object.fromEntries(filled.map(([name, text]) => [name, scalar(text.trim())]));
   const body = form.dataset.shape === "configuration" ? { configuration: values }
-    : form.dataset.shape === "note" ? { text: form.elements.text.value } : values;
+    : form.dataset.shape === "note" ? { text: form.elements.text.value }
+      // The field had the present limit: who has emptied it wants none.
+      : form.dataset.shape === "budget" && !("wall_time_min" in values) ? { ...values, no_wall_time: true } : values;
   if (await change(form.dataset.method || "POST", form.dataset.form, body)) {
     if (form.dataset.shape === "configuration") form.reset();
     if (form.dataset.shape === "note") form.closest("details").open = false;

@@ -24,6 +24,7 @@ use crate::audit::{Detail, Entry};
 use crate::connections::Peer;
 use crate::limits::{self, Client};
 use crate::proxy::OF_PROXY;
+use crate::readers;
 use crate::reply::{Refusal, wants_page};
 use crate::server::App;
 use crate::sessions::AGE_MAX;
@@ -268,8 +269,8 @@ pub(crate) async fn admit(
     let now = Instant::now();
     if matches!(path.as_str(), "/healthz" | "/readyz") {
         return match app.buckets.take(Client::at(origin.client), now) {
-            true => next.run(request).await,
-            false => limits::too_many(),
+            Ok(()) => next.run(request).await,
+            Err(wait) => limits::too_many(wait),
         };
     }
     if !app.access.is_ours(&origin.host) {
@@ -296,8 +297,8 @@ pub(crate) async fn admit(
         Some(identity) => Client::Named(identity.visitor.name.clone()),
         None => Client::at(origin.client),
     };
-    if !app.buckets.take(bucket, now) {
-        return limits::too_many();
+    if let Err(wait) = app.buckets.take(bucket, now) {
+        return limits::too_many(wait);
     }
     if path == "/login" {
         if let Some(identity) = identity {
@@ -326,9 +327,14 @@ pub(crate) async fn admit(
         return refuse(&app, &origin, Some(&identity), refusal);
     }
     let (renewed, visitor) = (identity.renewed, identity.visitor);
+    let role = visitor.role;
     let entry = is_change.then(|| entry_of(&request, &visitor, &origin));
     request.extensions_mut().insert(visitor);
     let mut response = next.run(request).await;
+    // The description has no texts of anybody.
+    if role == Role::Read && path != DESCRIPTION {
+        response = readers::masked(response).await;
+    }
     if let Some(cookie) = renewed.and_then(|secret| origin.cookie(&secret)) {
         response.headers_mut().append(SET_COOKIE, cookie);
     }
@@ -340,6 +346,9 @@ pub(crate) async fn admit(
 
 /// A check has a body and changes nothing, so that a token for looking is enough.
 const CHECK: &str = "/api/v1/specs/check";
+
+/// The description of the interface.
+const DESCRIPTION: &str = "/api/v1/openapi.json";
 
 /// Who sends a request: by a token, a session, or the word of a proxy.
 fn identify(app: &App, origin: &Origin, request: &Request) -> Option<Identity> {
@@ -426,7 +435,11 @@ fn is_same_origin(headers: &HeaderMap, host: &str) -> bool {
 
 /// Refuses a request and writes it down, as far as the client's rate allows.
 fn refuse(app: &App, origin: &Origin, identity: Option<&Identity>, refusal: Refusal) -> Response {
-    if app.noted.take(Client::at(origin.client), Instant::now()) {
+    if app
+        .noted
+        .take(Client::at(origin.client), Instant::now())
+        .is_ok()
+    {
         let who = identity.map(|identity| identity.visitor.name.as_str());
         app.audit.note(Entry {
             refusal: Some(refusal.text().to_owned()),
@@ -497,11 +510,9 @@ fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
 
 /// Begins a session for a token and sends the browser on; nothing where the token is none of ours.
 fn sign_in_with(app: &App, origin: &Origin, token: &str, to: &str) -> Option<Response> {
-    if !app
-        .buckets
-        .take(Client::signing_in(origin.client), Instant::now())
-    {
-        return Some(limits::too_many());
+    let attempt = Client::signing_in(origin.client);
+    if let Err(wait) = app.buckets.take(attempt, Instant::now()) {
+        return Some(limits::too_many(wait));
     }
     let token = digest(token);
     let Some((name, _)) = app.token(&token) else {

@@ -17,13 +17,13 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::store::{Once, State as ExperimentState, Summary};
-use coordinator::{Coordinator, Error, Progress};
+use coordinator::{Coordinator, Error, Progress, TimeLimit};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::report::Report;
-use tuner::spec::{BudgetSpec, Masks};
+use tuner::spec::Masks;
 
 pub(crate) use columns::{model, model_pair, points, rounds};
 pub(crate) use evaluations::{OUTCOMES, evaluation, evaluations, export, kill};
@@ -116,9 +116,20 @@ pub(crate) struct GivenBudget {
     /// Evaluations, the failed ones included.
     #[schemars(range(min = 1, max = 100_000))]
     evaluations: usize,
-    /// Minutes.
+    /// Minutes of measuring. Left out or `null`: the present limit stays.
     #[serde(default)]
     wall_time_min: Option<f64>,
+    /// Removes the limit in minutes.
+    #[serde(default)]
+    no_wall_time: bool,
+}
+
+/// A confirmation.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GivenConfirmation {
+    /// `true`: the sender knows what this leaves as it is.
+    confirm: bool,
 }
 
 /// A configuration to try.
@@ -304,7 +315,7 @@ type Made = Result<
 fn made(shown: Shown) -> Made {
     let id = shown.summary.id;
     let location = [(LOCATION, format!("/api/v1/experiments/{id}"))];
-    let detail = Extension(Detail(format!("made experiment {id}")));
+    let detail = Extension(Detail(format!("created experiment {id}")));
     Ok((StatusCode::CREATED, location, detail, Json(shown)))
 }
 
@@ -410,7 +421,8 @@ pub(crate) async fn import(
     let report: Report = body(&bytes)?;
     let once = once(&headers, &visitor, "import", &bytes)?;
     let import = move || {
-        let id = app.coordinator.import(report, once)?;
+        let text = std::str::from_utf8(&bytes).ok();
+        let id = app.coordinator.import(report, text, once)?;
         shown(&app.coordinator, id, visitor.role)
     };
     made(blocking(import).await?)
@@ -542,6 +554,35 @@ pub(crate) async fn roll_back(
     Ok((Extension(Detail(detail.join(", "))), Json(shown)))
 }
 
+/// Gives up what a rollback could not restore, so that the experiment can be deleted. Without the
+/// confirmation nothing is forgotten, and the refusal says what that would be.
+pub(crate) async fn forget_rest(
+    State(app): Here,
+    Path(id): Path<String>,
+    bytes: Bytes,
+) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
+    let id = self::id(&id)?;
+    let is_confirmed = match bytes.is_empty() {
+        true => false,
+        false => body::<GivenConfirmation>(&bytes)?.confirm,
+    };
+    let forgotten = blocking(move || {
+        let coordinator = &app.coordinator;
+        let rest = coordinator.not_restored(id)?;
+        if !is_confirmed && !rest.is_empty() {
+            return Err(Error::Invalid(format!(
+                "this leaves as it is, for good: {}. Send {{\"confirm\": true}} to do so",
+                rest.join(", ")
+            )));
+        }
+        let forgotten = coordinator.forget_rest(id)?;
+        Ok((forgotten, shown(coordinator, id, Role::Write)?))
+    });
+    let (forgotten, shown) = forgotten.await?;
+    let detail = format!("left as it is: {}", forgotten.join(", "));
+    Ok((Extension(Detail(detail)), Json(shown)))
+}
+
 pub(crate) async fn fork(
     State(app): Here,
     Extension(visitor): Who,
@@ -590,15 +631,20 @@ pub(crate) async fn set_budget(
             "evaluations must be above 0",
         ));
     }
-    let budget = BudgetSpec {
-        evaluations: given.evaluations,
-        wall_time_min: given.wall_time_min,
+    let (time, said) = match (given.wall_time_min, given.no_wall_time) {
+        (None, false) => (TimeLimit::Keep, String::new()),
+        (None, true) => (TimeLimit::Remove, ", no time limit".into()),
+        (Some(minutes), false) => (TimeLimit::Minutes(minutes), format!(", {minutes} min")),
+        (Some(_), true) => {
+            return Err(Refusal::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "wall_time_min sets a time limit and no_wall_time removes it: send one of them",
+            ));
+        }
     };
-    let minutes = budget.wall_time_min;
-    let minutes = minutes.map_or_else(String::new, |minutes| format!(", {minutes} min"));
-    let detail = Detail(format!("{} evaluations{minutes}", budget.evaluations));
+    let detail = Detail(format!("{} evaluations{said}", given.evaluations));
     let changed = act(app, &id, Role::Write, move |coordinator, id| {
-        coordinator.set_budget(id, &budget)
+        coordinator.set_budget(id, given.evaluations, time)
     });
     Ok((Extension(detail), changed.await?))
 }

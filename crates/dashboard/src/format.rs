@@ -2,8 +2,8 @@
 
 use latency_stats::{Interval, mean_interval, ratio_interval};
 use tuner::evaluation::{Block, Rules};
-use tuner::report::change;
-use tuner::spec::{ObjectiveScale, ObjectiveSpec, Spec};
+use tuner::report::{change, score_text};
+use tuner::spec::{Goal, ObjectiveScale, ObjectiveSpec, Spec};
 
 use crate::units::Unit;
 
@@ -95,6 +95,21 @@ pub(crate) fn objective(spec: &Spec, objective: &ObjectiveSpec, blocks: &[Block]
     }
 }
 
+/// A score as a reader takes it: the objective's change against the control, or its value in its
+/// unit.
+pub(crate) fn score(spec: &Spec, objective: &ObjectiveSpec, score: f64) -> String {
+    match objective.scale {
+        ObjectiveScale::Ratio => score_text(score, objective),
+        ObjectiveScale::Absolute => {
+            let value = match objective.goal {
+                Goal::Minimise => score,
+                Goal::Maximise => -score,
+            };
+            Unit::in_spec(spec, &objective.metric).text(value)
+        }
+    }
+}
+
 /// An estimate with its interval, in its unit.
 pub(crate) fn interval(unit: &Unit, it: &Interval) -> String {
     format!(
@@ -105,8 +120,9 @@ pub(crate) fn interval(unit: &Unit, it: &Interval) -> String {
     )
 }
 
-/// A metric over an evaluation's blocks: the mean on the control, the mean on the experiment, and
-/// the change with its interval, where there is one.
+/// A metric over an evaluation's blocks: what the control had, what the experiment had, and the
+/// change with its interval. Where there is a change, both are geometric means, of which it is the
+/// ratio; else they are plain means.
 pub(crate) struct Compared {
     pub(crate) name: String,
     pub(crate) metric: String,
@@ -129,16 +145,21 @@ pub(crate) fn compared(spec: &Spec, blocks: &[Block], first: &[String]) -> Vec<C
         if pairs.is_empty() {
             return None;
         }
+        let ratio = ratio_interval(&pairs, CONFIDENCE).ok();
         let mean = |of: fn(&latency_stats::Pair) -> f64| {
-            pairs.iter().map(of).sum::<f64>() / pairs.len() as f64
+            let values = pairs.iter().map(of);
+            let n = pairs.len() as f64;
+            match ratio {
+                Some(_) => (values.map(f64::ln).sum::<f64>() / n).exp(),
+                None => values.sum::<f64>() / n,
+            }
         };
         let unit = Unit::in_spec(spec, &metric);
         Some(Compared {
             name: unit.name(),
             control: unit.text(mean(|pair| pair.control)),
             experiment: unit.text(mean(|pair| pair.experiment)),
-            change: ratio_interval(&pairs, CONFIDENCE)
-                .map_or_else(|_| String::new(), |it| change(&it)),
+            change: ratio.map_or_else(String::new, |it| change(&it)),
             metric,
         })
     });
@@ -148,6 +169,50 @@ pub(crate) fn compared(spec: &Spec, blocks: &[Block], first: &[String]) -> Vec<C
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_change_is_the_ratio_of_what_stands_beside_it() {
+        let text = r#"{
+            "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "default": 5 }],
+            "target": { "start": ["true"] },
+            "workload": { "command": ["true"], "parse": "wrk" },
+            "objective": { "metric": "latency_p99_us" } }"#;
+        let roots = host::Roots::default();
+        let spec = tuner::spec::check(text.into(), "x.json".as_ref(), &roots).unwrap();
+        let block = |control: f64, experiment: f64| Block {
+            start_s: 0.0,
+            order: tuner::evaluation::Order::Parallel,
+            control: [
+                ("latency_p99_us".to_owned(), control),
+                ("errors".to_owned(), 0.0),
+            ]
+            .into(),
+            experiment: [
+                ("latency_p99_us".to_owned(), experiment),
+                ("errors".to_owned(), 2.0),
+            ]
+            .into(),
+        };
+        // The plain means are 10 and 16.3; in two pairs of three the candidate is much better.
+        let blocks = [block(10.0, 4.0), block(10.0, 4.0), block(10.0, 41.0)];
+        let shown = compared(&spec.spec, &blocks, &[]);
+        let of = |metric: &str| shown.iter().find(|it| it.metric == metric).unwrap();
+        let latency = of("latency_p99_us");
+        assert_eq!(
+            (latency.control.as_str(), latency.experiment.as_str()),
+            ("10 µs", "8.689 µs")
+        );
+        assert!(
+            latency.change.starts_with("−13.1 % ["),
+            "{}",
+            latency.change
+        );
+        let errors = of("errors");
+        assert_eq!(
+            (errors.experiment.as_str(), errors.change.as_str()),
+            ("2", "")
+        );
+    }
 
     #[test]
     fn a_moment_is_absolute_and_relative() {

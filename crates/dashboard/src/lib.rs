@@ -22,6 +22,7 @@ mod pages;
 mod private;
 mod prometheus;
 mod proxy;
+mod readers;
 mod reply;
 mod server;
 mod sessions;

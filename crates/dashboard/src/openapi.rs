@@ -9,7 +9,9 @@ use axum::response::{IntoResponse as _, Response};
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-use crate::api::{GivenBudget, GivenConfiguration, GivenFork, GivenNote, GivenSpec};
+use crate::api::{
+    GivenBudget, GivenConfiguration, GivenConfirmation, GivenFork, GivenNote, GivenSpec,
+};
 use crate::reply::Refusal;
 
 /// One verb.
@@ -29,6 +31,7 @@ enum Body {
     Spec,
     Fork,
     Budget,
+    Confirmation,
     Configuration,
     Note,
     Report,
@@ -73,7 +76,7 @@ const OPERATIONS: &[Operation] = &[
         ..post(
             "/experiments",
             "create",
-            "Make an experiment of a specification and put it in the queue",
+            "Create an experiment from a specification and put it in the queue",
         )
     },
     Operation {
@@ -103,7 +106,7 @@ const OPERATIONS: &[Operation] = &[
     post(
         "/experiments/{id}/resume",
         "resume",
-        "Put an experiment back into the queue; it goes on where it was",
+        "Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on where it was",
     ),
     post(
         "/experiments/{id}/stop",
@@ -123,15 +126,25 @@ const OPERATIONS: &[Operation] = &[
     post(
         "/experiments/{id}/rollback",
         "rollback",
-        "Undo an experiment's promotion. What cannot be restored is `promotion.left`; the next rollback tries it alone",
+        "Undo an experiment's promotion: files as they were before it, knobs with the control's values. What cannot be \
+         restored is `promotion.left`; the next rollback tries it alone",
     ),
+    Operation {
+        body: Some(Body::Confirmation),
+        ..post(
+            "/experiments/{id}/forget-rest",
+            "forget-rest",
+            "Forget what a rollback could not restore: it stays as it is, and the experiment can be deleted. Without \
+             `confirm` the refusal says what that is",
+        )
+    },
     Operation {
         body: Some(Body::Fork),
         success: (201, JSON),
         ..post(
             "/experiments/{id}/fork",
             "fork",
-            "Make an experiment that starts from this one's measurements",
+            "Create an experiment that starts from this one's measurements",
         )
     },
     Operation {
@@ -454,6 +467,7 @@ fn describe(operation: &Operation, schemas: &mut SchemaGenerator) -> Value {
         Body::Spec => of::<GivenSpec>(schemas),
         Body::Fork => of::<GivenFork>(schemas),
         Body::Budget => of::<GivenBudget>(schemas),
+        Body::Confirmation => of::<GivenConfirmation>(schemas),
         Body::Configuration => of::<GivenConfiguration>(schemas),
         Body::Note => of::<GivenNote>(schemas),
         Body::Report => json!({ "type": "object" }),

@@ -21,13 +21,14 @@ use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish}
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
-use tuner::report::{change, difference, score_text};
+use tuner::report::{change, difference};
 use tuner::spec::ObjectiveSpec;
 
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::audit::Entry;
-use crate::format::When;
+use crate::format::{self, When};
+use crate::readers;
 use crate::reply::{Refusal, blocking};
 use crate::server::App;
 use crate::units::Unit;
@@ -159,7 +160,7 @@ fn best(coordinator: &Coordinator, summary: &Summary) -> Result<String, Error> {
     };
     let row = coordinator.store().experiment(summary.id)?;
     let objective = row.spec.objective.as_ref();
-    Ok(objective.map_or_else(String::new, |objective| score_text(score, objective)))
+    Ok(objective.map_or_else(String::new, |it| format::score(&row.spec, it, score)))
 }
 
 pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Response {
@@ -170,6 +171,7 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
             .experiments()?
             .into_iter()
             .map(|summary| {
+                let summary = readers::summary(visitor.role, summary);
                 Ok(Line {
                     best: best(coordinator, &summary)?,
                     made: When::ms(summary.created_ms),
@@ -184,7 +186,7 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
         Ok(page(&ExperimentsPage {
             reader: (&visitor).into(),
             lines,
-            trouble: coordinator.trouble(),
+            trouble: readers::trouble(coordinator, visitor.role),
             queue_is_paused: coordinator.store().is_queue_paused()?,
         }))
     });
@@ -192,7 +194,7 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
 }
 
 /// What an experiment is doing, in one sentence.
-fn status(summary: &Summary, coordinator: &Coordinator) -> String {
+fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
     let mut text = summary.counted();
     if let Some(progress) = coordinator
         .progress()
@@ -203,6 +205,7 @@ fn status(summary: &Summary, coordinator: &Coordinator) -> String {
             of => format!("{} of {of} blocks", progress.blocks),
         };
         if let Some(verifying) = progress.verifying {
+            let verifying = readers::line(role, &verifying);
             text = format!("verifying: {verifying}, {blocks}");
         } else if let Some(number) = progress.evaluation {
             text = format!("{text}; evaluation {number}, {blocks}");
@@ -256,12 +259,16 @@ struct VerificationPage {
     name: String,
     unit: String,
     arms: Vec<ArmRow>,
+    /// Some arm has broken a constraint.
+    has_violated: bool,
+    /// Some arm has runs without a result.
+    has_faults: bool,
 }
 
 fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
-    let row = coordinator.store().experiment(id)?;
-    let summary = api::summary(coordinator, id)?;
+    let row = readers::experiment(coordinator, id, visitor.role)?;
+    let summary = readers::summary(visitor.role, api::summary(coordinator, id)?);
     let runs = coordinator.store().runs(id)?;
     let rules = &row.spec.verification;
     let control = &row.report.control;
@@ -297,20 +304,23 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
             faults: judged.map_or_else(String::new, |judged| judged.faults.join("; ")),
         }
     });
+    let arms: Vec<ArmRow> = arms.collect();
     let unit = Unit::in_spec(&row.spec, &objective(&row).metric);
     Ok(page(&VerificationPage {
         name: unit.name(),
         unit: serde_json::to_string(&unit).unwrap_or_default(),
         reader: visitor.into(),
-        trouble: coordinator.trouble(),
-        status: status(&summary, coordinator),
+        trouble: readers::trouble(coordinator, visitor.role),
+        status: status(&summary, coordinator, visitor.role),
         number: row.verification,
         metric: row
             .spec
             .objective
             .as_ref()
             .map_or_else(String::new, |spec| spec.metric.clone()),
-        arms: arms.collect(),
+        has_violated: arms.iter().any(|arm| !arm.violated.is_empty()),
+        has_faults: arms.iter().any(|arm| !arm.faults.is_empty()),
+        arms,
         summary,
     }))
 }
@@ -354,7 +364,9 @@ impl HostPage {
 pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response {
     let made = blocking(move || {
         let coordinator = &app.coordinator;
-        let experiments = coordinator.store().experiments()?;
+        let role = visitor.role;
+        let experiments = coordinator.store().experiments()?.into_iter();
+        let experiments: Vec<Summary> = experiments.map(|it| readers::summary(role, it)).collect();
         let running = experiments
             .iter()
             .find(|summary| summary.state == ExperimentState::Running);
@@ -364,16 +376,16 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
             queue_is_paused: coordinator.store().is_queue_paused()?,
             measured: running.map_or_else(
                 || "Nothing is measured now.".to_owned(),
-                |summary| format!("{}, {}", summary.name, status(summary, coordinator)),
+                |summary| format!("{}, {}", summary.name, status(summary, coordinator, role)),
             ),
-            trouble: coordinator.trouble(),
-            workers: coordinator.workers().complaints(),
+            trouble: readers::trouble(coordinator, role),
+            workers: readers::lines(role, coordinator.workers().complaints()),
             store: coordinator.store().location().to_string(),
-            changed: api::changed(coordinator.state_dir())?,
+            changed: readers::lines(role, api::changed(coordinator.state_dir())?),
             promoted: promoted
                 .map(|summary| (summary.id, summary.name.clone()))
                 .collect(),
-            commands: api::of_commands(coordinator)?,
+            commands: readers::commands(role, api::of_commands(coordinator)?),
             probes: ::host::probe(&::host::Roots::default()),
         }))
     });

@@ -86,13 +86,13 @@ fn text(experiments: &[Summary], is_in_trouble: bool, cpu_s: f64) -> String {
     family(
         "slackline_in_trouble",
         "gauge",
-        "Whether the store or the host keeps the coordinator from its work.",
+        "Whether the store or the host keeps the server from its work.",
         &[(String::new(), f64::from(u8::from(is_in_trouble)))],
     );
     family(
         "slackline_own_cpu_seconds_total",
         "counter",
-        "CPU time of the coordinator itself.",
+        "CPU time of the server itself.",
         &[(String::new(), cpu_s)],
     );
     out

@@ -176,6 +176,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/experiments/{id}/verify", post(api::verify))
         .route("/experiments/{id}/promote", post(api::promote))
         .route("/experiments/{id}/rollback", post(api::roll_back))
+        .route("/experiments/{id}/forget-rest", post(api::forget_rest))
         .route("/experiments/{id}/fork", post(api::fork))
         .route("/experiments/{id}/budget", put(api::set_budget))
         .route("/experiments/{id}/note", put(api::note))

@@ -1,6 +1,7 @@
 //! The unit of a metric, which the end of its name says, and its values as people read them.
 
 use serde::Serialize;
+pub(crate) use tuner::report::significant as digits;
 use tuner::spec::Spec;
 
 /// What a metric counts, and how it is shown.
@@ -117,23 +118,6 @@ impl Unit {
             Kind::Count if base.abs() >= 9_999.5 => scaled(COUNTS, ("", 1.0)),
             Kind::Count => format!("{}{per}", digits(base)),
         }
-    }
-}
-
-/// A number to four significant digits, without zeros at its end.
-pub(crate) fn digits(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return value.to_string();
-    }
-    let magnitude = value.abs().log10().floor();
-    if !(-4.0..6.0).contains(&magnitude) {
-        return format!("{value:.3e}");
-    }
-    let wanted = (0..8_u8).find(|decimals| f64::from(*decimals) >= 3.0 - magnitude);
-    let text = format!("{value:.*}", usize::from(wanted.unwrap_or(8)));
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
     }
 }
 

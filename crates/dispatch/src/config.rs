@@ -115,7 +115,7 @@ impl WorkerConfig {
         let config: Self = source.parse()?;
         for (index, key) in config.coordinator_keys.iter().enumerate() {
             if crate::signing::bytes_of_hex(key).is_none_or(|bytes| bytes.len() != 32) {
-                let why = "a key is 64 hexadecimal digits, as in a coordinator's signing.pub";
+                let why = "a key is 64 hexadecimal digits, as in the file signing.pub of `slackline serve`";
                 return Err(source
                     .error(&format!("coordinator_keys[{index}]"), why)
                     .into());

@@ -87,7 +87,7 @@ impl Office {
                             match serde_json::from_slice(&question.payload) {
                                 Ok(request) => answer(request),
                                 Err(error) => Reply::Trouble(format!(
-                                    "not understood ({error}): are worker and coordinator of one version?"
+                                    "not understood ({error}): are worker and server of one version?"
                                 )),
                             }
                         });

@@ -158,7 +158,7 @@ impl Worker<'_> {
                         let name = &self.hello.name;
                         (self.report)(&format!("worker {name:?} waits for orders"));
                     } else if !said.is_empty() {
-                        (self.report)("the coordinator answers");
+                        (self.report)("the server answers");
                     }
                     is_welcome = true;
                     said.clear();
@@ -166,7 +166,7 @@ impl Worker<'_> {
                 }
                 Ok(Reply::Trouble(message)) | Err(message) => {
                     if said != message {
-                        (self.report)(&format!("waits for the coordinator: {message}"));
+                        (self.report)(&format!("waits for the server: {message}"));
                         said = message;
                     }
                     self.pause(AGAIN).await;
@@ -368,7 +368,7 @@ impl Worker<'_> {
     async fn refuse(&mut self, message: &Message) {
         let version = &self.hello.version;
         let why = format!(
-            "the order is not understood, by version {version} of Slackline: has the coordinator the same?"
+            "the order is not understood, by version {version} of Slackline: has the server the same?"
         );
         let numbers = message.subject.rsplitn(5, '.').collect::<Vec<_>>();
         let numbers = numbers.iter().take(4).rev().copied().collect::<Vec<_>>();

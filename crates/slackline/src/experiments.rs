@@ -43,7 +43,7 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Make an experiment of a specification and put it in the queue; prints the experiment's
+    /// Create an experiment from a specification and put it in the queue; prints the experiment's
     /// number.
     Create {
         /// The specification (TOML, or JSON with the ending .json).
@@ -54,7 +54,8 @@ enum Verb {
         /// The experiment's number.
         id: i64,
     },
-    /// Put an experiment back into the queue; it goes on where it was.
+    /// Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on where
+    /// it was.
     Resume {
         /// The experiment's number.
         id: i64,
@@ -78,11 +79,21 @@ enum Verb {
     PauseQueue,
     /// Resume the queue.
     ResumeQueue,
-    /// Undo the promotion. The evaluation that is being measured is interrupted. Exit code 4: not
-    /// everything could be restored.
+    /// Undo the promotion: files as they were before it, knobs with the control's values. The
+    /// evaluation that is being measured is interrupted. Exit code 4: not everything could be
+    /// restored.
     Rollback {
         /// The experiment's number.
         id: i64,
+    },
+    /// Forget what a rollback could not restore: it stays as it is, and the experiment can be
+    /// deleted. Without --yes, only print what that is (exit code 1).
+    ForgetRest {
+        /// The experiment's number.
+        id: i64,
+        /// Do so.
+        #[arg(long)]
+        yes: bool,
     },
     /// Delete an experiment with all its measurements.
     Delete {
@@ -96,11 +107,12 @@ enum Verb {
         /// The evaluation's number.
         evaluation: usize,
     },
-    /// Measure this configuration next, before the optimiser's proposals: `threads=8 cache=on`.
+    /// Put a configuration in front of the search's own: it is measured next. An experiment that is
+    /// at rest measures it when it is resumed.
     Enqueue {
         /// The experiment's number.
         id: i64,
-        /// Parameters that differ from the control's.
+        /// Parameters that differ from the control's, such as `threads=8 cache=on`.
         #[arg(required = true, value_name = "PARAMETER=VALUE")]
         values: Vec<String>,
     },
@@ -111,9 +123,12 @@ enum Verb {
         /// Evaluations, the failed ones included.
         #[arg(long, value_name = "N")]
         evaluations: usize,
-        /// Minutes of measuring. Without this option, an existing limit is removed.
+        /// Minutes of measuring. Without this option, the present limit stays.
         #[arg(long, value_name = "MINUTES")]
         wall_time_min: Option<f64>,
+        /// Remove the limit in minutes.
+        #[arg(long, conflicts_with = "wall_time_min")]
+        no_wall_time: bool,
     },
     /// Write a note on an experiment, or on one of its evaluations.
     Note {
@@ -125,7 +140,7 @@ enum Verb {
         /// The note. An empty text takes the note away.
         text: String,
     },
-    /// Make an experiment that starts from this one's measurements; prints the new experiment's
+    /// Create an experiment that starts from this one's measurements; prints the new experiment's
     /// number.
     Fork {
         /// The experiment's number.
@@ -149,6 +164,9 @@ enum Verb {
         report: PathBuf,
     },
 }
+
+/// What is said where the server's answer cannot be read.
+const NOT_JSON: &str = "the server answered with something else than JSON";
 
 /// How often `ls --watch` looks.
 const WATCH: std::time::Duration = std::time::Duration::from_secs(2);
@@ -194,18 +212,22 @@ impl Client {
     }
 
     fn text(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
-        let bytes = self.bytes(method, path, body)?;
+        let bytes = self.bytes(
+            method,
+            path,
+            body.map_or_else(String::new, Value::to_string),
+        )?;
         String::from_utf8(bytes).context("the server answered with something else than text")
     }
 
-    fn bytes(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Vec<u8>> {
+    fn bytes(&self, method: &str, path: &str, body: String) -> anyhow::Result<Vec<u8>> {
         let url = format!("{}{path}", self.base);
         let request = ureq::http::Request::builder()
             .method(method)
             .uri(&url)
             .header("authorization", format!("Bearer {}", self.token))
             .header("content-type", "application/json")
-            .body(body.map_or_else(String::new, Value::to_string))?;
+            .body(body)?;
         let mut response = self
             .agent
             .run(request)
@@ -233,7 +255,7 @@ impl Client {
 
     fn json(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let text = self.text(method, path, body)?;
-        serde_json::from_str(&text).context("the server answered with something else than JSON")
+        serde_json::from_str(&text).context(NOT_JSON)
     }
 }
 
@@ -272,7 +294,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             "promote" => format!("experiment {id} is {now_is}; in force: {}", in_force(&now)),
             "rollback" if not_restored(&now).is_some() => format!(
                 "experiment {id} is {now_is}; it is rolled back, except what could not be restored: {}. Mend that, and roll back \
-                 again: only the rest is tried then",
+                 again: only the rest is tried then. What is gone for good can be given up: `slackline experiments forget-rest {id}`",
                 in_force(&now)
             ),
             "rollback" => format!(
@@ -352,6 +374,21 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 return Ok(Done::RestoreFailed);
             }
         }
+        Verb::ForgetRest { id, yes } => {
+            let now = client.json("GET", &format!("/experiments/{id}"), None)?;
+            let rest = in_force(&now);
+            if !yes && not_restored(&now).is_some() {
+                message(&format!(
+                    "this leaves as it is, for good: {rest}. Nothing is forgotten yet: add --yes to do so"
+                ));
+                return Ok(Done::Negative);
+            }
+            let confirmed = json!({ "confirm": true });
+            client.json("POST", &on(id, "forget-rest"), Some(&confirmed))?;
+            message(&format!(
+                "the rest of the rollback of experiment {id} is forgotten; left as it is: {rest}"
+            ));
+        }
         Verb::Kill { id, evaluation } => drop(act(id, &format!("evaluations/{evaluation}/kill"))?),
         Verb::Delete { id } => {
             client.text("DELETE", &format!("/experiments/{id}"), None)?;
@@ -380,17 +417,23 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             id,
             evaluations,
             wall_time_min,
+            no_wall_time,
         } => {
-            // JSON has no such numbers, and what it has in their place means that there is no
-            // limit.
+            // JSON has no such numbers, and what it has in their place means that the limit stays.
             anyhow::ensure!(
                 wall_time_min.is_none_or(f64::is_finite),
                 "--wall-time-min must be a finite number"
             );
-            let body = json!({ "evaluations": evaluations, "wall_time_min": wall_time_min });
+            let body = json!({
+                "evaluations": evaluations, "wall_time_min": wall_time_min, "no_wall_time": no_wall_time,
+            });
             let now = client.json("PUT", &on(id, "budget"), Some(&body))?;
+            let minutes = match now["wall_time_min"].as_f64() {
+                Some(minutes) => format!("and {minutes} min of measuring"),
+                None => "without a time limit".to_owned(),
+            };
             message(&format!(
-                "the budget of experiment {id} is now {evaluations} evaluations in total"
+                "the budget of experiment {id} is now {evaluations} evaluations in total, {minutes}"
             ));
             if let Some(hint) = until_searched(&now) {
                 message(&hint);
@@ -426,14 +469,15 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         Verb::Export { id, format } => {
             let path = on(id, &format!("export?format={format}"));
-            crate::print_bytes(&client.bytes("GET", &path, None)?)?;
+            crate::print_bytes(&client.bytes("GET", &path, String::new())?)?;
         }
         Verb::Import { report } => {
             let text =
                 std::fs::read_to_string(report).with_context(|| format!("{}", report.display()))?;
-            let body =
-                serde_json::from_str(&text).with_context(|| format!("{}", report.display()))?;
-            made(&client.json("POST", "/experiments/import", Some(&body))?)?;
+            // As it is, so that what is wrong has the line of the file.
+            let imported = client.bytes("POST", "/experiments/import", text);
+            let imported = imported.with_context(|| format!("{}", report.display()))?;
+            made(&serde_json::from_slice(&imported).context(NOT_JSON)?)?;
         }
     }
     Ok(Done::Positive)
@@ -563,7 +607,7 @@ fn standing(experiment: &Value) -> String {
 }
 
 fn list(experiments: &Value) -> String {
-    let mut rows = table::table(&["#", "name", "state", "evaluations", "what was shown"]);
+    let mut rows = table::table(&["#", "name", "state", "evaluations", "result"]);
     for it in experiments.as_array().into_iter().flatten() {
         rows.add_row([
             it["id"].to_string(),

@@ -92,7 +92,7 @@ enum Command {
     ServeBlock(serve_block::Command),
     /// Measure on this host what a `slackline serve --workers` elsewhere gives out.
     Worker(worker::Arguments),
-    /// Make, watch and change the experiments of a running `slackline serve`.
+    /// Create, watch and change the experiments of a running `slackline serve`.
     Experiments(experiments::Arguments),
     /// Drive the optimiser from your own loop: JSON lines on standard input and output.
     AskTell {

@@ -170,7 +170,7 @@ fn give_out(
         let answering = Arc::downgrade(&coordinator);
         office.answer(Arc::new(move |request| match answering.upgrade() {
             Some(coordinator) => coordinator.answer(request),
-            None => tuner::protocol::Reply::Trouble("the coordinator is ending".into()),
+            None => tuner::protocol::Reply::Trouble("the server is ending".into()),
         }));
         coordinator.run_workers(&Bus(&office), &message);
     });
@@ -250,7 +250,7 @@ async fn serve(
         std::thread::Builder::new()
             .name("coordinator".into())
             .spawn(move || coordinator.run(&message))
-            .context("the coordinator's thread cannot be started")?
+            .context("the thread that measures cannot be started")?
     };
     let telling = notify.map(|notify| tell(notify, &coordinator, address.to_string()));
     let telling = telling.transpose()?;
@@ -334,7 +334,7 @@ async fn until_end(
     match ended {
         Ok(ended) => Ok(ended?),
         Err(_) => {
-            anyhow::bail!("the coordinator's thread ended by a panic: run `slackline restore`")
+            anyhow::bail!("the thread that measures ended by a panic: run `slackline restore`")
         }
     }
 }

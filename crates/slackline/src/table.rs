@@ -8,8 +8,8 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, TableComponent, W
 use host::{Probe, ProbeState};
 use tuner::conclusion::{ConstraintVerdict, GuardVerdict};
 use tuner::evaluation::Outcome;
-use tuner::report::{ArmResult, EvaluationRecord, Finding, Report};
-use tuner::report::{change, difference, score_text};
+use tuner::report::{AGAINST_MEANS, ArmResult, EvaluationRecord, Finding, Report};
+use tuner::report::{change, difference, score_text, significant};
 use tuner::sentence::{guard_change, observed};
 use tuner::spec::{CheckedSpec, Goal, ObjectiveScale, ObjectiveSpec};
 
@@ -217,7 +217,7 @@ fn scores(record: &EvaluationRecord, objective: &ObjectiveSpec) -> [String; 2] {
         score_text(measurement.score, objective),
         match objective.scale {
             ObjectiveScale::Ratio => format!("{:.1}", half * 100.0),
-            ObjectiveScale::Absolute => format!("{half:.4}"),
+            ObjectiveScale::Absolute => significant(half),
         },
     ]
 }
@@ -295,6 +295,9 @@ fn verified_arm(arm: &ArmResult) -> String {
     }
     if !rows.is_empty() {
         let _ = writeln!(text, "{}", fitted(rows));
+    }
+    if arm.ratios.keys().any(|metric| arm.is_against_means(metric)) {
+        let _ = writeln!(text, "  {AGAINST_MEANS}");
     }
     for constraint in &arm.constraints {
         let (verdict, colour) = match constraint.verdict {

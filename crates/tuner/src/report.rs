@@ -214,6 +214,10 @@ pub struct ArmResult {
     pub runs_blocks: Vec<Vec<Block>>,
 }
 
+/// How a change comes to have another sign than the difference of the means.
+pub const AGAINST_MEANS: &str = "A change compares each pair of blocks and averages these ratios, so a few extreme blocks weigh less \
+     than in the means. Here the means say the opposite of the change: look at the blocks.";
+
 /// What an experiment has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -263,7 +267,31 @@ pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
     let score = objective.goal.sign() * score;
     match objective.scale {
         ObjectiveScale::Ratio => format!("{} %", percent(score.exp())),
-        ObjectiveScale::Absolute => format!("{score:.4}"),
+        ObjectiveScale::Absolute => significant(score),
+    }
+}
+
+/// A number to four significant digits, without zeros at its end.
+///
+/// ```
+/// assert_eq!(tuner::report::significant(97.5), "97.5");
+/// assert_eq!(tuner::report::significant(0.012_341), "0.01234");
+/// assert_eq!(tuner::report::significant(1.5e9), "1.500e9");
+/// ```
+#[must_use]
+pub fn significant(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let magnitude = value.abs().log10().floor();
+    if !(-4.0..6.0).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let wanted = (0..8_u8).find(|decimals| f64::from(*decimals) >= 3.0 - magnitude);
+    let text = format!("{value:.*}", usize::from(wanted.unwrap_or(8)));
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
     }
 }
 
@@ -309,6 +337,15 @@ impl ArmResult {
             runs: 0,
             blocks: 0,
             runs_blocks: Vec::new(),
+        }
+    }
+
+    /// Whether the plain means of a metric say the opposite of its change.
+    #[must_use]
+    pub fn is_against_means(&self, metric: &str) -> bool {
+        match (self.ratios.get(metric), self.means.get(metric)) {
+            (Some(change), Some((control, arm))) => (change.estimate - 1.0) * (arm - control) < 0.0,
+            _ => false,
         }
     }
 

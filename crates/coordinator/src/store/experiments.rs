@@ -313,7 +313,9 @@ pub(super) fn find(database: &mut Database, id: i64) -> Result<ExperimentRow, Er
 /// Why nothing else may be done to what a rollback could not restore.
 pub(crate) fn unfinished(id: i64, left: &[String]) -> String {
     let left = left.join(", ");
-    format!("the rollback of experiment {id} could not restore {left}: roll back the rest first")
+    format!(
+        "the rollback of experiment {id} could not restore {left}: roll back the rest first, or forget it"
+    )
 }
 
 /// Changes one column of an experiment, inside a transaction.
@@ -527,12 +529,15 @@ impl Store {
         self.change(|database| set(database, id, "report", report.into()))
     }
 
-    /// Another budget.
-    pub(crate) fn set_budget(&self, id: i64, budget: &BudgetSpec) -> Result<(), Error> {
-        let budget = to_json(budget)?;
+    /// Another budget, made of what the experiment has.
+    pub(crate) fn set_budget(
+        &self,
+        id: i64,
+        change: impl FnOnce(&ExperimentRow) -> BudgetSpec,
+    ) -> Result<(), Error> {
         self.change(|database| {
-            find(database, id)?;
-            set(database, id, "budget", budget.into())
+            let budget = change(&find(database, id)?);
+            set(database, id, "budget", to_json(&budget)?.into())
         })
     }
 
@@ -553,6 +558,37 @@ impl Store {
     ) -> Result<(), Error> {
         let promotion = promotion.map(to_json).transpose()?;
         self.change(|database| set(database, id, "promotion", promotion.into()))
+    }
+
+    /// Writes down that a promotion has begun, if `decide` allows it in the present state: whoever
+    /// resumes the experiment from now on finds it promoted.
+    pub(crate) fn begin_promotion(
+        &self,
+        id: i64,
+        promotion: &Promotion,
+        decide: impl FnOnce(&ExperimentRow) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let promotion = to_json(promotion)?;
+        self.change(|database| {
+            decide(&find(database, id)?)?;
+            set(database, id, "promotion", promotion.into())
+        })
+    }
+
+    /// Forgets what a rollback could not restore, and returns it.
+    pub(crate) fn forget_rest(&self, id: i64) -> Result<Vec<String>, Error> {
+        self.change(|database| {
+            let row = find(database, id)?;
+            let rest = row.promotion.filter(|it| !it.left.is_empty());
+            let rest = rest.ok_or_else(|| {
+                Error::Conflict(format!(
+                    "experiment {id} is {}: no rollback of it has left anything unrestored",
+                    row.state
+                ))
+            })?;
+            set(database, id, "promotion", Cell::Null)?;
+            Ok(rest.changed)
+        })
     }
 
     /// What rollbacks could not restore, by the experiments' numbers.

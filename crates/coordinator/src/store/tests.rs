@@ -207,7 +207,7 @@ fn what_is_written_is_read() {
             evaluations: 7,
             wall_time_min: Some(0.5),
         };
-        store.set_budget(id, &budget).unwrap();
+        store.set_budget(id, |_| budget.clone()).unwrap();
         drop(store);
 
         let store = Store::open(location).unwrap();

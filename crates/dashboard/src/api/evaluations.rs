@@ -14,6 +14,7 @@ use tuner::spec::Spec;
 
 use super::{Here, Shown, Who, act, masks};
 use crate::access::Role;
+use crate::readers;
 use crate::reply::{Refusal, Reply, blocking};
 use crate::server::App;
 use crate::web::{Params, one_of};
@@ -41,25 +42,23 @@ pub(crate) async fn export(
             let write = |spec: &_, rows: &_| {
                 coordinator::evaluations_csv(spec, rows).map(String::into_bytes)
             };
-            ("text/csv; charset=utf-8", table(app, id, write).await?)
+            (
+                "text/csv; charset=utf-8",
+                table(app, id, visitor.role, write).await?,
+            )
         }
         "parquet" => {
             let write = coordinator::evaluations_parquet;
             (
                 "application/vnd.apache.parquet",
-                table(app, id, write).await?,
+                table(app, id, visitor.role, write).await?,
             )
         }
         _ => {
             let write = move || {
-                let report = app.coordinator.export(id)?;
-                let masks = masks(visitor.role);
-                let (spec, arms) = (masks.spec(&report.spec), masks.value(&report.verification));
-                let wrong = |error: serde_json::Error| Error::Invalid(error.to_string());
-                let mut report = serde_json::to_value(&report).map_err(wrong)?;
-                report["spec"] = spec;
-                report["verification"] = arms;
-                serde_json::to_vec_pretty(&report).map_err(wrong)
+                let report = masks(visitor.role).value(app.coordinator.export(id)?);
+                serde_json::to_vec_pretty(&report)
+                    .map_err(|error| Error::Invalid(error.to_string()))
             };
             ("application/json", blocking(write).await?)
         }
@@ -76,13 +75,15 @@ pub(crate) async fn export(
 async fn table(
     app: Arc<App>,
     id: i64,
+    role: Role,
     write: impl Fn(&Spec, &[EvaluationRow]) -> Result<Vec<u8>, Error> + Send + 'static,
 ) -> Result<Vec<u8>, Refusal> {
     blocking(move || {
-        let row = app.coordinator.store().experiment(id)?;
+        let row = readers::experiment(&app.coordinator, id, role)?;
         let mut rows = app.coordinator.store().evaluations(id, 1)?;
         app.coordinator.store().fill_blocks(id, &mut rows)?;
-        write(&row.spec, &rows)
+        let rows = rows.into_iter().map(|it| readers::evaluation(role, it));
+        write(&row.spec, &rows.collect::<Result<Vec<_>, Error>>()?)
     })
     .await
 }

@@ -15,6 +15,7 @@ use super::{Here, Reader, Who, answer, best, objective, page};
 use crate::access::Visitor;
 use crate::api;
 use crate::format::When;
+use crate::readers;
 use crate::reply::{Refusal, blocking};
 use crate::server::App;
 use crate::units::Unit;
@@ -87,10 +88,11 @@ fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, E
     let coordinator = &app.coordinator;
     let mut sides = Vec::new();
     let mut found = Vec::new();
+    let role = visitor.role;
     let complaint = complaint(ids);
     for id in ids.iter().take(EXPERIMENTS_MAX) {
-        let row = coordinator.store().experiment(*id)?;
-        let summary = api::summary(coordinator, *id)?;
+        let row = readers::experiment(coordinator, *id, role)?;
+        let summary = readers::summary(role, api::summary(coordinator, *id)?);
         let goal = objective(&row);
         sides.push(Side {
             made: When::ms(summary.created_ms),
@@ -102,6 +104,7 @@ fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, E
         let winner = row.report.winner().map(|arm| arm.configuration.clone());
         let (ranked, _) = coordinator.store().ranked(*id, 0, 1)?;
         let best = ranked.into_iter().find(|row| !row.is_running);
+        let best = best.map(|it| readers::evaluation(role, it)).transpose()?;
         let configuration = winner.or_else(|| best.map(|row| row.record.configuration));
         found.push((goal.name(), configuration.unwrap_or_default()));
     }
@@ -124,7 +127,7 @@ fn compare_page(app: &App, ids: &[i64], visitor: &Visitor) -> Result<Response, E
         parameters: parameters.collect(),
         differ: found.windows(2).any(|two| two[0].0 != two[1].0),
         all: all
-            .map(|it| (ids.contains(&it.id), it))
+            .map(|it| (ids.contains(&it.id), readers::summary(role, it)))
             .map(|(is, it)| (it, is))
             .collect(),
         sides: if complaint.is_some() {

@@ -14,6 +14,7 @@ use super::{Here, Reader, Who, answer, page};
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::format::{self, Compared, When};
+use crate::readers;
 use crate::reply::blocking;
 use crate::server::App;
 use crate::units::Unit;
@@ -93,8 +94,9 @@ fn evaluation_page(
 ) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
-    let row = store.experiment(id)?;
-    let shown = store.evaluation(id, number)?;
+    let role = visitor.role;
+    let row = readers::experiment(coordinator, id, role)?;
+    let shown = readers::evaluation(role, store.evaluation(id, number)?)?;
     let record = shown.record;
     let metrics = super::results::metrics(&row);
     let objective = row.spec.objective.as_ref();
@@ -112,9 +114,9 @@ fn evaluation_page(
     let again = serde_json::json!({ "configuration": record.configuration });
     Ok(page(&EvaluationPage {
         reader: visitor.into(),
-        trouble: coordinator.trouble(),
+        trouble: readers::trouble(coordinator, role),
         output: record.output.clone(),
-        summary: api::summary(coordinator, id)?,
+        summary: readers::summary(role, api::summary(coordinator, id)?),
         number,
         previous: number
             .checked_sub(1)

@@ -15,6 +15,7 @@ use super::{Here, Reader, Who, answer, best, objective, page, status};
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::format::When;
+use crate::readers;
 use crate::reply::blocking;
 use crate::server::App;
 use crate::units::Unit;
@@ -28,6 +29,8 @@ struct Verbs {
     verify: bool,
     promote: bool,
     roll_back: bool,
+    /// A rollback is unfinished: its rest can be forgotten.
+    forget: bool,
     delete: bool,
     fork: bool,
 }
@@ -41,7 +44,8 @@ impl Verbs {
         let is_active = is_active(state);
         let is_promoted = row.in_force().is_some();
         // What runs by itself cannot be measured while another configuration is in force on it.
-        let may_measure = !is_promoted || row.spec.mode == Mode::Continuous;
+        let is_unfinished = row.promotion.is_some() && !is_promoted;
+        let may_measure = !is_unfinished && (!is_promoted || row.spec.mode == Mode::Continuous);
         Self {
             pause: is_active && row.wish != Some(Wish::Pause),
             resume: (!is_active && may_measure) || row.wish == Some(Wish::Pause),
@@ -53,7 +57,10 @@ impl Verbs {
                 && (has_measured || state == ExperimentState::Running),
             promote: row.not_promotable().is_none() && !is_promoted,
             roll_back: row.promotion.is_some(),
-            delete: state != ExperimentState::Running && !is_promoted,
+            // A continuous one has to rest.
+            forget: is_unfinished
+                && (row.spec.mode == Mode::Once || state != ExperimentState::Running),
+            delete: state != ExperimentState::Running && row.promotion.is_none(),
             fork: true,
         }
     }
@@ -156,6 +163,8 @@ struct ExperimentPage {
     parameters: Vec<String>,
     queue: Vec<String>,
     promoted: Vec<String>,
+    /// What the rollback could not restore, with the reasons.
+    not_restored: String,
     promoted_at: Option<When>,
     verbs: Verbs,
     /// It waits for its turn, or is measured.
@@ -172,30 +181,32 @@ struct ExperimentPage {
 fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let store = coordinator.store();
-    let summary = api::summary(coordinator, id)?;
-    let row = store.experiment(id)?;
-    let queue = store.queue(id)?;
+    let role = visitor.role;
+    let summary = readers::summary(role, api::summary(coordinator, id)?);
+    let row = readers::experiment(coordinator, id, role)?;
+    let queue = readers::seen(role, store.queue(id)?)?;
+    let not_restored = readers::lines(role, coordinator.not_restored(id)?).join(", ");
     let in_force = row
         .in_force()
         .into_iter()
         .filter(|_| !coordinator.is_rollback_untold(id));
     Ok(page(&ExperimentPage {
         reader: visitor.into(),
-        trouble: coordinator.trouble(),
+        trouble: readers::trouble(coordinator, role),
         made: When::ms(summary.created_ms),
-        status: match row.promotion.as_ref().filter(|it| !it.left.is_empty()) {
-            Some(rest) => format!(
-                "{}; the rollback could not restore {}: mend that, and roll back again",
-                status(&summary, coordinator),
-                rest.changed.join(", ")
+        status: match not_restored.is_empty() {
+            false => format!(
+                "{}; the rollback could not restore {not_restored}: mend that, and roll back the rest. What is gone for good can be forgotten",
+                status(&summary, coordinator, role),
             ),
-            None => status(&summary, coordinator),
+            true => status(&summary, coordinator, role),
         },
+        not_restored,
         progress: progress(coordinator, &row, &summary)?,
         verdict: Verdict::of(&row),
         best: best(coordinator, &summary)?,
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
-        results: results(store, &row, look)?,
+        results: results(store, &row, look, role)?,
         parameters: row.report.control.0.keys().cloned().collect(),
         queue: queue
             .iter()
@@ -204,17 +215,17 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         promoted: in_force.clone().flat_map(|it| it.changed.clone()).collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),
-        verbs: Verbs::of(&row, visitor.role, store.has_measured(id)?),
+        verbs: Verbs::of(&row, role, store.has_measured(id)?),
         wall_time_min: row
             .budget()
             .wall_time_min
             .map_or_else(String::new, |it| it.to_string()),
         has_verification: row.plan.is_some() || !row.report.verification.is_empty(),
         always_on: api::continuous(coordinator, id)?
-            .map(|view| view.lines)
+            .map(|view| readers::lines(role, view.lines))
             .unwrap_or_default(),
         history: super::history::of(app, &row, visitor)?,
-        source: api::masks(visitor.role).text(&row.source),
+        source: api::masks(role).text(&row.source),
         note: row.note.clone().unwrap_or_default(),
         summary,
     }))

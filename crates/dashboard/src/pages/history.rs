@@ -9,6 +9,7 @@ use crate::access::{Role, Visitor};
 use crate::api;
 use crate::audit::Entry;
 use crate::format::When;
+use crate::readers;
 use crate::server::App;
 
 /// As many events are shown.
@@ -46,6 +47,7 @@ fn word(action: &str) -> &str {
         "verify" => "verification requested",
         "promote" => "promoted",
         "rollback" => "rolled back",
+        "forget-rest" | "forgotten" => "rest of the rollback forgotten",
         "budget" => "budget changed",
         "enqueue" => "configuration enqueued",
         "kill" => "evaluation killed",
@@ -75,7 +77,7 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     let made = if row.report.imported {
         "imported"
     } else {
-        "made"
+        "created"
     };
     events.push(Event::new(ms(row.created_ms), made, origin, ""));
     let tally = store.tally(row.id)?;
@@ -109,14 +111,17 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
         }
         let class = match entry.kind.as_str() {
             "promoted" => "good",
-            "rollback" | "slo" | "refused" => "bad",
+            "rollback" | "slo" | "refused" | "forgotten" => "bad",
             "drift" | "held" | "changed" | "unmeasured" => "open",
             _ => "",
         };
         events.push(Event::new(entry.at, word(&entry.kind), entry.text, class));
     }
     // A continuous experiment has an entry of its own for each rollback.
-    let is_told = |entry: &Entry| row.spec.mode == Mode::Continuous && entry.action == "rollback";
+    let is_told = |entry: &Entry| {
+        row.spec.mode == Mode::Continuous
+            && matches!(entry.action.as_str(), "rollback" | "forget-rest")
+    };
     let done = audit.into_iter().filter(|entry| entry.refusal.is_none());
     for entry in done.filter(|entry| !is_told(entry)) {
         let by = entry.who.filter(|_| may_see_who);
@@ -127,7 +132,7 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
         let detail: Vec<String> = [number, entry.detail, by].into_iter().flatten().collect();
         let class = match entry.action.as_str() {
             "promote" => "good",
-            "rollback" | "stop" | "kill" => "bad",
+            "rollback" | "stop" | "kill" | "forget-rest" => "bad",
             _ => "",
         };
         events.push(Event::new(
@@ -136,6 +141,9 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
             detail.join(", "),
             class,
         ));
+    }
+    for event in &mut events {
+        event.detail = readers::line(visitor.role, &event.detail);
     }
     events.sort_by_key(|event| std::cmp::Reverse(event.at));
     events.truncate(EVENTS_MAX.max(api::ENTRIES));

@@ -15,6 +15,7 @@ use super::{Here, Reader, Who, answer, page};
 use crate::access::{Role, Visitor};
 use crate::api;
 use crate::format::When;
+use crate::readers;
 use crate::reply::blocking;
 use crate::server::App;
 
@@ -70,7 +71,10 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
         .filter(|entry| entry.refusal.is_none())
         .filter(|entry| entry.action == "promote" || entry.action == "rollback")
         .collect();
-    let summaries = store.experiments()?;
+    let summaries = store.experiments()?.into_iter();
+    let summaries: Vec<Summary> = summaries
+        .map(|it| readers::summary(visitor.role, it))
+        .collect();
     let mut in_force = Vec::new();
     let mut past = Vec::new();
     for summary in &summaries {
@@ -102,7 +106,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
         if !summary.promoted || coordinator.is_rollback_untold(id) {
             continue;
         }
-        let row = store.experiment(id)?;
+        let row = readers::experiment(coordinator, id, visitor.role)?;
         let Some(promotion) = &row.promotion else {
             continue;
         };
@@ -156,7 +160,8 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     }
     past.sort_by_key(|it| std::cmp::Reverse(it.at_ms));
     past.truncate(PAST_MAX);
-    let commands = api::of_commands(coordinator)?.into_iter();
+    let commands = api::of_commands(coordinator)?;
+    let commands = readers::commands(visitor.role, commands).into_iter();
     Ok(page(&PromotionsPage {
         commands: commands
             .map(|it| {
@@ -165,7 +170,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
             })
             .collect(),
         reader: visitor.into(),
-        trouble: coordinator.trouble(),
+        trouble: readers::trouble(coordinator, visitor.role),
         in_force,
         past,
         may_write,

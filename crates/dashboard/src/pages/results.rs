@@ -8,11 +8,13 @@ use bayes_opt::{Configuration, Value};
 use coordinator::Error;
 use coordinator::store::{EvaluationRow, ExperimentRow, Store};
 use tuner::evaluation::{Block, Outcome};
-use tuner::report::{EvaluationRecord, difference, score_text};
+use tuner::report::{EvaluationRecord, difference};
 use tuner::spec::{ObjectiveSpec, Spec};
 
+use crate::access::Role;
 use crate::api::OUTCOMES;
 use crate::format::{self, When};
+use crate::readers;
 use crate::reply::Refusal;
 use crate::units::Unit;
 use crate::web::{encoded, one_of, pairs};
@@ -310,17 +312,28 @@ fn sort(rows: &mut [(Option<usize>, EvaluationRow)], look: &Look) {
 /// The rows of one page with their ranks, how many match, and how many there are.
 type Found = (Vec<(Option<usize>, EvaluationRow)>, usize, usize);
 
-fn find(store: &Store, id: i64, look: &Look, control: &Configuration) -> Result<Found, Error> {
+fn find(
+    store: &Store,
+    id: i64,
+    look: &Look,
+    control: &Configuration,
+    role: Role,
+) -> Result<Found, Error> {
+    let seen = |rows: Vec<EvaluationRow>| {
+        let rows = rows.into_iter().map(|it| readers::evaluation(role, it));
+        rows.collect::<Result<Vec<_>, Error>>()
+    };
     let skip = (look.page - 1) * ROWS;
     if look.is_plain() {
         let (rows, of) = store.ranked(id, skip, ROWS)?;
         let running = store.tally(id)?.running;
-        let ranks = rows.into_iter().zip(skip..);
+        let ranks = seen(rows)?.into_iter().zip(skip..);
         let ranks =
             ranks.map(|(row, at)| ((!row.is_running).then(|| at + 1 - running.min(at)), row));
         return Ok((ranks.collect(), of, of));
     }
-    let all = ranked(store.evaluations(id, 1)?);
+    // Nobody finds by a search what they may not see.
+    let all = ranked(seen(store.evaluations(id, 1)?)?);
     let of = all.len();
     let matching = all
         .into_iter()
@@ -405,7 +418,7 @@ impl Cells<'_> {
         let interval = format::objective(self.spec, self.objective, self.blocks);
         match &self.row.record.measurement {
             Some(measurement) if interval.is_empty() => {
-                score_text(measurement.score, self.objective)
+                format::score(self.spec, self.objective, measurement.score)
             }
             _ => interval,
         }
@@ -528,10 +541,15 @@ fn key(configuration: &Configuration) -> String {
 /// # Errors
 /// [`Error::Invalid`] for a column or an order that the experiment does not have; what the store
 /// says.
-pub(super) fn results(store: &Store, row: &ExperimentRow, look: &Look) -> Result<Results, Error> {
+pub(super) fn results(
+    store: &Store,
+    row: &ExperimentRow,
+    look: &Look,
+    role: Role,
+) -> Result<Results, Error> {
     let control = &row.report.control;
     look.check(control)?;
-    let (found, matching, of) = find(store, row.id, look, control)?;
+    let (found, matching, of) = find(store, row.id, look, control, role)?;
     let objective = super::objective(row);
     let columns = choices(row, look);
     let shown: Vec<&Choice> = columns.iter().filter(|choice| choice.is_chosen).collect();

@@ -2,7 +2,7 @@
 
 use coordinator::store::ExperimentRow;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
-use tuner::report::{Finding, change};
+use tuner::report::{AGAINST_MEANS, Finding, change};
 
 use crate::format::interval;
 use crate::units::{Unit, digits};
@@ -23,6 +23,8 @@ pub(super) struct Verdict {
     pub(super) objective: String,
     pub(super) change: String,
     pub(super) means: Option<(String, String)>,
+    /// Why the means say the opposite of the change, where they do.
+    pub(super) contrast: Option<&'static str>,
     /// Constraints and guards.
     pub(super) lines: Vec<Line>,
     pub(super) settings: Vec<String>,
@@ -120,6 +122,9 @@ impl Verdict {
             sentence: report.sentence.clone(),
             objective: unit.name(),
             change: ratio.map_or_else(String::new, change),
+            contrast: winner
+                .is_some_and(|winner| winner.is_against_means(&objective.metric))
+                .then_some(AGAINST_MEANS),
             means: means.map(|(control, arm)| (unit.text(*control), unit.text(*arm))),
             lines,
             settings: report.settings.clone(),

@@ -23,6 +23,7 @@ mod guest;
 mod guest_isolate;
 mod guest_nvme;
 mod guest_power;
+mod imports;
 mod isolate;
 mod kill;
 mod load;

@@ -8,7 +8,7 @@ use crate::serve::{Server, toy};
 use crate::toy::Ended;
 
 /// A report of that many evaluations, made up.
-fn report_of(evaluations: usize) -> Value {
+pub(crate) fn report_of(evaluations: usize) -> Value {
     let toy = toy();
     let file = toy.path("experiment.json");
     std::fs::write(&file, toy.spec.to_string()).unwrap();

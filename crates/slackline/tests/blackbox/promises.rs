@@ -111,7 +111,7 @@ fn a_second_server_waits_for_the_first() {
         }
     };
     until("commands reach that one, and this one waits");
-    until("another coordinator uses the store");
+    until("another `slackline serve` uses the store");
     let id = first.create();
     first.wait_for(id, &["done"]);
     first.kill();

@@ -377,3 +377,182 @@ fn the_output_of_a_service_that_does_not_come_up_is_kept_whole() {
     let page = page.into_body().read_to_string().unwrap();
     assert!(page.contains("line 101"), "{page}");
 }
+
+/// Somebody who sends a request with a token.
+fn ask(server: &Server<'_>, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
+    let token = format!("Bearer {}", server.token("write_token"));
+    let headers = [("authorization", token.as_str())];
+    let mut answer = crate::api::answer(method, &server.url(path), &headers, body);
+    let said = answer.body_mut().read_json().unwrap_or_default();
+    (answer.status().as_u16(), said)
+}
+
+#[test]
+fn of_four_promotions_at_once_one_succeeds() {
+    let mut toy = toy();
+    toy.spec["budget"]["evaluations"] = json!(4);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    for _ in 0..3 {
+        let path = format!("/experiments/{id}/promote");
+        let at_once = std::sync::Barrier::new(4);
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let one = || {
+                at_once.wait();
+                ask(&server, "POST", &path, "")
+            };
+            let all = [0; 4].map(|_| scope.spawn(one));
+            all.map(|it| it.join().unwrap()).into()
+        });
+        let promoted = answers.iter().filter(|(status, _)| *status == 200).count();
+        assert_eq!(promoted, 1, "{answers:?}");
+        for (status, said) in answers.iter().filter(|(status, _)| *status != 200) {
+            let why = said["detail"].as_str().unwrap();
+            assert_eq!(*status, 409, "{said}");
+            assert!(why.contains("is in force already"), "{why}");
+        }
+        assert_ne!(toy.knob(), FIRST);
+        server.does(&["rollback", &id.to_string()]).with_code(0);
+        assert_eq!(toy.knob(), FIRST);
+    }
+}
+
+#[test]
+fn an_optional_knob_that_is_gone_for_good_is_named_and_can_be_forgotten() {
+    let mut toy = toy();
+    let other = toy.path("other");
+    std::fs::write(&other, "7\n").unwrap();
+    let more =
+        json!({ "name": "y", "type": "int", "low": 0, "high": 9, "file": other, "optional": true });
+    toy.spec["parameters"].as_array_mut().unwrap().push(more);
+    toy.spec["budget"]["evaluations"] = json!(4);
+    let server = Server::start(&toy);
+    let id = server.create();
+    let text = id.to_string();
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    // What was verified is put in force whole or not at all.
+    let hidden = toy.path("hidden");
+    std::fs::rename(&other, &hidden).unwrap();
+    let said = [
+        "y belongs to what was verified",
+        "verify the experiment again",
+    ];
+    server.does(&["promote", &text]).with_code(2).saying(&said);
+    assert_eq!(toy.knob(), FIRST);
+    std::fs::rename(&hidden, &other).unwrap();
+    server.does(&["promote", &text]).with_code(0);
+    let refused = server.does(&["forget-rest", &text, "--yes"]).with_code(2);
+    refused.saying(&["no rollback of it has left anything"]);
+    std::fs::remove_file(&other).unwrap();
+    let path = other.display().to_string();
+    server.does(&["rollback", &text]).with_code(4).saying(&[
+        "except what could not be restored",
+        &path,
+        "forget-rest",
+    ]);
+    assert_eq!(toy.knob(), FIRST);
+    // Until it is mended or forgotten, nothing compares with a control that is not there.
+    for verb in ["resume", "verify", "delete"] {
+        let said = [path.as_str(), "roll back the rest first, or forget it"];
+        server.does(&[verb, &text]).with_code(2).saying(&said);
+    }
+    let cookie = crate::api::session(&server, "write_token");
+    let page = || {
+        let page = ureq::get(server.page("/experiments/1")).header("cookie", &cookie);
+        page.call().unwrap().into_body().read_to_string().unwrap()
+    };
+    let before = page();
+    for shown in [
+        "verb-forget",
+        "Roll back the rest",
+        "could not restore",
+        &path,
+    ] {
+        assert!(before.contains(shown), "{shown}: {before}");
+    }
+    for hidden in ["verb-delete", "verb-resume", "verb-verify"] {
+        assert!(!before.contains(hidden), "{hidden}: {before}");
+    }
+    // Nothing is forgotten unseen.
+    let said = ["leaves as it is, for good", &path, "--yes"];
+    server
+        .does(&["forget-rest", &text])
+        .with_code(1)
+        .saying(&said);
+    for (body, status) in [("", 422), (r#"{"confirm": false}"#, 422), ("{}", 400)] {
+        let answer = ask(&server, "POST", "/experiments/1/forget-rest", body);
+        assert_eq!(answer.0, status, "{answer:?}");
+        let detail = answer.1["detail"].as_str().unwrap();
+        assert!(status == 400 || detail.contains(&path), "{detail}");
+    }
+    assert!(server.get("/experiments/1")["promotion"].is_object());
+    let said = ["left as it is: ", &path];
+    server
+        .does(&["forget-rest", &text, "--yes"])
+        .with_code(0)
+        .saying(&said);
+    assert!(server.get("/experiments/1")["promotion"].is_null());
+    let (_, audit) = ask(&server, "GET", "/audit?limit=1", "");
+    assert_eq!(audit[0]["action"], "forget-rest", "{audit}");
+    let detail = audit[0]["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("left as it is: ") && detail.contains(&path),
+        "{audit}"
+    );
+    let after = page();
+    assert!(after.contains("rest of the rollback forgotten"), "{after}");
+    assert!(!after.contains("verb-forget"), "{after}");
+    server.does(&["delete", &text]).with_code(0);
+}
+
+#[test]
+fn what_is_promoted_on_a_running_service_keeps_others_from_being_measured_on_it() {
+    let toy = attached_once("");
+    let server = Server::start(&toy);
+    let id = server.create();
+    let shown = server.wait_for(id, &["done", "failed"]);
+    assert_eq!(shown["finding"], "improvement", "{shown}");
+    server.does(&["promote", "1"]).with_code(0);
+    let promoted = read(&toy, "live");
+    let other = server.create();
+    let shown = server.wait_for(other, &["paused"]);
+    let why = shown["message"].as_str().unwrap();
+    assert!(
+        why.contains("promoted on the same running service"),
+        "{why}"
+    );
+    let said = ["roll experiment 1 back first"];
+    server.does(&["resume", "2"]).with_code(2).saying(&said);
+    assert_eq!(read(&toy, "live"), promoted);
+    server.does(&["rollback", "1"]).with_code(0);
+    server.does(&["resume", "2"]).with_code(0);
+    server.wait_for(other, &["done", "failed"]);
+}
+
+#[test]
+fn a_time_limit_goes_only_where_somebody_says_so() {
+    let mut toy = toy();
+    toy.spec["budget"]["wall_time_min"] = json!(30);
+    let server = Server::start(&toy);
+    server.does(&["pause-queue"]).with_code(0);
+    let id = server.create();
+    let (text, path) = (id.to_string(), format!("/experiments/{id}"));
+    let limit = || server.get(&path)["wall_time_min"].clone();
+    let budget = |more: &[&str]| {
+        let given = ["budget", text.as_str(), "--evaluations", "9"];
+        server.does(&[&given, more].concat()).with_code(0)
+    };
+    budget(&[]).saying(&["and 30 min of measuring"]);
+    assert_eq!(limit(), 30.0);
+    budget(&["--wall-time-min", "45"]).saying(&["and 45 min of measuring"]);
+    let put = |body: &str| ask(&server, "PUT", &format!("{path}/budget"), body).0;
+    assert_eq!(put(r#"{"evaluations": 8, "wall_time_min": null}"#), 200);
+    assert_eq!(limit(), 45.0);
+    let both = r#"{"evaluations": 8, "wall_time_min": 3, "no_wall_time": true}"#;
+    assert_eq!(put(both), 422);
+    budget(&["--no-wall-time"]).saying(&["without a time limit"]);
+    assert!(limit().is_null());
+}

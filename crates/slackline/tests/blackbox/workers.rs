@@ -256,7 +256,7 @@ fn of_two_workers_of_one_name_one_is_refused_and_both_sides_say_so() {
     assert!(!said.contains("came too late"), "{said}");
     twin.kill().unwrap();
     twin.wait().unwrap();
-    let is_back = || cluster.log("w0.log").contains("the coordinator answers");
+    let is_back = || cluster.log("w0.log").contains("the server answers");
     wait_for(&is_back, "the first does not follow", &cluster);
     // Killed and started again it has its name at once.
     cluster.take_away(Part::Worker(0));

@@ -216,6 +216,15 @@ impl Controller {
         self.search_later(now);
     }
 
+    /// Its user has given up what a rollback could not restore: it stays as it is.
+    pub fn forgot_rest(&mut self, now: Timestamp) {
+        let left = std::mem::take(&mut self.state.left);
+        if !left.is_empty() {
+            let text = format!("by its user; left as it is: {}", left.join(", "));
+            self.say(now, "forgotten", text);
+        }
+    }
+
     fn rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
         self.say_rolled_back(now, how, changed);
         self.state.rollbacks += 1;

@@ -39,11 +39,12 @@ pub struct ContinuousSpec {
     /// Metrics of the control that tell the workload; the objective's by default.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<String>,
-    /// Equal parts of the day; the workload is compared with that of the same part only. So short
-    /// that the load hardly moves within one, or 1 for a load without a time of day.
+    /// How many equal parts a day is divided into. The workload is compared only with the workload of
+    /// the same part on earlier days, so that the daily rhythm raises no alarm. Choose so many that
+    /// the load hardly changes within one part. 1: the load does not depend on the time of day.
     pub seasons: usize,
-    /// The same for the gain, which depends less on the time of day: fewer parts find a change
-    /// sooner.
+    /// The same for the gain over the control. The gain depends less on the time of day, and fewer
+    /// parts find a change sooner.
     pub gain_seasons: usize,
     /// Saturdays and Sundays are compared with Saturdays and Sundays only. `false` finds a change
     /// sooner, and is for a load that is the same on all days: any other raises false alarms then.
@@ -61,8 +62,8 @@ pub struct ContinuousSpec {
     /// rollbacks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hours: Vec<String>,
-    /// In which time zone days and hours are: `"Europe/Berlin"`; UTC by default. Needed with
-    /// `hours`.
+    /// The time zone of `hours`, of `seasons` and of the days of `changes_per_day`, such as
+    /// `"Europe/Berlin"`. UTC by default. Required with `hours`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// It neither searches nor promotes while this fires; rounds and rollbacks go on.

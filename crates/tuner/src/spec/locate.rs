@@ -50,7 +50,9 @@ impl Source {
             JsonKeys {
                 text: text.as_bytes(),
                 at: 0,
-                offsets: &mut offsets,
+                found: &mut |key: &str, at| {
+                    offsets.insert(key.to_owned(), at);
+                },
             }
             .value(String::new());
         } else if let Ok(table) = DeTable::parse(&text) {
@@ -248,12 +250,33 @@ pub fn plain(message: &str) -> String {
     plain
 }
 
+/// The line of a JSON text on which a key stands, such as `evaluations[2].reason`, or that of what
+/// the key belongs to. However long the text is, no more than one key is kept.
+#[must_use]
+pub fn line_of(text: &str, key: &str) -> Option<usize> {
+    let mut last = None;
+    let mut keys = JsonKeys {
+        text: text.as_bytes(),
+        at: 0,
+        found: &mut |found: &str, at| {
+            let rest = key.strip_prefix(found);
+            if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '['])) {
+                last = Some(at);
+            }
+        },
+    };
+    keys.value(String::new());
+    let before = text.as_bytes().get(..last?)?;
+    Some(1 + before.iter().filter(|byte| **byte == b'\n').count())
+}
+
 /// Finds the keys of a JSON text; stops silently where the text is not JSON, since serde reports
 /// that.
 struct JsonKeys<'a> {
     text: &'a [u8],
     at: usize,
-    offsets: &'a mut HashMap<String, usize>,
+    /// Is told of each key and where it stands.
+    found: &'a mut dyn FnMut(&str, usize),
 }
 
 impl JsonKeys<'_> {
@@ -296,7 +319,7 @@ impl JsonKeys<'_> {
                     self.space();
                     let start = self.at;
                     let key = joined(&path, &self.string()?);
-                    self.offsets.insert(key.clone(), start);
+                    (self.found)(&key, start);
                     if !self.eat(b':') {
                         return None;
                     }
@@ -310,7 +333,7 @@ impl JsonKeys<'_> {
                 while !self.eat(b']') {
                     self.space();
                     let key = format!("{path}[{index}]");
-                    self.offsets.insert(key.clone(), self.at);
+                    (self.found)(&key, self.at);
                     self.value(key)?;
                     self.eat(b',');
                     index += 1;
@@ -353,6 +376,9 @@ mod tests {
         let source = Source::new(Path::new("x.json"), json.into());
         assert_eq!(source.error("parameters[0].low", "m").line, Some(5));
         assert_eq!(source.error("seed", "m").line, Some(2));
+        assert_eq!(line_of(json, "parameters[0].low"), Some(5));
+        assert_eq!(line_of(json, "parameters[0].high"), Some(4));
+        assert_eq!(line_of(json, "other"), None);
     }
 
     #[test]

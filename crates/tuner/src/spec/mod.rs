@@ -27,7 +27,7 @@ pub use cpus::Pins;
 pub use expression::{Comparison, Limit, MetricConstraint};
 pub(crate) use knobs::knob_writes;
 pub use knobs::{Element, KnobBinding, SchedKind};
-pub use locate::{Source, plain};
+pub use locate::{Source, line_of, plain};
 pub use masks::Masks;
 pub(crate) use metric::{LatencyMetric, requests_of};
 pub use metric::{MetricSpec, PushMetric, ScrapeMetric, WireMetric};
@@ -356,7 +356,7 @@ pub struct FileSpec {
 }
 
 /// One step that applies a configuration to a running service.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApplySpec {
     /// A command, to its end; not 0 is a refusal.

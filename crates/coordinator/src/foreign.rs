@@ -1,0 +1,241 @@
+//! Reports from elsewhere: anybody may have written them. What is absurd is refused with its key,
+//! every text is bounded, and no text keeps a secret, because whoever may look reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::Value;
+use tuner::SpecError;
+use tuner::evaluation::Block;
+use tuner::report::{EvaluationRecord, Report};
+use tuner::spec::{Masks, NAME_CHARS_MAX, is_line, line_of};
+
+use crate::actions::{EVALUATIONS_MAX, NOTE_CHARS_MAX, SOURCE_BYTES_MAX, within_limits};
+use crate::error::Error;
+use crate::store::State;
+
+/// The longest text that Slackline itself writes about an experiment is shorter.
+const TEXT_CHARS_MAX: usize = 10_000;
+/// The last lines of a service, 200 of each stream.
+const OUTPUT_CHARS_MAX: usize = 1 << 20;
+/// The longest key: a constraint, with two metrics in it.
+const KEY_CHARS_MAX: usize = 1000;
+/// A year of blocks and runs, at seconds for each.
+const COUNT_MAX: usize = 1_000_000;
+/// The longest time in an experiment, in seconds: 30 years.
+const TIME_MAX_S: f64 = 1e9;
+/// No metric of a service is larger: its square can be computed with, and so can sums of that.
+const NUMBER_MAX: f64 = 1e30;
+
+/// Why a report is not taken in: the key, and what is wrong with it.
+type Wrong = (String, String);
+
+/// The report as it may be kept: whole, bounded, and without secrets.
+///
+/// # Errors
+/// [`Error::Spec`] with the key of what is wrong, and with its line where `text` has it.
+pub(crate) fn admitted(report: Report, text: Option<&str>) -> Result<Report, Error> {
+    let refused = |(key, message): Wrong| {
+        Error::Spec(SpecError {
+            file: Path::new("the report").to_owned(),
+            line: text.and_then(|text| line_of(text, &key)),
+            key,
+            message,
+        })
+    };
+    check(&report).map_err(refused)?;
+    let spec = report.spec.clone();
+    let invalid = |error: serde_json::Error| Error::Invalid(error.to_string());
+    let mut value = serde_json::to_value(&report).map_err(invalid)?;
+    bounded("", None, &value).map_err(refused)?;
+    Texts::default().mask(&mut value);
+    let mut kept: Report = serde_json::from_value(value).map_err(invalid)?;
+    // Those who may change things see the specification as it is; readers see it masked.
+    kept.spec = spec;
+    kept.dir = report.dir;
+    Ok(kept)
+}
+
+fn wrong(key: impl Into<String>, message: impl Into<String>) -> Wrong {
+    (key.into(), message.into())
+}
+
+/// What the kinds of the fields do not say.
+fn check(report: &Report) -> Result<(), Wrong> {
+    if !is_line(&report.name) {
+        return Err(wrong("name", "a name must be a line of text"));
+    }
+    let since = jiff::Timestamp::from_second(946_684_800).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    let until = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24);
+    if report.started < since || report.started > until {
+        let why = format!("{} is before the year 2000, or to come", report.started);
+        return Err(wrong("started", why));
+    }
+    check_time("duration_s", report.duration_s)?;
+    if !(0.0..=1e6).contains(&report.own_cpu_cores) {
+        return Err(wrong("own_cpu_cores", "must be from 0 to 1000000"));
+    }
+    if report.interrupted.is_some_and(|it| !(1..=64).contains(&it)) {
+        return Err(wrong("interrupted", "must be a signal, from 1 to 64"));
+    }
+    let states = State::ALL.map(State::name);
+    if let Some(state) = report.state.as_deref().filter(|it| !states.contains(it)) {
+        let why = format!("{state:?} is none of {}", states.join(", "));
+        return Err(wrong("state", why));
+    }
+    if let Err(error) = within_limits(&report.spec.budget) {
+        return Err(wrong("spec.budget", error.to_string()));
+    }
+    let mut numbers = BTreeSet::new();
+    for (index, record) in report.evaluations.iter().enumerate() {
+        let key = |field: &str| format!("evaluations[{index}].{field}");
+        if !(1..=EVALUATIONS_MAX).contains(&record.number) {
+            let why = format!("{} must be from 1 to {EVALUATIONS_MAX}", record.number);
+            return Err(wrong(key("number"), why));
+        }
+        if !numbers.insert(record.number) {
+            let why = format!("evaluation {} occurs twice", record.number);
+            return Err(wrong(key("number"), why));
+        }
+        check_record(&key, record)?;
+    }
+    for (index, arm) in report.verification.iter().enumerate() {
+        let key = |field: &str| format!("verification[{index}].{field}");
+        if !is_line(&arm.name) {
+            return Err(wrong(key("name"), "a name must be a line of text"));
+        }
+        for (field, count) in [("runs", arm.runs), ("blocks", arm.blocks)] {
+            if count > COUNT_MAX {
+                let why = format!("{count} is above {COUNT_MAX}");
+                return Err(wrong(key(field), why));
+            }
+        }
+        for (run, blocks) in arm.runs_blocks.iter().enumerate() {
+            check_blocks(&key(&format!("runs_blocks[{run}]")), blocks)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_record(key: &dyn Fn(&str) -> String, record: &EvaluationRecord) -> Result<(), Wrong> {
+    check_time(key("duration_s"), record.duration_s)?;
+    check_time(key("own_cpu_s"), record.own_cpu_s)?;
+    if let Some(measurement) = &record.measurement {
+        let variances = measurement.excess_variance.values();
+        let mut variances = variances.chain([&measurement.score_variance]);
+        if variances.any(|variance| *variance < 0.0) {
+            return Err(wrong(key("measurement"), "a variance is below 0"));
+        }
+    }
+    check_blocks(&key("blocks"), &record.blocks)
+}
+
+fn check_blocks(key: &str, blocks: &[Block]) -> Result<(), Wrong> {
+    for (index, block) in blocks.iter().enumerate() {
+        check_time(format!("{key}[{index}].start_s"), block.start_s)?;
+    }
+    Ok(())
+}
+
+fn check_time(key: impl Into<String>, time_s: f64) -> Result<(), Wrong> {
+    if (0.0..=TIME_MAX_S).contains(&time_s) {
+        return Ok(());
+    }
+    let why = format!("{time_s} must be from 0 to {TIME_MAX_S} seconds");
+    Err(wrong(key, why))
+}
+
+/// Bounds every text, number and interval of a report, whatever they are called.
+fn bounded(path: &str, name: Option<&str>, value: &Value) -> Result<(), Wrong> {
+    match value {
+        Value::String(text) => {
+            let is_of_spec = path.starts_with("spec.");
+            let most = match name {
+                Some("name") => NAME_CHARS_MAX,
+                Some("note") => NOTE_CHARS_MAX,
+                Some("output") => OUTPUT_CHARS_MAX,
+                _ if is_of_spec => SOURCE_BYTES_MAX,
+                _ => TEXT_CHARS_MAX,
+            };
+            let length = text.chars().count();
+            if length > most {
+                let why = format!("the text has {length} characters; the limit is {most}");
+                return Err(wrong(path, why));
+            }
+            let is_control = |it: char| it.is_control() && !matches!(it, '\n' | '\t');
+            if matches!(name, Some("note" | "name")) && text.chars().any(is_control) {
+                return Err(wrong(path, "has control characters"));
+            }
+        }
+        Value::Number(number) if number.as_f64().is_none_or(|it| it.abs() > NUMBER_MAX) => {
+            return Err(wrong(path, format!("{number} is above {NUMBER_MAX:e}")));
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                bounded(&format!("{path}[{index}]"), name, item)?;
+            }
+        }
+        Value::Object(fields) => {
+            let number = |name: &str| fields.get(name).and_then(Value::as_f64);
+            let interval = [number("low"), number("estimate"), number("high")];
+            if let ([Some(low), Some(estimate), Some(high)], Some(confidence)) =
+                (interval, number("confidence"))
+                && !(low <= estimate && estimate <= high && (0.0..=1.0).contains(&confidence))
+            {
+                return Err(wrong(
+                    path,
+                    "low, estimate and high are out of order, or the confidence is not from 0 to 1",
+                ));
+            }
+            for (name, field) in fields {
+                if name.chars().count() > KEY_CHARS_MAX {
+                    let why = format!("a key has more than {KEY_CHARS_MAX} characters");
+                    return Err(wrong(path, why));
+                }
+                let path = match path.is_empty() {
+                    true => name.clone(),
+                    false => format!("{path}.{name}"),
+                };
+                bounded(&path, Some(name), field)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Takes the secrets out of texts and keys. The same keys come again and again.
+#[derive(Default)]
+struct Texts {
+    keys: BTreeMap<String, String>,
+}
+
+impl Texts {
+    fn text(text: &str) -> String {
+        // PostgreSQL keeps no NUL.
+        Masks::ForReaders.line(&text.replace('\0', "\u{fffd}"))
+    }
+
+    fn mask(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => *text = Self::text(text),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.mask(item)),
+            Value::Object(fields) => {
+                for field in fields.values_mut() {
+                    self.mask(field);
+                }
+                let known = |key: &String| self.keys.get(key) == Some(key);
+                if fields.keys().all(known) {
+                    return;
+                }
+                let masked = std::mem::take(fields).into_iter().map(|(key, field)| {
+                    let shown = self.keys.entry(key);
+                    let shown = shown.or_insert_with_key(|key| Self::text(key));
+                    (shown.clone(), field)
+                });
+                *fields = masked.collect();
+            }
+            _ => {}
+        }
+    }
+}

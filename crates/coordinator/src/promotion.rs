@@ -1,0 +1,271 @@
+//! Promotions by hand, and what they and their unfinished rollbacks keep from being done.
+
+use std::sync::PoisonError;
+
+use bayes_opt::Configuration;
+use tuner::live::{Changed, Live};
+use tuner::process::Interrupt;
+use tuner::spec::{CheckedSpec, Mode, TargetSpec};
+
+use crate::actions::refused;
+use crate::coordinator::Coordinator;
+use crate::error::Error;
+use crate::store::{ExperimentRow, Promotion, State, unfinished};
+
+impl Coordinator {
+    /// Applies the winner of a verified improvement to the running system, and leaves it there.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] where no improvement was shown, it or another promotion is in force, or
+    /// the host is in use.
+    pub fn promote(&self, id: i64) -> Result<Promotion, Error> {
+        let promoting = self.promoting.lock();
+        let promoting = promoting.unwrap_or_else(PoisonError::into_inner);
+        let row = self.may_be_promoted(id)?;
+        let winner = row.report.winner().map(|arm| arm.configuration.clone());
+        let winner = winner.ok_or_else(|| refused(id, row.state, "it has no winner"))?;
+        let spec = self.checked(&row)?;
+        if let Some(why) = row.report.changed_template(&spec) {
+            return Err(Error::Conflict(why));
+        }
+        if let Some(why) = has_vanished(&winner, &spec) {
+            return Err(Error::Conflict(why));
+        }
+        let changed = self.apply(&row, &spec, &winner)?.done;
+        if changed.is_empty() {
+            self.store.set_promotion(id, None)?;
+            return Err(Error::Conflict(
+                "Slackline starts this service only for the experiment, so it cannot promote. Write the settings into your own service's \
+                 configuration"
+                    .into(),
+            ));
+        }
+        let promotion = Promotion {
+            is_complete: true,
+            changed,
+            left: Vec::new(),
+            at: jiff::Timestamp::now(),
+        };
+        self.store.set_promotion(id, Some(&promotion))?;
+        drop(promoting);
+        Ok(promotion)
+    }
+
+    /// The experiment, if nothing speaks against promoting its winner now.
+    fn may_be_promoted(&self, id: i64) -> Result<ExperimentRow, Error> {
+        let row = self.store.experiment(id)?;
+        may_promote(&row)?;
+        match self.bars_promotion(id)? {
+            Some(why) => Err(Error::Conflict(why)),
+            None => Ok(row),
+        }
+    }
+
+    /// Why nothing of an experiment may be promoted: what another one found is in force, or a
+    /// rollback of another one has left what this one would change.
+    pub(crate) fn bars_promotion(&self, id: i64) -> Result<Option<String>, Error> {
+        let others = self.store.experiments()?.into_iter();
+        let mut others = others.filter(|other| other.promoted && other.id != id);
+        if let Some(other) = others.next() {
+            return Ok(Some(format!(
+                "what experiment {} found is in force on this host: roll it back first",
+                other.id
+            )));
+        }
+        let mut left = self.store.left()?;
+        left.retain(|(other, _)| *other != id);
+        if left.is_empty() {
+            return Ok(None);
+        }
+        let spec = self.checked(&self.store.experiment(id)?)?;
+        let mut barred = left.into_iter().filter_map(|(other, mut left)| {
+            left.retain(|subject| may_change(&spec, subject));
+            (!left.is_empty()).then(|| unfinished(other, &left))
+        });
+        Ok(barred.next())
+    }
+
+    /// Puts a configuration in force. Until that is done, the row says that it was begun.
+    fn apply(
+        &self,
+        row: &ExperimentRow,
+        spec: &CheckedSpec,
+        configuration: &Configuration,
+    ) -> Result<Changed, Error> {
+        self.must_be_active()?;
+        let open = || {
+            Live::new(spec, &self.state_dir, Interrupt::default()).map_err(|error| match error {
+                tuner::TunerError::Host(error @ host::HostError::Locked { .. }) => {
+                    Error::Conflict(self.who_has_the_host(&error))
+                }
+                error => error.into(),
+            })
+        };
+        let mut live = open()?;
+        if !live.left_over().is_empty() {
+            // Of a run that was killed. A promotion forgets what there is to undo, so that has to
+            // be undone before.
+            drop(live);
+            self.undo(&|_| ())?;
+            live = open()?;
+        }
+        // Whoever had the host until now may have promoted something, or verified something else.
+        let checked = self.may_be_promoted(row.id).and_then(|now| {
+            let winner = now.report.winner().map(|arm| &arm.configuration);
+            let why = "it was verified again meanwhile: look at the result, and promote again";
+            let is_same = winner == Some(configuration);
+            is_same
+                .then_some(())
+                .ok_or_else(|| refused(now.id, now.state, why))
+        });
+        let begun = Promotion {
+            is_complete: false,
+            changed: Vec::new(),
+            left: Vec::new(),
+            at: jiff::Timestamp::now(),
+        };
+        checked?;
+        self.store.begin_promotion(row.id, &begun, may_promote)?;
+        let promoted = live.promote(configuration);
+        // After a refusal, what was applied so far is taken back; else there is nothing to take
+        // back.
+        live.restore()?;
+        match promoted {
+            Ok(changed) => Ok(changed),
+            Err(error) => {
+                self.store.set_promotion(row.id, row.promotion.as_ref())?;
+                Err(Error::Conflict(error.to_string()))
+            }
+        }
+    }
+
+    /// Forgets what a rollback could not restore: it stays as it is, nothing tries it again, and
+    /// the experiment can be deleted. Returns what that is, with the reasons.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Conflict`] where no rollback has left anything.
+    pub fn forget_rest(&self, id: i64) -> Result<Vec<String>, Error> {
+        self.must_be_active()?;
+        let row = self.store.experiment(id)?;
+        if row.spec.mode == Mode::Continuous {
+            if row.state == State::Running {
+                return Err(refused(id, row.state, "pause it first"));
+            }
+            let mut controller = self.controller(id, &self.checked(&row)?)?;
+            let forgotten = self.store.forget_rest(id)?;
+            controller.forgot_rest(jiff::Timestamp::now());
+            let entries = controller.take_entries();
+            let state = controller.state();
+            self.store
+                .keep_continuous(id, state, None, &entries, None)?;
+            return Ok(forgotten);
+        }
+        self.store.forget_rest(id)
+    }
+
+    /// What a rollback of this experiment could not restore, with the reasons.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unavailable`].
+    pub fn not_restored(&self, id: i64) -> Result<Vec<String>, Error> {
+        let rest = self.store.experiment(id)?.promotion;
+        let rest = rest.filter(|it| !it.left.is_empty());
+        Ok(rest.map_or_else(Vec::new, |it| it.changed))
+    }
+
+    /// An error where the experiment may not be measured now.
+    pub(crate) fn may_be_measured(&self, row: &ExperimentRow) -> Result<(), Error> {
+        match self.bars_measuring(row)? {
+            Some(why) => Err(refused(row.id, row.state, &why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Why measuring the experiment would spoil what is in force, or would compare with a control
+    /// that is not in force.
+    pub(crate) fn bars_measuring(&self, row: &ExperimentRow) -> Result<Option<String>, Error> {
+        if let Some(why) = bars_measuring(row) {
+            return Ok(Some(why));
+        }
+        let Some(target) = row.spec.target.as_ref().filter(|it| it.is_told()) else {
+            return Ok(None);
+        };
+        let others = self.store.experiments()?.into_iter();
+        for other in others.filter(|it| it.promoted && it.id != row.id) {
+            let theirs = self.store.experiment(other.id)?.spec.target;
+            if theirs.is_some_and(|theirs| is_same_service(target, &theirs)) {
+                return Ok(Some(format!(
+                    "what experiment {} found is promoted on the same running service: roll experiment {} back first",
+                    other.id, other.id
+                )));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// An error where the experiment itself is in no state to be promoted.
+fn may_promote(row: &ExperimentRow) -> Result<(), Error> {
+    if let Some(why) = row.not_promotable() {
+        return Err(refused(row.id, row.state, why));
+    }
+    match row.in_force() {
+        Some(it) if it.is_complete => Err(refused(
+            row.id,
+            row.state,
+            "what it found is in force already: to promote it again, roll it back first",
+        )),
+        Some(_) => Err(refused(
+            row.id,
+            row.state,
+            "a promotion of it was interrupted, or is under way: if it was interrupted, roll it back first",
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Why an experiment may not be measured now.
+///
+/// What was promoted on a service that runs by itself may not be measured in turns with the
+/// control: a sitting would leave the service told of the control's values. (Knobs come back to
+/// what is in force.) And where a rollback is unfinished, the control is not what the host has.
+pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
+    let rest = row.promotion.as_ref().map(|it| it.left.as_slice());
+    if let Some(left @ [_, ..]) = rest {
+        return Some(unfinished(row.id, left));
+    }
+    let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
+    (row.spec.mode == Mode::Once && row.in_force().is_some() && is_told).then(|| {
+        "its configuration is promoted on a running service: roll back first, then promote again later"
+            .to_owned()
+    })
+}
+
+/// Whether two experiments tell the same running service of its configuration: by the same file, or
+/// by the same command.
+fn is_same_service(one: &TargetSpec, other: &TargetSpec) -> bool {
+    let mut files = one.files.iter();
+    let mut steps = one.apply.iter();
+    files.any(|file| other.files.iter().any(|it| it.path == file.path))
+        || steps.any(|step| other.apply.contains(step))
+}
+
+/// Why a verified configuration cannot be put in force whole: this host has lost a knob of it.
+fn has_vanished(winner: &Configuration, spec: &CheckedSpec) -> Option<String> {
+    let has = |name: &str| spec.space.parameters().iter().any(|it| it.name == name);
+    let gone = winner.0.keys().find(|name| !has(name))?;
+    let starts = format!("{gone}: ");
+    let why = spec.skipped.iter().find_map(|it| it.strip_prefix(&starts));
+    Some(format!(
+        "{gone} belongs to what was verified, and this host does not have it any more ({}): verify the experiment again",
+        why.unwrap_or("it is gone")
+    ))
+}
+
+/// Whether a promotion may change a knob or a file. Where variables name the file, nobody knows.
+fn may_change(spec: &CheckedSpec, subject: &str) -> bool {
+    let mut knobs = spec.knobs.values();
+    let mut files = spec.target.files.iter();
+    knobs.any(|binding| binding.knob.to_string() == subject)
+        || files.any(|file| file.path == subject || file.path.contains('{'))
+}

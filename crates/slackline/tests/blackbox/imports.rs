@@ -1,0 +1,166 @@
+//! Reports from elsewhere: what is absurd in one is refused where it stands, and nothing in one shows a
+//! reader a secret.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::many::report_of;
+use crate::serve::{Server, toy};
+use crate::toy::Toy;
+
+const SECRET: &str = "s3cr3tPW";
+
+fn written(toy: &Toy, report: &Value) -> PathBuf {
+    let file = toy.path("foreign.json");
+    std::fs::write(&file, serde_json::to_string_pretty(report).unwrap()).unwrap();
+    file
+}
+
+/// What a reader gets at these addresses.
+fn read_by_a_reader(server: &Server<'_>) -> Vec<String> {
+    let cookie = crate::api::session(server, "read_token");
+    let api = [
+        "",
+        "?limit=9",
+        "/1",
+        "/1/evaluations",
+        "/1/evaluations/1",
+        "/1/queue",
+        "/1/verification",
+        "/1/points",
+        "/1/export",
+        "/1/export?format=csv",
+        "/1/export?format=parquet",
+    ];
+    let api = api.map(|path| format!("/api/v1/experiments{path}"));
+    let others = ["promotions", "host", "status", "workers"].map(|it| format!("/api/v1/{it}"));
+    let pages = [
+        "/",
+        "/experiments/1",
+        "/experiments/1?column=reason&column=host&column=note",
+        "/experiments/1/evaluations/1",
+        "/experiments/1/verification",
+        "/compare?id=1",
+        "/promotions",
+        "/host",
+        "/metrics",
+    ];
+    let pages = pages.map(str::to_owned);
+    let all = api.iter().chain(&others).chain(&pages);
+    all.map(|path| {
+        let answer = ureq::get(server.page(path))
+            .header("cookie", &cookie)
+            .call();
+        let answer = answer.unwrap_or_else(|error| panic!("{path}: {error}"));
+        let bytes = answer.into_body().read_to_vec().unwrap();
+        format!("{path}: {}", String::from_utf8_lossy(&bytes))
+    })
+    .collect()
+}
+
+#[test]
+fn no_text_of_an_imported_report_shows_a_reader_a_secret() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let mut report = report_of(3);
+    let text = |what: &str| json!(format!("{what} --password={SECRET} http://me:{SECRET}@h/"));
+    for key in ["sentence", "error"] {
+        report[key] = text(key);
+    }
+    report["state"] = json!("failed");
+    report["settings"] = json!([text("setting")]);
+    report["skipped"] = json!([text("skipped")]);
+    report["promoted"] = json!([text("promoted")]);
+    report["machine"]["cpu_model"] = text("machine");
+    report["note"] = text("note");
+    let evaluation = &mut report["evaluations"][0];
+    for key in ["reason", "host", "output", "note"] {
+        evaluation[key] = text(key);
+    }
+    evaluation["outcome"] = json!("crashed");
+    evaluation["crash"] =
+        json!({ "kind": "ended-under-load", "message": text("crash"), "output": text("end") });
+    evaluation["measurement"]["excess"][format!("--token={SECRET} <= 1")] = json!(0.5);
+    let arm = &mut report["verification"][0];
+    arm["name"] = json!(format!("candidate --password={SECRET}"));
+    arm["violated"] = json!([text("violated")]);
+    arm["faults"] = json!([text("fault")]);
+    arm["without_interval"]["m"] = text("no interval");
+    report["spec"]["target"]["env"] = json!({ "DB_PASSWORD": SECRET, "LEVEL": "3" });
+    let file = written(&toy, &report);
+    server
+        .does(&["import", file.to_str().unwrap()])
+        .with_code(0);
+    for text in read_by_a_reader(&server) {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+    // What is no secret is there, and who may write sees the specification as it is.
+    let shown = server.get("/experiments/1");
+    let said = shown["sentence"].as_str().unwrap();
+    assert!(said.starts_with("sentence --password=…"), "{said}");
+    assert_eq!(shown["spec"]["target"]["env"]["LEVEL"], "3");
+    let of_writer = server.does(&["show", "1", "--json"]).with_code(0).stdout;
+    let of_writer: Value = serde_json::from_str(&of_writer).unwrap();
+    assert_eq!(of_writer["spec"]["target"]["env"]["DB_PASSWORD"], SECRET);
+    assert!(!of_writer["sentence"].to_string().contains(SECRET));
+}
+
+#[test]
+fn what_no_experiment_has_is_refused_with_its_line_and_key() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let report = report_of(2);
+    let long = "x".repeat(10_001);
+    let absurd: [(&str, Value); 15] = [
+        ("/evaluations/1/number", json!(u64::MAX)),
+        ("/evaluations/1/number", json!(1)),
+        ("/evaluations/0/number", json!(0)),
+        ("/evaluations/0/duration_s", json!(-1.0)),
+        ("/evaluations/0/own_cpu_s", json!(1e12)),
+        ("/evaluations/0/reason", json!(long)),
+        ("/evaluations/0/blocks/0/start_s", json!(-0.5)),
+        ("/evaluations/0/measurement/score", json!(1e300)),
+        ("/evaluations/0/measurement/score_variance", json!(-1.0)),
+        ("/verification/0/name", json!(long)),
+        ("/verification/0/runs", json!(u32::MAX)),
+        ("/settings", json!([long])),
+        ("/duration_s", json!(-3)),
+        ("/started", json!("9999-01-01T00:00:00Z")),
+        ("/state", json!("odd")),
+    ];
+    for (pointer, value) in absurd {
+        let mut report = report.clone();
+        if report.pointer(pointer).is_none() {
+            report["state"] = json!("done");
+        }
+        *report.pointer_mut(pointer).unwrap() = value;
+        let file = written(&toy, &report);
+        let said = server
+            .does(&["import", file.to_str().unwrap()])
+            .with_code(2);
+        // `evaluations[1].number`, or what it belongs to.
+        let parts = pointer.trim_start_matches('/').split('/');
+        let key = parts.fold(String::new(), |key, part| match part.parse::<usize>() {
+            Ok(index) => format!("{key}[{index}]"),
+            Err(_) if key.is_empty() => part.to_owned(),
+            Err(_) => format!("{key}.{part}"),
+        });
+        let stem = key.replace(".score_variance", "");
+        assert!(said.stderr.contains(&stem), "{pointer}: {}", said.stderr);
+        let line = said.stderr.split("line ").nth(1).unwrap();
+        let line: usize = line.split(':').next().unwrap().parse().unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let last = stem.rsplit('.').next().unwrap();
+        let last = last.split('[').next().unwrap();
+        let of_line = text.lines().nth(line - 1).unwrap();
+        let is_there = of_line.contains(&format!("{last:?}")) || of_line.contains(&long);
+        assert!(is_there, "{pointer}: line {line} is {of_line}");
+    }
+    assert_eq!(server.get("/experiments"), json!([]));
+    // The bounds leave room for what is real.
+    let file = written(&toy, &report);
+    server
+        .does(&["import", file.to_str().unwrap()])
+        .with_code(0);
+}
