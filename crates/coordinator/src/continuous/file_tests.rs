@@ -518,7 +518,8 @@ fn what_a_rollback_has_left_is_neither_deleted_nor_written_over() {
     assert!(matches!(refused, Error::Conflict(_)), "{refused:?}");
     let why = refused.to_string();
     assert!(why.contains(&knob), "{why}");
-    assert!(why.ends_with("roll back the rest first"), "{why}");
+    let way = "roll back the rest first, or forget it";
+    assert!(why.ends_with(way), "{why}");
     service.write("knob", "20\n");
     let barred = coordinator.bars_promotion(same).unwrap().unwrap();
     let why = format!("the rollback of experiment {id} could not restore {knob}");
@@ -528,5 +529,26 @@ fn what_a_rollback_has_left_is_neither_deleted_nor_written_over() {
     assert_eq!(coordinator.bars_promotion(id).unwrap(), None);
     coordinator.roll_back(id).unwrap();
     assert_eq!(coordinator.bars_promotion(same).unwrap(), None);
+    coordinator.delete(id).unwrap();
+}
+
+#[test]
+fn what_a_rollback_has_left_can_be_forgotten() {
+    let service = Service::promoted(None);
+    let (coordinator, id) = (&service.coordinator, service.id);
+    coordinator.pause(id).unwrap();
+    service.run_until(|_| coordinator.is_active());
+    std::fs::remove_file(service.path("knob")).unwrap();
+    coordinator.roll_back(id).unwrap();
+    let refused = coordinator.resume(id).unwrap_err().to_string();
+    assert!(refused.contains("roll back the rest first"), "{refused}");
+    let left = coordinator.forget_rest(id).unwrap();
+    let knob = service.path("knob").display().to_string();
+    assert!(left.len() == 1 && left[0].contains(&knob), "{left:?}");
+    assert!(service.known().left.is_empty());
+    let entries = coordinator.store.entries(id, 1).unwrap();
+    assert_eq!(entries[0].kind, "forgotten");
+    assert!(entries[0].text.contains(&knob), "{entries:?}");
+    assert!(coordinator.forget_rest(id).is_err());
     coordinator.delete(id).unwrap();
 }
