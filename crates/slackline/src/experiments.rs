@@ -54,8 +54,8 @@ enum Verb {
         /// The experiment's number.
         id: i64,
     },
-    /// Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on where
-    /// it was.
+    /// Resume a paused, stopped, done or failed experiment: it waits in the queue, then goes on
+    /// where it was.
     Resume {
         /// The experiment's number.
         id: i64,

@@ -1,5 +1,5 @@
-//! Reports from elsewhere: what is absurd in one is refused where it stands, and nothing in one shows a
-//! reader a secret.
+//! Reports from elsewhere: what is absurd in one is refused where it stands, and nothing in one
+//! shows a reader a secret.
 
 use std::path::PathBuf;
 

@@ -39,9 +39,10 @@ pub struct ContinuousSpec {
     /// Metrics of the control that tell the workload; the objective's by default.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<String>,
-    /// How many equal parts a day is divided into. The workload is compared only with the workload of
-    /// the same part on earlier days, so that the daily rhythm raises no alarm. Choose so many that
-    /// the load hardly changes within one part. 1: the load does not depend on the time of day.
+    /// How many equal parts a day is divided into. The workload is compared only with the workload
+    /// of the same part on earlier days, so that the daily rhythm raises no alarm. Choose so many
+    /// that the load hardly changes within one part. 1: the load does not depend on the time of
+    /// day.
     pub seasons: usize,
     /// The same for the gain over the control. The gain depends less on the time of day, and fewer
     /// parts find a change sooner.
