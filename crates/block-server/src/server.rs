@@ -524,32 +524,24 @@ impl Block {
         let len_bytes = usize::try_from(len).unwrap_or(0);
         let mut buffer = std::mem::take(&mut pending.buffer);
         self.scratch.clear();
-        let body = match outcome {
-            Outcome::Done => {
-                self.scratch.extend_from_slice(address.done().bytes());
-                Body::Nothing
-            }
+        let mut body = Body::Nothing;
+        match outcome {
+            Outcome::Done => self.scratch.extend_from_slice(address.done().bytes()),
             Outcome::Data => {
                 self.scratch.extend_from_slice(address.data(len).bytes());
-                Body::Buffer(std::mem::take(&mut buffer), len_bytes)
+                body = Body::Buffer(std::mem::take(&mut buffer), len_bytes);
             }
             Outcome::Memory => {
                 self.scratch.extend_from_slice(address.data(len).bytes());
-                Body::Memory {
+                body = Body::Memory {
                     offset: pending.device_offset(),
                     export: pending.export,
                     len_bytes,
-                }
+                };
             }
-            Outcome::Extents(extents) => {
-                address.block_status(&extents, &mut self.scratch);
-                Body::Nothing
-            }
-            Outcome::Failed(errno, message) => {
-                address.error(errno, message, &mut self.scratch);
-                Body::Nothing
-            }
-        };
+            Outcome::Extents(extents) => address.block_status(&extents, &mut self.scratch),
+            Outcome::Failed(errno, message) => address.error(errno, message, &mut self.scratch),
+        }
         self.pool.give(buffer);
         let reserved = pending.reserved_bytes;
         let answer = (&*self.scratch, body, &[][..]);

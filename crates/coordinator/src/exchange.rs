@@ -61,8 +61,8 @@ impl Coordinator {
     /// fit this host.
     ///
     /// # Errors
-    /// [`Error::Spec`] for one that is absurd or contradicts itself, with the key, and with its line
-    /// in `text`, the JSON that it was read from; [`Error::Unavailable`].
+    /// [`Error::Spec`] for one that is absurd or contradicts itself, with the key and its line in
+    /// `text`, the JSON that it was read from; [`Error::Unavailable`].
     pub fn import(
         &self,
         report: Report,

@@ -206,7 +206,11 @@ fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
         };
         if let Some(verifying) = progress.verifying {
             let verifying = readers::line(role, &verifying);
-            text = format!("verifying: {verifying}, {blocks}");
+            text = match (summary.always_on, progress.of_blocks) {
+                (true, 0) => verifying,
+                (true, _) => format!("{verifying}, {blocks}"),
+                (false, _) => format!("verifying: {verifying}, {blocks}"),
+            };
         } else if let Some(number) = progress.evaluation {
             text = format!("{text}; evaluation {number}, {blocks}");
         }

@@ -44,6 +44,7 @@ fn word(action: &str) -> &str {
         "resume" => "resumed",
         "stop" => "stopped",
         "held" => "waits",
+        "slo" => "constraint",
         "verify" => "verification requested",
         "promote" => "promoted",
         "rollback" => "rolled back",
@@ -115,7 +116,11 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
             "drift" | "held" | "changed" | "unmeasured" => "open",
             _ => "",
         };
-        events.push(Event::new(entry.at, word(&entry.kind), entry.text, class));
+        let what = match entry.is_begun() {
+            true => "rollback",
+            false => word(&entry.kind),
+        };
+        events.push(Event::new(entry.at, what, entry.text.clone(), class));
     }
     // A continuous experiment has an entry of its own for each rollback.
     let is_told = |entry: &Entry| {

@@ -83,6 +83,8 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
             for entry in store.entries(id, PAST_MAX)? {
                 let (what, class) = match entry.kind.as_str() {
                     "promoted" => ("promoted", "good"),
+                    // Its end has an entry of its own.
+                    "rollback" if entry.is_begun() => continue,
                     "rollback" => ("rolled back", "bad"),
                     _ => continue,
                 };

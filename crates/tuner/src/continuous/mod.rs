@@ -642,7 +642,7 @@ impl Controller {
     }
 
     fn roll_back(&mut self, now: Timestamp, reason: String) {
-        self.say(now, "rollback", format!("begins: {reason}"));
+        self.say(now, "rollback", format!("{}{reason}", state::BEGINS));
         self.state.candidate = None;
         self.state.searching = None;
         self.state.breaks = 0;

@@ -277,6 +277,9 @@ pub struct Entry {
     pub text: String,
 }
 
+/// How the words of a rollback begin that is begun.
+pub(super) const BEGINS: &str = "begins: ";
+
 /// How the words of a rollback begin that somebody asked for.
 pub(super) const BY_HAND: &str = "by its user";
 
@@ -286,6 +289,12 @@ impl Entry {
     pub fn by_hand(&self) -> Option<&str> {
         let text = self.text.strip_prefix(BY_HAND);
         text.filter(|_| self.kind == "rollback")
+    }
+
+    /// It is a rollback that begins: another entry says how it ended.
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        self.kind == "rollback" && self.text.starts_with(BEGINS)
     }
 }
 
