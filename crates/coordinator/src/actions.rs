@@ -620,6 +620,7 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
             output: None,
             note: None,
             crash: None,
+            begun: None,
         });
         report.note = Some("of elsewhere".into());
         let import = |key: &str| coordinator.import(report.clone(), None, once(key, "import"));

@@ -110,6 +110,7 @@ impl Coordinator {
                 fault: None,
                 host: None,
                 templates: BTreeMap::new(),
+                begun: None,
             }));
         }
         // An older report has none, and that of another host seldom one that is here too.

@@ -354,6 +354,7 @@ mod tests {
                 host: None,
                 output: None,
                 note: None,
+                begun: None,
             },
         };
         let measured = Measurement {

@@ -51,6 +51,9 @@ pub struct JvmSample {
     pub gc_cycles: u64,
     /// Time in them, seconds since the JVM started.
     pub gc_time_s: f64,
+    /// Time that its compilers took, together, in seconds since the JVM started
+    /// (`java.ci.totalTime`: compileBroker.cpp).
+    pub jit_time_s: f64,
     /// Bytes allocated since [`HsPerf::open`]; see the module's text for how exact.
     pub allocated_bytes: u64,
 }
@@ -188,10 +191,14 @@ impl HsPerf {
             0 => 1_000_000_000,
             frequency => frequency,
         };
-        let gc_ns = u128::from(collectors("time")) * 1_000_000_000 / u128::from(frequency);
+        let seconds_of = |ticks: u64| {
+            let ns = u128::from(ticks) * 1_000_000_000 / u128::from(frequency);
+            seconds(u64::try_from(ns).unwrap_or(u64::MAX))
+        };
         Ok(JvmSample {
             gc_cycles: collectors("invocations"),
-            gc_time_s: seconds(u64::try_from(gc_ns).unwrap_or(u64::MAX)),
+            gc_time_s: seconds_of(collectors("time")),
+            jit_time_s: seconds_of(long("java.ci.totalTime".to_owned())),
             allocated_bytes: self.allocated_bytes,
         })
     }

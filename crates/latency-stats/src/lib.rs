@@ -3,8 +3,9 @@
 //! A measurement here is a list of [`Pair`]s: time blocks in which both sides were measured. What
 //! is claimed about them is always the *ratio* experiment / control with an [`Interval`] around it,
 //! and the early abort of an evaluation rests on a [`SequentialTest`] whose error rate holds
-//! however often it is looked at. A [`DriftTest`] says when a series is no longer what it was. The
-//! crate is pure: no clock, no I/O, no random numbers.
+//! however often it is looked at. A [`DriftTest`] says when a series is no longer what it was, and
+//! [`warmth`] whether it has stopped warming up. The crate is pure: no clock, no I/O, no random
+//! numbers.
 //!
 //! ```
 //! use latency_stats::{Pair, ratio_interval};
@@ -27,6 +28,7 @@ mod interval;
 mod looks;
 mod ratio;
 mod sequential;
+mod steady;
 mod summary;
 
 pub use drift::DriftTest;
@@ -34,6 +36,7 @@ pub use interval::{Interval, difference_interval, mean_interval};
 pub use looks::confidence_of_each_look;
 pub use ratio::{Pair, log_ratio_moments, ratio_interval, ratio_interval_of_runs};
 pub use sequential::{SequentialTest, Verdict};
+pub use steady::{Warmth, warmth};
 pub use summary::{Summary, lag_one_autocorrelation, quantile, summary};
 
 /// Why no interval can be given.

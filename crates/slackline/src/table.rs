@@ -91,6 +91,13 @@ pub(crate) fn results(report: &Report) -> String {
             text.push_str(&verified_arm(arm));
         }
     }
+    let controls = report.control_runs();
+    if !controls.is_empty() {
+        text.push_str("\nThe control of the search ran on from evaluation to evaluation:\n");
+    }
+    for control in controls {
+        let _ = writeln!(text, "  {control}");
+    }
     for skipped in &report.skipped {
         let _ = writeln!(text, "skipped {skipped}");
     }
@@ -330,6 +337,9 @@ fn verified_arm(arm: &ArmResult) -> String {
     }
     for fault in &arm.faults {
         let _ = writeln!(text, "  fault: {fault}");
+    }
+    for unsteady in &arm.unsteady {
+        let _ = writeln!(text, "  {unsteady}");
     }
     text
 }

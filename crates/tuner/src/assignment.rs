@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use bayes_opt::Configuration;
 
+use crate::begun::{Begun, WarmUp};
 use crate::bench::{Arm, Bench};
 use crate::error::{Crash, CrashKind, Fault, TunerError};
 use crate::evaluation::{Block, Evaluation, Measurement, Outcome, Rules, Step};
@@ -69,6 +70,9 @@ pub struct Measured {
     /// The fingerprint of each template that it was measured with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
+    /// How it began, where there is something to say of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<Begun>,
 }
 
 /// In place of the fingerprint of a template that was not the same all the time.
@@ -105,6 +109,7 @@ impl Measured {
             host: None,
             output: None,
             templates: BTreeMap::new(),
+            begun: None,
         }
     }
 
@@ -125,6 +130,7 @@ impl Measured {
             host: self.host,
             output: self.output,
             note: None,
+            begun: self.begun,
         }
     }
 
@@ -142,6 +148,7 @@ impl Measured {
             fault,
             host: self.host,
             templates: self.templates,
+            begun: self.begun,
         }
     }
 }
@@ -188,12 +195,16 @@ pub fn measure(
         host: None,
         output: None,
         templates: joined(templates, bench.templates()),
+        begun: bench.take_begun(),
     };
+    let warm_up = result.begun.as_ref().and_then(|it| it.warm_up.as_ref());
+    let complaint = warm_up.and_then(WarmUp::complaint);
     let output = bench.take_output();
     match ended {
         Ok((outcome, measurement)) => {
             result.outcome = outcome;
             result.measurement = Some(measurement);
+            result.reason = complaint;
         }
         Err(fault) => {
             // Nothing that is kept of a failure shows a password.

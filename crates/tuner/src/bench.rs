@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use bayes_opt::Configuration;
 use serde::{Deserialize, Serialize};
 
+use crate::begun::Begun;
 use crate::error::Fault;
 use crate::evaluation::Block;
 use crate::spec::Scalar;
@@ -22,11 +23,15 @@ pub struct Arm {
     /// capacity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub saturates: bool,
+    /// The control may be one that runs since an earlier evaluation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warm_control: bool,
 }
 
 /// The world of an experiment.
 pub trait Bench {
-    /// Starts control and `arm` afresh and warms both up.
+    /// Starts `arm`, and the control unless it runs on from an earlier evaluation, and warms both
+    /// up.
     ///
     /// # Errors
     /// Whose fault it was; `end` is called all the same.
@@ -38,7 +43,7 @@ pub trait Bench {
     /// Whose fault it was; `end` is called all the same.
     fn block(&mut self, index: usize) -> Result<Block, Fault>;
 
-    /// Ends both sides and puts every knob back.
+    /// Ends both sides, but for a control that runs on, and puts every knob back.
     ///
     /// # Errors
     /// A knob could not be put back.
@@ -46,6 +51,11 @@ pub trait Bench {
 
     /// The last lines of the service that made an evaluation fail, once.
     fn take_output(&mut self) -> Option<String> {
+        None
+    }
+
+    /// How the last evaluation began, once.
+    fn take_begun(&mut self) -> Option<Begun> {
         None
     }
 

@@ -74,6 +74,7 @@ impl Report {
                         fault: None,
                         host: None,
                         templates: self.templates.clone(),
+                        begun: None,
                     })
             });
         Kept {

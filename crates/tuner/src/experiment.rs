@@ -401,6 +401,7 @@ impl Search {
             purpose: Purpose::Search,
             arm: Arm {
                 configuration: configuration.clone(),
+                warm_control: spec.has_warm_control(),
                 ..Arm::default()
             },
             incumbent: self.incumbent(),
@@ -601,6 +602,7 @@ search = { strategy = "random" }
                 host: Some(host.into()),
                 output: None,
                 note: None,
+                begun: None,
             };
             self.search.take(record, self.at_once, &self.workers)
         }

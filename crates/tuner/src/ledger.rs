@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use bayes_opt::Configuration;
 use serde::{Deserialize, Serialize};
 
+use crate::begun::Begun;
 use crate::bench::Arm;
 use crate::error::TunerError;
 use crate::evaluation::Block;
@@ -102,6 +103,8 @@ impl PlannedArm {
             configuration: self.configuration.clone(),
             variables: self.variables.clone(),
             saturates: self.capacity_of.is_some(),
+            // What is claimed rests on fresh starts of both sides.
+            warm_control: false,
         }
     }
 }
@@ -123,6 +126,9 @@ pub struct VerificationRun {
     /// The fingerprint of each template that it was measured with.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub templates: BTreeMap<String, String>,
+    /// How it began, where there is something to say of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<Begun>,
 }
 
 /// What earlier sittings of an experiment left.

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assignment;
+pub mod begun;
 pub mod bench;
 pub mod conclusion;
 pub mod continuous;

@@ -1,9 +1,11 @@
 //! The real [`Bench`]: real services, real knobs, real load.
 
+mod control;
 mod knobs;
 mod latency;
 mod loading;
 mod promotion;
+mod warming;
 
 pub use promotion::{Changed, Left};
 
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 use bayes_opt::Configuration;
 use host::{HostError, Journal, Knob, RestoreOutcome, RestoreReport, RestoredItem, Roots};
 
+use crate::begun::Begun;
 use crate::bench::{Arm, Bench};
 use crate::continuous::HostThen;
 use crate::error::{Fault, TunerError};
@@ -26,6 +29,7 @@ use crate::scratch::scratch_root;
 use crate::spec::{CheckedSpec, Pairing};
 use crate::target::{Instance, Side};
 use crate::template;
+use control::Ending;
 
 /// The world as it is.
 pub struct Live<'a> {
@@ -61,6 +65,12 @@ pub struct Live<'a> {
     saturates: bool,
     /// The sources of latency that are open.
     meters: latency::Meters,
+    /// The control that runs on from evaluation to evaluation.
+    warm: Option<control::WarmControl>,
+    /// Why the one before it was ended.
+    restarted: Option<String>,
+    /// How the evaluation began.
+    begun: Begun,
 }
 
 /// One side while it runs.
@@ -109,6 +119,9 @@ impl<'a> Live<'a> {
             output: None,
             saturates: false,
             meters: latency::Meters::default(),
+            warm: None,
+            restarted: None,
+            begun: Begun::default(),
         })
     }
 
@@ -169,7 +182,7 @@ impl<'a> Live<'a> {
     /// The journal cannot be read or written, or the service cannot be told.
     pub fn restore(&mut self) -> Result<RestoreReport, TunerError> {
         self.applied = None;
-        self.stop_sides()?;
+        self.stop_sides(Ending::All)?;
         let report = self.journal.restore(&self.roots, false)?;
         if self.scratch.exists() {
             std::fs::remove_dir_all(&self.scratch).map_err(|source| TunerError::File {
@@ -239,14 +252,33 @@ impl<'a> Live<'a> {
         Ok(())
     }
 
-    fn stop_sides(&mut self) -> Result<(), TunerError> {
+    /// Ends both sides; the control may run on after an evaluation.
+    fn stop_sides(&mut self, ending: Ending) -> Result<(), TunerError> {
         self.close_meters();
-        for mut side in self.sides.take().into_iter().flatten() {
+        for side in self.sides.take().into_iter().flatten() {
+            self.stop_side(side, ending)?;
+        }
+        if ending == Ending::All {
+            self.end_control()?;
+        }
+        // What its commands, or those of the workload, started and did not wait for.
+        let resting = self.resting_pid();
+        let resting = resting
+            .as_ref()
+            .map(|(pid, group)| (*pid, group.as_deref()));
+        crate::process::end_orphans(&self.scratch, resting);
+        Ok(())
+    }
+
+    fn stop_side(&mut self, side: ActiveSide, ending: Ending) -> Result<(), TunerError> {
+        let over = match ending {
+            Ending::Evaluation => self.rest_control(side),
+            Ending::All => Some(side),
+        };
+        if let Some(mut side) = over {
             side.instance
                 .stop(self.spec, &self.roots, &mut self.journal)?;
         }
-        // What its commands, or those of the workload, started and did not wait for.
-        crate::process::end_orphans(&self.scratch);
         Ok(())
     }
 
@@ -373,7 +405,16 @@ impl<'a> Live<'a> {
 
     /// Gives the sides each other's CPUs: block `index` has them as written, the next one swapped.
     fn swap_cpus(&self, index: usize) -> Result<(), Fault> {
-        let (Some(sides), Some(cpus)) = (&self.sides, &self.spec.pins.sides) else {
+        self.pin(self.sides.iter().flatten(), index)
+    }
+
+    /// Gives sides the CPUs of block `index`.
+    fn pin<'s>(
+        &self,
+        sides: impl IntoIterator<Item = &'s ActiveSide>,
+        index: usize,
+    ) -> Result<(), Fault> {
+        let Some(cpus) = &self.spec.pins.sides else {
             return Ok(());
         };
         for side in sides {
@@ -417,12 +458,15 @@ impl Bench for Live<'_> {
         self.output = None;
         self.saturates = arm.saturates;
         let begun = self.begin_evaluation(arm);
+        self.begun.control = self.control_run();
         begun.inspect_err(|fault| self.note_output(fault))
     }
 
     fn block(&mut self, index: usize) -> Result<Block, Fault> {
         let measured = self.measure_block(index);
-        measured.inspect_err(|fault| self.note_output(fault))
+        measured
+            .inspect(|block| self.watch_control(block))
+            .inspect_err(|fault| self.note_output(fault))
     }
 
     fn end(&mut self) -> Result<(), TunerError> {
@@ -433,12 +477,16 @@ impl Bench for Live<'_> {
         self.output.take()
     }
 
+    fn take_begun(&mut self) -> Option<Begun> {
+        Some(std::mem::take(&mut self.begun)).filter(|begun| *begun != Begun::default())
+    }
+
     fn templates(&self) -> BTreeMap<String, String> {
         self.spec.template_fingerprints()
     }
 
     fn elapsed_s(&self) -> f64 {
-        self.before_s + self.began.elapsed().as_secs_f64()
+        self.elapsed_since_start_s()
     }
 
     fn own_cpu_s(&self) -> f64 {
@@ -447,8 +495,14 @@ impl Bench for Live<'_> {
 }
 
 impl Live<'_> {
+    /// Seconds since the experiment began.
+    fn elapsed_since_start_s(&self) -> f64 {
+        self.before_s + self.began.elapsed().as_secs_f64()
+    }
+
     /// Keeps what the side printed that is to blame, before it is ended.
     fn note_output(&mut self, fault: &Fault) {
+        self.blame_control(fault);
         let is_of_experiment = matches!(fault, Fault::Configuration(_) | Fault::Unmeasured(_));
         if let Some(sides) = &self.sides {
             let instance = &sides[usize::from(is_of_experiment)].instance;
@@ -458,32 +512,32 @@ impl Live<'_> {
 
     fn begin_evaluation(&mut self, arm: &Arm) -> Result<(), Fault> {
         self.control_took = None;
-        let mut sides = Vec::new();
-        let started = Side::BOTH
-            .into_iter()
-            .try_for_each(|side| self.start_side(side, arm, &mut sides));
+        self.begun = Begun::default();
+        let mut sides: Vec<ActiveSide> = self.resting_control(arm)?.into_iter().collect();
+        // It may be where the experiment's first block is to be.
+        self.pin(&sides, 0)?;
+        let started = self.start_sides(arm, &mut sides);
         if let Err(fault) = started {
             // The side that did not come up is the last one that was begun.
             let failed = sides.last().map(|side| &side.instance);
             self.output = failed.and_then(|instance| instance.output(self.spec));
             self.close_meters();
-            for mut side in sides {
-                side.instance
-                    .stop(self.spec, &self.roots, &mut self.journal)
+            for side in sides {
+                self.stop_side(side, Ending::Evaluation)
                     .map_err(|error| Fault::Harness(error.to_string()))?;
             }
             return Err(fault);
         }
         self.sides = <[ActiveSide; 2]>::try_from(sides).ok();
-        let warm_up_s = self.spec.spec.evaluation.warm_up_s;
-        if warm_up_s > 0.0 {
-            if self.spec.target.pairing == Pairing::Parallel {
-                self.warm_up(&Side::BOTH, warm_up_s)?;
-            } else {
-                for side in Side::BOTH {
-                    self.switch(side)?;
-                    self.warm_up(&[side], warm_up_s)?;
-                }
+        self.warm_up_sides()
+    }
+
+    /// Starts the sides that do not run yet.
+    fn start_sides(&mut self, arm: &Arm, sides: &mut Vec<ActiveSide>) -> Result<(), Fault> {
+        for side in Side::BOTH.into_iter().skip(sides.len()) {
+            self.start_side(side, arm, sides)?;
+            if let (Side::Control, Some(control)) = (side, sides.last()) {
+                self.note_control(arm, control)?;
             }
         }
         Ok(())
@@ -544,12 +598,18 @@ impl Live<'_> {
         } else {
             Ok(())
         };
-        self.stop_sides()?;
+        self.stop_sides(Ending::Evaluation)?;
         if let Some(error) = self.fatal.take() {
             return Err(error.into());
         }
         let is_disturbed = back.is_err() || files.is_err();
-        if is_disturbed || self.interrupt.signal().is_some() || !self.spec.knobs.is_empty() {
+        let is_ending = is_disturbed || self.interrupt.signal().is_some();
+        if is_ending {
+            self.end_control()?;
+        }
+        // With a control that runs on there are no knobs of the host, and its process is in the
+        // journal.
+        if is_ending || (!self.spec.knobs.is_empty() && self.resting_pid().is_none()) {
             let report = self.journal.restore(&self.roots, false)?;
             self.in_force.clear();
             if self.interrupt.signal().is_some() {

@@ -22,7 +22,14 @@ pub const PROCESS: [&str; 6] = [
 /// name one.
 pub const CGROUP: [&str; 3] = ["periods", "throttled_periods", "throttled_s"];
 /// What a JVM gives besides, from its `hsperfdata` file.
-pub const JVM: [&str; 3] = ["jvm_gc_cycles", "jvm_gc_time_s", "jvm_allocated_bytes"];
+pub const JVM: [&str; 4] = [
+    "jvm_gc_cycles",
+    "jvm_gc_time_s",
+    JIT_TIME,
+    "jvm_allocated_bytes",
+];
+/// How long a JVM's compilers took.
+pub(crate) const JIT_TIME: &str = "jvm_jit_time_s";
 /// What the built-in output formats may give; see [`crate::parse`].
 pub const WORKLOAD: [&str; 16] = [
     "requests",

@@ -624,13 +624,32 @@ pub fn kill_all(pids: &[u32]) {
 }
 
 /// Kills what commands of the run with its directories below `scratch` left running, and waits for
-/// its end: whoever went into the background or made a session of its own.
-pub(crate) fn end_orphans(scratch: &Path) {
+/// its end: whoever went into the background or made a session of its own. A service that runs on
+/// is left alone: `kept` is its first process, with its control group if it has one of its own.
+pub(crate) fn end_orphans(scratch: &Path, kept: Option<(u32, Option<&str>)>) {
+    let roots = Roots::default();
     end_all(|| {
         let mut left = orphans(scratch);
         left.retain(|pid| runs(*pid));
+        if let (Some((pid, group)), false) = (kept, left.is_empty()) {
+            let group = group.map(|group| host::processes_below(&roots, group));
+            let members = group.and_then(Result::ok).unwrap_or_default();
+            let family = host::family(&roots, pid);
+            left.retain(|left| {
+                !members.contains(left)
+                    && !family.iter().any(|(of, _)| of == left)
+                    && !is_in_group_of(*left, pid)
+            });
+        }
         left
     });
+}
+
+/// Whether a process is in the process group that another one leads.
+fn is_in_group_of(pid: u32, leader: u32) -> bool {
+    let as_pid = |pid: u32| i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let group = as_pid(pid).and_then(|pid| rustix::process::getpgid(Some(pid)).ok());
+    group.is_some() && group == as_pid(leader)
 }
 
 /// Kills what is in a group of ours, until it is empty: also processes that left the process group.
@@ -714,9 +733,9 @@ mod tests {
         leaves
             .run(KILL_WAIT * 60, &Interrupt::default(), || Ok(()))
             .unwrap();
-        end_orphans(&dir.path().join("another"));
+        end_orphans(&dir.path().join("another"), None);
         assert!(!orphans(dir.path()).is_empty());
-        end_orphans(dir.path());
+        end_orphans(dir.path(), None);
         let left = orphans(dir.path()).into_iter();
         assert_eq!(left.filter(|pid| runs(*pid)).count(), 0);
     }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::assignment::SEVERAL;
+use crate::begun::{self, Begun};
 use crate::conclusion::{ConstraintResult, GuardResult, GuardVerdict};
 use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
@@ -115,6 +116,10 @@ pub struct EvaluationRecord {
     /// What a person has written about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// How it began: with a control that runs since an earlier evaluation, or after a warm-up whose
+    /// end was detected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<Begun>,
 }
 
 impl EvaluationRecord {
@@ -206,6 +211,9 @@ pub struct ArmResult {
     pub detectable: BTreeMap<String, f64>,
     /// Runs that gave no result, with the reason.
     pub faults: Vec<String>,
+    /// Runs that were measured although a side was never steady, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsteady: Vec<String>,
     /// Runs that gave one.
     pub runs: usize,
     /// Blocks in them.
@@ -334,6 +342,7 @@ impl ArmResult {
             guards: Vec::new(),
             detectable: BTreeMap::new(),
             faults: Vec::new(),
+            unsteady: Vec::new(),
             runs: 0,
             blocks: 0,
             runs_blocks: Vec::new(),
@@ -400,6 +409,14 @@ impl Report {
                  it, or verify the experiment again"
             ),
         })
+    }
+
+    /// Since when the control of the search ran, and why it was started again, in words; empty where
+    /// each evaluation started it.
+    #[must_use]
+    pub fn control_runs(&self) -> Vec<String> {
+        let evaluations = self.evaluations.iter();
+        begun::control_runs(evaluations.filter_map(|it| Some((it.number, it.begun.as_ref()?))))
     }
 
     /// The evaluations, best first: those with a result by score, the violated after the feasible,

@@ -4,7 +4,7 @@ use host::{CgroupReader, HsPerf, ProcessTree, Roots};
 use http_client::Data;
 
 use crate::error::Fault;
-use crate::metrics::SideMetrics;
+use crate::metrics::{JIT_TIME, SideMetrics};
 use crate::spec::{MetricSpec, ObserveSpec};
 use crate::target::client;
 
@@ -81,6 +81,7 @@ impl Sampler {
             let sample = jvm.sample().map_err(harness)?;
             put("jvm_gc_cycles", sample.gc_cycles as f64);
             put("jvm_gc_time_s", sample.gc_time_s);
+            put(JIT_TIME, sample.jit_time_s);
             put("jvm_allocated_bytes", sample.allocated_bytes as f64);
         }
         if let Some(group) = &mut self.group {

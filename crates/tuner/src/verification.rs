@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bayes_opt::Configuration;
 
 use crate::assignment::{self, Assignment, Purpose};
+use crate::begun::WarmUp;
 use crate::bench::Bench;
 use crate::conclusion::{self, Confidence};
 use crate::error::TunerError;
@@ -242,6 +243,10 @@ fn results(
                 Some(fault) => result.faults.push(fault.clone()),
                 None => result.runs_blocks.push(run.blocks.clone()),
             }
+            let warm_up = run.begun.as_ref().and_then(|it| it.warm_up.as_ref());
+            let complaint = warm_up.and_then(WarmUp::complaint);
+            let complaint = complaint.map(|why| format!("run {}: {why}", run.run));
+            result.unsteady.extend(complaint);
         }
         let confidence = Confidence::of(spec, candidates, planned.is_candidate);
         match planned.capacity_of {

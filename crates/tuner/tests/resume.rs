@@ -102,6 +102,7 @@ impl Memory {
                 output: None,
                 note: None,
                 crash: None,
+                begun: None,
             });
         }
     }

@@ -48,7 +48,7 @@ pub struct Tally {
     pub last_ms: Option<i64>,
 }
 
-const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output, crash, note";
+const COLUMNS: &str = "number, configuration, outcome, reason, failure, measurement, started_ms, duration_s, own_cpu_s, host, output, crash, note, begun";
 
 /// Stands for the beginning of an evaluation that was measured elsewhere: no report says it.
 const ELSEWHERE: i64 = 0;
@@ -88,6 +88,7 @@ fn row(cells: &[Cell]) -> Result<EvaluationRow, Error> {
             host: cells[9].text().map(str::to_owned),
             output: cells[10].text().map(str::to_owned),
             note: cells[12].text().map(str::to_owned),
+            begun: json(&cells[13])?,
         },
     })
 }
@@ -104,7 +105,8 @@ pub(super) fn write_end(
         .map(|measurement| measurement.score);
     database.execute(
         "UPDATE evaluations SET outcome = $1, reason = $2, failure = $3, score = $4, measurement = $5, \
-         duration_s = $6, own_cpu_s = $7, host = $8, output = $9, crash = $10 WHERE experiment = $11 AND number = $12",
+         duration_s = $6, own_cpu_s = $7, host = $8, output = $9, crash = $10, begun = $11 \
+         WHERE experiment = $12 AND number = $13",
         &[
             word(&record.outcome)?.into(),
             record.reason.as_deref().map(http_client::redact).into(),
@@ -116,6 +118,7 @@ pub(super) fn write_end(
             record.host.clone().into(),
             record.output.as_deref().map(http_client::redact).into(),
             record.crash.as_ref().map(to_json).transpose()?.into(),
+            record.begun.as_ref().map(to_json).transpose()?.into(),
             id.into(),
             record.number.into(),
         ],

@@ -106,6 +106,8 @@ INSERT INTO counters (name, value) VALUES ('queue_is_paused', 0);
 ALTER TABLE experiments ADD COLUMN note TEXT;
 ALTER TABLE evaluations ADD COLUMN note TEXT;
 ",
+    // Which control an evaluation had, and how it warmed up.
+    "ALTER TABLE evaluations ADD COLUMN begun TEXT;",
 ];
 
 /// How long a store of an earlier version is waited for while a coordinator has it.

@@ -7,6 +7,7 @@ use bayes_opt::{Configuration, Value};
 use host::Roots;
 use tempfile::TempDir;
 use tuner::assignment::Measured;
+use tuner::begun::{Begun, ControlRun};
 use tuner::evaluation::{Block, Measurement, Order, Outcome};
 use tuner::ledger::{PlannedArm, VerificationRun};
 use tuner::report::{EvaluationRecord, Failure};
@@ -161,6 +162,14 @@ fn record(number: usize, outcome: Outcome) -> EvaluationRecord {
         host: None,
         output: None,
         note: None,
+        begun: Some(Begun {
+            control: Some(ControlRun {
+                started_s: 2.5,
+                evaluations: 3,
+                restarted: None,
+            }),
+            warm_up: None,
+        }),
         crash: None,
     }
 }
@@ -201,6 +210,7 @@ fn what_is_written_is_read() {
             fault: None,
             host: None,
             templates: [("a.in".to_owned(), "00ff".to_owned())].into(),
+            begun: None,
         };
         store.add_run(id, &run).unwrap();
         let budget = BudgetSpec {
@@ -598,6 +608,7 @@ fn record_measured() -> Measured {
         host: None,
         output: None,
         templates: Default::default(),
+        begun: None,
     }
 }
 

@@ -45,5 +45,6 @@ mod throttle;
 mod toy;
 mod tune;
 mod users;
+mod warm_control;
 mod webdriver;
 mod workers;

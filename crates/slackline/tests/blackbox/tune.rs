@@ -132,3 +132,65 @@ fn an_edit_of_a_templated_file_during_a_tune_stays_and_is_told() {
     toy.restore();
     assert_eq!(std::fs::read_to_string(file).unwrap(), "x = mine\n");
 }
+
+/// A service that reads its file again at SIGHUP and has another setting for which it has to be
+/// started again.
+#[test]
+fn a_parameter_that_a_reload_puts_in_force_does_not_restart_the_service() {
+    let mut toy = Toy::attached();
+    let service = "echo start >> starts; trap 'cp service.conf seen' HUP; \
+                   echo $$ > pid.new; mv pid.new pid; while :; do sleep 0.02; done";
+    std::fs::write(toy.path("service.sh"), service).unwrap();
+    let start = "kill $(cat pid) 2>/dev/null; rm -f pid; setsid sh service.sh >/dev/null 2>&1 & \
+                 while [ ! -e pid ]; do sleep 0.01; done";
+    let reload = "echo >> reloads; rm -f seen; while [ ! -e seen ]; do kill -HUP $(cat pid); sleep 0.01; done";
+    let shell = |script: &str| {
+        json!([
+            "sh",
+            "-c",
+            format!("cd {}; {script}", toy.path("").display())
+        ])
+    };
+    let mut started = std::process::Command::new("sh");
+    started.args(["-c", start]).current_dir(toy.path(""));
+    // Its processes are the toy's, which ends them.
+    let mark = toy.slackline(&[]);
+    started.envs(
+        mark.get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    assert!(started.status().unwrap().success());
+    let pid_file = toy.path("pid");
+    let pid = || std::fs::read_to_string(&pid_file).unwrap();
+    let before = pid();
+    let steps = json!([
+        { "command": shell(start), "parameters": ["workers"] },
+        { "command": shell(reload), "parameters": ["x"] },
+    ]);
+    // Nothing varies but what a reload puts in force; the load is by what the service has read.
+    let load = toy.spec["workload"]["command"][2].as_str().unwrap();
+    let load = load.replace(
+        &format!("$(cat {})", toy.path("knob").display()),
+        &format!("$(sed 's/x = //' {})", toy.path("seen").display()),
+    );
+    toy.load_with(&load);
+    toy.spec["variables"] = json!({ "workers": 2 });
+    toy.spec["parameters"] =
+        json!([{ "name": "x", "type": "int", "low": 0, "high": 100, "default": 50 }]);
+    toy.spec["target"]["apply"] = steps;
+    toy.spec["budget"]["evaluations"] = json!(3);
+    let ended = Ended::of(toy.tune(&[]));
+    assert!(ended.code < 2, "{}\n{}", ended.stdout, ended.stderr);
+    let lines = |name: &str| {
+        let text = std::fs::read_to_string(toy.path(name)).unwrap();
+        text.lines().count()
+    };
+    let (starts, reloads) = (lines("starts"), lines("reloads"));
+    // The first switch, before which nothing is known to be in force, and the way back run all
+    // steps.
+    assert!(
+        starts <= 4 && reloads > 10,
+        "{starts} starts, {reloads} reloads"
+    );
+    assert_ne!(pid(), before);
+}

@@ -179,7 +179,7 @@ impl Live<'_> {
     }
 
     /// The metrics of each side, and why the load generator's are not all there.
-    fn load_once(
+    pub(super) fn load_once(
         &mut self,
         order: &[Side],
         duration_s: f64,

@@ -10,6 +10,7 @@ use host::{HostError, Roots};
 
 use super::continuous::check_continuous;
 use super::cpus::{Pins, check_cpus};
+use super::evaluation::check_evaluation;
 use super::knobs::KnobBinding;
 use super::locate::Source;
 use super::metric::check_metrics;
@@ -343,6 +344,7 @@ pub(super) fn check_experiment(
     let objective = spec.objective.clone().ok_or_else(|| missing("objective"))?;
     check_target(&target, source, &dir, templates)?;
     check_apply(&spec, &target, source)?;
+    check_evaluation(&spec, &target, source)?;
     if spec.workload.is_some() {
         resolve_http(&mut workload, source)?;
         check_workload(&workload, source)?;
@@ -679,6 +681,11 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         Ok(())
     };
     time("evaluation.warm_up_s", evaluation.warm_up_s, true)?;
+    time(
+        "evaluation.warm_up_at_most_s",
+        evaluation.warm_up_at_most_s,
+        false,
+    )?;
     time("evaluation.settle_s", evaluation.settle_s, true)?;
     time("evaluation.block_s", evaluation.block_s, false)?;
     let count = |key: &str, value: usize, why: &str| match value {

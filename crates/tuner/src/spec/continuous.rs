@@ -205,7 +205,8 @@ pub(super) fn check_continuous(
         }
     }
     let evaluation = &spec.evaluation;
-    let on_control_s = evaluation.warm_up_s + evaluation.block_s * evaluation.blocks as f64;
+    let on_control_s =
+        evaluation.longest_warm_up_s() + evaluation.block_s * evaluation.blocks as f64;
     let round_every_s = on_control_s / given.control_share;
     if round_every_s > DAY_S {
         return error(

@@ -9,6 +9,7 @@ mod continuous;
 mod cpus;
 pub(crate) mod credentials;
 mod earlier;
+mod evaluation;
 mod expression;
 mod knobs;
 mod locate;
@@ -24,6 +25,7 @@ use check::Templates;
 pub use check::{CheckedSpec, NAME_CHARS_MAX, is_line};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use cpus::Pins;
+pub use evaluation::{ControlStart, EvaluationSpec, WarmUpRule};
 pub use expression::{Comparison, Limit, MetricConstraint};
 pub(crate) use knobs::knob_writes;
 pub use knobs::{Element, KnobBinding, SchedKind};
@@ -564,8 +566,8 @@ pub struct ObjectiveSpec {
     /// `latency_p99_us`, `errors` and others); of the target's processes `cpu_s`, `cpu_user_s`,
     /// `cpu_system_s`, `context_switches`, `involuntary_switches`, `memory_bytes`; with `quota`, or
     /// a cgroup that is observed, `periods`, `throttled_periods`, `throttled_s`; of a JVM
-    /// `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_allocated_bytes`; and those in `metrics`.
-    /// `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
+    /// `jvm_gc_cycles`, `jvm_gc_time_s`, `jvm_jit_time_s`, `jvm_allocated_bytes`; and those in
+    /// `metrics`. `X_per_request` and `X_per_s` of any counted metric X exist by themselves.
     pub metric: String,
     /// `minimise` or `maximise`.
     #[serde(default)]
@@ -576,41 +578,6 @@ pub struct ObjectiveSpec {
     /// `ratio` or `absolute`.
     #[serde(default)]
     pub scale: ObjectiveScale,
-}
-
-/// How one configuration is measured.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct EvaluationSpec {
-    /// Load before the first block, which is not measured.
-    pub warm_up_s: f64,
-    /// Length of one side of a block.
-    pub block_s: f64,
-    /// Pairs of blocks.
-    pub blocks: usize,
-    /// Settle time after every switch of a knob or file, without load.
-    pub settle_s: f64,
-    /// Stop early what is worse than the incumbent.
-    pub early_abort: bool,
-    /// Error rate of the early abort: the chance that an evaluation is aborted although it is as
-    /// good as the incumbent.
-    pub abort_alpha: f64,
-    /// No abort before that many blocks.
-    pub abort_min_blocks: usize,
-}
-
-impl Default for EvaluationSpec {
-    fn default() -> Self {
-        Self {
-            warm_up_s: 2.0,
-            block_s: 5.0,
-            blocks: 6,
-            settle_s: 0.0,
-            early_abort: true,
-            abort_alpha: 0.05,
-            abort_min_blocks: 3,
-        }
-    }
 }
 
 /// When the search ends, whichever comes first.

@@ -37,7 +37,7 @@ impl CheckedSpec {
         };
         let run_s = |blocks: usize| {
             let block_s = evaluation.block_s + settle_s;
-            sides * (evaluation.warm_up_s + blocks as f64 * block_s)
+            sides * (evaluation.longest_warm_up_s() + blocks as f64 * block_s)
         };
         let search_s = spec.budget.evaluations as f64 * run_s(evaluation.blocks);
         let limit_s = spec.budget.wall_time_min.map(|minutes| minutes * 60.0);

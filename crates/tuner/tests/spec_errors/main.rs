@@ -177,7 +177,7 @@ fn objective_and_constraints() {
         "spec.toml:1: constraints[0]: \"latency_p99_us <= 0 * control\": the factor of control must be above 0",
     );
     let listed = "there are context_switches, cpu_s, cpu_system_s, cpu_user_s, duration_s, involuntary_switches, \
-        jvm_allocated_bytes, jvm_gc_cycles, jvm_gc_time_s, latency_p99_us, memory_bytes, requests";
+        jvm_allocated_bytes, jvm_gc_cycles, jvm_gc_time_s, jvm_jit_time_s, latency_p99_us, memory_bytes, requests";
     expect(
         "name = \"sound\"",
         "constraints = [\"latency_p98_us <= 1.05 * control\"]",
