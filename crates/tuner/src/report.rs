@@ -411,8 +411,8 @@ impl Report {
         })
     }
 
-    /// Since when the control of the search ran, and why it was started again, in words; empty where
-    /// each evaluation started it.
+    /// Since when the control of the search ran, and why it was started again, in words; empty
+    /// where each evaluation started it.
     #[must_use]
     pub fn control_runs(&self) -> Vec<String> {
         let evaluations = self.evaluations.iter();

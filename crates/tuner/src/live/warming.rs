@@ -26,8 +26,8 @@ struct Slices {
 }
 
 impl Slices {
-    /// Takes a slice; `beside` is what a warm control measured at the same time. In their ratio what
-    /// both felt does not count, such as a neighbour on the same CPUs.
+    /// Takes a slice; `beside` is what a warm control measured at the same time. In their ratio
+    /// what both felt does not count, such as a neighbour on the same CPUs.
     fn push(&mut self, metrics: &SideMetrics, beside: Option<&SideMetrics>, names: &[String]) {
         for name in names {
             // What uses no CPU time at all has no warm-up to be seen in it.
