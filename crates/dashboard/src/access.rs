@@ -480,7 +480,7 @@ fn entry_of(request: &Request, visitor: &Visitor, origin: &Origin) -> Option<Ent
 
 fn note(app: &App, mut entry: Entry, response: &Response) {
     entry.status = response.status().as_u16();
-    entry.refusal = Refusal::of(response).map(|refusal| refusal.text().to_owned());
+    entry.refusal = Refusal::of(response).map(|refusal| refusal.with_place());
     let detail = response.extensions().get::<Detail>();
     entry.detail = detail.map(|detail| detail.0.clone());
     app.audit.note(entry);

@@ -62,6 +62,15 @@ impl Refusal {
         &self.detail
     }
 
+    /// The text with the place in a specification, as the audit log has it.
+    pub(crate) fn with_place(&self) -> String {
+        let line = self.line.map(|line| format!("line {line}: "));
+        let key = self.key.as_ref().filter(|key| !key.is_empty());
+        let key = key.map(|key| format!("{key}: "));
+        let place = [line, key].into_iter().flatten().collect::<String>();
+        place + &self.detail
+    }
+
     /// The refusal that a response carries. A response of an error that carries none, such as one
     /// that the router made, is described by its status.
     pub(crate) fn of(response: &Response) -> Option<Self> {
@@ -161,6 +170,8 @@ mod tests {
         assert_eq!(response.headers()[CONTENT_TYPE], PROBLEM);
         let refusal = Refusal::of(&response).unwrap();
         assert_eq!(refusal.text(), "http://…@h/ is no server");
+        let said = "line 3: metrics.x: http://…@h/ is no server";
+        assert_eq!(refusal.with_place(), said);
         assert_eq!(
             (refusal.line, refusal.key.as_deref()),
             (Some(3), Some("metrics.x"))
