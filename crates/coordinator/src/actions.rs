@@ -422,7 +422,10 @@ impl Coordinator {
 }
 
 /// The text of a specification is kept with its experiment, and of bounded length.
-pub(crate) fn check_source(source: &str) -> Result<(), Error> {
+///
+/// # Errors
+/// It is longer.
+pub fn check_source(source: &str) -> Result<(), Error> {
     if source.len() > SOURCE_BYTES_MAX {
         return Err(Error::Invalid(format!(
             "spec: the text has {} bytes; the limit is {SOURCE_BYTES_MAX}",

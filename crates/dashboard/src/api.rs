@@ -78,8 +78,9 @@ pub(crate) enum Format {
 }
 
 impl GivenSpec {
-    /// Where it would be, were it in a file.
+    /// Where it would be, were it in a file. Too long a text is refused before anything reads it.
     fn path(&self, coordinator: &Coordinator) -> Result<PathBuf, Error> {
+        coordinator::check_source(&self.spec)?;
         let dir = self.dir.as_deref().unwrap_or(coordinator.state_dir());
         let stem = self.name.as_deref().unwrap_or("experiment");
         if stem.is_empty() || stem.len() > 100 || stem.contains(['/', '\0']) {

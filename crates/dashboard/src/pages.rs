@@ -181,7 +181,9 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
                     shown: first_sentence(&summary.sentence).to_owned(),
                     summary,
                 })
-            });
+            })
+            // One that was deleted meanwhile is no trouble of the list.
+            .filter(|line| !matches!(line, Err(Error::NotFound(_))));
         let lines = lines.collect::<Result<Vec<Line>, Error>>()?;
         Ok(page(&ExperimentsPage {
             reader: (&visitor).into(),

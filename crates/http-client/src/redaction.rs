@@ -25,7 +25,18 @@ const SECRET_PARTS: [&str; 14] = [
 ];
 
 /// Names that hold a secret if one of their words is one of these.
-const SECRET_WORDS: [&str; 7] = ["pass", "pw", "pwd", "auth", "sig", "signature", "dsn"];
+const SECRET_WORDS: [&str; 10] = [
+    "pass",
+    "pw",
+    "pwd",
+    "auth",
+    "sig",
+    "signature",
+    "dsn",
+    "pat",
+    "dbpass",
+    "userpass",
+];
 
 /// Whether a variable, header, option or key of this name holds a secret by the look of it.
 ///

@@ -17,6 +17,8 @@ use tuner::process::Interrupt;
 
 use crate::{Done, tokens};
 
+/// How long requests may go on once nothing else does.
+const REQUESTS_END: Duration = Duration::from_secs(3);
 /// How often signals and the watchdog are looked after.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -141,7 +143,8 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
     ));
     // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of
     // the store goes here.
-    drop(runtime);
+    // A request that takes long, such as the check of a large text, does not hold up the end.
+    runtime.shutdown_timeout(REQUESTS_END);
     coordinator.end();
     if let Some(thread) = giving_out
         && thread.join().is_err()

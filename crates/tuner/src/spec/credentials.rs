@@ -39,9 +39,31 @@ const PROGRAMS: &[(&str, &str, bool)] = &[
     ("curl", "--user", true),
     ("curl", "-U", true),
     ("curl", "--proxy-user", true),
+    ("curl", "--oauth2-bearer", true),
+    ("curl", "-b", true),
+    ("curl", "--cookie", true),
     ("ab", "-A", true),
     ("ab", "-P", true),
+    ("ab", "-C", true),
     ("hey", "-a", true),
+    ("oha", "-a", true),
+    ("http", "-a", true),
+    ("https", "-a", true),
+    ("memtier_benchmark", "--authenticate", true),
+    ("redis-cli", "AUTH", true),
+    ("redis-cli", "auth", true),
+    ("valkey-cli", "AUTH", true),
+    ("valkey-cli", "auth", true),
+];
+
+/// Short options without a value, which may stand in one word before the one that holds a secret.
+const FLAGS: &[(&str, &str)] = &[
+    ("curl", "#012346BGIJLNOQRSVafgijklnqsv"),
+    ("ldapsearch", "ALMPRTWZnuvx"),
+    ("mariadb", "ABCEGHLNVbfinqrstvw"),
+    ("mariadb-dump", "ABEFGNVflnqtv"),
+    ("mysql", "ABCEGHLNVbfinqrstvw"),
+    ("mysqldump", "ABEFGNVflnqtv"),
 ];
 
 /// A name, the quote that closes it, and what stands between it and its value.
@@ -96,6 +118,20 @@ impl Words {
         })
     }
 
+    /// The length of a secret at the end of a word in which other options stand before its own
+    /// (`-vpx`).
+    fn clustered_secret(&self, word: &str) -> Option<usize> {
+        let (_, flags) = FLAGS
+            .iter()
+            .find(|(known, _)| Some(*known) == self.program)?;
+        let letters = word.strip_prefix('-').filter(|it| !it.starts_with('-'))?;
+        let at = letters.find(|it| !flags.contains(it))?;
+        let mut options = self.options();
+        let is_secret = options.any(|(option, _)| option.strip_prefix('-') == letters.get(at..=at));
+        let length = letters.len() - at - 1;
+        (is_secret && length > 0).then_some(length)
+    }
+
     /// The secrets in a word, which stands that far behind the beginning of its text. Texts in
     /// quotes are read so deep.
     fn word(&mut self, raw: &str, offset: usize, depth: usize) -> Vec<Range<usize>> {
@@ -104,7 +140,8 @@ impl Words {
         if std::mem::take(&mut self.is_secret_next) {
             return std::iter::once(whole).collect();
         }
-        if let Some(length) = self.attached_secret(word) {
+        let secret = self.attached_secret(word);
+        if let Some(length) = secret.or_else(|| self.clustered_secret(word)) {
             return std::iter::once(whole.end - length..whole.end).collect();
         }
         if word.contains(char::is_whitespace) {
@@ -121,7 +158,9 @@ impl Words {
             let from = whole.start + behind;
             return found.map(|it| it.start + from..it.end + from).collect();
         }
-        let name = word.rsplit('/').next().unwrap_or(word);
+        // `my""sql` is `mysql`, too.
+        let plain: String = word.chars().filter(|it| !"\"'\\".contains(*it)).collect();
+        let name = plain.rsplit('/').next().unwrap_or(word);
         if let Some((program, ..)) = PROGRAMS.iter().find(|(known, ..)| *known == name) {
             self.program = Some(program);
             return Vec::new();
@@ -131,7 +170,7 @@ impl Words {
             let letter = option.strip_prefix('-').filter(|it| it.len() == 1);
             // `-su` is `-s -u`.
             let flags = word.strip_prefix('-').unwrap_or_default();
-            let is_cluster = flags.len() > 1 && flags.bytes().all(|it| it.is_ascii_alphabetic());
+            let is_cluster = flags.len() > 1 && flags.bytes().all(|it| it.is_ascii_alphanumeric());
             word == option || is_cluster && letter.is_some_and(|it| flags.ends_with(it))
         });
         let is_option = word.starts_with('-') && !word.contains(['=', ':']);
@@ -198,9 +237,11 @@ fn shell_words(text: &str) -> Vec<(usize, &str, bool)> {
     let (mut begun, mut quote, mut is_escaped): (Option<usize>, Option<char>, bool) =
         (None, None, false);
     let mut begins_command = true;
-    let ends_command = |it: char| matches!(it, ';' | '|' | '&' | '\n' | '(' | ')');
+    let ends_command = |it: char| matches!(it, ';' | '|' | '&' | '\n' | '(' | ')' | '`');
+    let is_redirection = |it: char| matches!(it, '<' | '>');
     for (at, it) in text.char_indices() {
-        let is_end = quote.is_none() && !is_escaped && (it.is_whitespace() || ends_command(it));
+        let ends_word = it.is_whitespace() || ends_command(it) || is_redirection(it);
+        let is_end = quote.is_none() && !is_escaped && ends_word;
         if is_end {
             if let Some(start) = begun.take() {
                 words.push((start, &text[start..at], begins_command));
@@ -447,6 +488,28 @@ mod tests {
                 "sum(rate(tokens_total{job=\"x\"}[1m]))",
             ),
             ("bench of --password=x", "bench of --password=…"),
+            ("curl -s4u me:X http://h/", "curl -s4u … http://h/"),
+            ("curl -sume:X http://h/", "curl -su… http://h/"),
+            (
+                "curl --oauth2-bearer X -b s=X",
+                "curl --oauth2-bearer … -b …",
+            ),
+            ("mysql -vpX -h db", "mysql -vp… -h db"),
+            ("mysql -uapp -hprod", "mysql -uapp -hprod"),
+            ("x=`mysql -pX`", "x=`mysql -p…`"),
+            ("mysql>out -pX", "mysql>out -p…"),
+            ("my\"\"sql -pX", "my\"\"sql -p…"),
+            (
+                "memtier_benchmark --authenticate X",
+                "memtier_benchmark --authenticate …",
+            ),
+            (
+                "memtier_benchmark --authenticate=X",
+                "memtier_benchmark --authenticate=…",
+            ),
+            ("redis-cli AUTH X", "redis-cli AUTH …"),
+            ("export DBPASS=X GH_PAT=X", "export DBPASS=… GH_PAT=…"),
+            ("bypass=1 compass=2", "bypass=1 compass=2"),
         ] {
             assert_eq!(masked(text, &in_text(text)), shown, "{text}");
         }

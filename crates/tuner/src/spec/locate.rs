@@ -10,12 +10,37 @@ use toml::de::{DeTable, DeValue};
 
 use crate::error::SpecError;
 
+/// Longer paths of keys are not looked for: no key of a specification has one. So a text of a
+/// megabyte costs no more memory than a few times its length.
+const PATH_MAX_BYTES: usize = 256;
+/// So many bytes of paths are kept of one text. Errors beyond them have the line of what the key
+/// belongs to.
+const PATHS_MAX_BYTES: usize = 8 << 20;
+/// A message of the readers of JSON and TOML repeats what it read: so much of it is kept.
+const MESSAGE_MAX_CHARS: usize = 600;
+
+/// Where the keys of a text are.
+#[derive(Default)]
+struct Offsets {
+    /// `parameters[2].low` → byte offset.
+    of: HashMap<String, usize>,
+    kept_bytes: usize,
+}
+
+impl Offsets {
+    fn insert(&mut self, path: &str, at: usize) {
+        if self.kept_bytes + path.len() <= PATHS_MAX_BYTES {
+            self.kept_bytes += path.len();
+            self.of.insert(path.to_owned(), at);
+        }
+    }
+}
+
 /// A file's text, and where its keys are.
 pub struct Source {
     path: PathBuf,
     text: String,
     json: bool,
-    /// `parameters[2].low` → byte offset.
     offsets: HashMap<String, usize>,
 }
 
@@ -45,16 +70,14 @@ impl Source {
         let json = path
             .extension()
             .is_some_and(|extension| extension == "json");
-        let mut offsets = HashMap::new();
+        let mut offsets = Offsets::default();
         if json {
             JsonKeys {
                 text: text.as_bytes(),
                 at: 0,
-                found: &mut |key: &str, at| {
-                    offsets.insert(key.to_owned(), at);
-                },
+                found: &mut |key: &str, at| offsets.insert(key, at),
             }
-            .value(String::new());
+            .value(Some(String::new()), 0);
         } else if let Ok(table) = DeTable::parse(&text) {
             walk_table(table.get_ref(), "", &mut offsets);
         }
@@ -62,7 +85,7 @@ impl Source {
             path: path.to_owned(),
             text,
             json,
-            offsets,
+            offsets: offsets.of,
         }
     }
 
@@ -121,7 +144,7 @@ impl Source {
     /// What the readers of JSON and TOML have found.
     fn wrong(&self, line: Option<usize>, key: Option<String>, message: &str) -> SpecError {
         let key = key.unwrap_or_default();
-        let mut message = plain(message);
+        let mut message = shortened(&plain(message));
         if key.starts_with("workload.parse") {
             message += PARSE_HINT;
         }
@@ -176,11 +199,16 @@ impl Source {
     /// The last key that starts on the line of `offset` and not after it; where all do (the head of
     /// a table), the longest.
     fn key_at(&self, offset: usize) -> Option<String> {
-        let line = self.line_of(offset);
+        let bytes = self.text.as_bytes();
+        let (before, after) = bytes.split_at(offset.min(bytes.len()));
+        let is_end = |byte: &u8| *byte == b'\n';
+        let from = before.iter().rposition(is_end).map_or(0, |at| at + 1);
+        let to = after.iter().position(is_end);
+        let to = to.map_or(bytes.len(), |at| before.len() + at);
         let on_line = || {
             self.offsets
                 .iter()
-                .filter(|(_, start)| self.line_of(**start) == line)
+                .filter(|(_, start)| (from..=to).contains(start))
         };
         let before = on_line().filter(|(_, start)| **start <= offset);
         before
@@ -193,30 +221,45 @@ impl Source {
 /// What to write in place of a `parse` that there is not.
 const PARSE_HINT: &str = "; what any other command prints is read by json = { requests = \"path.in.it\" } or regex = { requests = 'with a (group)' } in place of parse";
 
-fn joined(prefix: &str, key: &str) -> String {
+fn joined(prefix: &str, key: &str) -> Option<String> {
     if prefix.is_empty() {
-        key.to_owned()
-    } else {
-        format!("{prefix}.{key}")
+        return short_path(key.to_owned());
+    }
+    if prefix.len() + key.len() > PATH_MAX_BYTES {
+        return None;
+    }
+    short_path(format!("{prefix}.{key}"))
+}
+
+fn short_path(path: String) -> Option<String> {
+    Some(path).filter(|path| path.len() <= PATH_MAX_BYTES)
+}
+
+fn shortened(message: &str) -> String {
+    match message.char_indices().nth(MESSAGE_MAX_CHARS) {
+        Some((end, _)) => format!("{} …", &message[..end]),
+        None => message.to_owned(),
     }
 }
 
-fn walk_table(table: &DeTable<'_>, prefix: &str, offsets: &mut HashMap<String, usize>) {
+fn walk_table(table: &DeTable<'_>, prefix: &str, offsets: &mut Offsets) {
     for (key, value) in table {
-        let path = joined(prefix, key.get_ref());
-        offsets.insert(path.clone(), key.span().start);
-        walk_value(value, &path, offsets);
+        if let Some(path) = joined(prefix, key.get_ref()) {
+            offsets.insert(&path, key.span().start);
+            walk_value(value, &path, offsets);
+        }
     }
 }
 
-fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut HashMap<String, usize>) {
+fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut Offsets) {
     match value.get_ref() {
         DeValue::Table(table) => walk_table(table, path, offsets),
         DeValue::Array(array) => {
             for (index, element) in array.iter().enumerate() {
-                let path = format!("{path}[{index}]");
-                offsets.insert(path.clone(), element.span().start);
-                walk_value(element, &path, offsets);
+                if let Some(path) = short_path(format!("{path}[{index}]")) {
+                    offsets.insert(&path, element.span().start);
+                    walk_value(element, &path, offsets);
+                }
             }
         }
         _ => {}
@@ -265,7 +308,7 @@ pub fn line_of(text: &str, key: &str) -> Option<usize> {
             }
         },
     };
-    keys.value(String::new());
+    keys.value(Some(String::new()), 0);
     let before = text.as_bytes().get(..last?)?;
     Some(1 + before.iter().filter(|byte| **byte == b'\n').count())
 }
@@ -293,6 +336,12 @@ impl JsonKeys<'_> {
         found
     }
 
+    fn tell(&mut self, key: Option<&str>, at: usize) {
+        if let Some(key) = key {
+            (self.found)(key, at);
+        }
+    }
+
     fn string(&mut self) -> Option<String> {
         if !self.eat(b'"') {
             return None;
@@ -306,10 +355,11 @@ impl JsonKeys<'_> {
         Some(text)
     }
 
-    /// `None` once the text stops being JSON. Depth is bounded by serde's own limit of 128.
-    fn value(&mut self, path: String) -> Option<()> {
+    /// `None` once the text stops being JSON. Depth is bounded by serde's own limit of 128. Without
+    /// a path nothing below is told of: it is too long.
+    fn value(&mut self, path: Option<String>, depth: usize) -> Option<()> {
         self.space();
-        if path.matches(['.', '[']).count() > 128 {
+        if depth > 128 {
             return None;
         }
         match *self.text.get(self.at)? {
@@ -318,12 +368,13 @@ impl JsonKeys<'_> {
                 while !self.eat(b'}') {
                     self.space();
                     let start = self.at;
-                    let key = joined(&path, &self.string()?);
-                    (self.found)(&key, start);
+                    let name = self.string()?;
+                    let key = path.as_ref().and_then(|path| joined(path, &name));
+                    self.tell(key.as_deref(), start);
                     if !self.eat(b':') {
                         return None;
                     }
-                    self.value(key)?;
+                    self.value(key, depth + 1)?;
                     self.eat(b',');
                 }
             }
@@ -332,9 +383,11 @@ impl JsonKeys<'_> {
                 let mut index = 0_usize;
                 while !self.eat(b']') {
                     self.space();
-                    let key = format!("{path}[{index}]");
-                    (self.found)(&key, self.at);
-                    self.value(key)?;
+                    let key = path
+                        .as_ref()
+                        .and_then(|path| short_path(format!("{path}[{index}]")));
+                    self.tell(key.as_deref(), self.at);
+                    self.value(key, depth + 1)?;
                     self.eat(b',');
                     index += 1;
                 }
@@ -379,6 +432,34 @@ mod tests {
         assert_eq!(line_of(json, "parameters[0].low"), Some(5));
         assert_eq!(line_of(json, "parameters[0].high"), Some(4));
         assert_eq!(line_of(json, "other"), None);
+    }
+
+    /// A reader of `serve` may have any text checked.
+    #[test]
+    fn a_hostile_text_costs_neither_memory_nor_time() {
+        let long_key = "k".repeat(200_000);
+        let many = "[],".repeat(100_000);
+        let lines: String = (0..50_000).map(|n| format!("k{n} = 1\n")).collect();
+        let texts = [
+            ("x.toml", format!("{long_key} = [{}]", "1,".repeat(100_000))),
+            ("x.toml", format!("a = [\n{many}]")),
+            ("x.toml", lines),
+            (
+                "x.json",
+                format!("{{\"{long_key}\": [{}1]}}", "1,".repeat(100_000)),
+            ),
+            ("x.json", format!("{{\"a\": [\n{many}[]]}}")),
+        ];
+        let begun = std::time::Instant::now();
+        for (name, text) in texts {
+            let source = Source::new(Path::new(name), text);
+            let kept: usize = source.offsets.keys().map(String::len).sum();
+            assert!(kept <= PATHS_MAX_BYTES, "{name}: {kept}");
+            let error = source.parse::<Spec>().unwrap_err();
+            assert!(error.to_string().len() < 5000, "{name}");
+        }
+        // Each took minutes, or gigabytes.
+        assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
     }
 
     #[test]
