@@ -221,6 +221,11 @@ impl Coordinator {
     fn queue_again(&self, id: i64, wish: Option<Wish>) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
         self.may_be_measured(&row)?;
+        if wish.is_none()
+            && let Some(why) = self.nothing_to_resume(&row)?
+        {
+            return Err(refused(id, row.state, &why));
+        }
         if row.state == State::Done {
             self.store.new_verification(id)?;
         }
@@ -245,6 +250,28 @@ impl Coordinator {
         })?;
         self.nudge();
         Ok(())
+    }
+
+    /// Why an experiment that is done cannot search on: it has used up its budget, and nothing is
+    /// left to be measured but another verification.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unavailable`].
+    pub fn nothing_to_resume(&self, row: &ExperimentRow) -> Result<Option<String>, Error> {
+        if row.state != State::Done || row.spec.mode == Mode::Continuous {
+            return Ok(None);
+        }
+        let mut all = self.store.experiments()?.into_iter();
+        let evaluations = all
+            .find(|it| it.id == row.id)
+            .map_or(0, |it| it.evaluations);
+        Ok((evaluations >= row.budget().evaluations).then(|| {
+            format!(
+                "its budget of {} evaluations is used up. To search on, raise it first: `slackline experiments budget {} --evaluations N`. \
+                 To measure the result again, verify it",
+                row.budget().evaluations, row.id
+            )
+        }))
     }
 
     /// Ends an experiment now; the evaluation that is measured is killed. It can be resumed.
@@ -641,5 +668,66 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         assert!(again > imported);
         assert_eq!(import("c").unwrap(), again);
         assert_eq!(coordinator.store().experiments().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_used_up_budget_is_raised_before_a_resume() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("spec.toml");
+        let store = dir.path().join("store.db");
+        let store = Store::open(&Location::parse(store.to_str().unwrap())).unwrap();
+        let coordinator = Coordinator::new(store, dir.path());
+        let text = format!("{SPEC}objective = {{ metric = \"latency_p99_us\" }}");
+        let id = coordinator.create(&text, &path, None).unwrap();
+        let end = |state| {
+            let ended = |_: &_| Ok((state, None, None));
+            coordinator.store.transition(id, ended).unwrap();
+        };
+        end(State::Done);
+        // Nothing is measured yet: it may go on.
+        coordinator.resume(id).unwrap();
+        let nothing = |_: &ExperimentRow| BudgetSpec {
+            evaluations: 0,
+            wall_time_min: None,
+        };
+        coordinator.store.set_budget(id, nothing).unwrap();
+        end(State::Done);
+        let why = coordinator.resume(id).unwrap_err().to_string();
+        assert!(
+            why.contains("is done: its budget of 0 evaluations is used up"),
+            "{why}"
+        );
+        let way = format!("`slackline experiments budget {id} --evaluations N`");
+        assert!(why.contains(&way), "{why}");
+        let row = coordinator.store.experiment(id).unwrap();
+        assert_eq!((row.state, row.verification), (State::Done, 1));
+        // A verification that was cut short goes on.
+        end(State::Stopped);
+        coordinator.resume(id).unwrap();
+        let mut row = coordinator.store.experiment(id).unwrap();
+        row.report.finding = tuner::report::Finding::Improvement;
+        let why = row.not_promotable().unwrap();
+        assert!(why.starts_with("it waits to be measured again"), "{why}");
+    }
+
+    #[test]
+    fn a_fork_says_that_nothing_carries_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store.db");
+        let store = Store::open(&Location::parse(store.to_str().unwrap())).unwrap();
+        let coordinator = Coordinator::new(store, dir.path());
+        let text = format!("{SPEC}objective = {{ metric = \"latency_p99_us\" }}");
+        let path = dir.path().join("spec.toml");
+        let id = coordinator.create(&text, &path, None).unwrap();
+        let mut row = coordinator.store.experiment(id).unwrap();
+        assert_eq!(row.carries_nothing_over(), None);
+        let observed = |name: &str| {
+            let values = [(name.to_owned(), bayes_opt::Value::Int(1))];
+            Observation::now(Configuration(values.into()), bayes_opt::Outcome::Crashed)
+        };
+        row.prior = vec![observed("y")];
+        assert!(row.carries_nothing_over().is_some());
+        row.prior.push(observed("x"));
+        assert_eq!(row.carries_nothing_over(), None);
     }
 }

@@ -123,7 +123,7 @@ impl Coordinator {
         }
         let row = self.store.experiment(id)?;
         let in_force = match controller.state().promoted {
-            Some(_) => "; what was promoted stays in force, unwatched",
+            Some(_) => UNWATCHED,
             None => "",
         };
         let (state, message) = match (&ran, row.wish) {
@@ -154,7 +154,26 @@ impl Coordinator {
         let entries = controller.take_entries();
         let state = controller.state();
         self.store
-            .keep_continuous(row.id, state, None, &entries, Some(rest.as_ref()))
+            .keep_continuous(row.id, state, None, &entries, Some(rest.as_ref()))?;
+        self.say_rolled_back(row.id)
+    }
+
+    /// What an experiment at rest says must follow what is in force.
+    fn say_rolled_back(&self, id: i64) -> Result<(), Error> {
+        let row = self.store.experiment(id)?;
+        let message = match (row.state, row.message.as_deref()) {
+            (State::Paused, _) => ROLLED_BACK.to_owned(),
+            (State::Stopped | State::Failed, Some(message)) => {
+                let Some(why) = message.strip_suffix(UNWATCHED) else {
+                    return Ok(());
+                };
+                format!(
+                    "{why}; a user has rolled it back since: resume the experiment to search and promote again"
+                )
+            }
+            _ => return Ok(()),
+        };
+        self.store.say(id, Some(&message))
     }
 
     /// The service cannot be told of its own configuration any more. Where that is what the running
@@ -187,6 +206,7 @@ impl Coordinator {
             let state = controller.state();
             self.store
                 .keep_continuous(id, state, None, &entries, Some(rest.as_ref()))?;
+            self.acted(id, &entries);
             self.store
                 .say(id, Some(&format!("rolled back by itself: {why}")))?;
             return Ok(true);
@@ -194,6 +214,12 @@ impl Coordinator {
         Ok(false)
     }
 }
+
+/// How the message of an experiment at rest ends while something of it is promoted.
+const UNWATCHED: &str = "; what was promoted stays in force, unwatched";
+/// The message of an experiment that its user has rolled back.
+pub(crate) const ROLLED_BACK: &str =
+    "paused because a user rolled it back: resume the experiment to search and promote again";
 
 /// A wait until a moment of the clock that comes to its end whatever somebody does to the clock:
 /// the controller looks at the clock again then.
@@ -327,6 +353,7 @@ impl World for Host<'_> {
         };
         let store = &self.coordinator.store;
         store.keep_continuous(self.id, state, round, &entries, promotion)?;
+        self.coordinator.acted(self.id, &entries);
         self.live
             .set_home(state.promoted.as_ref().map(|it| it.configuration.clone()));
         self.kept = Some(state.clone());

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use host::{HostError, Roots};
 use serde::Serialize;
 use tuner::TunerError;
+use tuner::continuous::Entry;
 use tuner::experiment;
 use tuner::live::{Changed, Live};
 use tuner::process::Interrupt;
@@ -49,7 +50,12 @@ pub struct Coordinator {
     pub(crate) untold: Mutex<Vec<UntoldRollback>>,
     /// One promotion at a time: the next one is decided when it is known what came of this one.
     pub(crate) promoting: Mutex<()>,
+    /// Whoever is told of what continuous experiments promote and roll back by themselves.
+    own_acts: OnceLock<OwnActs>,
 }
+
+/// Is told the experiment and what became of it.
+type OwnActs = Box<dyn Fn(i64, &Entry) + Send + Sync>;
 
 /// A rollback that has happened on the host while the store could not be written.
 #[derive(Clone, Debug)]
@@ -96,6 +102,22 @@ impl Coordinator {
             rollbacks: AtomicUsize::new(0),
             untold: Mutex::default(),
             promoting: Mutex::default(),
+            own_acts: OnceLock::new(),
+        }
+    }
+
+    /// Tells `told` of each promotion and rollback by a continuous experiment itself, after it is
+    /// in the store. Only the first call counts.
+    pub fn tell_of_own_acts(&self, told: impl Fn(i64, &Entry) + Send + Sync + 'static) {
+        let _ = self.own_acts.set(Box::new(told));
+    }
+
+    /// What a continuous experiment has just written down.
+    pub(crate) fn acted(&self, id: i64, entries: &[Entry]) {
+        if let Some(told) = self.own_acts.get() {
+            for entry in entries.iter().filter(|it| it.is_own_act()) {
+                told(id, entry);
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use tuner::ledger::PlannedArm;
 use tuner::ledger::VerificationRun;
 use tuner::report::{Finding, Report};
@@ -12,6 +13,17 @@ use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::foreign;
 use crate::store::{Elsewhere, ExperimentRow, NewExperiment, Once, State};
+
+/// A verification that has come to its end, while the next one has no runs yet.
+#[derive(Clone, Debug, Serialize)]
+pub struct LastVerification {
+    /// Which one, from 1.
+    pub number: i64,
+    /// The names of its arms, in the order that its runs count them.
+    pub arms: Vec<String>,
+    /// Its runs.
+    pub runs: Vec<VerificationRun>,
+}
 
 impl Coordinator {
     /// The whole report of an experiment, with every block.
@@ -29,6 +41,41 @@ impl Coordinator {
         report.note = row.note;
         report.state = Some(row.state.name().to_owned());
         Ok(report)
+    }
+
+    /// The verification that an experiment's report speaks of, where a newer one has no runs yet.
+    /// Nothing, where the newer one has some, or the runs are not those of the report.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn last_verification(
+        &self,
+        row: &ExperimentRow,
+    ) -> Result<Option<LastVerification>, Error> {
+        let last = self.store.last_runs(row.id)?;
+        let Some((number, runs)) = last.filter(|(number, _)| *number != row.verification) else {
+            return Ok(None);
+        };
+        let arms: Vec<String> = row
+            .report
+            .verification
+            .iter()
+            .map(|arm| arm.name.clone())
+            .collect();
+        // A later verification that was cut short has other runs than the report.
+        let is_of_report = runs.iter().all(|run| run.arm < arms.len())
+            && row
+                .report
+                .verification
+                .iter()
+                .enumerate()
+                .all(|(place, arm)| {
+                    let of_arm = runs
+                        .iter()
+                        .filter(|run| run.arm == place && run.fault.is_none());
+                    of_arm.count() == arm.runs
+                });
+        Ok((is_of_report && !arms.is_empty()).then_some(LastVerification { number, arms, runs }))
     }
 
     /// The report of an experiment with the blocks of its verification, without its evaluations.

@@ -33,5 +33,6 @@ mod workers;
 pub use actions::{TimeLimit, check_source};
 pub use coordinator::{Coordinator, Progress};
 pub use error::Error;
+pub use exchange::LastVerification;
 pub use table::{evaluations_csv, evaluations_parquet};
 pub use workers::{Bus, Counts, WorkerView, Workers};

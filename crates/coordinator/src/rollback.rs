@@ -12,6 +12,7 @@ use tuner::process::Interrupt;
 use tuner::spec::{CheckedSpec, Mode};
 
 use crate::actions::refused;
+use crate::continuous::ROLLED_BACK;
 use crate::coordinator::{Coordinator, UntoldRollback};
 use crate::error::Error;
 use crate::reserve;
@@ -156,11 +157,7 @@ impl Coordinator {
     fn pause_before_rollback(&self, id: i64) -> Result<(), Error> {
         self.store.transition(id, |row| {
             Ok(match row.state {
-                State::Queued => (
-                    State::Paused,
-                    None,
-                    Some("paused because a user rolled it back: resume the experiment to search and promote again".into()),
-                ),
+                State::Queued => (State::Paused, None, Some(ROLLED_BACK.into())),
                 State::Running => (row.state, Some(Wish::Pause), row.message.clone()),
                 state => (state, row.wish, row.message.clone()),
             })

@@ -49,7 +49,9 @@ async function check() {
     say(`${answer.name}: ${parameters}${size}. ${verdict}`, "right", 0);
   } else {
     const where = [answer.line && `Line ${answer.line}`, answer.key].filter(Boolean).join(", ");
-    say(`${where}${where ? ": " : ""}${answer.error}`, "wrong", answer.line);
+    const isFile = /template|files|warm_start/.test(answer.key || "");
+    const folder = isFile && field("dir").value ? ` Relative paths count from ${field("dir").value}: change the folder above if the file is elsewhere.` : "";
+    say(`${where}${where ? ": " : ""}${answer.error}${folder && !/[.!?]$/.test(answer.error) ? "." : ""}${folder}`, "wrong", answer.line);
   }
 }
 

@@ -27,14 +27,16 @@ function axesOf(points, unit, rows) {
 export function parallel(id, points, unit) {
   const element = document.getElementById("parallel");
   const caption = document.getElementById("parallel-caption");
-  const worth = (index) => points.score[index] ?? Infinity;
+  // What breaks a constraint is never among the best, whatever its value.
+  const holds = (index) => points.score[index] !== null && points.outcome[index] === "completed";
+  const worth = (index) => holds(index) ? points.score[index] : Infinity;
   const rows = points.number.map((_, index) => index).filter((index) => points.score[index] !== null || unscored.has(points.outcome[index]))
     .sort((a, b) => (worth(a) === worth(b) ? 0 : worth(b) - worth(a)));
   if (!rows.length) return;
   const { axes } = axesOf(points, unit, rows);
   const brushes = element.brushes ??= new Map();
   const place = new Map(rows.map((index, at) => [index, at]));
-  const isBest = (index) => place.get(index) >= Math.floor(rows.length * 0.9);
+  const isBest = (index) => holds(index) && place.get(index) >= Math.floor(rows.length * 0.9);
   const isChosen = (index) => axes.every((axis) => {
     const brush = brushes.get(axis.name);
     return !brush || (axis.at[index] >= brush[0] - 1e-9 && axis.at[index] <= brush[1] + 1e-9);
@@ -90,10 +92,10 @@ export function parallel(id, points, unit) {
     });
     const chosen = rows.filter(isChosen);
     const best = chosen[chosen.length - 1];
-    const bestText = best !== undefined && points.score[best] !== null ? ` The best of them is evaluation ${points.number[best]} with ${unit.text(unit.of(points.score[best]))}.` : "";
+    const bestText = best !== undefined && holds(best) ? ` The best of them is evaluation ${points.number[best]} with ${unit.text(unit.of(points.score[best]))}.` : "";
     caption.textContent = brushes.size
       ? `${chosen.length} of ${rows.length} evaluations are selected.${bestText} Click on an axis to clear its selection.`
-      : "One line for each evaluation, from its parameters to its value. The blue lines are the best tenth, red ones have no value. Drag along an axis to select.";
+      : "One line for each evaluation, from its parameters to its value. The blue lines are the best tenth of those that hold the constraints, red ones have no value. Drag along an axis to select.";
   };
   const axisAt = (x) => axes.findIndex((_, at) => Math.abs(left(at) - x) < 16);
   const share = (y) => Math.min(1, Math.max(0, (size.height - bottom - y) / (size.height - top - bottom)));

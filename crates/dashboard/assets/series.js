@@ -33,9 +33,13 @@ export async function integrals(element) {
   const { experiment: id, metric } = element.dataset;
   const verification = await read(`/api/v1/experiments/${id}/verification`);
   const all = [];
-  (verification.plan || []).forEach((arm, place) => {
-    const measured = verification.runs.filter((run) => run.arm === place).sort((a, b) => a.run - b.run).flatMap((run) => run.blocks);
-    for (const [side, name] of [["experiment", arm.name], ["control", `control beside ${arm.name}`]]) {
+  // A new verification without a run does not hide the last one.
+  const { last } = verification;
+  const arms = last ? last.arms : (verification.plan || []).map((arm) => arm.name);
+  const runs = last ? last.runs : verification.runs;
+  arms.forEach((arm, place) => {
+    const measured = runs.filter((run) => run.arm === place).sort((a, b) => a.run - b.run).flatMap((run) => run.blocks);
+    for (const [side, name] of [["experiment", arm], ["control", `control beside ${arm}`]]) {
       let sum = 0;
       const values = measured.map((block) => (sum += lookup(block[side], metric) ?? 0));
       // The sides of one arm share a colour, and the control is dotted.

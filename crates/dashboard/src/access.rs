@@ -40,7 +40,9 @@ const BUILT_IN: [&str; 2] = ["owner", "reader"];
 /// Whether a token may not have that name, because the audit log shows something else by it.
 pub(crate) fn is_reserved(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
-    BUILT_IN.contains(&name.as_str()) || name.starts_with(OF_PROXY) || name == crate::audit::NOBODY
+    BUILT_IN.contains(&name.as_str())
+        || name.starts_with(OF_PROXY)
+        || [crate::audit::NOBODY, crate::audit::ITSELF].contains(&name.as_str())
 }
 
 /// What a token admits to.

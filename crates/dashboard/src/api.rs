@@ -189,6 +189,9 @@ pub(crate) struct Shown {
     /// The specification, without what this reader may not see.
     spec: Value,
     wall_time_min: Option<f64>,
+    /// What its maker should know.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remark: Option<&'static str>,
     note: Option<String>,
     control: Configuration,
     recommended: Option<tuner::report::Recommended>,
@@ -235,6 +238,7 @@ fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error>
     Ok(Shown {
         summary,
         wall_time_min: row.budget().wall_time_min,
+        remark: row.carries_nothing_over(),
         note: row.note,
         dir: row.dir,
         source: masks(role).text(&row.source),
@@ -419,6 +423,12 @@ pub(crate) async fn import(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Made {
+    if bytes.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "this is no report: only JSON exports can be imported (`slackline experiments export --format json`, or `tune --json`)",
+        ));
+    }
     let report: Report = body(&bytes)?;
     let once = once(&headers, &visitor, "import", &bytes)?;
     let import = move || {
@@ -693,11 +703,14 @@ pub(crate) async fn verification(
         let row = app.coordinator.store().experiment(id)?;
         let runs = app.coordinator.store().runs(id)?;
         let report = app.coordinator.with_runs(&row)?;
+        let last = app.coordinator.last_verification(&row)?;
         Ok(json!({
             "number": row.verification,
             // Arms have variables of their own.
             "plan": masks.value(&row.plan),
             "runs": masks.value(&runs),
+            // The one before it, as long as this one has no runs.
+            "last": masks.value(&last),
             "arms": masks.value(&report.verification),
             "finding": report.finding,
             "sentence": report.sentence,

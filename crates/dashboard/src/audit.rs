@@ -22,6 +22,9 @@ const TEXT_CHARS_MAX: usize = 500;
 /// How the log calls somebody who was not signed in.
 pub(crate) const NOBODY: &str = "unknown user";
 
+/// How the log calls the server where it acts by itself.
+pub(crate) const ITSELF: &str = "slackline";
+
 /// What was done or refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
@@ -198,6 +201,29 @@ fn is_cut_off(file: &File) -> std::io::Result<bool> {
     Ok(last != *b"\n")
 }
 
+/// Writes down what was done by a command on this host, which no server was asked for. What cannot
+/// be written goes to `report`.
+pub fn note_command(state_dir: &Path, action: &str, detail: &str, report: fn(&str)) {
+    let audit = Audit::of(state_dir, |_| ());
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    let user = user.unwrap_or_else(|_| format!("uid {}", rustix::process::getuid().as_raw()));
+    let entry = Entry {
+        detail: Some(tidy(detail)),
+        ..Entry::new(
+            action,
+            Some(&tidy(&format!("{user} (command line)"))),
+            None,
+            200,
+        )
+    };
+    if let Err(error) = audit.append(&entry) {
+        report(&format!(
+            "the audit log has no entry of this: {}: {error}",
+            audit.path.display()
+        ));
+    }
+}
+
 /// One line of bounded length, without credentials.
 fn tidy(text: &str) -> String {
     let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
@@ -241,6 +267,20 @@ mod tests {
         assert!(!text.contains("s3cr3t"), "{text}");
         let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_command_on_the_host_has_an_entry() {
+        let dir = tempfile::tempdir().unwrap();
+        note_command(dir.path(), "make-token", "anna, role write", |why| {
+            panic!("{why}")
+        });
+        let last = Audit::of(dir.path(), |_| ()).last(1, None).unwrap();
+        let entry = &last.entries[0];
+        assert_eq!(entry.action, "make-token");
+        assert_eq!(entry.detail.as_deref(), Some("anna, role write"));
+        let who = entry.who.as_deref().unwrap();
+        assert!(who.ends_with(" (command line)"), "{who}");
     }
 
     #[test]

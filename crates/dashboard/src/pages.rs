@@ -21,7 +21,7 @@ use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish}
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
-use tuner::report::{change, difference};
+use tuner::report::{ArmResult, change, difference};
 use tuner::spec::ObjectiveSpec;
 
 use crate::access::{Role, Visitor};
@@ -244,6 +244,7 @@ fn objective(row: &ExperimentRow) -> ObjectiveSpec {
 }
 
 /// An arm of a verification.
+#[derive(Default)]
 struct ArmRow {
     name: String,
     difference: String,
@@ -261,6 +262,8 @@ struct VerificationPage {
     summary: Summary,
     status: String,
     number: i64,
+    /// The verification that is shown, while the present one has no runs.
+    last: Option<i64>,
     metric: String,
     name: String,
     unit: String,
@@ -269,6 +272,26 @@ struct VerificationPage {
     has_violated: bool,
     /// Some arm has runs without a result.
     has_faults: bool,
+}
+
+/// An arm of which the report says what came of it.
+fn judged_row(row: &ExperimentRow, judged: &ArmResult, runs: String) -> ArmRow {
+    let with = judged
+        .ratios
+        .iter()
+        .map(|(metric, interval)| (Unit::in_spec(&row.spec, metric).name(), change(interval)));
+    let without = judged
+        .without_interval
+        .iter()
+        .map(|(metric, why)| (Unit::in_spec(&row.spec, metric).name(), why.clone()));
+    ArmRow {
+        name: judged.name.clone(),
+        difference: difference(&judged.configuration, &row.report.control),
+        runs,
+        ratios: with.chain(without).collect(),
+        violated: judged.violated.join(", "),
+        faults: judged.faults.join("; "),
+    }
 }
 
 fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, Error> {
@@ -282,8 +305,9 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
     let is_begun = |(index, arm): &(usize, &PlannedArm)| {
         arm.capacity_of.is_none() || runs.iter().any(|run| run.arm == *index)
     };
-    let arms = row.plan.iter().flatten().enumerate().filter(is_begun);
-    let arms = arms.map(|(index, arm)| {
+    let last = coordinator.last_verification(&row)?;
+    let planned = row.plan.iter().flatten().enumerate().filter(is_begun);
+    let planned = planned.map(|(index, arm)| {
         let done = runs.iter().filter(|run| run.arm == index).count();
         let planned = rules.stage_end(done.max(1));
         let judged = row
@@ -291,26 +315,30 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
             .verification
             .iter()
             .find(|judged| judged.name == arm.name);
-        let ratios = judged.map(|judged| {
-            let with = judged.ratios.iter().map(|(metric, interval)| {
-                (Unit::in_spec(&row.spec, metric).name(), change(interval))
-            });
-            let without = judged
-                .without_interval
-                .iter()
-                .map(|(metric, why)| (Unit::in_spec(&row.spec, metric).name(), why.clone()));
-            with.chain(without).collect()
-        });
-        ArmRow {
-            name: arm.name.clone(),
-            difference: difference(&arm.configuration, control),
-            runs: format!("{done} of {planned}"),
-            ratios: ratios.unwrap_or_default(),
-            violated: judged.map_or_else(String::new, |judged| judged.violated.join(", ")),
-            faults: judged.map_or_else(String::new, |judged| judged.faults.join("; ")),
+        let runs = format!("{done} of {planned}");
+        match judged {
+            Some(judged) => ArmRow {
+                difference: difference(&arm.configuration, control),
+                ..judged_row(&row, judged, runs)
+            },
+            None => ArmRow {
+                name: arm.name.clone(),
+                difference: difference(&arm.configuration, control),
+                runs,
+                ..ArmRow::default()
+            },
         }
     });
-    let arms: Vec<ArmRow> = arms.collect();
+    // A new verification without a run does not hide the last one.
+    let arms: Vec<ArmRow> = match &last {
+        Some(_) => row
+            .report
+            .verification
+            .iter()
+            .map(|arm| judged_row(&row, arm, arm.runs.to_string()))
+            .collect(),
+        None => planned.collect(),
+    };
     let unit = Unit::in_spec(&row.spec, &objective(&row).metric);
     Ok(page(&VerificationPage {
         name: unit.name(),
@@ -319,6 +347,7 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
         trouble: readers::trouble(coordinator, visitor.role),
         status: status(&summary, coordinator, visitor.role),
         number: row.verification,
+        last: last.map(|it| it.number),
         metric: row
             .spec
             .objective

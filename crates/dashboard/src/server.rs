@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tokio::net::TcpListener;
 
 use crate::access::{self, Access, Credential, Role};
-use crate::audit::Audit;
+use crate::audit::{Audit, Entry};
 use crate::clock::Clock;
 use crate::connections::{self, Bounds};
 use crate::explain::Models;
@@ -136,6 +136,19 @@ pub async fn serve(
         models: Models::default(),
         listeners: stream::Listeners::default(),
         coordinator,
+    });
+    let audit = Audit::of(&state_dir, options.report);
+    app.coordinator.tell_of_own_acts(move |id, entry| {
+        let action = match entry.kind.as_str() {
+            "promoted" => "promote",
+            _ => "rollback",
+        };
+        audit.note(Entry {
+            at: entry.at,
+            experiment: Some(id),
+            detail: Some(entry.text.clone()),
+            ..Entry::new(action, Some(crate::audit::ITSELF), None, 200)
+        });
     });
     let ending = Arc::clone(&app);
     let end = async move {

@@ -465,7 +465,11 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 }
                 None => json!({}),
             };
-            made(&client.json("POST", &on(id, "fork"), Some(&body))?)?;
+            let forked = client.json("POST", &on(id, "fork"), Some(&body))?;
+            if let Some(remark) = forked["remark"].as_str() {
+                message(&format!("note: {remark}"));
+            }
+            made(&forked)?;
         }
         Verb::Export { id, format } => {
             let path = on(id, &format!("export?format={format}"));
@@ -543,7 +547,7 @@ fn trouble(status: &Value) -> String {
 fn counted(experiment: &Value) -> String {
     let (done, budget) = (&experiment["evaluations"], &experiment["budget"]);
     if experiment["always_on"] == true {
-        format!("{done}; each search has {budget}")
+        format!("{done}; each search may use {budget}")
     } else if done.as_u64() > budget.as_u64() {
         format!("{done}, budget {budget}")
     } else {
@@ -626,7 +630,7 @@ fn list(experiments: &Value) -> String {
 fn show(it: &Value) -> String {
     let (done, budget) = (&it["evaluations"], &it["budget"]);
     let progress = if it["continuous"].is_object() {
-        format!("{done} evaluations; each search has {budget}")
+        format!("{done} evaluations; each search may use {budget}")
     } else if done.as_u64() > budget.as_u64() {
         format!("{done} evaluations, above the budget of {budget}")
     } else {

@@ -91,6 +91,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 );
             }
             let token = file.create(name, *role, *expires)?;
+            let until = expires.map_or_else(String::new, |at| format!(", expires {at}"));
+            let what = format!("{name}, role {role}{until}");
+            dashboard::note_command(state_dir, "make-token", &what, message);
             message(&format!(
                 "token {name} has the role {role}. It is shown only now:"
             ));
@@ -99,6 +102,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         Verb::Revoke { name } => {
             file.revoke(name)
                 .with_context(|| format!("the token {name} is not revoked"))?;
+            dashboard::note_command(state_dir, "revoke-token", name, message);
             message(&format!("token {name} is revoked"));
         }
     }

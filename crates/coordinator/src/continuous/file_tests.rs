@@ -459,6 +459,33 @@ impl Service {
     }
 }
 
+/// Nothing is promoted any more, and the message does not say so.
+#[test]
+fn the_message_after_a_rollback_by_hand_follows_what_is_in_force() {
+    for (state, before, after) in [
+        (
+            State::Paused,
+            "paused; what was promoted stays in force, unwatched",
+            ROLLED_BACK,
+        ),
+        (
+            State::Stopped,
+            "stopped; what was promoted stays in force, unwatched",
+            "stopped; a user has rolled it back since: resume the experiment to search and promote again",
+        ),
+        (State::Failed, "no disk", "no disk"),
+    ] {
+        let service = Service::promoted(None);
+        let (store, id) = (&service.coordinator.store, service.id);
+        let at_rest = |_: &_| Ok((state, None, Some(before.to_owned())));
+        store.transition(id, at_rest).unwrap();
+        service.run_until(|service| service.coordinator.is_active());
+        service.coordinator.roll_back(id).unwrap();
+        let row = store.experiment(id).unwrap();
+        assert_eq!(row.message.as_deref(), Some(after));
+    }
+}
+
 #[test]
 fn a_rollback_restores_what_is_not_text() {
     let before = b"x = 50 # caf\xe9\n";

@@ -159,17 +159,28 @@ impl ExperimentRow {
         self.promotion.as_ref().filter(|it| it.left.is_empty())
     }
 
+    /// What to say of a fork whose parameters are all other ones than those it starts from.
+    pub fn carries_nothing_over(&self) -> Option<&'static str> {
+        let own = &self.report.control.0;
+        let is_shared =
+            |it: &Observation| it.configuration.0.keys().any(|name| own.contains_key(name));
+        (!self.prior.is_empty() && !self.prior.iter().any(is_shared)).then_some(
+            "no measurement of the earlier experiment carries over, because the two have no parameter in common",
+        )
+    }
+
     /// Why its winner cannot be put in force, if it cannot. A verification stands until another one
     /// has come to its end, also where the experiment was resumed since and stopped, or paused, or
     /// has failed.
     pub fn not_promotable(&self) -> Option<&'static str> {
-        let is_over = match self.spec.mode {
-            Mode::Once => !matches!(self.state, State::Queued | State::Running),
-            // It promotes by itself.
-            Mode::Continuous => self.state == State::Done,
-        };
-        if !is_over || self.report.finding != Finding::Improvement {
+        if self.report.finding != Finding::Improvement {
             Some("only a verified improvement can be promoted")
+        } else if self.spec.mode == Mode::Continuous && self.state != State::Done {
+            Some("a continuous experiment promotes by itself")
+        } else if self.state == State::Queued {
+            Some("it waits to be measured again: stop it first, or wait for its new result")
+        } else if self.state == State::Running {
+            Some("it is being measured again: stop it first, or wait for its new result")
         } else if self.report.imported {
             Some("its improvement was shown elsewhere: verify it here first")
         } else if !self.spec.changes_host() {
@@ -227,7 +238,7 @@ impl Summary {
     pub fn counted(&self) -> String {
         let (done, budget) = (self.evaluations, self.budget);
         match (self.always_on, done > budget) {
-            (true, _) => format!("{done} evaluations; each search has {budget}"),
+            (true, _) => format!("{done} evaluations; each search may use {budget}"),
             (false, true) => format!("{done} evaluations, above the budget of {budget}"),
             (false, false) => format!("{done} of {budget} evaluations"),
         }
@@ -646,6 +657,25 @@ impl Store {
             )
         })?;
         rows.iter().map(|row| json(&row[0])).collect()
+    }
+
+    /// The newest verification that has runs, and its runs.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Corrupt`].
+    pub(crate) fn last_runs(&self, id: i64) -> Result<Option<(i64, Vec<VerificationRun>)>, Error> {
+        let rows = self.read(|database| {
+            database.query(
+                "SELECT verification, measured FROM runs WHERE experiment = $1 AND verification = \
+                 (SELECT MAX(verification) FROM runs WHERE experiment = $2) ORDER BY run, arm",
+                &[id.into(), id.into()],
+            )
+        })?;
+        let Some(number) = rows.first().and_then(|row| row[0].int()) else {
+            return Ok(None);
+        };
+        let runs: Result<_, Error> = rows.iter().map(|row| json(&row[1])).collect();
+        Ok(Some((number, runs?)))
     }
 
     /// Puts a configuration at the end of those to be tried.

@@ -225,7 +225,8 @@ fn what_is_written_is_read() {
         assert_eq!(row.name, new_experiment().name);
         assert_eq!(row.plan.as_deref(), Some(plan.as_slice()));
         assert_eq!(row.budget().evaluations, 7);
-        assert_eq!(store.runs(id).unwrap(), [run]);
+        assert_eq!(store.runs(id).unwrap(), std::slice::from_ref(&run));
+        assert_eq!(store.last_runs(id).unwrap(), Some((1, vec![run.clone()])));
         let rows = store.evaluations(id, 1).unwrap();
         assert_eq!(rows.len(), 2);
         assert_eq!(
@@ -245,6 +246,7 @@ fn what_is_written_is_read() {
         store.new_verification(id).unwrap();
         assert_eq!(store.experiment(id).unwrap().verification, 2);
         assert_eq!(store.runs(id).unwrap(), []);
+        assert_eq!(store.last_runs(id).unwrap(), Some((1, vec![run])));
         // What is deleted is gone, and its number is not given again.
         store.delete(id).unwrap();
         assert!(matches!(store.experiment(id), Err(Error::NotFound(_))));

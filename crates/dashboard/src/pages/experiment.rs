@@ -28,6 +28,8 @@ struct Verbs {
     stop: bool,
     verify: bool,
     promote: bool,
+    /// It could be promoted if this experiment were not being measured.
+    promote_later: Option<i64>,
     roll_back: bool,
     /// A rollback is unfinished: its rest can be forgotten.
     forget: bool,
@@ -35,8 +37,16 @@ struct Verbs {
     fork: bool,
 }
 
+/// What matters for that besides the experiment's row.
+struct Now {
+    /// The experiment that is being measured on this host.
+    busy: Option<i64>,
+    /// It is done, and has used up its budget.
+    is_used_up: bool,
+}
+
 impl Verbs {
-    fn of(row: &ExperimentRow, role: Role, has_measured: bool) -> Self {
+    fn of(row: &ExperimentRow, role: Role, has_measured: bool, now: &Now) -> Self {
         if role < Role::Write {
             return Self::default();
         }
@@ -48,14 +58,18 @@ impl Verbs {
         let may_measure = !is_unfinished && (!is_promoted || row.spec.mode == Mode::Continuous);
         Self {
             pause: is_active && row.wish != Some(Wish::Pause),
-            resume: (!is_active && may_measure) || row.wish == Some(Wish::Pause),
+            resume: (!is_active && may_measure && !now.is_used_up) || row.wish == Some(Wish::Pause),
             stop: is_active || state == ExperimentState::Paused,
             // A continuous one does so by itself.
             verify: row.spec.mode != Mode::Continuous
                 && may_measure
                 && row.wish != Some(Wish::Verify)
                 && (has_measured || state == ExperimentState::Running),
-            promote: row.not_promotable().is_none() && !is_promoted,
+            promote: row.not_promotable().is_none() && !is_promoted && now.busy.is_none(),
+            // What keeps it from that goes away by itself, or can be paused.
+            promote_later: now
+                .busy
+                .filter(|_| row.not_promotable().is_none() && !is_promoted),
             roll_back: row.promotion.is_some(),
             // A continuous one has to rest.
             forget: is_unfinished
@@ -174,6 +188,8 @@ struct ExperimentPage {
     /// How `mode = "continuous"` stands, in words.
     always_on: Vec<String>,
     history: Vec<super::history::Event>,
+    /// What its maker should know.
+    remark: Option<&'static str>,
     note: String,
     source: String,
 }
@@ -186,6 +202,10 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let row = readers::experiment(coordinator, id, role)?;
     let queue = readers::seen(role, store.queue(id)?)?;
     let not_restored = readers::lines(role, coordinator.not_restored(id)?).join(", ");
+    let now = Now {
+        busy: coordinator.progress().map(|it| it.experiment),
+        is_used_up: coordinator.nothing_to_resume(&row)?.is_some(),
+    };
     let in_force = row
         .in_force()
         .into_iter()
@@ -215,7 +235,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         promoted: in_force.clone().flat_map(|it| it.changed.clone()).collect(),
         promoted_at: in_force.clone().map(|it| When::of(it.at)).next(),
         is_active: is_active(row.state),
-        verbs: Verbs::of(&row, role, store.has_measured(id)?),
+        verbs: Verbs::of(&row, role, store.has_measured(id)?, &now),
         wall_time_min: row
             .budget()
             .wall_time_min
@@ -226,6 +246,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .unwrap_or_default(),
         history: super::history::of(app, &row, visitor)?,
         source: api::masks(role).text(&row.source),
+        remark: row.carries_nothing_over(),
         note: row.note.clone().unwrap_or_default(),
         summary,
     }))

@@ -277,6 +277,19 @@ pub struct Entry {
     pub text: String,
 }
 
+impl Entry {
+    /// Whether it says of a promotion or rollback, done, that nobody asked for.
+    #[must_use]
+    pub fn is_own_act(&self) -> bool {
+        let words = self.text.as_str();
+        match self.kind.as_str() {
+            "promoted" => true,
+            "rollback" => !words.starts_with(BEGINS) && !words.starts_with(BY_HAND),
+            _ => false,
+        }
+    }
+}
+
 /// How the words of a rollback begin that is begun.
 pub(super) const BEGINS: &str = "begins: ";
 

@@ -117,7 +117,7 @@ impl View {
         lines.extend(state.held.as_ref().map(|why| format!("waits now: {why}")));
         lines.extend(self.tests.iter().map(|test| {
             format!(
-                "drift of {}: evidence {:.1} after {} rounds, alarm at {:.0}",
+                "drift of {}: evidence {:.1} after {} rounds, alarm at an evidence of {:.0}",
                 test.series, test.evidence, test.rounds, test.threshold
             )
         }));
