@@ -439,6 +439,11 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
     server.does(&["pause", &first.to_string()]).with_code(0);
     server.wait_for(first, &["paused"]);
     let in_force = toy.knob();
+    // Its sitting is over, so what it did by itself is in the audit log.
+    let path = format!("/audit?experiment={first}");
+    let (_, audit) = crate::rollback::ask(&server, "GET", &path, "");
+    let is_own = |it: &Value| it["who"] == "slackline" && it["action"] == "promote";
+    assert!(audit.as_array().unwrap().iter().any(is_own), "{audit:#}");
     let second: i64 = server
         .does(&["fork", &first.to_string()])
         .with_code(0)

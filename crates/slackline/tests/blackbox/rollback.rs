@@ -379,7 +379,12 @@ fn the_output_of_a_service_that_does_not_come_up_is_kept_whole() {
 }
 
 /// Somebody who sends a request with a token.
-fn ask(server: &Server<'_>, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
+pub(crate) fn ask(
+    server: &Server<'_>,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> (u16, serde_json::Value) {
     let token = format!("Bearer {}", server.token("write_token"));
     let headers = [("authorization", token.as_str())];
     let mut answer = crate::api::answer(method, &server.url(path), &headers, body);
