@@ -283,7 +283,7 @@ pub(crate) async fn admit(
         return next.run(request).await;
     }
     let is_for_people = !path.starts_with("/api/") && path != "/metrics";
-    if is_for_people && *request.method() == Method::GET {
+    if is_for_people && matches!(*request.method(), Method::GET | Method::HEAD) {
         // The first visit: the token moves from the address to a session.
         let (token, rest) = without_token(request.uri().query().unwrap_or_default());
         if let Some(token) = token {
