@@ -82,6 +82,12 @@ impl TokenFile {
         role: Role,
         expires: Option<Timestamp>,
     ) -> Result<String, AccessError> {
+        if crate::access::is_reserved(name) {
+            let why = format!(
+                "the name {name} is reserved, because the audit log shows somebody else by it: take another one"
+            );
+            return Err(self.failed(why));
+        }
         // The audit log tells people apart by these names: no two of them may look alike.
         let is_plain = |it: char| it.is_ascii_alphanumeric() || " -_.@".contains(it);
         let is_name = name.trim() == name
@@ -90,12 +96,6 @@ impl TokenFile {
         if !is_name {
             let why = format!(
                 "a name must have 1 to {NAME_CHARS_MAX} characters: letters from a to z, digits, `-`, `_`, `.`, `@` and spaces within"
-            );
-            return Err(self.failed(why));
-        }
-        if crate::access::is_reserved(name) {
-            let why = format!(
-                "the name {name} is reserved, because the audit log shows somebody else by it: take another one"
             );
             return Err(self.failed(why));
         }
