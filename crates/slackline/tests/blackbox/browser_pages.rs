@@ -67,6 +67,19 @@ fn pixels(browser: &Browser, selector: &str, colour: &str) -> u64 {
     browser.run(&script).as_u64().unwrap()
 }
 
+/// Waits until there are more than so many: a canvas is drawn some time after its page is there.
+fn wait_for_pixels(browser: &Browser, selector: &str, colour: &str, more_than: u64) {
+    let begun = std::time::Instant::now();
+    while pixels(browser, selector, colour) <= more_than {
+        assert!(
+            begun.elapsed().as_secs() < 30,
+            "no {colour} in {selector}: {:?}",
+            browser.errors()
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 /// The server with a finished experiment, and a second one that started from it.
 fn measured(toy: &Toy) -> Server<'_> {
     let server = Server::start(toy);
@@ -141,19 +154,14 @@ fn charts_show_crashes_and_what_is_probably_infeasible() {
         browser.wait("document.getElementById('map-caption').textContent.includes('Hatched')");
         browser
             .wait("document.querySelector('.legend')?.textContent.includes('crashed: no value')");
-        assert!(
-            pixels(&browser, "#plot-convergence canvas", "--bad") > 20,
-            "no cross at {width}"
-        );
-        assert!(
-            pixels(&browser, "#scatter-x canvas", "--bad") > 20,
-            "no cross over x at {width}"
-        );
-        assert!(
-            pixels(&browser, "#parallel", "--accent") > 20,
-            "no lines at {width}"
-        );
-        assert!(pixels(&browser, "#map", "--ink") > 100, "no map at {width}");
+        for (chart, colour, more_than) in [
+            ("#plot-convergence canvas", "--bad", 20),
+            ("#scatter-x canvas", "--bad", 20),
+            ("#parallel", "--accent", 20),
+            ("#map", "--ink", 100),
+        ] {
+            wait_for_pixels(&browser, chart, colour, more_than);
+        }
         // The best of the map lies where nothing crashed.
         let selects = "[document.getElementById('map-x').value, document.getElementById('map-y').value].includes('x')";
         browser.wait(selects);
@@ -161,7 +169,7 @@ fn charts_show_crashes_and_what_is_probably_infeasible() {
     // Values at the cursor, and a click through to the evaluation.
     browser.look(1400, false);
     browser.open(&server.page("/experiments/1"));
-    browser.wait("document.querySelector('#plot-convergence canvas')");
+    wait_for_pixels(&browser, "#plot-convergence canvas", "--bad", 20);
     let sweep = "const it = document.getElementById('plot-convergence'); const box = it.getBoundingClientRect(); \
         for (let x = 0; x < box.width; x += 4) for (let y = 0; y < box.height; y += 4) { \
         it.dispatchEvent(new PointerEvent('pointermove', { clientX: box.left + x, clientY: box.top + y, bubbles: true })); \
