@@ -178,10 +178,15 @@ def services(options, kept):
         for service in options.services:
             for antagonist in options.antagonists:
                 _, rate, objective_ms = things.SERVICES[service]
-                part = measured.setdefault(f"{service} beside {antagonist}", {
+                name = f"{service} beside {antagonist}"
+                how = {
                     "objective_ms": objective_ms, "rate": rate, "seconds": options.seconds, "window_s": WINDOW_S,
-                    "warm_s": WARM_S, "machine": machine(), "runs": [],
-                })
+                    "warm_s": WARM_S, "machine": machine(),
+                }
+                part = measured.get(name, {})
+                # Runs that were measured in another way do not count beside these.
+                if any(part.get(key) != value for key, value in how.items()):
+                    part = measured[name] = {**how, "runs": []}
                 done = {(run["policy"], run["repeat"]) for run in part["runs"]}
                 order = options.policies[:]
                 random.Random(repeat).shuffle(order)
