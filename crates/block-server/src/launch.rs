@@ -308,11 +308,9 @@ pub(crate) fn text(name: &str, about: qos::Notice) -> String {
             format!("{name} asks for more than its objective reserved: its requests wait")
         }
         qos::Notice::DeficitOver { .. } => format!("{name} is within its reservation again"),
-        qos::Notice::CalibrationNoLongerHolds(drift) => format!(
-            "{name} no longer behaves as calibrated: a 95th percentile of {:.0} µs at {:.0} tokens/s, where {:.0} µs were \
-             calibrated: calibrate the device again",
-            drift.measured_p95_us, drift.tokens_per_s, drift.calibrated_p95_us
-        ),
+        qos::Notice::CalibrationNoLongerHolds(drift) => {
+            format!("{name} no longer behaves as calibrated: {drift}: calibrate the device again")
+        }
         qos::Notice::CalibrationHolds => format!("{name} behaves as calibrated again"),
     }
 }

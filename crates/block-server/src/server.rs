@@ -416,10 +416,7 @@ impl Block {
             self.tenants
                 .round(now, &mut self.queue, &mut self.resumable);
             while let Some(slot) = self.queue.pop_front() {
-                if let Some(pending) = &mut self.pending[slot as usize] {
-                    pending.submitted = now;
-                }
-                self.start(slot, calls);
+                self.start(slot, calls, now);
             }
             if let Some(flow) = self.resumable.pop() {
                 self.receive(flow, &[], calls, now);
@@ -463,10 +460,11 @@ impl Block {
         true
     }
 
-    fn start<C: Calls>(&mut self, slot: u32, calls: &mut C) {
+    fn start<C: Calls>(&mut self, slot: u32, calls: &mut C, now: Time) {
         let Some(pending) = self.pending[slot as usize].as_mut() else {
             return;
         };
+        pending.submitted = now;
         if let Some(outcome) = pending.start(slot.into(), calls, &mut self.pool) {
             self.finish(slot, outcome, calls);
         }
@@ -524,24 +522,32 @@ impl Block {
         let len_bytes = usize::try_from(len).unwrap_or(0);
         let mut buffer = std::mem::take(&mut pending.buffer);
         self.scratch.clear();
-        let mut body = Body::Nothing;
-        match outcome {
-            Outcome::Done => self.scratch.extend_from_slice(address.done().bytes()),
+        let body = match outcome {
+            Outcome::Done => {
+                self.scratch.extend_from_slice(address.done().bytes());
+                Body::Nothing
+            }
             Outcome::Data => {
                 self.scratch.extend_from_slice(address.data(len).bytes());
-                body = Body::Buffer(std::mem::take(&mut buffer), len_bytes);
+                Body::Buffer(std::mem::take(&mut buffer), len_bytes)
             }
             Outcome::Memory => {
                 self.scratch.extend_from_slice(address.data(len).bytes());
-                body = Body::Memory {
+                Body::Memory {
                     offset: pending.device_offset(),
                     export: pending.export,
                     len_bytes,
-                };
+                }
             }
-            Outcome::Extents(extents) => address.block_status(&extents, &mut self.scratch),
-            Outcome::Failed(errno, message) => address.error(errno, message, &mut self.scratch),
-        }
+            Outcome::Extents(extents) => {
+                address.block_status(&extents, &mut self.scratch);
+                Body::Nothing
+            }
+            Outcome::Failed(errno, message) => {
+                address.error(errno, message, &mut self.scratch);
+                Body::Nothing
+            }
+        };
         self.pool.give(buffer);
         let reserved = pending.reserved_bytes;
         let answer = (&*self.scratch, body, &[][..]);

@@ -221,10 +221,12 @@ impl Coordinator {
     fn queue_again(&self, id: i64, wish: Option<Wish>) -> Result<(), Error> {
         let row = self.store.experiment(id)?;
         self.may_be_measured(&row)?;
-        if wish.is_none()
-            && let Some(why) = self.nothing_to_resume(&row)?
-        {
-            return Err(refused(id, row.state, &why));
+        if wish.is_none() {
+            let mut all = self.store.experiments()?.into_iter();
+            let evaluations = all.find(|it| it.id == id).map_or(0, |it| it.evaluations);
+            if let Some(why) = row.nothing_to_resume(evaluations) {
+                return Err(refused(id, row.state, &why));
+            }
         }
         if row.state == State::Done {
             self.store.new_verification(id)?;
@@ -250,28 +252,6 @@ impl Coordinator {
         })?;
         self.nudge();
         Ok(())
-    }
-
-    /// Why an experiment that is done cannot search on: it has used up its budget, and nothing is
-    /// left to be measured but another verification.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`], [`Error::Unavailable`].
-    pub fn nothing_to_resume(&self, row: &ExperimentRow) -> Result<Option<String>, Error> {
-        if row.state != State::Done || row.spec.mode == Mode::Continuous {
-            return Ok(None);
-        }
-        let mut all = self.store.experiments()?.into_iter();
-        let evaluations = all
-            .find(|it| it.id == row.id)
-            .map_or(0, |it| it.evaluations);
-        Ok((evaluations >= row.budget().evaluations).then(|| {
-            format!(
-                "its budget of {} evaluations is used up. To search on, raise it first: `slackline experiments budget {} --evaluations N`. \
-                 To measure the result again, verify it",
-                row.budget().evaluations, row.id
-            )
-        }))
     }
 
     /// Ends an experiment now; the evaluation that is measured is killed. It can be resumed.

@@ -110,21 +110,17 @@ impl Coordinator {
             live = open()?;
         }
         // Whoever had the host until now may have promoted something, or verified something else.
-        let checked = self.may_be_promoted(row.id).and_then(|now| {
-            let winner = now.report.winner().map(|arm| &arm.configuration);
+        let now = self.may_be_promoted(row.id)?;
+        if now.report.winner().map(|arm| &arm.configuration) != Some(configuration) {
             let why = "it was verified again meanwhile: look at the result, and promote again";
-            let is_same = winner == Some(configuration);
-            is_same
-                .then_some(())
-                .ok_or_else(|| refused(now.id, now.state, why))
-        });
+            return Err(refused(now.id, now.state, why));
+        }
         let begun = Promotion {
             is_complete: false,
             changed: Vec::new(),
             left: Vec::new(),
             at: jiff::Timestamp::now(),
         };
-        checked?;
         self.store.begin_promotion(row.id, &begun, may_promote)?;
         let promoted = live.promote(configuration);
         // After a refusal, what was applied so far is taken back; else there is nothing to take
@@ -168,9 +164,9 @@ impl Coordinator {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Unavailable`].
     pub fn not_restored(&self, id: i64) -> Result<Vec<String>, Error> {
-        let rest = self.store.experiment(id)?.promotion;
-        let rest = rest.filter(|it| !it.left.is_empty());
-        Ok(rest.map_or_else(Vec::new, |it| it.changed))
+        let row = self.store.experiment(id)?;
+        let rest = row.unfinished_rollback();
+        Ok(rest.map_or_else(Vec::new, |it| it.changed.clone()))
     }
 
     /// An error where the experiment may not be measured now.
@@ -230,9 +226,8 @@ fn may_promote(row: &ExperimentRow) -> Result<(), Error> {
 /// control: a sitting would leave the service told of the control's values. (Knobs come back to
 /// what is in force.) And where a rollback is unfinished, the control is not what the host has.
 pub(crate) fn bars_measuring(row: &ExperimentRow) -> Option<String> {
-    let rest = row.promotion.as_ref().map(|it| it.left.as_slice());
-    if let Some(left @ [_, ..]) = rest {
-        return Some(unfinished(row.id, left));
+    if let Some(rest) = row.unfinished_rollback() {
+        return Some(unfinished(row.id, &rest.left));
     }
     let is_told = row.spec.target.as_ref().is_some_and(TargetSpec::is_told);
     (row.spec.mode == Mode::Once && row.in_force().is_some() && is_told).then(|| {

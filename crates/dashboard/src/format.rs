@@ -3,7 +3,7 @@
 use latency_stats::{Interval, mean_interval, ratio_interval};
 use tuner::evaluation::{Block, Rules};
 use tuner::report::{change, score_text};
-use tuner::spec::{Goal, ObjectiveScale, ObjectiveSpec, Spec};
+use tuner::spec::{ObjectiveScale, ObjectiveSpec, Spec};
 
 use crate::units::Unit;
 
@@ -101,10 +101,7 @@ pub(crate) fn score(spec: &Spec, objective: &ObjectiveSpec, score: f64) -> Strin
     match objective.scale {
         ObjectiveScale::Ratio => score_text(score, objective),
         ObjectiveScale::Absolute => {
-            let value = match objective.goal {
-                Goal::Minimise => score,
-                Goal::Maximise => -score,
-            };
+            let value = objective.goal.sign() * score;
             Unit::in_spec(spec, &objective.metric).text(value)
         }
     }

@@ -27,6 +27,16 @@ pub struct Drift {
     pub measured_p95_us: f64,
 }
 
+impl std::fmt::Display for Drift {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "a 95th percentile of {:.0} µs at {:.0} tokens/s, where {:.0} µs were calibrated",
+            self.measured_p95_us, self.tokens_per_s, self.calibrated_p95_us
+        )
+    }
+}
+
 /// What a second showed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Finding {

@@ -486,7 +486,7 @@ impl Bench for Live<'_> {
     }
 
     fn elapsed_s(&self) -> f64 {
-        self.elapsed_since_start_s()
+        self.before_s + self.began.elapsed().as_secs_f64()
     }
 
     fn own_cpu_s(&self) -> f64 {
@@ -495,11 +495,6 @@ impl Bench for Live<'_> {
 }
 
 impl Live<'_> {
-    /// Seconds since the experiment began.
-    fn elapsed_since_start_s(&self) -> f64 {
-        self.before_s + self.began.elapsed().as_secs_f64()
-    }
-
     /// Keeps what the side printed that is to blame, before it is ended.
     fn note_output(&mut self, fault: &Fault) {
         self.blame_control(fault);

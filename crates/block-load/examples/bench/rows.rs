@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use block_load::picture::{Chart, Series};
-use latency_stats::{Pair, mean_interval, ratio_interval};
+use latency_stats::{Pair, mean_interval, quantile, ratio_interval};
 use serde::{Deserialize, Serialize};
 
 use crate::Fallible;
@@ -22,12 +22,6 @@ pub(crate) struct Row {
 /// All rows.
 #[derive(Default)]
 pub(crate) struct Rows(Vec<Row>);
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-}
 
 impl Rows {
     /// What earlier runs of other parts found.
@@ -89,7 +83,7 @@ impl Rows {
             }
             let rate =
                 of("iops").find(|other| other.load == row.load && other.server == row.server)?;
-            let point = (median(&rate.rounds), median(&row.rounds));
+            let point = (quantile(&rate.rounds, 0.5)?, quantile(&row.rounds, 0.5)?);
             let mut series = chart.series.iter_mut();
             match series.find(|series| series.name == row.server) {
                 Some(series) => series.points.push(point),

@@ -159,6 +159,25 @@ impl ExperimentRow {
         self.promotion.as_ref().filter(|it| it.left.is_empty())
     }
 
+    /// What a rollback could not restore.
+    pub fn unfinished_rollback(&self) -> Option<&Promotion> {
+        self.promotion.as_ref().filter(|it| !it.left.is_empty())
+    }
+
+    /// Why it cannot search on, if it is done and has measured so many evaluations: its budget is
+    /// used up, and nothing is left to be measured but another verification.
+    pub fn nothing_to_resume(&self, evaluations: usize) -> Option<String> {
+        let most = self.budget().evaluations;
+        let is_over = self.state == State::Done && self.spec.mode == Mode::Once;
+        (is_over && evaluations >= most).then(|| {
+            format!(
+                "its budget of {most} evaluations is used up. To search on, raise it first: `slackline experiments budget {} --evaluations N`. \
+                 To measure the result again, verify it",
+                self.id
+            )
+        })
+    }
+
     /// What to say of a fork whose parameters are all other ones than those it starts from.
     pub fn carries_nothing_over(&self) -> Option<&'static str> {
         let own = &self.report.control.0;
@@ -590,15 +609,14 @@ impl Store {
     pub(crate) fn forget_rest(&self, id: i64) -> Result<Vec<String>, Error> {
         self.change(|database| {
             let row = find(database, id)?;
-            let rest = row.promotion.filter(|it| !it.left.is_empty());
-            let rest = rest.ok_or_else(|| {
+            let rest = row.unfinished_rollback().ok_or_else(|| {
                 Error::Conflict(format!(
                     "experiment {id} is {}: no rollback of it has left anything unrestored",
                     row.state
                 ))
             })?;
             set(database, id, "promotion", Cell::Null)?;
-            Ok(rest.changed)
+            Ok(rest.changed.clone())
         })
     }
 
@@ -720,7 +738,7 @@ impl Store {
                     "what experiment {id} found is in force on this host: roll it back first"
                 )));
             }
-            if let Some(rest) = row.promotion.filter(|it| !it.left.is_empty()) {
+            if let Some(rest) = row.unfinished_rollback() {
                 return Err(Error::Conflict(unfinished(id, &rest.left)));
             }
             database.execute("DELETE FROM experiments WHERE id = $1", &[id.into()])?;

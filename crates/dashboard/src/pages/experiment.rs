@@ -54,7 +54,7 @@ impl Verbs {
         let is_active = is_active(state);
         let is_promoted = row.in_force().is_some();
         // What runs by itself cannot be measured while another configuration is in force on it.
-        let is_unfinished = row.promotion.is_some() && !is_promoted;
+        let is_unfinished = row.unfinished_rollback().is_some();
         let may_measure = !is_unfinished && (!is_promoted || row.spec.mode == Mode::Continuous);
         Self {
             pause: is_active && row.wish != Some(Wish::Pause),
@@ -201,10 +201,12 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let summary = readers::summary(role, api::summary(coordinator, id)?);
     let row = readers::experiment(coordinator, id, role)?;
     let queue = readers::seen(role, store.queue(id)?)?;
-    let not_restored = readers::lines(role, coordinator.not_restored(id)?).join(", ");
+    let not_restored = row.unfinished_rollback();
+    let not_restored = not_restored.map_or_else(Vec::new, |it| it.changed.clone());
+    let not_restored = readers::lines(role, not_restored).join(", ");
     let now = Now {
         busy: coordinator.progress().map(|it| it.experiment),
-        is_used_up: coordinator.nothing_to_resume(&row)?.is_some(),
+        is_used_up: row.nothing_to_resume(summary.evaluations).is_some(),
     };
     let in_force = row
         .in_force()

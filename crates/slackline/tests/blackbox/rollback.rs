@@ -1,5 +1,6 @@
 //! A rollback by hand always works; and what keeps an experiment from its work is said everywhere.
 
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use serde_json::json;
 
 use crate::continuous::{attached_once, read};
 use crate::serve::{Server, toy};
-use crate::toy::FIRST;
+use crate::toy::{FIRST, Toy};
 
 #[test]
 fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
@@ -45,10 +46,8 @@ fn a_file_that_was_edited_meanwhile_is_named() {
     // What the service has is not what the template gives with the control's values.
     std::fs::write(toy.path("service.conf"), "50 # mine\n").unwrap();
     let server = Server::start(&toy);
-    let id = server.create();
+    let id = server.improved();
     let text = id.to_string();
-    let shown = server.wait_for(id, &["done", "failed"]);
-    assert_eq!(shown["finding"], "improvement", "{shown}");
     std::fs::write(toy.path("service.conf.in"), "{x} # edited\n").unwrap();
     let said = [
         "service.conf.in was changed after it was measured",
@@ -79,28 +78,39 @@ fn a_file_that_was_edited_meanwhile_is_named() {
     );
 }
 
-#[test]
-fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
+/// A toy with a second parameter, and the file that has its value.
+fn with_other(is_optional: bool) -> (Toy, PathBuf) {
     let mut toy = toy();
     let other = toy.path("other");
     std::fs::write(&other, "7\n").unwrap();
-    let more = json!({ "name": "y", "type": "int", "low": 0, "high": 9, "file": other });
+    let more = json!({
+        "name": "y", "type": "int", "low": 0, "high": 9, "file": other, "optional": is_optional,
+    });
     toy.spec["parameters"].as_array_mut().unwrap().push(more);
     toy.spec["budget"]["evaluations"] = json!(4);
+    (toy, other)
+}
+
+/// Removes a file that was promoted and rolls back: the rollback names the file, and says this.
+fn left_by_rollback(server: &Server<'_>, id: i64, file: &Path, said: &str) -> String {
+    std::fs::remove_file(file).unwrap();
+    let path = file.display().to_string();
+    server
+        .does(&["rollback", &id.to_string()])
+        .with_code(4)
+        .saying(&["except what could not be restored", &path, said]);
+    path
+}
+
+#[test]
+fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
+    let (toy, other) = with_other(false);
     let server = Server::start(&toy);
-    let id = server.create();
+    let id = server.improved();
     let text = id.to_string();
-    let shown = server.wait_for(id, &["done", "failed"]);
-    assert_eq!(shown["finding"], "improvement", "{shown}");
     server.does(&["promote", &text]).with_code(0);
     assert_ne!(toy.knob(), FIRST);
-    std::fs::remove_file(&other).unwrap();
-    let path = other.display().to_string();
-    server.does(&["rollback", &text]).with_code(4).saying(&[
-        "except what could not be restored",
-        &path,
-        "only the rest is tried then",
-    ]);
+    let path = left_by_rollback(&server, id, &other, "only the rest is tried then");
     assert_eq!(toy.knob(), FIRST);
     let shown = server.get(&format!("/experiments/{id}"));
     assert_eq!(shown["promotion"]["left"], json!([path]), "{shown}");
@@ -397,9 +407,7 @@ fn of_four_promotions_at_once_one_succeeds() {
     let mut toy = toy();
     toy.spec["budget"]["evaluations"] = json!(4);
     let server = Server::start(&toy);
-    let id = server.create();
-    let shown = server.wait_for(id, &["done", "failed"]);
-    assert_eq!(shown["finding"], "improvement", "{shown}");
+    let id = server.improved();
     for _ in 0..3 {
         let path = format!("/experiments/{id}/promote");
         let at_once = std::sync::Barrier::new(4);
@@ -426,13 +434,7 @@ fn of_four_promotions_at_once_one_succeeds() {
 
 #[test]
 fn an_optional_knob_that_is_gone_for_good_is_named_and_can_be_forgotten() {
-    let mut toy = toy();
-    let other = toy.path("other");
-    std::fs::write(&other, "7\n").unwrap();
-    let more =
-        json!({ "name": "y", "type": "int", "low": 0, "high": 9, "file": other, "optional": true });
-    toy.spec["parameters"].as_array_mut().unwrap().push(more);
-    toy.spec["budget"]["evaluations"] = json!(4);
+    let (toy, other) = with_other(true);
     let server = Server::start(&toy);
     let id = server.create();
     let text = id.to_string();
@@ -451,13 +453,7 @@ fn an_optional_knob_that_is_gone_for_good_is_named_and_can_be_forgotten() {
     server.does(&["promote", &text]).with_code(0);
     let refused = server.does(&["forget-rest", &text, "--yes"]).with_code(2);
     refused.saying(&["no rollback of it has left anything"]);
-    std::fs::remove_file(&other).unwrap();
-    let path = other.display().to_string();
-    server.does(&["rollback", &text]).with_code(4).saying(&[
-        "except what could not be restored",
-        &path,
-        "forget-rest",
-    ]);
+    let path = left_by_rollback(&server, id, &other, "forget-rest");
     assert_eq!(toy.knob(), FIRST);
     // Until it is mended or forgotten, nothing compares with a control that is not there.
     for verb in ["resume", "verify", "delete"] {
@@ -517,9 +513,7 @@ fn an_optional_knob_that_is_gone_for_good_is_named_and_can_be_forgotten() {
 fn what_is_promoted_on_a_running_service_keeps_others_from_being_measured_on_it() {
     let toy = attached_once("");
     let server = Server::start(&toy);
-    let id = server.create();
-    let shown = server.wait_for(id, &["done", "failed"]);
-    assert_eq!(shown["finding"], "improvement", "{shown}");
+    server.improved();
     server.does(&["promote", "1"]).with_code(0);
     let promoted = read(&toy, "live");
     let other = server.create();

@@ -125,6 +125,14 @@ impl<'a> Server<'a> {
         self.create_of(&self.toy.spec)
     }
 
+    /// An experiment of the toy that has come to its end with an improvement.
+    pub(crate) fn improved(&self) -> i64 {
+        let id = self.create();
+        let shown = self.wait_for(id, &["done", "failed"]);
+        assert_eq!(shown["finding"], "improvement", "{shown}");
+        id
+    }
+
     /// An experiment of this specification.
     pub(crate) fn create_of(&self, spec: &Value) -> i64 {
         let file = self.toy.path("experiment.json");
@@ -242,10 +250,8 @@ fn a_service_that_runs_by_itself_is_measured_as_what_it_was_told() {
     let toy = attached_once("echo >> reloads; [ $(wc -l < reloads) != 4 ] || exit 1");
     std::fs::write(toy.path("live"), "44\n").unwrap();
     let server = Server::start(&toy);
-    let id = server.create();
+    let id = server.improved();
     let text = id.to_string();
-    let shown = server.wait_for(id, &["done", "failed"]);
-    assert_eq!(shown["finding"], "improvement", "{shown}");
     let measured = read(&toy, "measured");
     let mut of_control = measured.lines().filter(|line| line.starts_with("control"));
     assert!(of_control.all(|line| line == "control 50"), "{measured}");
@@ -277,10 +283,8 @@ fn an_earlier_report_that_is_gone_keeps_nobody_from_the_rollback() {
     toy.spec["search"]["warm_start"] = json!(["earlier.jsonl"]);
     toy.spec["budget"]["evaluations"] = json!(4);
     let server = Server::start(&toy);
-    let id = server.create();
+    let id = server.improved();
     let text = id.to_string();
-    let shown = server.wait_for(id, &["done", "failed"]);
-    assert_eq!(shown["finding"], "improvement", "{shown}");
     server.does(&["promote", &text]).with_code(0);
     assert_ne!(toy.knob(), FIRST);
     std::fs::remove_file(&earlier).unwrap();

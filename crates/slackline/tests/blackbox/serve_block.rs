@@ -1,6 +1,6 @@
 //! `slackline serve-block`: how it starts, what it says of itself, how it ends.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use block_load::generator::{Arrivals, Load, Order, run as load};
 use block_load::nvme::Nvme;
 
-use crate::toy::free_port;
+use crate::toy::{free_port, on_uring};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
@@ -24,21 +24,8 @@ fn run(verb: &str, config: &Path, more: &[&str]) -> Output {
 }
 
 /// Starts a server: its first message, and what it says from then on. `None` without io_uring.
-#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn start(config: &Path) -> Option<(Child, String, BufReader<ChildStderr>)> {
-    let mut child = command(&["run", config.to_str().unwrap()])
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut messages = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    messages.read_line(&mut line).unwrap();
-    if line.contains("io_uring cannot be used") {
-        println!("SKIP: {line}");
-        assert_eq!(child.wait().unwrap().code(), Some(3));
-        return None;
-    }
-    Some((child, line, messages))
+    on_uring(&mut command(&["run", config.to_str().unwrap()]))
 }
 
 #[test]

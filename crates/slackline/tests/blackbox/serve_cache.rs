@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::toy::free_port;
+use crate::toy::{free_port, on_uring};
 
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_slackline"));
@@ -14,17 +14,8 @@ fn command() -> Command {
 }
 
 /// A server that says it is ready, and what it says. `None` without io_uring.
-#[expect(clippy::print_stdout, reason = "a skipped test says why")]
 fn start(arguments: &[&str]) -> Option<(Child, BufReader<std::process::ChildStderr>)> {
-    let mut child = command().args(arguments).spawn().unwrap();
-    let mut messages = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    messages.read_line(&mut line).unwrap();
-    if line.contains("io_uring cannot be used") {
-        println!("SKIP: {line}");
-        assert_eq!(child.wait().unwrap().code(), Some(3));
-        return None;
-    }
+    let (child, line, messages) = on_uring(command().args(arguments))?;
     assert!(line.contains("serving memcached's protocol on"), "{line}");
     Some((child, messages))
 }

@@ -1,7 +1,8 @@
 //! A service without a service: everything of it lives in one temporary directory.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -270,6 +271,22 @@ pub(crate) fn postgres_programs() -> Option<PathBuf> {
     versions
         .map(|version| version.path().join("bin"))
         .find(|bin| bin.join("initdb").exists())
+}
+
+/// Starts a server on io_uring: its first message, and what it says from then on. `None` without
+/// io_uring.
+#[expect(clippy::print_stdout, reason = "a skipped test says why")]
+pub(crate) fn on_uring(command: &mut Command) -> Option<(Child, String, BufReader<ChildStderr>)> {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    messages.read_line(&mut line).unwrap();
+    if line.contains("io_uring cannot be used") {
+        println!("SKIP: {line}");
+        assert_eq!(child.wait().unwrap().code(), Some(3));
+        return None;
+    }
+    Some((child, line, messages))
 }
 
 /// A port of loopback that nothing listens on.

@@ -277,19 +277,6 @@ pub struct Entry {
     pub text: String,
 }
 
-impl Entry {
-    /// Whether it says of a promotion or rollback, done, that nobody asked for.
-    #[must_use]
-    pub fn is_own_act(&self) -> bool {
-        let words = self.text.as_str();
-        match self.kind.as_str() {
-            "promoted" => true,
-            "rollback" => !words.starts_with(BEGINS) && !words.starts_with(BY_HAND),
-            _ => false,
-        }
-    }
-}
-
 /// How the words of a rollback begin that is begun.
 pub(super) const BEGINS: &str = "begins: ";
 
@@ -297,6 +284,16 @@ pub(super) const BEGINS: &str = "begins: ";
 pub(super) const BY_HAND: &str = "by its user";
 
 impl Entry {
+    /// Whether it says of a promotion or rollback, done, that nobody asked for.
+    #[must_use]
+    pub fn is_own_act(&self) -> bool {
+        match self.kind.as_str() {
+            "promoted" => true,
+            "rollback" => !self.is_begun() && self.by_hand().is_none(),
+            _ => false,
+        }
+    }
+
     /// What is said of a rollback that somebody asked for, after the words for who it was.
     #[must_use]
     pub fn by_hand(&self) -> Option<&str> {

@@ -11,13 +11,14 @@ use latency_stats::difference_interval;
 
 use super::{ActiveSide, Live};
 use crate::begun::ControlRun;
-use crate::bench::Arm;
+use crate::bench::{Arm, Bench as _};
 use crate::error::{Fault, TunerError};
 use crate::evaluation::Block;
 use crate::metrics::{SideMetrics, lookup};
 use crate::process::Stop;
 use crate::report::change;
-use crate::target::Side;
+use crate::spec::CheckedSpec;
+use crate::target::{Instance, Side};
 
 /// A control that has not changed is started again in one evaluation of twenty.
 const FALSE_RESTARTS: f64 = 0.05;
@@ -89,10 +90,7 @@ impl Live<'_> {
         if let Err(crash) = resting.instance.alive() {
             return Ok(Some(crash.to_string()));
         }
-        let files = spec.target.files.iter();
-        let files = files.map(|file| resting.instance.contents_of(spec, file));
-        let files: Vec<String> = files.collect::<Result<_, _>>().map_err(Fault::Harness)?;
-        let has_changed = files != control.files;
+        let has_changed = files_of(&resting.instance, spec)? != control.files;
         Ok(has_changed.then(|| "a template of its files has changed".into()))
     }
 
@@ -101,15 +99,13 @@ impl Live<'_> {
         if !arm.warm_control {
             return Ok(());
         }
-        let files = self.spec.target.files.iter();
-        let files = files.map(|file| side.instance.contents_of(self.spec, file));
         self.warm = Some(WarmControl {
             run: ControlRun {
-                started_s: self.elapsed_since_start_s(),
+                started_s: self.elapsed_s(),
                 evaluations: 0,
                 restarted: self.restarted.take(),
             },
-            files: files.collect::<Result<_, _>>().map_err(Fault::Harness)?,
+            files: files_of(&side.instance, self.spec)?,
             first: Vec::new(),
             now: Vec::new(),
             resting: None,
@@ -191,6 +187,13 @@ impl Live<'_> {
         let group = side.instance.group().map(str::to_owned);
         Some((side.instance.pid()?, group))
     }
+}
+
+/// What the templates of an instance's files give now.
+fn files_of(instance: &Instance, spec: &CheckedSpec) -> Result<Vec<String>, Fault> {
+    let files = spec.target.files.iter();
+    let contents = files.map(|file| instance.contents_of(spec, file));
+    contents.collect::<Result<_, _>>().map_err(Fault::Harness)
 }
 
 /// How the control differs from what it was in its first evaluation, if that is shown.

@@ -77,7 +77,7 @@ impl Source {
                 at: 0,
                 found: &mut |key: &str, at| offsets.insert(key, at),
             }
-            .value(Some(String::new()), 0);
+            .value(Some(""), 0);
         } else if let Ok(table) = DeTable::parse(&text) {
             walk_table(table.get_ref(), "", &mut offsets);
         }
@@ -222,13 +222,10 @@ impl Source {
 const PARSE_HINT: &str = "; what any other command prints is read by json = { requests = \"path.in.it\" } or regex = { requests = 'with a (group)' } in place of parse";
 
 fn joined(prefix: &str, key: &str) -> Option<String> {
-    if prefix.is_empty() {
-        return short_path(key.to_owned());
-    }
-    if prefix.len() + key.len() > PATH_MAX_BYTES {
-        return None;
-    }
-    short_path(format!("{prefix}.{key}"))
+    short_path(match prefix.is_empty() {
+        true => key.to_owned(),
+        false => format!("{prefix}.{key}"),
+    })
 }
 
 fn short_path(path: String) -> Option<String> {
@@ -308,7 +305,7 @@ pub fn line_of(text: &str, key: &str) -> Option<usize> {
             }
         },
     };
-    keys.value(Some(String::new()), 0);
+    keys.value(Some(""), 0);
     let before = text.as_bytes().get(..last?)?;
     Some(1 + before.iter().filter(|byte| **byte == b'\n').count())
 }
@@ -357,7 +354,7 @@ impl JsonKeys<'_> {
 
     /// `None` once the text stops being JSON. Depth is bounded by serde's own limit of 128. Without
     /// a path nothing below is told of: it is too long.
-    fn value(&mut self, path: Option<String>, depth: usize) -> Option<()> {
+    fn value(&mut self, path: Option<&str>, depth: usize) -> Option<()> {
         self.space();
         if depth > 128 {
             return None;
@@ -369,12 +366,12 @@ impl JsonKeys<'_> {
                     self.space();
                     let start = self.at;
                     let name = self.string()?;
-                    let key = path.as_ref().and_then(|path| joined(path, &name));
+                    let key = path.and_then(|path| joined(path, &name));
                     self.tell(key.as_deref(), start);
                     if !self.eat(b':') {
                         return None;
                     }
-                    self.value(key, depth + 1)?;
+                    self.value(key.as_deref(), depth + 1)?;
                     self.eat(b',');
                 }
             }
@@ -383,11 +380,9 @@ impl JsonKeys<'_> {
                 let mut index = 0_usize;
                 while !self.eat(b']') {
                     self.space();
-                    let key = path
-                        .as_ref()
-                        .and_then(|path| short_path(format!("{path}[{index}]")));
+                    let key = path.and_then(|path| short_path(format!("{path}[{index}]")));
                     self.tell(key.as_deref(), self.at);
-                    self.value(key, depth + 1)?;
+                    self.value(key.as_deref(), depth + 1)?;
                     self.eat(b',');
                     index += 1;
                 }
