@@ -8,6 +8,7 @@
     reason = "the headings and results of a task are its output"
 )]
 
+mod awake;
 mod bench;
 mod bench_dataplane;
 mod bench_fleet;
@@ -80,10 +81,15 @@ fn run(arguments: &[&str]) -> anyhow::Result<ExitCode> {
         ["tidy"] => tidy::run(&root),
         ["demo"] => demo::run(&root),
         ["examples", names @ ..] => demo::run_examples(&root, names),
-        ["bench", "workers", scenes @ ..] => workers::bench(&root, scenes),
-        ["bench", "fleet", options @ ..] => bench_fleet::run(&root, options),
-        ["bench", "dataplane", arguments @ ..] => bench_dataplane::run(&root, arguments),
-        ["bench", arguments @ ..] => bench::run(&root, arguments),
+        ["bench", arguments @ ..] => {
+            let _awake = awake::idle_cpus_poll();
+            match arguments {
+                ["workers", scenes @ ..] => workers::bench(&root, scenes),
+                ["fleet", options @ ..] => bench_fleet::run(&root, options),
+                ["dataplane", options @ ..] => bench_dataplane::run(&root, options),
+                _ => bench::run(&root, arguments),
+            }
+        }
         ["fuzz", "api"] => fuzz::run(&root, None),
         ["fuzz", "api", "--minutes", minutes] => fuzz::run(&root, Some(minutes)),
         ["fuzz", "block"] => fuzz::block(&root, "60"),

@@ -66,8 +66,10 @@ const EGRESS_EVERY_S: f64 = 1.0;
 const EGRESS_CHANGE: f64 = 0.05;
 /// A share of the link.
 const EGRESS_FALL: f64 = 0.006;
-/// Waits before best-effort work is tried again beside a service that violated its objective alone.
-const OVERLOAD_WAIT_S: (f64, f64) = (30.0, 300.0);
+/// Beside a service that violated its objective alone, best-effort work waits for so many of the
+/// objective's windows, and each further time twice as long, up to the longest wait.
+const OVERLOAD_WAIT_WINDOWS: f64 = 2.0;
+const OVERLOAD_WAIT_MAX_S: f64 = 300.0;
 
 /// The requests since the last act.
 #[derive(Clone, Copy, Debug, Default)]
@@ -242,8 +244,10 @@ impl Slackline {
         if self.budget <= 0.0 {
             // Nothing of ours runs, and the objective is violated: the service alone is too much.
             if !self.is_overloaded || now_s >= self.retry_s {
-                let (first, most) = OVERLOAD_WAIT_S;
-                self.overload_wait_s = (2.0 * self.overload_wait_s).clamp(first, most);
+                let first = OVERLOAD_WAIT_WINDOWS * longest_window_s(seen);
+                self.overload_wait_s = (2.0 * self.overload_wait_s)
+                    .max(first)
+                    .min(OVERLOAD_WAIT_MAX_S);
                 self.retry_s = now_s + self.overload_wait_s;
                 self.is_overloaded = true;
             }
@@ -321,11 +325,7 @@ impl Slackline {
     fn decide(&mut self, seen: &Observation, now_s: f64) {
         let age_s = now_s - self.changed_s.unwrap_or(now_s);
         self.collect(seen, age_s);
-        let window_s = seen
-            .services
-            .iter()
-            .map(|service| service.window_s)
-            .fold(GROW_AFTER_S, f64::max);
+        let window_s = longest_window_s(seen);
         // What is remembered of this load comes first.
         let bound = self.harm.bound(&self.mix, self.step.unwrap_or(0), now_s);
         if let Some(bound) = bound.filter(|bound| self.budget >= *bound) {
@@ -390,6 +390,12 @@ impl Slackline {
             self.forget(now_s);
         }
     }
+}
+
+/// The longest window of all objectives. A growth needs evidence of that length.
+fn longest_window_s(seen: &Observation) -> f64 {
+    let windows = seen.services.iter().map(|service| service.window_s);
+    windows.fold(GROW_AFTER_S, f64::max)
 }
 
 /// The highest share of waiting, or of throttled periods, of all services.
@@ -545,6 +551,24 @@ mod tests {
             lines.iter().any(|line| line.contains("on (slack)")),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn after_one_bad_second_of_the_service_alone_batch_work_waits_two_windows() {
+        let window_s = |seconds, above| {
+            let mut seen = seen(above, 0.0);
+            seen.services[0].window_s = seconds;
+            seen
+        };
+        for (seconds, earliest_s, latest_s) in [(2.0, 4, 10), (15.0, 30, 40)] {
+            let mut slackline = Slackline::default();
+            run(&mut slackline, &window_s(seconds, 100), 0, 2);
+            assert!(slackline.is_overloaded);
+            let lines = run(&mut slackline, &window_s(seconds, 0), 2, earliest_s);
+            assert!(lines.is_empty(), "{lines:?}");
+            let lines = run(&mut slackline, &window_s(seconds, 0), earliest_s, latest_s);
+            assert!(slackline.budget > 0.0, "{lines:?}");
+        }
     }
 
     #[test]

@@ -12,12 +12,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LOAD = os.path.join(HERE, "load.py")
 JVM = os.path.join(HERE, "../../../examples/throttled-jvm/Service.java")
 
-# kind of load, peak rate a second, objective of the p99 in ms
+# Kind of load, peak rate a second, objective of the p99 in ms. The objective is about four times the worst window of the service
+# alone, in one run on two CPUs of an AMD EPYC that poll while they are idle: 0.45, 0.74, 0.61 and 6.3 ms.
 SERVICES = {
     "memcached": ("memcached", 4000, 2.0),
-    "nginx": ("http", 1000, 5.0),
-    "mariadb": ("mariadb", 1500, 5.0),
-    "jvm": ("http", 120, 40.0),
+    "nginx": ("http", 1000, 3.0),
+    "mariadb": ("mariadb", 1500, 2.5),
+    "jvm": ("http", 120, 25.0),
 }
 
 COMPILED = "for n in $(seq 400); do echo \"int f$n(int *a,int n){int s=0;for(int i=0;i<n;i++)s+=a[i]*$n^i;return s;}\"; done"
