@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz api`: schemathesis makes requests from the interface's own description, and
 //! none may end in a 5xx: a hundred for each operation, or as many as fit into `--minutes N`.
-//! `cargo xtask fuzz block`: libFuzzer on the parsers of `serve-block`.
+//! `cargo xtask fuzz block` and `fuzz dataplane`: libFuzzer on parsers of foreign bytes.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -116,12 +116,39 @@ const INSTRUMENT: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// Both parsers of `serve-block`, one after the other, that many minutes each. What was found to be
-/// interesting stays in `target/fuzz/block`.
-pub(crate) fn block(root: &Path, minutes: &str) -> anyhow::Result<ExitCode> {
+/// What libFuzzer runs on: a crate of targets.
+pub(crate) struct Targets {
+    /// The crate, from the repository's root. Its `seeds/NAME` holds inputs to begin with.
+    crate_folder: &'static str,
+    /// Cargo's target directory.
+    target_folder: &'static str,
+    /// Where interesting inputs are kept.
+    corpus: &'static str,
+    names: &'static [&'static str],
+}
+
+/// The parsers of `serve-block`.
+pub(crate) const BLOCK: Targets = Targets {
+    crate_folder: "crates/block-server/fuzz",
+    target_folder: "target/fuzz-block",
+    corpus: "target/fuzz/block",
+    names: &["nbd", "nvme"],
+};
+
+/// The TCP/IP stack, and memcached's protocol with the store.
+pub(crate) const DATAPLANE: Targets = Targets {
+    crate_folder: "crates/dataplane/fuzz",
+    target_folder: "target/fuzz-block/dataplane",
+    corpus: "target/fuzz/dataplane",
+    names: &["frames", "memcached"],
+};
+
+/// All targets of a crate, one after the other, that many minutes each. What was found to be
+/// interesting is kept, and is the next run's beginning.
+pub(crate) fn guided(root: &Path, targets: &Targets, minutes: &str) -> anyhow::Result<ExitCode> {
     let minutes: f64 = minutes.parse().context("--minutes N")?;
-    let crate_folder = root.join("crates/block-server/fuzz");
-    let target = root.join("target/fuzz-block");
+    let crate_folder = root.join(targets.crate_folder);
+    let target = root.join(targets.target_folder);
     let mut build = Command::new("cargo");
     build
         .args(["build", "--release", "--target", "x86_64-unknown-linux-gnu"])
@@ -129,12 +156,12 @@ pub(crate) fn block(root: &Path, minutes: &str) -> anyhow::Result<ExitCode> {
         .arg(&target)
         .env("RUSTFLAGS", INSTRUMENT.join(" "))
         .current_dir(&crate_folder);
-    if !step::run("build both fuzz targets", &mut build)? {
+    if !step::run("build the fuzz targets", &mut build)? {
         bail!("the build failed");
     }
     let mut code = ExitCode::SUCCESS;
-    for name in ["nbd", "nvme"] {
-        let corpus = root.join("target/fuzz/block").join(name);
+    for name in targets.names {
+        let corpus = root.join(targets.corpus).join(name);
         std::fs::create_dir_all(&corpus)?;
         let mut fuzzer = Command::new(target.join("x86_64-unknown-linux-gnu/release").join(name));
         fuzzer

@@ -185,7 +185,12 @@ pub struct Context<'a, C: Calls> {
     pub(crate) now: Time,
 }
 
-impl<C: Calls> Context<'_, C> {
+impl<'a, C: Calls> Context<'a, C> {
+    /// What a loop other than [`Shard`](crate::Shard)'s gives to its application.
+    pub fn new(calls: &'a mut C, timers: &'a mut Timers, now: Time) -> Self {
+        Self { calls, timers, now }
+    }
+
     /// When the turn began: the same for all events of a batch.
     pub fn now(&self) -> Time {
         self.now

@@ -91,6 +91,8 @@ impl Flags {
     pub(crate) const WINDOW_OPENED: Flags = Flags(1 << 18);
     /// A segment is being timed.
     pub(crate) const TIMED: Flags = Flags(1 << 19);
+    /// What fits the peer's window goes out with the next flush, however little it is.
+    pub(crate) const SMALL_DUE: Flags = Flags(1 << 22);
     /// The path seems to swallow large segments: this connection sends small ones.
     pub(crate) const BLACK_HOLE: Flags = Flags(1 << 20);
     /// Both ends scale their windows.

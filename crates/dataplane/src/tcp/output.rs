@@ -215,6 +215,7 @@ impl Connection {
                 self.next = super::sequence::later(self.next, end);
             } else {
                 self.next = end;
+                self.flags.clear(Flags::SMALL_DUE);
                 if !self.flags.has(Flags::TIMED) && self.recovery.is_none() {
                     self.flags.set(Flags::TIMED);
                     self.timed_sequence = end;
@@ -275,7 +276,10 @@ impl Connection {
         let allowed = distance(self.next, window_end).min(congestion_window.saturating_sub(pipe));
         let length = left.min(mss).min(allowed);
         // The sender's half of the silly window syndrome (RFC 9293 §3.8.6.2.1).
-        let is_worth = length == left || length >= mss || length >= self.window_max / 2;
+        let is_worth = length == left
+            || length >= mss
+            || length >= self.window_max / 2
+            || self.flags.has(Flags::SMALL_DUE);
         if length > 0 && is_worth {
             return Some((self.part(self.next, length), false));
         }

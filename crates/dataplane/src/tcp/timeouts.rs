@@ -56,6 +56,9 @@ impl Connection {
         } else {
             context.config.retries_max
         };
+        if self.flags.has(Flags::RESET_DUE) {
+            return self.reset_timeout(context);
+        }
         if self.tries >= tries_max {
             return self.give_up(context);
         }
@@ -94,9 +97,23 @@ impl Connection {
         false
     }
 
-    /// The peer's window is closed and nothing is in flight: ask for news. A peer that answers may
-    /// keep its window closed as long as it likes (RFC 9293 §3.8.6.1), unless others need the
-    /// memory (RFC 6429 §5 leaves that to the system).
+    /// An RST waits for the neighbour's hardware address. A neighbour that is gone needs none.
+    fn reset_timeout(&mut self, context: &mut Context) -> bool {
+        if self.tries >= context.config.syn_retries_max {
+            self.tell_dead(context, DeadReason::Aborted);
+            return true;
+        }
+        self.tries += 1;
+        self.rtt.back_off();
+        self.arm_resend(context);
+        self.list(context);
+        false
+    }
+
+    /// Nothing is in flight, and something waits. If the peer's window is closed: ask for news. A
+    /// peer that answers may keep its window closed as long as it likes (RFC 9293 §3.8.6.1), unless
+    /// others need the memory (RFC 6429 §5 leaves that to the system). If the window is small:
+    /// what fits goes out now (RFC 9293 §3.8.6.2.1, rule 4).
     fn window_timeout(&mut self, context: &mut Context) -> bool {
         if !self.has_unsent() {
             return false;
@@ -110,9 +127,12 @@ impl Connection {
                 self.tell_dead(context, DeadReason::TimedOut);
                 return false;
             }
-            self.tries += 1;
             self.flags.set(Flags::PROBE_DUE);
+        } else {
+            self.flags.set(Flags::SMALL_DUE);
         }
+        // Without the neighbour's hardware address, nothing goes out: that has to end, too.
+        self.tries += 1;
         self.rtt.back_off();
         self.arm_resend(context);
         self.list(context);

@@ -6,6 +6,7 @@ mod foreign;
 mod oracle;
 mod pair;
 mod script;
+mod table;
 
 mod rules_close;
 mod rules_data;

@@ -166,6 +166,21 @@ fn an_abort_sends_a_reset() {
 }
 
 #[test]
+fn a_reset_for_a_neighbour_that_is_gone_ends_the_connection() {
+    open(
+        "
+        write 100
+        > . 1:101(100)
+        +40000                    # its hardware address is in doubt, and nobody answers
+        abort
+        event none
+        +900000
+        event Dead Aborted
+    ",
+    );
+}
+
+#[test]
 fn a_rejected_peer_sees_a_reset_and_the_application_nothing() {
     open(
         "

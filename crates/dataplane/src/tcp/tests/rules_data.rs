@@ -194,6 +194,30 @@ fn a_small_window_does_not_make_small_segments() {
 }
 
 #[test]
+fn what_a_small_window_takes_goes_out_after_a_timeout() {
+    run("
+        set retries 3
+        < S 0:0(0) win 20000 <mss 1000>
+        > S. 0:0(0) ack 1
+        < . 1:1(0) ack 1 win 20000
+        event Knock
+        < . 1:1(0) ack 1 win 300
+        write 1000
+        > nothing
+        +199
+        > nothing
+        +2
+        > . 1:301(300)
+        < . 1:1(0) ack 301 win 300
+        > nothing
+        +1000
+        > . 301:601(300)
+        +20000
+        event Dead TimedOut
+    ");
+}
+
+#[test]
 fn a_segment_older_than_the_last_does_not_change_the_window() {
     open(
         "

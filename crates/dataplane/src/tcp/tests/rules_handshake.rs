@@ -1,6 +1,6 @@
 //! Opening a connection (RFC 9293 §3.5, RFC 7323 §2.2, RFC 2018 §2).
 
-use super::script::run;
+use super::script::{run, segments};
 
 #[test]
 fn a_peer_opens() {
@@ -149,6 +149,33 @@ fn window_scaling_needs_both_sides_and_never_scales_the_syn() {
         > . 1:501(500) ack 1 win 65535
         > nothing
     ");
+}
+
+#[test]
+fn a_scale_above_14_counts_as_14() {
+    let (first, second, third) = (segments(1, 10), segments(10_001, 4), segments(14_001, 4));
+    let (fourth, last) = (segments(18_001, 4), segments(22_001, 2));
+    // 1 scaled by 14 are 16,384 bytes. The congestion window grows to 18 segments.
+    run(&format!(
+        "
+        set scaling on
+        < S 0:0(0) win 20000 <mss 1000, wscale 15>
+        > S. 0:0(0) ack 1
+        < . 1:1(0) ack 1 win 1
+        event Knock
+        write 40000
+        {first}
+        < . 1:1(0) ack 2001 win 1
+        {second}
+        < . 1:1(0) ack 4001 win 1
+        {third}
+        < . 1:1(0) ack 6001 win 1
+        {fourth}
+        < . 1:1(0) ack 8001 win 1
+        {last}
+        > nothing
+    "
+    ));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Loss recovery (RFC 6298, 5681, 6582, 6675, 2018, 3042).
 
-use super::script::run;
+use super::script::{run, segments};
 
 fn open(rest: &str) {
     run(&format!(
@@ -108,6 +108,31 @@ fn the_initial_window_is_ten_segments() {
         > nothing
     ",
     );
+}
+
+#[test]
+fn after_a_silence_the_window_is_the_initial_one_again() {
+    let (first, second, third) = (segments(1, 10), segments(10_001, 4), segments(14_001, 14));
+    let (fourth, last) = (segments(28_001, 6), segments(34_001, 10));
+    open(&format!(
+        "
+        write 14000
+        {first}
+        < . 1:1(0) ack 2001       # slow start: the window is 12 segments now
+        {second}
+        < . 1:1(0) ack 14001
+        write 20000
+        {third}
+        > nothing
+        < . 1:1(0) ack 28001
+        {fourth}
+        < . 1:1(0) ack 34001
+        +2000
+        write 20000
+        {last}
+        > nothing                 # RFC 5681 §4.1
+    "
+    ));
 }
 
 #[test]

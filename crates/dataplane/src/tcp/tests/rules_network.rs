@@ -2,12 +2,12 @@
 
 use super::script::run;
 use super::{Frames, LOCAL, LOCAL_MAC, REMOTE, REMOTE_MAC, config, ip};
-use crate::tcp::Stack;
 use crate::tcp::wire::arp::{self, Operation};
 use crate::tcp::wire::ethernet::{self, Mac};
 use crate::tcp::wire::icmp::{self, Message};
 use crate::tcp::wire::segment::{self, Segment};
 use crate::tcp::wire::{self, Ip};
+use crate::tcp::{Event, Stack};
 
 fn open(rest: &str) {
     run(&format!(
@@ -280,6 +280,57 @@ fn a_connection_over_ipv6_has_its_own_segment_size() {
     let answer = Segment::parse(tcp).unwrap();
     assert_eq!(answer.flags, segment::SYN | segment::ACK);
     assert_eq!(answer.options.mss, Some(1440));
+}
+
+/// The sizes of the segments' payloads over IPv6 that are to be sent.
+fn v6_payloads(frames: &mut Frames) -> Vec<usize> {
+    let frames = frames.sent.drain(..);
+    let sizes = frames.map(|frame| {
+        let packet = wire::ip::parse_v6(&frame[14..]).unwrap();
+        let tcp = &frame[14 + packet.payload_start..14 + packet.payload_end];
+        tcp.len() - Segment::parse(tcp).unwrap().header_bytes
+    });
+    sizes.collect()
+}
+
+#[test]
+fn a_packet_too_big_over_ipv6_makes_small_segments_and_sends_again() {
+    let (mut stack, mut frames) = stack();
+    let (own, peer, router) = (ip("2001:db8::2"), ip("2001:db8::1"), ip("2001:db8::fe"));
+    let mut segment = Segment {
+        source_port: 4000,
+        destination_port: 11_211,
+        flags: segment::SYN,
+        window: 20_000,
+        ..Segment::default()
+    };
+    segment.options.mss = Some(1440);
+    stack.receive(0, &v6_segment(&peer, &own, &segment), &mut frames);
+    stack.flush(&mut frames);
+    let answer = frames.sent.pop_front().unwrap();
+    let tcp = &answer[14 + wire::ip::V6_HEADER_BYTES..];
+    segment.sequence = 1;
+    segment.acknowledgement = Segment::parse(tcp).unwrap().sequence.wrapping_add(1);
+    segment.flags = segment::ACK;
+    segment.options.mss = None;
+    stack.receive(0, &v6_segment(&peer, &own, &segment), &mut frames);
+    let mut events = Vec::new();
+    stack.take_events(&mut events);
+    let Some(&Event::Knock { flow, .. }) = events.first() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(stack.send(flow, &[0; 2880]), 2880);
+    stack.flush(&mut frames);
+    let quoted = frames.sent[0][14..].to_vec();
+    assert_eq!(v6_payloads(&mut frames), [1440, 1440]);
+    // RFC 8201 §4: a router's message, and then segments for packets of 1,280 bytes.
+    let mut message = vec![2, 0, 0, 0];
+    message.extend_from_slice(&1280_u32.to_be_bytes());
+    message.extend_from_slice(&quoted[..1232]);
+    let frame = icmp_frame(LOCAL_MAC, &router, &own, 64, &message);
+    stack.receive(0, &frame, &mut frames);
+    stack.flush(&mut frames);
+    assert_eq!(v6_payloads(&mut frames), [1220, 1220, 440]);
 }
 
 #[test]

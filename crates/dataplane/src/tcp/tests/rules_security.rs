@@ -139,6 +139,26 @@ fn a_timestamp_may_wrap_and_is_old_for_24_days_only() {
 }
 
 #[test]
+fn an_old_timestamp_counts_after_24_days_of_silence() {
+    open_with_timestamps(
+        "
+        < P. 1:11(10) ack 1 <TS 2000 ecr .>
+        event Received 10
+        +41
+        > . 1:1(0) ack 11 <TS 0 ecr 2000>
+        +2073480000               # two minutes less than 24 days
+        < P. 11:21(10) ack 1 <TS 1999 ecr .>
+        event none
+        arp
+        > . 1:1(0) ack 11 <TS 0 ecr 2000>
+        +180000
+        < P. 11:21(10) ack 1 <TS 1999 ecr .>
+        event Received 10
+    ",
+    );
+}
+
+#[test]
 fn a_segment_without_the_agreed_timestamps_is_dropped() {
     open_with_timestamps(
         "

@@ -8,6 +8,7 @@
 //! | `> nothing` | the stack sends nothing |
 //! | `+40` | 40 ms pass |
 //! | `write 100`, `read 100`, `finish`, `close`, `abort`, `connect` | the application's calls |
+//! | `arp` | the stack asks for the peer's hardware address next, and hears it |
 //! | `event Knock` | the next event begins so; `event none`: there is none |
 //! | `icmp too-large 1000 SEQ`, `icmp refused SEQ` | a router's message about our segment |
 //! | `set NAME VALUE` | a setting, before anything else |
@@ -30,6 +31,14 @@ const PORT: u16 = 11_211;
 /// Runs a script, and says which line failed.
 pub(super) fn run(script: &str) {
     Runner::new().run(script);
+}
+
+/// Lines that expect so many segments of 1,000 bytes.
+pub(super) fn segments(from: u32, count: u32) -> String {
+    let start = |at: u32| from + at * 1000;
+    (0..count)
+        .map(|at| format!("> . {}:{}(1000)\n", start(at), start(at + 1)))
+        .collect()
 }
 
 struct Runner {
@@ -141,7 +150,12 @@ impl Runner {
         if let Some(wait) = words[0].strip_prefix('+') {
             // Time goes on in steps, as a shard's loop would serve the timers.
             let wait_ms: u64 = wait.parse().map_err(|_| "no number".to_owned())?;
-            let step_ms = if wait_ms > 5000 { 100 } else { 1 };
+            let step_ms = match wait_ms {
+                0..=5_000 => 1,
+                5_001..100_000_000 => 100,
+                // Weeks.
+                _ => 60_000,
+            };
             for _ in 0..wait_ms.div_ceil(step_ms) {
                 self.now_us += 1000 * step_ms;
                 let now_us = self.now_us;
@@ -181,6 +195,7 @@ impl Runner {
             ["close"] => self.stack().close(flow.unwrap()),
             ["abort"] => self.stack().abort(flow.unwrap()),
             ["reject"] => self.stack().reject(flow.unwrap()),
+            ["arp"] => self.answer_arp(),
             _ => return Err("no such step".into()),
         }
         self.turn();
