@@ -1,8 +1,8 @@
 //! A TCP/IP stack of our own: frames and time come in, frames and events go out.
 //!
 //! The stack does no I/O, reads no clock and has no unsafe code, so that every rule of the protocol
-//! is tested by a table of segments (`tests/`; docs/tcp.md lists the rules). One [`Stack`] belongs to
-//! one shard.
+//! is tested by a table of segments (`tests/`; docs/tcp.md lists the rules). One [`Stack`]
+//! belongs to one shard.
 //!
 //! | file | subject | specification |
 //! |---|---|---|
