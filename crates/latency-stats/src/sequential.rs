@@ -143,6 +143,8 @@ impl SequentialTest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
 
     #[test]
@@ -203,10 +205,21 @@ mod tests {
         assert!((0..50).all(|_| never.push(0.1) == Verdict::Continue));
     }
 
+    /// A test of 50 blocks at this limit. The level of each look is computed once: it takes a
+    /// fifth of a second.
+    fn of_50_blocks(limit_log_ratio: f64) -> SequentialTest {
+        static AT_ZERO: LazyLock<SequentialTest> =
+            LazyLock::new(|| SequentialTest::new(0.0, 0.05, 3, 50));
+        SequentialTest {
+            limit_log_ratio,
+            ..AT_ZERO.clone()
+        }
+    }
+
     proptest! {
         #[test]
         fn scale_does_not_matter(xs in prop::collection::vec(-1.0f64..1.0, 2..40), scale in 1e-3f64..1e3) {
-            let (mut a, mut b) = (SequentialTest::new(0.0, 0.05, 3, 50), SequentialTest::new(0.0, 0.05, 3, 50));
+            let (mut a, mut b) = (of_50_blocks(0.0), of_50_blocks(0.0));
             for x in xs {
                 a.push(x);
                 b.push(x * scale);
@@ -218,7 +231,7 @@ mod tests {
         fn only_the_distance_to_the_limit_matters(
             xs in prop::collection::vec(-1.0f64..1.0, 2..40), limit in -1.0f64..1.0,
         ) {
-            let (mut a, mut b) = (SequentialTest::new(0.0, 0.05, 3, 50), SequentialTest::new(limit, 0.05, 3, 50));
+            let (mut a, mut b) = (of_50_blocks(0.0), of_50_blocks(limit));
             for x in xs {
                 a.push(x);
                 b.push(x + limit);
@@ -228,7 +241,7 @@ mod tests {
 
         #[test]
         fn any_input_gives_a_number(xs in prop::collection::vec(any::<f64>(), 0..30), limit in any::<f64>()) {
-            let mut test = SequentialTest::new(limit, 0.05, 3, 40);
+            let mut test = of_50_blocks(limit);
             for x in xs {
                 test.push(x);
             }
