@@ -5,13 +5,15 @@
 //! (`DB_PASSWORD`, `token`), and what [`super::credentials`] finds in commands, scripts, headers
 //! and JSON. Values from files never are in a specification.
 
+use std::ops::Range;
+
 use http_client::{MASK, is_secret_name, redact};
 use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Spec;
-use super::credentials::{Words, in_text, masked};
+use super::credentials::{Words, in_prose, in_text, masked, of_blocks, replaced, tidy};
 
 /// For whom a specification is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +53,15 @@ impl Masks {
             return if is_same { source.to_owned() } else { masked };
         }
         let mut text = source.to_owned();
-        if let Ok(table) = DeTable::parse(source) {
+        let parsed = DeTable::parse(source);
+        if parsed.is_err() {
+            text = masked(source, &in_text(source));
+        } else if let Ok(table) = parsed {
             let mut found = Vec::new();
             self.table(None, table.get_ref(), &mut found);
-            // From the end, so that what is before stays where it is.
-            found.sort_by_key(|(span, _): &(std::ops::Range<usize>, String)| span.start);
-            for (span, masked) in found.into_iter().rev() {
-                let quoted = Value::String(masked).to_string();
-                text.replace_range(span, &quoted);
-            }
+            found.sort_by_key(|(span, _): &(Range<usize>, String)| span.start);
+            let quoted = |(span, masked)| (span, Value::String(masked).to_string());
+            text = replaced(source, found.into_iter().map(quoted));
         }
         redact(&without_secrets_in_comments(&text))
     }
@@ -70,7 +72,11 @@ impl Masks {
             if key.is_some_and(is_secret_name) {
                 return MASK.to_owned();
             }
-            return redact(&masked(text, &words.next(text)));
+            let mut spans = words.next(text);
+            if key.is_none_or(|key| key == "note") {
+                spans.extend(in_prose(text));
+            }
+            return redact(&masked(text, &tidy(spans)));
         }
         redact(text)
     }
@@ -83,6 +89,7 @@ impl Masks {
 
     fn json(self, key: Option<&str>, value: &mut Value) {
         match value {
+            Value::String(text) if key == Some(SOURCE) => *text = self.text(text),
             Value::String(text) => *text = self.string(key, &mut Words::default(), text),
             Value::Array(items) => {
                 let mut words = Words::default();
@@ -94,12 +101,14 @@ impl Masks {
                 }
             }
             Value::Object(fields) => {
+                let named = NAMES.iter().find_map(|it| fields.get(*it)?.as_str());
+                let owner = owner_of(key, named).map(str::to_owned);
                 for (name, field) in fields {
                     if field.is_number() && self.hides_number(key, name) {
                         *field = MASK.into();
                     } else if name != "file" {
                         // A value from a file is named by its file, which is no secret.
-                        self.json(Some(name), field);
+                        self.json(Some(key_of(owner.as_deref(), name)), field);
                     }
                 }
             }
@@ -118,15 +127,19 @@ impl Masks {
         self,
         key: Option<&str>,
         table: &DeTable<'_>,
-        found: &mut Vec<(std::ops::Range<usize>, String)>,
+        found: &mut Vec<(Range<usize>, String)>,
     ) {
+        let named = NAMES
+            .iter()
+            .find_map(|it| table.get(*it)?.get_ref().as_str());
+        let owner = owner_of(key, named);
         for (name, value) in table {
             let name = name.get_ref();
             let is_number = matches!(value.get_ref(), DeValue::Integer(_) | DeValue::Float(_));
             if is_number && self.hides_number(key, name) {
                 found.push((value.span(), MASK.to_owned()));
             } else if name != "file" {
-                self.toml(name, &mut Words::default(), value, found);
+                self.toml(key_of(owner, name), &mut Words::default(), value, found);
             }
         }
     }
@@ -136,7 +149,7 @@ impl Masks {
         key: &str,
         words: &mut Words,
         value: &Spanned<DeValue<'_>>,
-        found: &mut Vec<(std::ops::Range<usize>, String)>,
+        found: &mut Vec<(Range<usize>, String)>,
     ) {
         match value.get_ref() {
             DeValue::String(text) => {
@@ -157,22 +170,59 @@ impl Masks {
     }
 }
 
-/// The text of a TOML file, with the secrets of settings in its comments masked.
+/// The field that holds a specification's text.
+const SOURCE: &str = "source";
+
+/// Fields that name what a table is about.
+const NAMES: [&str; 2] = ["name", "parameter"];
+
+/// Fields that hold values of what a table is about: of a parameter, or of `{ name, value }`.
+const VALUES: [&str; 6] = [
+    "best_guess",
+    "default",
+    "prior",
+    "special",
+    "value",
+    "values",
+];
+
+/// The secret that a table is about: by its key, or by the name in it.
+fn owner_of<'a>(key: Option<&'a str>, named: Option<&'a str>) -> Option<&'a str> {
+    named.or(key).filter(|it| is_secret_name(it))
+}
+
+/// The key by which a field of a table is masked: the values of a secret are secrets.
+fn key_of<'a>(owner: Option<&'a str>, name: &'a str) -> &'a str {
+    owner.filter(|_| VALUES.contains(&name)).unwrap_or(name)
+}
+
+/// The text of a TOML file, with the secrets in its comments masked.
 fn without_secrets_in_comments(text: &str) -> String {
     let mut found = Vec::new();
-    for comment in comments(text) {
-        let secrets = in_text(&text[comment.clone()]);
-        found.extend(
-            secrets
-                .into_iter()
-                .map(|it| it.start + comment.start..it.end + comment.start),
-        );
+    // Lines of comments that follow each other, as one.
+    let mut whole: Option<Range<usize>> = None;
+    let all = comments(text);
+    let last = all.len().saturating_sub(1);
+    for (index, comment) in all.into_iter().enumerate() {
+        let secrets = in_text(&text[comment.clone()]).into_iter();
+        found.extend(secrets.map(|it| it.start + comment.start..it.end + comment.start));
+        let joined = whole
+            .take()
+            .filter(|it| text[it.end..comment.start].trim().is_empty());
+        let joined = joined.map_or(comment.start, |it| it.start)..comment.end;
+        let next = text[comment.end..].trim_start();
+        if index < last && next.starts_with('#') {
+            whole = Some(joined);
+            continue;
+        }
+        let blocks = of_blocks(&text[joined.clone()]).into_iter();
+        found.extend(blocks.map(|it| it.start + joined.start..it.end + joined.start));
     }
-    masked(text, &found)
+    masked(text, &tidy(found))
 }
 
 /// Where the comments of a TOML file are: from a `#` that is in no string to the end of the line.
-fn comments(text: &str) -> Vec<std::ops::Range<usize>> {
+fn comments(text: &str) -> Vec<Range<usize>> {
     let mut comments = Vec::new();
     let mut at = 0;
     while let Some(found) = text[at..].find(['#', '"', '\'']) {
@@ -219,9 +269,22 @@ mod tests {
 
     const SPEC: &str = r#"# a comment
 # started by hand with DB_PASSWORD=s3cr3t
+# password s3cr3t
+# tls:
+#   token: |
+#     s3cr3t and
+#     s3cr3t
+# -----BEGIN RSA PRIVATE KEY-----
+# s3cr3t
+# -----END RSA PRIVATE KEY-----
 name = "of --password=s3cr3t"
 variables = { db_password = 918273645, max_level = 7 }
-parameters = [{ name = "x", type = "int", low = 1, high = 2 }]
+parameters = [
+    { name = "x", type = "int", low = 1, high = 2 },
+    { name = "db_password", type = "categorical", values = ["s3cr3t", "s3cr3t too"], default = "s3cr3t", prior = { best_guess = "s3cr3t", confidence = 0.5 } },
+    { name = "auth_type", type = "categorical", values = ["none", "scram"] },
+]
+initial = [{ db_password = "s3cr3t" }]
 [target] # for "now" DB_PASSWORD=s3cr3t
 start = ["sh", "-c", "TOKEN=s3cr3t exec db --password=s3cr3t --port {port}"] # with a password
 prepare = ["init", "--token", "s3cr3t", "plain"]
@@ -246,6 +309,10 @@ metric = "m"
         );
         for kept in [
             "# a comment",
+            "# password …",
+            "#   token: …\n# -----BEGIN RSA PRIVATE KEY-----…-----END RSA PRIVATE KEY-----",
+            r#"values = ["…", "…"], default = "…""#,
+            r#"values = ["none", "scram"]"#,
             "max_level = 7",
             "[target] # for \"now\" DB_PASSWORD=…",
             "--password=…",
@@ -266,6 +333,27 @@ metric = "m"
         let shown = Masks::ForReaders.text(&json);
         assert!(!shown.contains("s3cr3t"), "{shown}");
         assert!(shown.contains("token.txt"), "{shown}");
+    }
+
+    #[test]
+    fn readers_see_no_value_of_a_secret_parameter() {
+        let shown = Masks::ForReaders.value(serde_json::json!({
+            "configuration": { "db_password": "s3cr3t", "auth_type": "none", "max_tokens": 5 },
+            "parameters": { "db_password": ["s3cr3t", "s3cr3t too"] },
+            "dependence": [{ "parameter": "db_password", "value": ["s3cr3t"], "mean": [1.5] }],
+            "env": [{ "name": "PGPASSWORD", "value": "s3cr3t" }],
+            "note": "the password is s3cr3t, and passwords_changed=3",
+        }));
+        let text = shown.to_string();
+        assert!(!text.contains("s3cr3t"), "{text}");
+        for kept in [
+            r#""auth_type":"none""#,
+            r#""max_tokens":5"#,
+            r#""mean":[1.5]"#,
+            "the password is …, and passwords_changed=3",
+        ] {
+            assert!(text.contains(kept), "{kept}: {text}");
+        }
     }
 
     #[test]

@@ -1,0 +1,138 @@
+//! Texts of a shell, followed character by character: quotes, backslashes, and commands whose
+//! output is put in place (`$(…)` and backticks).
+
+use std::ops::Range;
+
+/// What is open at the present place of a text.
+#[derive(Default)]
+pub(super) struct Shell {
+    quote: Option<char>,
+    is_escaped: bool,
+    is_behind_dollar: bool,
+    /// The character that closes each substitution, and the quote that it stands in.
+    open: Vec<(char, Option<char>)>,
+}
+
+impl Shell {
+    /// A text that begins behind that quote.
+    pub(super) fn within(quote: char) -> Self {
+        Self {
+            quote: Some(quote),
+            ..Self::default()
+        }
+    }
+
+    /// Nothing is open: a space ends a word here.
+    pub(super) fn is_outside(&self) -> bool {
+        self.quote.is_none() && !self.is_escaped && self.open.is_empty()
+    }
+
+    /// A substitution is open, which may go on in the next line.
+    pub(super) fn is_in_substitution(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// The character, read next, begins a substitution.
+    fn opens(&self, it: char) -> bool {
+        let is_ticks = it == '`' && self.open.last().is_none_or(|(closes, _)| *closes != '`');
+        let is_read = !self.is_escaped && self.quote != Some('\'');
+        is_read && (is_ticks || it == '(' && self.is_behind_dollar)
+    }
+
+    /// Reads a character.
+    pub(super) fn step(&mut self, it: char) {
+        let is_special = matches!(it, '\\' | '"' | '\'' | '`' | '(' | ')' | '$');
+        if !is_special && !self.is_escaped {
+            self.is_behind_dollar = false;
+            return;
+        }
+        let opens = self.opens(it);
+        let is_dollar = it == '$' && !self.is_escaped && self.quote != Some('\'');
+        self.is_behind_dollar = is_dollar;
+        if std::mem::take(&mut self.is_escaped) {
+            return;
+        }
+        let closes = self.open.last().map(|(closes, _)| *closes);
+        match (self.quote, it) {
+            (None | Some('"'), '\\') => self.is_escaped = true,
+            _ if opens => {
+                let closes = if it == '(' { ')' } else { it };
+                self.open.push((closes, self.quote.take()));
+            }
+            // Parentheses within a substitution end with it.
+            (None, '(') if closes == Some(')') => self.open.push((')', None)),
+            (None, it) if closes == Some(it) => {
+                self.quote = self.open.pop().and_then(|(_, quote)| quote);
+            }
+            (None, '"' | '\'') => self.quote = Some(it),
+            (Some(open), it) if open == it => self.quote = None,
+            _ => {}
+        }
+    }
+}
+
+/// What is in quotes or in a substitution of a word, without these.
+pub(super) fn parts(word: &str) -> Vec<Range<usize>> {
+    let mut parts = Vec::new();
+    let mut shell = Shell::default();
+    let mut begun: Option<usize> = None;
+    for (at, it) in word.char_indices() {
+        shell.step(it);
+        match begun {
+            None if !shell.is_outside() => begun = Some(at + it.len_utf8()),
+            Some(start) if shell.is_outside() => {
+                parts.push(start..at);
+                begun = None;
+            }
+            _ => {}
+        }
+    }
+    parts.extend(begun.map(|start| start..word.len()));
+    parts
+}
+
+/// A word of a script.
+pub(super) struct Word<'a> {
+    /// Where it begins.
+    pub(super) start: usize,
+    /// As it is written, with its quotes.
+    pub(super) raw: &'a str,
+    /// It is the first one of a command.
+    pub(super) begins_command: bool,
+}
+
+/// The words of a script. A substitution belongs to the word that it stands in.
+pub(super) fn words(text: &str) -> Vec<Word<'_>> {
+    let mut words = Vec::new();
+    let mut begun: Option<usize> = None;
+    let mut begins_command = true;
+    let mut shell = Shell::default();
+    for (at, it) in text.char_indices() {
+        let ends_command = matches!(it, ';' | '|' | '&' | '\n' | '(' | ')');
+        let is_end = ends_command || it.is_whitespace() || matches!(it, '<' | '>');
+        if is_end && shell.is_outside() && !shell.opens(it) {
+            if let Some(start) = begun.take() {
+                let raw = &text[start..at];
+                words.push(Word {
+                    start,
+                    raw,
+                    begins_command,
+                });
+                begins_command = false;
+            }
+            begins_command |= ends_command;
+        } else {
+            begun.get_or_insert(at);
+        }
+        shell.step(it);
+    }
+    if let Some(start) = begun {
+        let raw = &text[start..];
+        words.push(Word {
+            start,
+            raw,
+            begins_command,
+        });
+    }
+    words
+}
