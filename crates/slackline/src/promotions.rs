@@ -7,7 +7,7 @@ use bayes_opt::Configuration;
 use coordinator::store::{Location, Store};
 use host::{BootSetting, Roots};
 use tuner::live::{Changed, Live};
-use tuner::promotions::{PromotionRecord, Standing, UndoOutcome, UndoneChange};
+use tuner::promotions::{PromotionRecord, Standing};
 
 use crate::{Done, message, print};
 
@@ -28,6 +28,15 @@ pub(crate) enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Forget what an undo could not restore: it stays as it is, and the promotion counts as undone.
+    /// Without --yes, only print what that is (exit code 1).
+    ForgetRest {
+        /// The promotion's number, as `ls` prints it.
+        number: usize,
+        /// Do so.
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -66,13 +75,31 @@ pub(crate) fn run(command: &Command, state_dir: &Path) -> anyhow::Result<Done> {
             if *json {
                 print(&(serde_json::to_string_pretty(&changes)? + "\n"))?;
             } else {
-                let lines: Vec<String> = changes.iter().map(undone_line).collect();
+                let lines: Vec<String> = changes.iter().map(ToString::to_string).collect();
                 print(&(lines.join("\n") + "\n"))?;
             }
-            Ok(match changes.iter().all(|it| it.outcome.is_undone()) {
-                true => Done::Positive,
-                false => Done::RestoreFailed,
-            })
+            if changes.iter().all(|it| it.outcome.is_undone()) {
+                return Ok(Done::Positive);
+            }
+            message(&format!(
+                "promotion {number} is undone, except what could not be restored. Mend that, and undo it again. What is gone for good \
+                 can be given up: `slackline promotions forget-rest {number}`"
+            ));
+            Ok(Done::RestoreFailed)
+        }
+        Command::ForgetRest { number, yes } => {
+            if !yes {
+                let rest = tuner::promotions::rest(state_dir, *number)?.join(", ");
+                message(&format!(
+                    "this leaves as it is, for good: {rest}. Nothing is forgotten yet: add --yes to do so"
+                ));
+                return Ok(Done::Negative);
+            }
+            let rest = tuner::promotions::forget_rest(state_dir, *number)?.join(", ");
+            message(&format!(
+                "the rest of the undo of promotion {number} is forgotten; left as it is: {rest}"
+            ));
+            Ok(Done::Positive)
         }
     }
 }
@@ -227,6 +254,11 @@ fn text(record: &PromotionRecord, roots: &Roots) -> String {
         let said = said(&file.standing());
         lines.push(format!("   {}, {before}{said}", file.path.display()));
     }
+    let left = match record.undone {
+        Some(_) => "left as it is",
+        None => "the last undo could not restore",
+    };
+    lines.extend(record.left.iter().map(|it| format!("   {left}: {it}")));
     if record.is_in_force(roots) {
         lines.extend(
             boot_lines(&record.boot_settings(roots))
@@ -243,20 +275,6 @@ fn said(standing: &Standing) -> String {
         Standing::Former => "; has its former value again".to_owned(),
         Standing::Other(found) => format!("; now {found}"),
         Standing::Absent => "; not there any more".to_owned(),
-    }
-}
-
-fn undone_line(change: &UndoneChange) -> String {
-    let subject = &change.subject;
-    match &change.outcome {
-        UndoOutcome::Restored { value: Some(value) } => format!("{subject}: restored to {value}"),
-        UndoOutcome::Restored { value: None } => format!("{subject}: restored"),
-        UndoOutcome::AlreadyFormer => format!("{subject}: already as it was"),
-        UndoOutcome::LeftAlone { found } => {
-            format!("{subject}: left alone: somebody else has changed it to {found}")
-        }
-        UndoOutcome::Told => format!("{subject}: done"),
-        UndoOutcome::NotTold { reason } => format!("{subject}: FAILED: {reason}"),
     }
 }
 

@@ -113,6 +113,9 @@ pub enum TunerError {
         /// Those that there are.
         known: Vec<usize>,
     },
+    /// Nothing of a promotion is left to be forgotten.
+    #[error("no undo of promotion {0} has left anything unrestored")]
+    NothingLeft(usize),
     /// An earlier run left something to undo.
     #[error("an earlier run was killed and left this to undo: {0}; run `slackline restore` first")]
     LeftOver(String),

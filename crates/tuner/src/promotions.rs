@@ -32,6 +32,10 @@ pub struct PromotionRecord {
     /// When it was undone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub undone: Option<jiff::Timestamp>,
+    /// What the last undo could not restore, with the reasons. Of one that is undone, what was
+    /// forgotten: it is as it was then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<String>,
 }
 
 /// A knob that was promoted.
@@ -102,13 +106,43 @@ pub enum UndoOutcome {
         /// Why.
         reason: String,
     },
+    /// The host refuses its former value, or the file's former contents are gone.
+    NotRestored {
+        /// Why.
+        reason: String,
+    },
 }
 
 impl UndoOutcome {
     /// The former state is in force as far as this is concerned.
     #[must_use]
     pub fn is_undone(&self) -> bool {
-        !matches!(self, Self::LeftAlone { .. } | Self::NotTold { .. })
+        !matches!(
+            self,
+            Self::LeftAlone { .. } | Self::NotTold { .. } | Self::NotRestored { .. }
+        )
+    }
+}
+
+impl std::fmt::Display for UndoneChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let subject = &self.subject;
+        match &self.outcome {
+            UndoOutcome::Restored { value: Some(value) } => {
+                write!(f, "{subject}: restored to {value}")
+            }
+            UndoOutcome::Restored { value: None } => write!(f, "{subject}: restored"),
+            UndoOutcome::AlreadyFormer => write!(f, "{subject}: already as it was"),
+            UndoOutcome::LeftAlone { found } => {
+                write!(
+                    f,
+                    "{subject}: left alone: somebody else has changed it to {found}"
+                )
+            }
+            UndoOutcome::Told => write!(f, "{subject}: done"),
+            UndoOutcome::NotTold { reason } => write!(f, "{subject}: FAILED: {reason}"),
+            UndoOutcome::NotRestored { reason } => write!(f, "{subject}: not restored: {reason}"),
+        }
     }
 }
 
@@ -228,6 +262,7 @@ pub(crate) fn record(
         files: Vec::new(),
         reapply,
         undone: None,
+        left: Vec::new(),
     };
     let directory = state_dir.join("promotions").join(number.to_string());
     for change in journal.changes()? {
@@ -251,21 +286,19 @@ pub(crate) fn record(
 }
 
 /// Puts back what was in force before a promotion, but for what somebody else has changed since;
-/// later promotions of the same knobs and files count as such.
+/// later promotions of the same knobs and files count as such. What cannot be restored keeps nothing
+/// else from being restored; it stays on record, and [`forget_rest`] gives it up.
 ///
 /// # Errors
-/// [`TunerError::NoPromotion`]; another Slackline runs; the journal cannot be used, a knob refuses:
-/// then everything is as it was before.
+/// [`TunerError::NoPromotion`]; another Slackline runs; the journal cannot be used: then everything
+/// is as it was before.
 pub fn undo(
     state_dir: &Path,
     roots: &Roots,
     number: usize,
 ) -> Result<Vec<UndoneChange>, TunerError> {
     let mut records = list(state_dir)?;
-    let known: Vec<usize> = records.iter().map(|it| it.number).collect();
-    let Some(record) = records.iter_mut().find(|it| it.number == number) else {
-        return Err(TunerError::NoPromotion { number, known });
-    };
+    let record = numbered(&mut records, number)?;
     let mut journal = Journal::open(state_dir)?;
     if !journal.is_empty() {
         return Err(TunerError::LeftOver(journal.describe().join(", ")));
@@ -287,11 +320,53 @@ pub fn undo(
             outcome,
         });
     }
-    if changes.iter().all(|it| it.outcome.is_undone()) {
+    let left = changes.iter().filter(|it| !it.outcome.is_undone());
+    record.left = left.map(ToString::to_string).collect();
+    if record.left.is_empty() {
         record.undone = Some(jiff::Timestamp::now());
-        write_list(state_dir, &records)?;
     }
+    write_list(state_dir, &records)?;
     Ok(changes)
+}
+
+fn numbered(
+    records: &mut [PromotionRecord],
+    number: usize,
+) -> Result<&mut PromotionRecord, TunerError> {
+    let known: Vec<usize> = records.iter().map(|it| it.number).collect();
+    let mut found = records.iter_mut().filter(|it| it.number == number);
+    found
+        .next()
+        .ok_or(TunerError::NoPromotion { number, known })
+}
+
+/// What the undo of a promotion could not restore, with the reasons.
+///
+/// # Errors
+/// [`TunerError::NoPromotion`]; [`TunerError::NothingLeft`]; the list cannot be read.
+pub fn rest(state_dir: &Path, number: usize) -> Result<Vec<String>, TunerError> {
+    let mut records = list(state_dir)?;
+    let record = numbered(&mut records, number)?;
+    match record.undone.is_none() && !record.left.is_empty() {
+        true => Ok(record.left.clone()),
+        false => Err(TunerError::NothingLeft(number)),
+    }
+}
+
+/// Forgets what the undo of a promotion could not restore: it stays as it is, and the promotion
+/// counts as undone. Returns what that is, with the reasons.
+///
+/// # Errors
+/// As [`rest`]; another Slackline runs.
+pub fn forget_rest(state_dir: &Path, number: usize) -> Result<Vec<String>, TunerError> {
+    rest(state_dir, number)?;
+    // One at a time changes the list.
+    let _journal = Journal::open(state_dir)?;
+    let forgotten = rest(state_dir, number)?;
+    let mut records = list(state_dir)?;
+    numbered(&mut records, number)?.undone = Some(jiff::Timestamp::now());
+    write_list(state_dir, &records)?;
+    Ok(forgotten)
 }
 
 fn put_back(
@@ -304,12 +379,12 @@ fn put_back(
     // the kernel accepted before.
     for promoted in record.knobs.iter().rev() {
         let outcome = match promoted.standing(roots) {
-            Standing::InForce => {
-                journal.write(roots, &promoted.knob, &promoted.old)?;
-                UndoOutcome::Restored {
+            Standing::InForce => match journal.write(roots, &promoted.knob, &promoted.old) {
+                Ok(_) => UndoOutcome::Restored {
                     value: Some(promoted.old.clone()),
-                }
-            }
+                },
+                Err(error) => not_restored(error)?,
+            },
             Standing::Former => UndoOutcome::AlreadyFormer,
             Standing::Other(found) => UndoOutcome::LeftAlone { found },
             Standing::Absent => UndoOutcome::LeftAlone {
@@ -323,10 +398,7 @@ fn put_back(
     }
     for promoted in &record.files {
         let outcome = match promoted.standing() {
-            Standing::InForce => {
-                put_file_back(promoted, journal)?;
-                UndoOutcome::Restored { value: None }
-            }
+            Standing::InForce => put_file_back(promoted, journal)?,
             Standing::Former => UndoOutcome::AlreadyFormer,
             Standing::Other(found) => UndoOutcome::LeftAlone { found },
             Standing::Absent => UndoOutcome::LeftAlone {
@@ -341,18 +413,34 @@ fn put_back(
     Ok(())
 }
 
-fn put_file_back(promoted: &PromotedFile, journal: &mut Journal) -> Result<(), HostError> {
-    let unreadable = |path: &Path, error: &std::io::Error| HostError::Journal {
-        path: path.to_owned(),
-        errno: error.raw_os_error().unwrap_or(0),
+/// What the host refuses is left; without the journal, nothing may be changed.
+fn not_restored(error: HostError) -> Result<UndoOutcome, HostError> {
+    match error {
+        error @ HostError::Journal { .. } => Err(error),
+        error => Ok(UndoOutcome::NotRestored {
+            reason: error.to_string(),
+        }),
+    }
+}
+
+fn put_file_back(promoted: &PromotedFile, journal: &mut Journal) -> Result<UndoOutcome, HostError> {
+    let restored = UndoOutcome::Restored { value: None };
+    let unusable = |path: &Path, error: std::io::Error| UndoOutcome::NotRestored {
+        reason: format!("{}: {error}", path.display()),
     };
     let Some(kept) = &promoted.kept else {
         // There was none before.
-        return std::fs::remove_file(&promoted.path)
-            .map_err(|error| unreadable(&promoted.path, &error));
+        let removed = std::fs::remove_file(&promoted.path);
+        return Ok(removed.map_or_else(|error| unusable(&promoted.path, error), |()| restored));
     };
-    let former = std::fs::read(kept).map_err(|error| unreadable(kept, &error))?;
-    journal.replace_file(&promoted.path, &former)
+    let former = match std::fs::read(kept) {
+        Ok(former) => former,
+        Err(error) => return Ok(unusable(kept, error)),
+    };
+    match journal.replace_file(&promoted.path, &former) {
+        Ok(()) => Ok(restored),
+        Err(error) => not_restored(error),
+    }
 }
 
 #[cfg(test)]
@@ -446,5 +534,34 @@ mod tests {
         assert_eq!(std::fs::read_to_string(tree.file()).unwrap(), "mine");
         let error = undo(&tree.state, &tree.roots, 7).unwrap_err().to_string();
         assert_eq!(error, "there is no promotion 7; there are 1, 2");
+    }
+
+    #[test]
+    fn what_an_undo_cannot_restore_is_forgotten_on_request() {
+        let tree = HostTree::new();
+        tree.promote("10");
+        let nothing = forget_rest(&tree.state, 1).unwrap_err().to_string();
+        assert_eq!(
+            nothing,
+            "no undo of promotion 1 has left anything unrestored"
+        );
+        let kept = list(&tree.state).unwrap()[0].files[0].kept.clone().unwrap();
+        std::fs::remove_file(&kept).unwrap();
+        let changes = undo(&tree.state, &tree.roots, 1).unwrap();
+        // The knob is back although the file is not.
+        assert_eq!(tree.value(), "60");
+        assert!(
+            matches!(&changes[1].outcome, UndoOutcome::NotRestored { reason } if reason.contains("No such file")),
+            "{changes:?}"
+        );
+        assert!(list(&tree.state).unwrap()[0].is_in_force(&tree.roots));
+        assert_eq!(rest(&tree.state, 1).unwrap(), [changes[1].to_string()]);
+        let forgotten = forget_rest(&tree.state, 1).unwrap();
+        assert_eq!(forgotten, [changes[1].to_string()]);
+        let record = &list(&tree.state).unwrap()[0];
+        assert!(!record.is_in_force(&tree.roots) && record.undone.is_some());
+        assert_eq!(record.left, forgotten);
+        assert_eq!(std::fs::read_to_string(tree.file()).unwrap(), "10");
+        assert!(forget_rest(&tree.state, 1).is_err());
     }
 }
