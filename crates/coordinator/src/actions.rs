@@ -7,7 +7,9 @@ use bayes_opt::{Configuration, Observation};
 use host::HostError;
 use tuner::experiment;
 use tuner::report::EvaluationRecord;
-use tuner::spec::{BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, as_written_here};
+use tuner::spec::{
+    BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, WALL_TIME_MAX_MIN, as_written_here,
+};
 
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -15,7 +17,7 @@ use crate::promotion::bars_measuring;
 use crate::store::{ExperimentRow, NewExperiment, Once, State, Wish};
 
 /// The most evaluations that an experiment may have: its pages and its model must stay usable.
-pub(crate) const EVALUATIONS_MAX: usize = 100_000;
+pub const EVALUATIONS_MAX: usize = 100_000;
 /// The most characters of a note: some pages.
 pub(crate) const NOTE_CHARS_MAX: usize = 10_000;
 /// The longest text of a specification: it is kept with its experiment, and each page of that shows
@@ -224,7 +226,8 @@ impl Coordinator {
         if wish.is_none() {
             let mut all = self.store.experiments()?.into_iter();
             let evaluations = all.find(|it| it.id == id).map_or(0, |it| it.evaluations);
-            if let Some(why) = row.nothing_to_resume(evaluations) {
+            let measured_s = self.store.tally(id)?.measured_s;
+            if let Some(why) = row.nothing_to_resume(evaluations, measured_s) {
                 return Err(refused(id, row.state, &why));
             }
         }
@@ -380,6 +383,10 @@ impl Coordinator {
                 "this server is promoting something or rolling it back: try again in a few seconds"
                     .to_owned()
             }
+            HostError::Locked { pid: 0, .. } => {
+                "another Slackline command is starting and has the host: try again in a few seconds"
+                    .to_owned()
+            }
             HostError::Locked {
                 pid,
                 command,
@@ -449,10 +456,11 @@ fn check_note(key: &str, text: &str) -> Result<(), Error> {
             "{key}: a note has at most {NOTE_CHARS_MAX} characters"
         )));
     }
-    let is_control = |it: char| it.is_control() && !matches!(it, '\n' | '\t');
-    if text.chars().any(is_control) {
+    let is_odd =
+        |it: char| it.is_control() && !matches!(it, '\n' | '\t') || tuner::spec::is_deceptive(it);
+    if text.chars().any(is_odd) {
         return Err(Error::Invalid(format!(
-            "{key}: a note has no control characters but line feeds and tabs"
+            "{key}: a note has no control characters but line feeds and tabs, and none that turns the direction of writing"
         )));
     }
     Ok(())
@@ -476,13 +484,11 @@ pub(crate) fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
             budget.evaluations
         )));
     }
-    if budget
-        .wall_time_min
-        .is_some_and(|minutes| !(minutes.is_finite() && minutes > 0.0))
-    {
-        return Err(Error::Invalid(
-            "budget.wall_time_min must be above 0".into(),
-        ));
+    let may_be = |minutes: f64| minutes > 0.0 && minutes <= WALL_TIME_MAX_MIN;
+    if let Some(minutes) = budget.wall_time_min.filter(|it| !may_be(*it)) {
+        return Err(Error::Invalid(format!(
+            "budget.wall_time_min is {minutes}: it must be above 0, and at most {WALL_TIME_MAX_MIN} (19 years)"
+        )));
     }
     Ok(())
 }
@@ -679,8 +685,23 @@ workload = { command = ["true"], json = { requests = "n", latency_p99_us = "us" 
         );
         let way = format!("`slackline experiments budget {id} --evaluations N`");
         assert!(why.contains(&way), "{why}");
-        let row = coordinator.store.experiment(id).unwrap();
+        let mut row = coordinator.store.experiment(id).unwrap();
         assert_eq!((row.state, row.verification), (State::Done, 1));
+        // Minutes are as good a budget.
+        row.budget = Some(BudgetSpec {
+            evaluations: 9,
+            wall_time_min: Some(2.0),
+        });
+        assert_eq!(row.nothing_to_resume(8, 100.0), None);
+        let why = row.nothing_to_resume(8, 119.0).unwrap();
+        assert!(
+            why.starts_with("its budget of 2 minutes of measuring is used up"),
+            "{why}"
+        );
+        let way = format!("budget {id} --evaluations 9 --wall-time-min MINUTES`");
+        assert!(why.contains(&way), "{why}");
+        row.state = State::Stopped;
+        assert_eq!(row.nothing_to_resume(8, 121.0), None);
         // A verification that was cut short goes on.
         end(State::Stopped);
         coordinator.resume(id).unwrap();

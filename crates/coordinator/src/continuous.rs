@@ -299,7 +299,9 @@ impl Host<'_> {
         for arm in &mut report.verification {
             arm.runs_blocks.clear();
         }
-        self.coordinator.store.set_report(self.id, &report)
+        let store = &self.coordinator.store;
+        report.keep_origin(&store.experiment(self.id)?.report);
+        store.set_report(self.id, &report)
     }
 }
 

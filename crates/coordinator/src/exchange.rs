@@ -166,6 +166,7 @@ impl Coordinator {
         // What was in force elsewhere is not in force here.
         report.promoted.clear();
         report.imported = true;
+        report.verified_here = false;
         let note = report.note.take();
         let state = ended_as(&report);
         let error = report.error.clone().filter(|_| state == State::Failed);

@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use bayes_opt::{Configuration, Space};
 use serde_json::Value;
 use tuner::SpecError;
 use tuner::evaluation::Block;
+use tuner::metrics::{CGROUP, PROCESS, SideMetrics, WORKLOAD};
 use tuner::report::{EvaluationRecord, Report};
-use tuner::spec::{Masks, NAME_CHARS_MAX, is_line, line_of};
+use tuner::spec::{Masks, NAME_CHARS_MAX, is_deceptive, is_line, line_of};
 
 use crate::actions::{EVALUATIONS_MAX, NOTE_CHARS_MAX, SOURCE_BYTES_MAX, within_limits};
 use crate::error::Error;
@@ -26,6 +28,9 @@ const COUNT_MAX: usize = 1_000_000;
 const TIME_MAX_S: f64 = 1e9;
 /// No metric of a service is larger: its square can be computed with, and so can sums of that.
 const NUMBER_MAX: f64 = 1e30;
+
+/// Fields that are counts, times or spreads.
+const NEVER_NEGATIVE: [&str; 3] = ["ratio", "sd", "took_s"];
 
 /// Why a report is not taken in: the key, and what is wrong with it.
 type Wrong = (String, String);
@@ -86,6 +91,11 @@ fn check(report: &Report) -> Result<(), Wrong> {
     if let Err(error) = within_limits(&report.spec.budget) {
         return Err(wrong("spec.budget", error.to_string()));
     }
+    let parameters = Parameters::of(report)?;
+    parameters.check("control", &report.control)?;
+    if let Some(recommended) = &report.recommended {
+        parameters.check("recommended.configuration", &recommended.configuration)?;
+    }
     let mut numbers = BTreeSet::new();
     for (index, record) in report.evaluations.iter().enumerate() {
         let key = |field: &str| format!("evaluations[{index}].{field}");
@@ -97,6 +107,7 @@ fn check(report: &Report) -> Result<(), Wrong> {
             let why = format!("evaluation {} occurs twice", record.number);
             return Err(wrong(key("number"), why));
         }
+        parameters.check(&key("configuration"), &record.configuration)?;
         check_record(&key, record)?;
     }
     for (index, arm) in report.verification.iter().enumerate() {
@@ -110,11 +121,48 @@ fn check(report: &Report) -> Result<(), Wrong> {
                 return Err(wrong(key(field), why));
             }
         }
+        parameters.check(&key("configuration"), &arm.configuration)?;
         for (run, blocks) in arm.runs_blocks.iter().enumerate() {
             check_blocks(&key(&format!("runs_blocks[{run}]")), blocks)?;
         }
     }
     Ok(())
+}
+
+/// What each parameter of the specification allows.
+struct Parameters(BTreeMap<String, Space>);
+
+impl Parameters {
+    fn of(report: &Report) -> Result<Self, Wrong> {
+        let mut spaces = BTreeMap::new();
+        for (index, parameter) in report.spec.parameters.iter().enumerate() {
+            // The control may be what its host had, outside the range.
+            let mut parameter = parameter.clone();
+            if let Some(value) = report.control.get(&parameter.name) {
+                parameter.pin(value);
+            }
+            let space = parameter.space();
+            let space = space.map_err(|(field, message)| {
+                wrong(format!("spec.parameters[{index}].{field}"), message)
+            })?;
+            spaces.insert(parameter.name, space);
+        }
+        Ok(Self(spaces))
+    }
+
+    /// A configuration under a key of the report.
+    fn check(&self, key: &str, configuration: &Configuration) -> Result<(), Wrong> {
+        for (name, value) in &configuration.0 {
+            let refused = |why: String| wrong(format!("{key}.{name}"), why);
+            let space = self.0.get(name);
+            let space =
+                space.ok_or_else(|| refused("is no parameter of the specification".into()))?;
+            let alone = Configuration([(name.clone(), value.clone())].into());
+            let checked = space.check(&alone);
+            checked.map_err(|error| refused(error.to_string()))?;
+        }
+        Ok(())
+    }
 }
 
 fn check_record(key: &dyn Fn(&str) -> String, record: &EvaluationRecord) -> Result<(), Wrong> {
@@ -133,8 +181,26 @@ fn check_record(key: &dyn Fn(&str) -> String, record: &EvaluationRecord) -> Resu
 fn check_blocks(key: &str, blocks: &[Block]) -> Result<(), Wrong> {
     for (index, block) in blocks.iter().enumerate() {
         check_time(format!("{key}[{index}].start_s"), block.start_s)?;
+        check_counts(&format!("{key}[{index}].control"), &block.control)?;
+        check_counts(&format!("{key}[{index}].experiment"), &block.experiment)?;
     }
     Ok(())
+}
+
+/// Counts, times and latencies that Slackline itself measures are not below 0.
+fn check_counts(key: &str, metrics: &SideMetrics) -> Result<(), Wrong> {
+    let mut own = WORKLOAD.iter().chain(&PROCESS).chain(&CGROUP);
+    let negative = own.find_map(|name| {
+        let value = metrics.get(*name).filter(|value| **value < 0.0)?;
+        Some((name, value))
+    });
+    match negative {
+        Some((name, value)) => Err(wrong(
+            format!("{key}.{name}"),
+            format!("{value} is below 0"),
+        )),
+        None => Ok(()),
+    }
 }
 
 fn check_time(key: impl Into<String>, time_s: f64) -> Result<(), Wrong> {
@@ -162,10 +228,13 @@ fn bounded(path: &str, name: Option<&str>, value: &Value) -> Result<(), Wrong> {
                 let why = format!("the text has {length} characters; the limit is {most}");
                 return Err(wrong(path, why));
             }
-            let is_control = |it: char| it.is_control() && !matches!(it, '\n' | '\t');
-            if matches!(name, Some("note" | "name")) && text.chars().any(is_control) {
-                return Err(wrong(path, "has control characters"));
-            }
+            check_characters(path, name, text)?;
+        }
+        Value::Number(number)
+            if NEVER_NEGATIVE.iter().any(|it| name == Some(it))
+                && number.as_f64().is_some_and(|it| it < 0.0) =>
+        {
+            return Err(wrong(path, format!("{number} is below 0")));
         }
         Value::Number(number) if number.as_f64().is_none_or(|it| it.abs() > NUMBER_MAX) => {
             return Err(wrong(path, format!("{number} is above {NUMBER_MAX:e}")));
@@ -196,10 +265,30 @@ fn bounded(path: &str, name: Option<&str>, value: &Value) -> Result<(), Wrong> {
                     true => name.clone(),
                     false => format!("{path}.{name}"),
                 };
+                check_characters(&path, None, name)?;
                 bounded(&path, Some(name), field)?;
             }
         }
         _ => {}
+    }
+    Ok(())
+}
+
+/// A text looks like what it is, and can be kept.
+fn check_characters(path: &str, name: Option<&str>, text: &str) -> Result<(), Wrong> {
+    if let Some(odd) = text.chars().find(|it| is_deceptive(*it)) {
+        let what = match odd {
+            '\0' => "NUL".to_owned(),
+            odd => format!(
+                "U+{:04X}, which turns the direction of writing",
+                u32::from(odd)
+            ),
+        };
+        return Err(wrong(path, format!("has the character {what}: remove it")));
+    }
+    let is_control = |it: char| it.is_control() && !matches!(it, '\n' | '\t');
+    if matches!(name, Some("note" | "name")) && text.chars().any(is_control) {
+        return Err(wrong(path, "has control characters"));
     }
     Ok(())
 }
@@ -212,8 +301,7 @@ struct Texts {
 
 impl Texts {
     fn text(text: &str) -> String {
-        // PostgreSQL keeps no NUL.
-        Masks::ForReaders.line(&text.replace('\0', "\u{fffd}"))
+        Masks::ForReaders.line(text)
     }
 
     fn mask(&mut self, value: &mut Value) {
@@ -237,5 +325,107 @@ impl Texts {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A report with one evaluation of one block.
+    fn report() -> Value {
+        let side = json!({ "requests": 9.0, "own": -3.0 });
+        let record = json!({
+            "number": 1, "configuration": { "x": 4, "mode": "a" }, "outcome": "completed", "reason": null,
+            "measurement": { "score": 0.1, "score_variance": 0.0, "excess": {}, "excess_variance": {} },
+            "blocks": [{ "start_s": 0.0, "order": "parallel", "control": side, "experiment": side }],
+            "duration_s": 1.0, "own_cpu_s": 0.0,
+        });
+        let arm = json!({
+            "name": "candidate 1", "configuration": { "x": 4 }, "ratios": {}, "without_interval": {}, "means": {},
+            "violated": [], "faults": [], "runs": 0, "blocks": 0, "runs_blocks": [],
+        });
+        json!({
+            "name": "web", "started": "2026-01-01T00:00:00Z", "duration_s": 1.0, "own_cpu_cores": 0.0,
+            "version": "1", "machine": host::Machine::describe(&host::Roots::default()),
+            "spec": {
+                "parameters": [
+                    { "name": "x", "type": "int", "low": 0, "high": 9 },
+                    { "name": "mode", "type": "categorical", "values": ["a", "b"] },
+                ],
+                "target": { "start": ["true"] },
+                "workload": { "command": ["true"], "json": { "requests": "n" } },
+                "objective": { "metric": "requests" },
+            },
+            // What its host had, outside the range.
+            "skipped": [], "control": { "x": 12, "mode": "a" }, "evaluations": [record],
+            "recommended": { "configuration": { "x": 4 }, "mean": 0.1, "sd": 0.1 },
+            "verification": [arm], "finding": "unfinished", "sentence": "", "interrupted": null,
+            "promoted": [], "settings": ["x = 4"],
+        })
+    }
+
+    fn taken(report: &Value) -> Result<Report, Wrong> {
+        let report: Report = serde_json::from_value(report.clone()).unwrap();
+        match admitted(report, None) {
+            Ok(report) => Ok(report),
+            Err(Error::Spec(error)) => Err((error.key, error.message)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn what_no_parameter_and_no_count_allows_is_refused_with_its_field() {
+        let good = report();
+        taken(&good).unwrap();
+        for (pointer, value) in [
+            ("/evaluations/0/configuration/x", json!(13)),
+            ("/evaluations/0/configuration/x", json!("4")),
+            ("/evaluations/0/configuration/mode", json!("c")),
+            ("/evaluations/0/configuration/y", json!(1)),
+            ("/control/mode", json!(true)),
+            ("/recommended/configuration/x", json!(1.5)),
+            ("/recommended/sd", json!(-1)),
+            ("/verification/0/configuration/x", json!(-1)),
+            ("/spec/parameters/0/low", json!(10)),
+            ("/evaluations/0/blocks/0/control/requests", json!(-9.0)),
+            ("/evaluations/0/blocks/0/experiment/requests", json!(-1)),
+            ("/evaluations/0/measurement/ratio", json!(-0.5)),
+        ] {
+            let mut bad = good.clone();
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            bad.pointer_mut(parent).unwrap()[field] = value;
+            let (key, why) = taken(&bad).expect_err(pointer);
+            assert!(key.ends_with(field), "{pointer}: {key}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_looks_like_another_one_is_refused_with_its_field() {
+        let good = report();
+        for odd in ["a\0b", "a\u{202e}b", "\u{2067}a"] {
+            for (pointer, key) in [
+                ("/name", "name"),
+                ("/note", "note"),
+                ("/sentence", "sentence"),
+                ("/settings/0", "settings[0]"),
+                ("/evaluations/0/output", "evaluations[0].output"),
+                ("/verification/0/name", "verification[0].name"),
+                ("/spec/target/start/0", "spec.target.start[0]"),
+            ] {
+                let mut bad = good.clone();
+                if bad.pointer(pointer).is_none() {
+                    let (parent, field) = pointer.rsplit_once('/').unwrap();
+                    bad.pointer_mut(parent).unwrap()[field] = json!("");
+                }
+                *bad.pointer_mut(pointer).unwrap() = json!(odd);
+                assert_eq!(taken(&bad).expect_err(pointer).0, key);
+            }
+        }
+        let mut right_to_left = good;
+        right_to_left["note"] = json!("שלום");
+        taken(&right_to_left).unwrap();
     }
 }

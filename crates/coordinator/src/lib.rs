@@ -30,7 +30,7 @@ pub mod store;
 mod table;
 mod workers;
 
-pub use actions::{TimeLimit, check_source};
+pub use actions::{EVALUATIONS_MAX, TimeLimit, check_source};
 pub use coordinator::{Coordinator, Progress};
 pub use error::Error;
 pub use exchange::LastVerification;

@@ -111,6 +111,15 @@ export const moment = (at_s) => `${new Date(at_s * 1000).toISOString().slice(0, 
 /** An axis of what is counted. */
 export const counts = (label) => axis(label, { incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] });
 
+/** Columns over moments, parted at others: no line joins what stands before and behind one. */
+export function parted([at, ...columns], moments) {
+  const rows = at.map((moment, index) => [moment, ...columns.map((column) => column[index])]);
+  const gaps = moments.filter((moment) => moment >= at[0] && moment <= at[at.length - 1]).map((moment) => [moment, ...columns.map(() => null)]);
+  // A gap comes before what is of the same moment.
+  const all = [...gaps, ...rows].sort((a, b) => a[0] - b[0]);
+  return [at, ...columns].map((_, place) => all.map((row) => row[place]));
+}
+
 const plots = new Map();
 
 /** Draws into an element, in place of what was there. */

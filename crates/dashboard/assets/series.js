@@ -1,5 +1,5 @@
 // Series: blocks of an evaluation, integrals of a verification, rounds of a continuous experiment, several experiments.
-import { axis, counts, digits, draw, ink, inks, inUnit, inside, legend, lines, mark, moment, moments, pointed, range, read, rule, scoreReader } from "./plot.js";
+import { axis, counts, digits, draw, ink, inks, inUnit, inside, legend, lines, mark, moment, moments, parted, pointed, range, read, rule, scoreReader } from "./plot.js";
 
 const line = (label, place, more) => ({ label, stroke: ink(lines[place % lines.length][0]), dash: lines[place % lines.length][1], width: 2, points: { show: false }, ...more });
 /** The values at the cursor, below the plot. */
@@ -124,6 +124,9 @@ export async function gain(element) {
   const visible = range([...mean, ...low, ...high], [0]);
   const changes = rounds.entries.filter((entry) => entry.kind === "promoted" || entry.kind === "rollback")
     .map((entry) => ({ at: Date.parse(entry.at) / 1000, isRollback: entry.kind === "rollback", text: `${entry.kind}: ${entry.text}` }));
+  // Another control, or none: what is in force was compared with something else before.
+  const turns = at.slice(1).filter((_, index) => rounds.of_promoted[index] !== rounds.of_promoted[index + 1]);
+  const parts = [...changes.map((it) => it.at), ...turns];
   const ends = [at[0], at[at.length - 1], ...changes.map((it) => it.at)];
   const span = [Math.min(...ends), Math.max(...ends)];
   const pad = 0.02 * (span[1] - span[0] || 60);
@@ -147,7 +150,7 @@ export async function gain(element) {
         });
       })],
     },
-  }, [at, mean, low, high]);
+  }, parted([at, mean, low, high], parts));
   pointed(element, (left) => {
     const frame = plot.over.getBoundingClientRect();
     const x = left - (frame.left - element.getBoundingClientRect().left);
@@ -162,7 +165,7 @@ export async function evidence(element) {
   const at = [...new Set(tests.flatMap((test) => test.at_ms))].sort((a, b) => a - b);
   if (!at.length) { element.textContent = "No round has been counted yet."; return; }
   if (!element.firstElementChild) element.textContent = "";
-  // Evidence grows by factors, and each test has its own alarm line: shares of the line on a scale of factors.
+  // Evidence grows by factors, and each test has its own threshold: the alarm is at 1 for all, on a scale of factors.
   const share = (test) => {
     const places = new Map(test.at_ms.map((ms, index) => [ms, Math.max(1e-6, test.evidence[index] / test.threshold)]));
     return at.map((ms) => places.get(ms) ?? null);
@@ -173,7 +176,7 @@ export async function evidence(element) {
   draw(element, {
     legend: { live: true },
     scales: { x: { time: true }, y: { distr: 3, range: () => [low / 1.5, high * 1.5] } },
-    axes: [moments(), axis("Share of the alarm line", {
+    axes: [moments(), axis("Evidence (alarm at 1)", {
       splits: () => [1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100].filter((tick) => tick >= low / 1.5 && tick <= high * 1.5),
       values: (_, ticks) => ticks.map((tick) => (tick < 1e-3 ? `10⁻${"⁰¹²³⁴⁵⁶"[Math.round(-Math.log10(tick))]}` : String(tick))),
       filter: (_, ticks) => ticks,

@@ -1,5 +1,6 @@
 //! The JSON interface: one handler a verb.
 
+mod budget;
 mod columns;
 mod evaluations;
 mod notes;
@@ -17,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::store::{Once, State as ExperimentState, Summary};
-use coordinator::{Coordinator, Error, Progress, TimeLimit};
+use coordinator::{Coordinator, Error, Progress};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ use serde_json::{Value, json};
 use tuner::report::Report;
 use tuner::spec::Masks;
 
+pub(crate) use budget::{GivenBudget, set_budget};
 pub(crate) use columns::{model, model_pair, points, rounds};
 pub(crate) use evaluations::{OUTCOMES, evaluation, evaluations, export, kill};
 pub(crate) use notes::{GivenNote, note, note_evaluation};
@@ -39,14 +41,6 @@ use crate::web::Params;
 
 type Here = State<Arc<App>>;
 type Who = Extension<Visitor>;
-
-/// What of a specification somebody of that role sees.
-pub(crate) fn masks(role: Role) -> Masks {
-    match role {
-        Role::Read => Masks::ForReaders,
-        Role::Write => Masks::ForWriters,
-    }
-}
 
 /// A specification in a request.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -110,21 +104,6 @@ pub(crate) struct GivenFork {
     dir: Option<PathBuf>,
 }
 
-/// A budget.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct GivenBudget {
-    /// Evaluations, the failed ones included.
-    #[schemars(range(min = 1, max = 100_000))]
-    evaluations: usize,
-    /// Minutes of measuring. Left out or `null`: the present limit stays.
-    #[serde(default)]
-    wall_time_min: Option<f64>,
-    /// Removes the limit in minutes.
-    #[serde(default)]
-    no_wall_time: bool,
-}
-
 /// A confirmation.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -152,6 +131,25 @@ fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refusal> {
         return Err(wrong("it is a list, not an object"));
     }
     serde_json::from_slice(bytes).map_err(|error| wrong(&tuner::spec::plain(&error.to_string())))
+}
+
+/// A specification in a body.
+fn given_spec(bytes: &Bytes) -> Result<GivenSpec, Refusal> {
+    let given: GivenSpec = body(bytes)?;
+    check_dir(given.dir.as_deref())?;
+    Ok(given)
+}
+
+/// No folder of a host has such a name.
+fn check_dir(dir: Option<&FilePath>) -> Result<(), Refusal> {
+    let has_nul = dir.is_some_and(|dir| dir.as_os_str().as_encoded_bytes().contains(&0));
+    match has_nul {
+        true => Err(Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "dir has the character NUL: a path has none",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// The number of an experiment or evaluation in a path.
@@ -184,9 +182,9 @@ pub(crate) struct Shown {
     #[serde(flatten)]
     summary: Summary,
     dir: String,
-    /// The specification's text, masked as `spec` is.
+    /// The specification's text.
     source: String,
-    /// The specification, without what this reader may not see.
+    /// The specification.
     spec: Value,
     wall_time_min: Option<f64>,
     /// What its maker should know.
@@ -230,7 +228,7 @@ pub(crate) fn summary(coordinator: &Coordinator, id: i64) -> Result<Summary, Err
         .ok_or_else(|| Error::NotFound(format!("experiment {id}")))
 }
 
-fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error> {
+fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
     // The state first: what is read after it is at least as new, so that an end is not shown with
     // what came before it.
     let summary = summary(coordinator, id)?;
@@ -241,8 +239,8 @@ fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error>
         remark: row.carries_nothing_over(),
         note: row.note,
         dir: row.dir,
-        source: masks(role).text(&row.source),
-        spec: masks(role).spec(&row.spec),
+        source: Masks::ForWriters.text(&row.source),
+        spec: Masks::ForWriters.spec(&row.spec),
         control: row.report.control,
         recommended: row.report.recommended,
         finding: row.report.finding,
@@ -259,18 +257,16 @@ fn shown(coordinator: &Coordinator, id: i64, role: Role) -> Result<Shown, Error>
     })
 }
 
-/// Does something to an experiment, and answers with what it is then. Only who may write gets here
-/// with an action.
+/// Does something to an experiment, and answers with what it is then.
 async fn act(
     app: Arc<App>,
     text: &str,
-    role: Role,
     action: impl FnOnce(&Coordinator, i64) -> Result<(), Error> + Send + 'static,
 ) -> Reply<Shown> {
     let id = id(text)?;
     blocking(move || {
         action(&app.coordinator, id)?;
-        shown(&app.coordinator, id, role)
+        shown(&app.coordinator, id)
     })
     .await
     .map(Json)
@@ -298,12 +294,8 @@ pub(crate) async fn list(
     .map(Json)
 }
 
-pub(crate) async fn show(
-    State(app): Here,
-    Extension(visitor): Who,
-    Path(id): Path<String>,
-) -> Reply<Shown> {
-    act(app, &id, visitor.role, |_, _| Ok(())).await
+pub(crate) async fn show(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
+    act(app, &id, |_, _| Ok(())).await
 }
 
 /// The answer of what makes an experiment: where it is, and what it is.
@@ -357,12 +349,12 @@ pub(crate) async fn create(
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Made {
-    let given: GivenSpec = body(&bytes)?;
+    let given = given_spec(&bytes)?;
     let once = once(&headers, &visitor, "create", &bytes)?;
     let create = move || {
         let path = given.path(&app.coordinator)?;
         let id = app.coordinator.create(&given.spec, &path, once)?;
-        shown(&app.coordinator, id, visitor.role)
+        shown(&app.coordinator, id)
     };
     made(blocking(create).await?)
 }
@@ -370,7 +362,7 @@ pub(crate) async fn create(
 /// What is wrong with a specification, or what it would be. For who may only look, the text alone
 /// is checked: a check reads knobs and templates, which may be any file of the host.
 pub(crate) async fn check(State(app): Here, Extension(visitor): Who, bytes: Bytes) -> Reply<Value> {
-    let given: GivenSpec = body(&bytes)?;
+    let given = given_spec(&bytes)?;
     let checked = move || {
         let path = given.path(&app.coordinator)?;
         let checked = match visitor.role {
@@ -434,7 +426,7 @@ pub(crate) async fn import(
     let import = move || {
         let text = std::str::from_utf8(&bytes).ok();
         let id = app.coordinator.import(report, text, once)?;
-        shown(&app.coordinator, id, visitor.role)
+        shown(&app.coordinator, id)
     };
     made(blocking(import).await?)
 }
@@ -527,23 +519,23 @@ pub(crate) async fn delete(
 }
 
 pub(crate) async fn pause(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Role::Write, Coordinator::pause).await
+    act(app, &id, Coordinator::pause).await
 }
 
 pub(crate) async fn resume(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Role::Write, Coordinator::resume).await
+    act(app, &id, Coordinator::resume).await
 }
 
 pub(crate) async fn stop(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Role::Write, Coordinator::stop).await
+    act(app, &id, Coordinator::stop).await
 }
 
 pub(crate) async fn verify(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Role::Write, Coordinator::verify).await
+    act(app, &id, Coordinator::verify).await
 }
 
 pub(crate) async fn promote(State(app): Here, Path(id): Path<String>) -> Reply<Shown> {
-    act(app, &id, Role::Write, |coordinator, id| {
+    act(app, &id, |coordinator, id| {
         coordinator.promote(id).map(drop)
     })
     .await
@@ -557,7 +549,7 @@ pub(crate) async fn roll_back(
     let id = self::id(&id)?;
     let rolled_back = blocking(move || {
         let changed = app.coordinator.roll_back(id)?;
-        Ok((changed, shown(&app.coordinator, id, Role::Write)?))
+        Ok((changed, shown(&app.coordinator, id)?))
     });
     let (changed, shown) = rolled_back.await?;
     let left = changed.left.iter().map(|it| format!("not restored: {it}"));
@@ -587,7 +579,7 @@ pub(crate) async fn forget_rest(
             )));
         }
         let forgotten = coordinator.forget_rest(id)?;
-        Ok((forgotten, shown(coordinator, id, Role::Write)?))
+        Ok((forgotten, shown(coordinator, id)?))
     });
     let (forgotten, shown) = forgotten.await?;
     let detail = format!("left as it is: {}", forgotten.join(", "));
@@ -608,10 +600,11 @@ pub(crate) async fn fork(
     } else {
         body(&bytes)?
     };
+    check_dir(given.dir.as_deref())?;
     let fork = move || {
         // The experiment that was forked may be gone since.
         if let Some(made) = app.coordinator.made(once.as_ref())? {
-            return shown(&app.coordinator, made, visitor.role);
+            return shown(&app.coordinator, made);
         }
         let row = app.coordinator.store().experiment(id)?;
         let text = given.spec.as_ref().map(|spec| GivenSpec {
@@ -625,39 +618,9 @@ pub(crate) async fn fork(
             None => None,
         };
         let new = app.coordinator.fork(id, text, once)?;
-        shown(&app.coordinator, new, visitor.role)
+        shown(&app.coordinator, new)
     };
     made(blocking(fork).await?)
-}
-
-pub(crate) async fn set_budget(
-    State(app): Here,
-    Path(id): Path<String>,
-    bytes: Bytes,
-) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
-    let given: GivenBudget = body(&bytes)?;
-    if given.evaluations == 0 {
-        return Err(Refusal::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "evaluations must be above 0",
-        ));
-    }
-    let (time, said) = match (given.wall_time_min, given.no_wall_time) {
-        (None, false) => (TimeLimit::Keep, String::new()),
-        (None, true) => (TimeLimit::Remove, ", no time limit".into()),
-        (Some(minutes), false) => (TimeLimit::Minutes(minutes), format!(", {minutes} min")),
-        (Some(_), true) => {
-            return Err(Refusal::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "wall_time_min sets a time limit and no_wall_time removes it: send one of them",
-            ));
-        }
-    };
-    let detail = Detail(format!("{} evaluations{said}", given.evaluations));
-    let changed = act(app, &id, Role::Write, move |coordinator, id| {
-        coordinator.set_budget(id, given.evaluations, time)
-    });
-    Ok((Extension(detail), changed.await?))
 }
 
 pub(crate) async fn queue(State(app): Here, Path(id): Path<String>) -> Reply<Vec<Configuration>> {
@@ -692,13 +655,9 @@ pub(crate) async fn enqueue(
     Ok((StatusCode::CREATED, Extension(detail), Json(enqueued)))
 }
 
-pub(crate) async fn verification(
-    State(app): Here,
-    Extension(visitor): Extension<Visitor>,
-    Path(id): Path<String>,
-) -> Reply<Value> {
+pub(crate) async fn verification(State(app): Here, Path(id): Path<String>) -> Reply<Value> {
     let id = self::id(&id)?;
-    let masks = masks(visitor.role);
+    let masks = Masks::ForWriters;
     blocking(move || {
         let row = app.coordinator.store().experiment(id)?;
         let runs = app.coordinator.store().runs(id)?;
@@ -744,4 +703,25 @@ pub(crate) async fn workers(State(app): Here) -> Json<Value> {
 /// What is changed on this host now, in words.
 pub(crate) fn changed(state_dir: &FilePath) -> Result<Vec<String>, Error> {
     Ok(host::Journal::peek(state_dir)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_with_nul_in_its_name_is_refused_with_its_field() {
+        let given = |dir: &str| {
+            let text = json!({ "spec": "", "dir": dir }).to_string();
+            given_spec(&Bytes::from(text)).map(|given| given.dir)
+        };
+        let refused = given("/tmp/a\0b").unwrap_err();
+        assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+        assert!(
+            refused.text().starts_with("dir has the character NUL"),
+            "{}",
+            refused.text()
+        );
+        assert_eq!(given("/tmp/ab").unwrap(), Some(PathBuf::from("/tmp/ab")));
+    }
 }

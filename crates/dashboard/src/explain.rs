@@ -54,8 +54,8 @@ struct Curve {
 /// The score over two parameters.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Pair {
-    x: Vec<Value>,
-    y: Vec<Value>,
+    pub(crate) x: Vec<Value>,
+    pub(crate) y: Vec<Value>,
     /// A row for each `x`.
     mean: Vec<Vec<f64>>,
     sd: Vec<Vec<f64>>,

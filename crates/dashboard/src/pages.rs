@@ -21,8 +21,8 @@ use coordinator::store::{ExperimentRow, State as ExperimentState, Summary, Wish}
 use coordinator::{Coordinator, Error};
 use host::{Probe, ProbeState};
 use tuner::ledger::PlannedArm;
-use tuner::report::{ArmResult, change, difference};
-use tuner::spec::ObjectiveSpec;
+use tuner::report::{ArmResult, change, difference, significant};
+use tuner::spec::{Goal, ObjectiveSpec};
 
 use crate::access::{Role, Visitor};
 use crate::api;
@@ -148,6 +148,8 @@ fn first_sentence(text: &str) -> &str {
 #[template(path = "experiments.html")]
 struct ExperimentsPage {
     reader: Reader,
+    /// What a shell calls to reach this server.
+    command: String,
     lines: Vec<Line>,
     trouble: Option<String>,
     queue_is_paused: bool,
@@ -187,6 +189,7 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
         let lines = lines.collect::<Result<Vec<Line>, Error>>()?;
         Ok(page(&ExperimentsPage {
             reader: (&visitor).into(),
+            command: app.command.clone(),
             lines,
             trouble: readers::trouble(coordinator, visitor.role),
             queue_is_paused: coordinator.store().is_queue_paused()?,
@@ -268,6 +271,11 @@ struct VerificationPage {
     name: String,
     unit: String,
     arms: Vec<ArmRow>,
+    /// Some arm has a change to explain.
+    has_ratios: bool,
+    is_more_better: bool,
+    /// That of all intervals, in per cent.
+    confidence: Option<String>,
     /// Some arm has broken a constraint.
     has_violated: bool,
     /// Some arm has runs without a result.
@@ -340,7 +348,20 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
         None => planned.collect(),
     };
     let unit = Unit::in_spec(&row.spec, &objective(&row).metric);
+    let intervals = row.report.verification.iter();
+    let intervals = intervals.flat_map(|arm| arm.ratios.values());
+    let mut confidences: Vec<String> = intervals
+        .map(|it| significant(100.0 * it.confidence))
+        .collect();
+    confidences.sort();
+    confidences.dedup();
     Ok(page(&VerificationPage {
+        has_ratios: arms.iter().any(|arm| !arm.ratios.is_empty()),
+        is_more_better: objective(&row).goal == Goal::Maximise,
+        confidence: match confidences.as_slice() {
+            [one] => Some(one.clone()),
+            _ => None,
+        },
         name: unit.name(),
         unit: serde_json::to_string(&unit).unwrap_or_default(),
         reader: visitor.into(),
@@ -376,6 +397,8 @@ pub(crate) async fn verification(
 #[template(path = "host.html")]
 struct HostPage {
     reader: Reader,
+    /// What a shell calls to reach this server.
+    command: String,
     queue_is_paused: bool,
     measured: String,
     trouble: Option<String>,
@@ -408,6 +431,7 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
         let promoted = experiments.iter().filter(|summary| summary.promoted);
         Ok(page(&HostPage {
             reader: (&visitor).into(),
+            command: app.command.clone(),
             queue_is_paused: coordinator.store().is_queue_paused()?,
             measured: running.map_or_else(
                 || "Nothing is measured now.".to_owned(),

@@ -1,7 +1,9 @@
 //! What those see who may only look: no text shows them a secret, whoever has written it.
 //!
-//! Answers in JSON are masked in one place, on their way out. Pages, tables and streams are made of
-//! what this module gives them.
+//! Answers in JSON are masked in one place, on their way out: their handlers know no readers. Pages,
+//! tables and streams are made of what this module gives them.
+
+use std::collections::BTreeMap;
 
 use axum::body::{Body, to_bytes};
 use axum::http::StatusCode;
@@ -15,8 +17,16 @@ use serde_json::Value;
 use tuner::spec::Masks;
 
 use crate::access::Role;
-use crate::api::{OfCommand, masks};
+use crate::api::OfCommand;
 use crate::reply::Refusal;
+
+/// What of a text somebody of that role sees.
+pub(crate) fn masks(role: Role) -> Masks {
+    match role {
+        Role::Read => Masks::ForReaders,
+        Role::Write => Masks::ForWriters,
+    }
+}
 
 /// An answer in JSON, as readers may see it.
 pub(crate) async fn masked(response: Response) -> Response {
@@ -70,6 +80,16 @@ pub(crate) fn line(role: Role, text: &str) -> String {
     }
 }
 
+/// What somebody of that role sees of a parameter's values.
+pub(crate) fn values(
+    role: Role,
+    name: &str,
+    values: Vec<bayes_opt::Value>,
+) -> Result<Vec<bayes_opt::Value>, Error> {
+    let mut named = seen(role, BTreeMap::from([(name.to_owned(), values)]))?;
+    Ok(named.remove(name).unwrap_or_default())
+}
+
 /// What somebody of that role sees of several lines of text.
 pub(crate) fn lines(role: Role, texts: Vec<String>) -> Vec<String> {
     texts.into_iter().map(|it| line(role, &it)).collect()
@@ -90,15 +110,16 @@ pub(crate) fn trouble(coordinator: &Coordinator, role: Role) -> Option<String> {
     coordinator.trouble().map(|it| line(role, &it))
 }
 
-/// What somebody of that role sees of an experiment. The source is masked where it is shown.
+/// What somebody of that role sees of an experiment.
 pub(crate) fn experiment(
     coordinator: &Coordinator,
     id: i64,
     role: Role,
 ) -> Result<ExperimentRow, Error> {
     let row = coordinator.store().experiment(id)?;
+    let source = masks(role).text(&row.source);
     if role == Role::Write {
-        return Ok(row);
+        return Ok(ExperimentRow { source, ..row });
     }
     Ok(ExperimentRow {
         name: line(role, &row.name),
@@ -108,7 +129,7 @@ pub(crate) fn experiment(
         report: seen(role, row.report)?,
         plan: seen(role, row.plan)?,
         promotion: seen(role, row.promotion)?,
-        source: masks(role).text(&row.source),
+        source,
         ..row
     })
 }
@@ -187,5 +208,10 @@ mod tests {
     fn who_may_write_sees_texts_as_they_are() {
         assert_eq!(line(Role::Write, TEXT), TEXT);
         assert_eq!(line(Role::Read, TEXT), "it ran with --password=…");
+        let given = |text: &str| vec![bayes_opt::Value::Text(text.into()), 2_i64.into()];
+        let of = |role, name| values(role, name, given("s3cr3t")).unwrap();
+        assert_eq!(of(Role::Write, "db_password"), given("s3cr3t"));
+        assert_eq!(of(Role::Read, "db_password"), given("…"));
+        assert_eq!(of(Role::Read, "codec"), given("s3cr3t"));
     }
 }

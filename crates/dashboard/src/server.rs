@@ -40,6 +40,9 @@ pub struct Options {
     pub proxy: Proxy,
     /// Takes the lines of the server's log.
     pub report: fn(&str),
+    /// What a shell on this host calls to reach this server: `slackline`, with the state directory
+    /// where that is not the default.
+    pub command: String,
 }
 
 impl Default for Options {
@@ -50,6 +53,7 @@ impl Default for Options {
             bounds: Bounds::of_descriptors(1024),
             proxy: Proxy::default(),
             report: |_| (),
+            command: "slackline".to_owned(),
         }
     }
 }
@@ -70,6 +74,8 @@ pub(crate) struct App {
     pub(crate) answers: Answers,
     pub(crate) models: Models,
     pub(crate) listeners: stream::Listeners,
+    /// What a shell on this host calls to reach this server.
+    pub(crate) command: String,
 }
 
 impl App {
@@ -135,6 +141,7 @@ pub async fn serve(
         answers: Answers::default(),
         models: Models::default(),
         listeners: stream::Listeners::default(),
+        command: options.command,
         coordinator,
     });
     let audit = Audit::of(&state_dir, options.report);

@@ -16,7 +16,7 @@ use futures_util::Stream;
 use serde_json::json;
 
 use crate::access::Visitor;
-use crate::api::masks;
+use crate::readers;
 use crate::reply::Refusal;
 use crate::server::App;
 
@@ -110,7 +110,7 @@ pub(crate) async fn events(
                     "progress": app.coordinator.progress(),
                     "trouble": app.coordinator.trouble(),
                 });
-                let state = masks(listener.visitor.role).value(state);
+                let state = readers::masks(listener.visitor.role).value(state);
                 let event = Event::default().event("changed").data(state.to_string());
                 return Some((Ok(event), (listener, Some(revision))));
             }

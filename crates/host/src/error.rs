@@ -121,10 +121,7 @@ pub enum HostError {
         why: &'static str,
     },
     /// Another Slackline holds the lock of this host.
-    #[error(
-        "another slackline is at work on this host: pid {pid} ({command}), since {started}, holds {}; wait for it, or stop it with: kill -INT {pid}",
-        path.display()
-    )]
+    #[error("{}", held(path, *pid, command, started))]
     Locked {
         /// The lock file.
         path: PathBuf,
@@ -302,6 +299,21 @@ pub(crate) fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::ENOENT | libc::ENODEV | libc::ESRCH | libc::ENXIO | libc::ENOTDIR)
+    )
+}
+
+/// Who has the host, and what to do. One that has only just taken the lock has not said yet who it
+/// is.
+fn held(path: &std::path::Path, pid: u32, command: &str, started: &str) -> String {
+    let path = path.display();
+    if pid == 0 {
+        return format!(
+            "another slackline is starting on this host and holds {path}; try again in a few seconds"
+        );
+    }
+    format!(
+        "another slackline is at work on this host: pid {pid} ({command}), since {started}, holds {path}; wait for it, or stop it with: \
+         kill -INT {pid}"
     )
 }
 

@@ -32,6 +32,18 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
+/// Where the state is, where nobody says so.
+const DEFAULT_STATE_DIR: &str = "/var/lib/slackline";
+
+/// What a shell calls to reach a server with this state directory.
+fn shell_command(state_dir: &Path) -> String {
+    if state_dir == Path::new(DEFAULT_STATE_DIR) {
+        return "slackline".to_owned();
+    }
+    let dir = tuner::verification::quoted(&state_dir.display().to_string());
+    format!("slackline --state-dir {dir}")
+}
+
 /// Measures the latency slack of Linux services and uses it. Everything it does to a machine can be
 /// undone.
 #[derive(Parser)]
@@ -42,7 +54,7 @@ struct Arguments {
     #[arg(
         long,
         global = true,
-        default_value = "/var/lib/slackline",
+        default_value = DEFAULT_STATE_DIR,
         env = "SLACKLINE_STATE_DIR",
         // After a command's own options.
         display_order = 900

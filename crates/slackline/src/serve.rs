@@ -143,8 +143,7 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
     ));
     // PostgreSQL's client waits for its end, which it must not do inside the runtime: the last of
     // the store goes here.
-    // A request that takes long, such as the check of a large text, does not hold up the end.
-    runtime.shutdown_timeout(REQUESTS_END);
+    end(runtime);
     coordinator.end();
     if let Some(thread) = giving_out
         && thread.join().is_err()
@@ -153,6 +152,12 @@ fn run_server(arguments: &Server, state_dir: &Path) -> anyhow::Result<Done> {
     }
     drop(coordinator);
     ended
+}
+
+/// Ends the runtime. A request that takes long, such as the check of a large text or of a file that
+/// nobody hands over, does not hold up the end.
+fn end(runtime: tokio::runtime::Runtime) {
+    runtime.shutdown_timeout(REQUESTS_END);
 }
 
 /// Gives experiments to workers, in a thread of its own.
@@ -280,6 +285,7 @@ async fn serve(
             writers: arguments.writers.clone(),
         },
         report: message,
+        command: crate::shell_command(state_dir),
     };
     let server = dashboard::serve(listener, Arc::clone(&coordinator), access, options, async {
         let _ = end_of_server.await;
@@ -339,5 +345,26 @@ async fn until_end(
         Err(_) => {
             anyhow::bail!("the thread that measures ended by a panic: run `slackline restore`")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_never_ends_does_not_hold_up_the_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        runtime.spawn_blocking(move || {
+            begun.send(()).unwrap();
+            std::thread::sleep(Duration::from_secs(600));
+        });
+        has_begun.recv().unwrap();
+        let told = std::time::Instant::now();
+        end(runtime);
+        assert!(told.elapsed() < REQUESTS_END + Duration::from_secs(20));
     }
 }

@@ -87,6 +87,7 @@ pub fn begin(spec: &CheckedSpec) -> Report {
         interrupted: None,
         paused: false,
         imported: false,
+        verified_here: false,
         state: None,
         error: None,
         promoted: Vec::new(),

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
+use crate::spec::is_deceptive;
+
 /// How much of the end of a log is read for a message, which shows a few lines of it.
 const TAIL_BYTES: u64 = 4096;
 
@@ -15,6 +17,11 @@ const HEAD_LINES: usize = 3;
 const TAIL_LINES: usize = 5;
 pub(crate) const OUTPUT_LINES: usize = 20;
 
+/// What a program has printed, as a text that looks like what it is and can be kept.
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace(is_deceptive, "\u{fffd}")
+}
+
 /// The end of a file, and whether something was before it.
 fn read_end(path: &Path, most_bytes: u64) -> Option<(String, bool)> {
     use std::io::{Read as _, Seek as _};
@@ -24,8 +31,7 @@ fn read_end(path: &Path, most_bytes: u64) -> Option<(String, bool)> {
     file.seek(std::io::SeekFrom::Start(skipped_bytes)).ok()?;
     let mut bytes = Vec::new();
     file.take(most_bytes).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    Some((text, skipped_bytes > 0))
+    Some((text_of(&bytes), skipped_bytes > 0))
 }
 
 /// The last whole lines of a log.
@@ -36,8 +42,7 @@ pub(crate) fn end_of_file(path: &Path) -> Option<String> {
         lines.remove(0);
     }
     let last = &lines[lines.len().saturating_sub(KEPT_LINES)..];
-    // A database's text holds no NUL.
-    let text = last.join("\n").replace('\0', "\u{fffd}");
+    let text = last.join("\n");
     (!text.trim().is_empty()).then_some(text)
 }
 
@@ -61,7 +66,7 @@ pub(crate) fn extract(path: &Path) -> Option<String> {
     let file = File::open(path).ok()?;
     let length_bytes = file.metadata().ok()?.len();
     file.take(TAIL_BYTES).read_to_end(&mut bytes).ok()?;
-    let text = String::from_utf8_lossy(&bytes);
+    let text = text_of(&bytes);
     let first: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -72,4 +77,19 @@ pub(crate) fn extract(path: &Path) -> Option<String> {
     let last = last_lines(path, TAIL_LINES)?;
     let first = &first[..first.len().min(HEAD_LINES)];
     Some(format!("{} | … | {}", first.join(" | "), last.join(" | ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_log_looks_like_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(&path, "a\0b \u{202e}c\n").unwrap();
+        let shown = "a\u{fffd}b \u{fffd}c";
+        assert_eq!(end_of_file(&path).as_deref(), Some(shown));
+        assert_eq!(extract(&path).as_deref(), Some(shown));
+    }
 }

@@ -59,9 +59,12 @@ pub struct Report {
     /// It was paused, to be resumed.
     #[serde(skip)]
     pub paused: bool,
-    /// What it says was measured elsewhere and taken in: on this host nothing has been verified.
+    /// It was taken in: what it begins with was measured elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
+    /// Of one that was taken in: what it says has been verified on this host since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub verified_here: bool,
     /// The state of the experiment in `slackline serve` when it was exported: `done`, `stopped`,
     /// `failed` or another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -376,9 +379,16 @@ impl Report {
         sentence::of(self, metric)
     }
 
+    /// Where an experiment comes from stays so, whatever it has measured since.
+    pub fn keep_origin(&mut self, earlier: &Self) {
+        self.imported = earlier.imported;
+        self.verified_here = self.imported && self.finding != Finding::Unfinished;
+    }
+
     /// Lets what `earlier`, the report of the sitting before, has verified stand where this one
-    /// verified nothing to its end.
+    /// verified nothing to its end. Where an experiment comes from stays so.
     pub fn keep_verified(&mut self, earlier: &Self) {
+        self.keep_origin(earlier);
         if self.finding != Finding::Unfinished || earlier.finding == Finding::Unfinished {
             return;
         }
@@ -388,7 +398,7 @@ impl Report {
         self.settings.clone_from(&earlier.settings);
         self.sentence.clone_from(&earlier.sentence);
         self.finding = earlier.finding;
-        self.imported = earlier.imported;
+        self.verified_here = earlier.verified_here;
     }
 
     /// Why what was verified cannot be put in force: a template is not what it was then.
@@ -446,6 +456,7 @@ impl Report {
 mod tests {
     use host::Roots;
 
+    use super::{Finding, Report};
     use crate::assignment::Measured;
 
     #[test]
@@ -472,5 +483,34 @@ mod tests {
                 .say("latency_p99_us")
                 .ends_with("nothing can be said.")
         );
+    }
+
+    #[test]
+    fn what_was_taken_in_stays_so_and_is_verified_here_once_a_verification_ends() {
+        let text = r#"{
+            "parameters": [{ "name": "x", "type": "int", "low": 1, "high": 9, "default": 5 }],
+            "target": { "start": ["true"] },
+            "workload": { "command": ["true"], "parse": "wrk" },
+            "objective": { "metric": "latency_p99_us" } }"#;
+        let spec = crate::spec::check(text.into(), "x.json".as_ref(), &Roots::default()).unwrap();
+        let sat = |finding, earlier: Option<&Report>| {
+            let mut report = crate::experiment::begin(&spec);
+            report.finding = finding;
+            match earlier {
+                Some(earlier) => report.keep_verified(earlier),
+                None => report.imported = true,
+            }
+            report
+        };
+        for taken_in in [Finding::Improvement, Finding::Unfinished] {
+            let taken_in = sat(taken_in, None);
+            let paused = sat(Finding::Unfinished, Some(&taken_in));
+            assert!(paused.imported && !paused.verified_here);
+            assert_eq!(paused.finding, taken_in.finding);
+            let verified = sat(Finding::NoDifference, Some(&paused));
+            assert!(verified.imported && verified.verified_here);
+            let resumed = sat(Finding::Unfinished, Some(&verified));
+            assert!(resumed.imported && resumed.verified_here);
+        }
     }
 }

@@ -306,7 +306,8 @@ pub(crate) fn settings(spec: &CheckedSpec, configuration: &Configuration) -> Vec
 }
 
 /// A word as a shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
+#[must_use]
+pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.to_owned()

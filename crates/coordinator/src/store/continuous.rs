@@ -4,6 +4,7 @@ use tuner::continuous::{Entry, Round, State};
 use tuner::spec::{ContinuousSpec, Spec};
 
 use super::database::Cell;
+use super::entries;
 use super::experiments::{Promotion, State as ExperimentState, find, set, state};
 use super::{Store, json, name_of, to_json};
 use crate::error::Error;
@@ -109,7 +110,7 @@ impl Store {
         id: i64,
         state: &State,
         round: Option<&Round>,
-        entries: &[Entry],
+        happened: &[Entry],
         promotion: Option<Option<&Promotion>>,
     ) -> Result<(), Error> {
         let state = to_json(state)?;
@@ -121,12 +122,8 @@ impl Store {
                     &[id.into(), round.number.into(), to_json(round)?.into()],
                 )?;
             }
-            for entry in entries {
-                database.execute(
-                    "INSERT INTO entries (experiment, number, entry) \
-                     SELECT $1, COALESCE(MAX(number), 0) + 1, $2 FROM entries WHERE experiment = $3",
-                    &[id.into(), to_json(entry)?.into(), id.into()],
-                )?;
+            for entry in happened {
+                entries::insert(database, id, entry)?;
             }
             if let Some(promotion) = promotion {
                 let promotion = promotion.map(to_json).transpose()?;

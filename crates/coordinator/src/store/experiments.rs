@@ -8,6 +8,7 @@ use tuner::report::{Finding, Report};
 use tuner::spec::{BudgetSpec, Mode, Spec};
 
 use super::database::{Cell, Database};
+use super::entries::happened;
 use super::{Store, json, name_of, now_ms, to_json, usize_of};
 use crate::error::Error;
 
@@ -148,6 +149,10 @@ pub struct ExperimentRow {
     pub note: Option<String>,
 }
 
+/// The share of a budget in minutes with which it is used up: what passed between evaluations
+/// counted too, and is not kept.
+const MINUTES_USED_UP: f64 = 0.95;
+
 impl ExperimentRow {
     /// The budget in force.
     pub fn budget(&self) -> &BudgetSpec {
@@ -164,18 +169,31 @@ impl ExperimentRow {
         self.promotion.as_ref().filter(|it| !it.left.is_empty())
     }
 
-    /// Why it cannot search on, if it is done and has measured so many evaluations: its budget is
-    /// used up, and nothing is left to be measured but another verification.
-    pub fn nothing_to_resume(&self, evaluations: usize) -> Option<String> {
-        let most = self.budget().evaluations;
-        let is_over = self.state == State::Done && self.spec.mode == Mode::Once;
-        (is_over && evaluations >= most).then(|| {
-            format!(
-                "its budget of {most} evaluations is used up. To search on, raise it first: `slackline experiments budget {} --evaluations N`. \
-                 To measure the result again, verify it",
-                self.id
-            )
-        })
+    /// Why it cannot search on, if it is done and has measured so many evaluations, for so long: its
+    /// budget is used up, and nothing is left to be measured but another verification.
+    pub fn nothing_to_resume(&self, evaluations: usize, measured_s: f64) -> Option<String> {
+        let budget = self.budget();
+        let most = budget.evaluations;
+        let at_once = self.spec.workers.as_ref().map_or(1, |it| it.at_once.max(1));
+        let took_min = measured_s / 60.0 / at_once as f64;
+        let minutes = budget.wall_time_min;
+        let minutes = minutes.filter(|minutes| took_min >= MINUTES_USED_UP * minutes);
+        let (used_up, options) = match minutes {
+            _ if self.state != State::Done || self.spec.mode != Mode::Once => return None,
+            _ if evaluations >= most => {
+                (format!("{most} evaluations"), "--evaluations N".to_owned())
+            }
+            Some(minutes) => (
+                format!("{minutes} minutes of measuring"),
+                format!("--evaluations {most} --wall-time-min MINUTES"),
+            ),
+            None => return None,
+        };
+        Some(format!(
+            "its budget of {used_up} is used up. To search on, raise it first: `slackline experiments budget {} {options}`. \
+             To measure the result again, verify it",
+            self.id
+        ))
     }
 
     /// What to say of a fork whose parameters are all other ones than those it starts from.
@@ -200,7 +218,7 @@ impl ExperimentRow {
             Some("it waits to be measured again: stop it first, or wait for its new result")
         } else if self.state == State::Running {
             Some("it is being measured again: stop it first, or wait for its new result")
-        } else if self.report.imported {
+        } else if self.report.imported && !self.report.verified_here {
             Some("its improvement was shown elsewhere: verify it here first")
         } else if !self.spec.changes_host() {
             Some(
@@ -240,7 +258,7 @@ pub struct Summary {
     pub parent: Option<i64>,
     /// Whether its winner is in force on the host.
     pub promoted: bool,
-    /// Whether its result comes from a report of elsewhere.
+    /// Whether it comes from a report of elsewhere.
     pub imported: bool,
     /// Whether it is in `mode = "continuous"`: it never ends, and the budget is that of one search.
     pub always_on: bool,
@@ -530,10 +548,20 @@ impl Store {
         message: Option<&str>,
         report: &Report,
     ) -> Result<(), Error> {
+        let sentence = report.sentence.as_str();
         let report = to_json(report)?;
         let message = message.map(http_client::redact);
         let message = message.as_deref();
+        let said = match state {
+            State::Done => Some(sentence),
+            State::Failed => message,
+            // Who has stopped or paused it is in the audit log.
+            _ => None,
+        };
         self.change(|database| {
+            if let Some(said) = said {
+                happened(database, id, state.name(), said)?;
+            }
             database.execute(
                 "UPDATE experiments SET state = $1, wish = NULL, message = $2, report = $3 WHERE id = $4",
                 &[state.name().into(), message.into(), report.as_str().into(), id.into()],
@@ -653,8 +681,13 @@ impl Store {
 
     /// The arms of the present verification.
     pub(crate) fn set_plan(&self, id: i64, plan: &[PlannedArm]) -> Result<(), Error> {
+        let names: Vec<&str> = plan.iter().map(|arm| arm.name.as_str()).collect();
+        let names = names.join(", ");
         let plan = to_json(&plan)?;
-        self.change(|database| set(database, id, "plan", plan.into()))
+        self.change(|database| {
+            happened(database, id, "verification", &format!("of {names}"))?;
+            set(database, id, "plan", plan.into())
+        })
     }
 
     /// A run of the present verification.

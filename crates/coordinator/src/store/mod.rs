@@ -14,6 +14,7 @@ mod assignments;
 mod continuous;
 mod creation;
 mod database;
+mod entries;
 mod evaluations;
 mod experiments;
 mod schema;

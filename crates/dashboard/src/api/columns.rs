@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
 use axum::extract::{Path, State};
+use axum::{Extension, Json};
 use bayes_opt::Configuration;
 use coordinator::Error;
 use coordinator::store::{EvaluationRow, ExperimentRow};
@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::spec::{Goal, ObjectiveScale};
 
-use super::Here;
+use super::{Here, Who};
 use crate::explain::{Explanation, Pair};
+use crate::readers;
 use crate::reply::{Reply, blocking};
 use crate::units::Unit;
 use crate::web::Params;
@@ -131,13 +132,20 @@ pub(crate) struct PairQuery {
 
 pub(crate) async fn model_pair(
     State(app): Here,
+    Extension(visitor): Who,
     Path(id): Path<String>,
     Params(query): Params<PairQuery>,
 ) -> Reply<Pair> {
     let id = super::id(&id)?;
-    blocking(move || app.models.pair(&app.coordinator, id, &query.x, &query.y))
-        .await
-        .map(Json)
+    blocking(move || {
+        let mut pair = app.models.pair(&app.coordinator, id, &query.x, &query.y)?;
+        // The answer does not name what these are values of.
+        pair.x = readers::values(visitor.role, &query.x, pair.x)?;
+        pair.y = readers::values(visitor.role, &query.y, pair.y)?;
+        Ok(pair)
+    })
+    .await
+    .map(Json)
 }
 
 /// The rounds of a continuous experiment in columns.

@@ -6,7 +6,7 @@ use axum::{Extension, Json};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Here, Shown, Who, act, body, number};
+use super::{Here, Shown, act, body, number};
 use crate::audit::Detail;
 use crate::reply::Refusal;
 
@@ -32,15 +32,10 @@ impl GivenNote {
 
 type Noted = Result<(Extension<Detail>, Json<Shown>), Refusal>;
 
-pub(crate) async fn note(
-    State(app): Here,
-    Extension(visitor): Who,
-    Path(id): Path<String>,
-    bytes: Bytes,
-) -> Noted {
+pub(crate) async fn note(State(app): Here, Path(id): Path<String>, bytes: Bytes) -> Noted {
     let given: GivenNote = body(&bytes)?;
     let detail = given.detail();
-    let noted = act(app, &id, visitor.role, move |coordinator, id| {
+    let noted = act(app, &id, move |coordinator, id| {
         coordinator.note(id, None, &given.text)
     });
     Ok((detail, noted.await?))
@@ -48,14 +43,13 @@ pub(crate) async fn note(
 
 pub(crate) async fn note_evaluation(
     State(app): Here,
-    Extension(visitor): Who,
     Path((id, evaluation)): Path<(String, String)>,
     bytes: Bytes,
 ) -> Noted {
     let evaluation: usize = number(&evaluation, "evaluation")?;
     let given: GivenNote = body(&bytes)?;
     let detail = given.detail();
-    let noted = act(app, &id, visitor.role, move |coordinator, id| {
+    let noted = act(app, &id, move |coordinator, id| {
         coordinator.note(id, Some(evaluation), &given.text)
     });
     Ok((detail, noted.await?))

@@ -171,6 +171,8 @@ struct ExperimentPage {
     status: String,
     progress: Option<Progress>,
     verdict: Option<Verdict>,
+    /// What a shell calls to reach this server.
+    command: String,
     best: String,
     objective: String,
     results: Results,
@@ -206,7 +208,9 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let not_restored = readers::lines(role, not_restored).join(", ");
     let now = Now {
         busy: coordinator.progress().map(|it| it.experiment),
-        is_used_up: row.nothing_to_resume(summary.evaluations).is_some(),
+        is_used_up: row
+            .nothing_to_resume(summary.evaluations, store.tally(id)?.measured_s)
+            .is_some(),
     };
     let in_force = row
         .in_force()
@@ -226,6 +230,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         not_restored,
         progress: progress(coordinator, &row, &summary)?,
         verdict: Verdict::of(&row),
+        command: app.command.clone(),
         best: best(coordinator, &summary)?,
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),
         results: results(store, &row, look, role)?,
@@ -247,7 +252,7 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .map(|view| readers::lines(role, view.lines))
             .unwrap_or_default(),
         history: super::history::of(app, &row, visitor)?,
-        source: api::masks(role).text(&row.source),
+        source: row.source.clone(),
         remark: row.carries_nothing_over(),
         note: row.note.clone().unwrap_or_default(),
         summary,

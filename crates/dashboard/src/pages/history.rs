@@ -46,6 +46,7 @@ fn word(action: &str) -> &str {
         "held" => "waits",
         "slo" => "constraint",
         "verify" => "verification requested",
+        "verification" => "verification began",
         "promote" => "promoted",
         "rollback" => "rolled back",
         "forget-rest" | "forgotten" => "rest of the rollback forgotten",
@@ -112,7 +113,7 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
         }
         let class = match entry.kind.as_str() {
             "promoted" => "good",
-            "rollback" | "slo" | "refused" | "forgotten" => "bad",
+            "rollback" | "slo" | "refused" | "forgotten" | "failed" => "bad",
             "drift" | "held" | "changed" | "unmeasured" => "open",
             _ => "",
         };

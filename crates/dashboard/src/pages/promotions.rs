@@ -46,6 +46,8 @@ struct Past {
 #[derive(Template)]
 #[template(path = "promotions.html")]
 struct PromotionsPage {
+    /// What a shell calls to reach this server.
+    command: String,
     reader: Reader,
     trouble: Option<String>,
     in_force: Vec<InForce>,
@@ -165,6 +167,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
     let commands = api::of_commands(coordinator)?;
     let commands = readers::commands(visitor.role, commands).into_iter();
     Ok(page(&PromotionsPage {
+        command: app.command.clone(),
         commands: commands
             .map(|it| {
                 let at = When::of(it.at);

@@ -166,6 +166,15 @@ fn charts_show_crashes_and_what_is_probably_infeasible() {
         let selects = "[document.getElementById('map-x').value, document.getElementById('map-y').value].includes('x')";
         browser.wait(selects);
     }
+    // No line joins what stands before and behind a promotion.
+    browser.run(
+        "import('/assets/plot.js').then(it => { window.parts = it.parted([[1, 2, 3], [7, 8, 9]], [0, 2]); }); return null",
+    );
+    browser.wait("window.parts !== undefined");
+    assert_eq!(
+        browser.run("return window.parts"),
+        json!([[1, 2, 2, 3], [7, null, 8, 9]])
+    );
     // Values at the cursor, and a click through to the evaluation.
     browser.look(1400, false);
     browser.open(&server.page("/experiments/1"));

@@ -51,7 +51,12 @@ fn commands_and_server_show_each_other_s_promotions() {
         .header("cookie", &cookie)
         .call();
     let page = page.unwrap().body_mut().read_to_string().unwrap();
-    assert!(page.contains("slackline promotions undo 1"), "{page}");
+    // What is copied reaches this server from any shell.
+    let command = format!(
+        "slackline --state-dir {} promotions undo 1",
+        toy.path("state").display()
+    );
+    assert!(page.contains(&command), "{page}");
     Ended::of(toy.slackline(&["promotions", "undo", "1"])).with_code(0);
     assert_eq!(toy.knob(), FIRST);
     assert_eq!(server.get("/promotions")["commands"], json!([]));

@@ -271,7 +271,7 @@ pub struct Entry {
     /// When.
     pub at: Timestamp,
     /// `drift`, `search`, `promoted`, `rollback`, `slo`, `held`, `refused`, `changed`, `unmeasured`
-    /// or `measured`.
+    /// or `measured`. Of an experiment that ends: `verification`, `done` or `failed`.
     pub kind: String,
     /// The words.
     pub text: String,

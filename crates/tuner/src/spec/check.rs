@@ -220,8 +220,19 @@ impl CheckedSpec {
 /// Whether it is one line of text, which says something.
 #[must_use]
 pub fn is_line(text: &str) -> bool {
-    !text.trim().is_empty() && !text.chars().any(char::is_control)
+    let is_odd = |it: char| it.is_control() || is_deceptive(it);
+    !text.trim().is_empty() && !text.chars().any(is_odd)
 }
+
+/// Whether a text with this character looks like another text, or cannot be kept: NUL, and the
+/// characters that turn the direction of writing (Unicode annex 9, explicit directional formatting).
+#[must_use]
+pub fn is_deceptive(it: char) -> bool {
+    matches!(it, '\0' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The longest limit in minutes: 19 years.
+pub const WALL_TIME_MAX_MIN: f64 = 1e7;
 
 /// The most characters of a name that a person gives: what a table's cell holds.
 pub const NAME_CHARS_MAX: usize = 100;
@@ -711,6 +722,10 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
     }
     if let Some(minutes) = spec.budget.wall_time_min {
         positive("budget.wall_time_min", minutes, false)?;
+        if minutes > WALL_TIME_MAX_MIN {
+            let why = format!("must be at most {WALL_TIME_MAX_MIN} (19 years)");
+            return Err(source.error("budget.wall_time_min", why));
+        }
     }
     let verification = &spec.verification;
     if verification.top == 0 {

@@ -38,6 +38,10 @@ pub(super) fn read_all(spec: &Spec, source: &Source) -> Result<Vec<Vec<Observati
 }
 
 fn read(spec: &Spec, path: &Path) -> Result<Vec<Observation>, String> {
+    // Who reads a pipe may wait for ever.
+    if std::fs::metadata(path).is_ok_and(|it| !it.is_file()) {
+        return Err("is not a file".to_owned());
+    }
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     if path
         .extension()
@@ -108,6 +112,15 @@ mod tests {
         };
         let (_, settings, _) = read(Settings::EARLIER_MAX).unwrap();
         assert_eq!(settings.earlier.len(), Settings::EARLIER_MAX);
+        let pipe = dir.path().join("pipe.jsonl");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+        let spec = "[search]\nwarm_start = [\"pipe.jsonl\"]\n[[parameters]]\nname = \"n\"\ntype = \"int\"\nlow = 1\nhigh = 4\n";
+        let path = dir.path().join("spec.toml");
+        std::fs::write(&path, spec).unwrap();
+        let error = crate::spec::load_space(&path, &host::Roots::default());
+        let error = error.unwrap_err().to_string();
+        assert!(error.ends_with("pipe.jsonl: is not a file"), "{error}");
         let error = read(Settings::EARLIER_MAX + 1).unwrap_err().to_string();
         let words = "spec.toml:2: search.warm_start: names more than 12 experiments";
         assert!(error.ends_with(words), "{error}");

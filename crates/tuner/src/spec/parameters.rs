@@ -248,6 +248,21 @@ impl ParameterSpec {
         }
         self.default = Some(pinned);
     }
+
+    /// The values that it may have, by its specification alone: a space of one parameter.
+    ///
+    /// # Errors
+    /// The field that is wrong, and why.
+    pub fn space(&self) -> Result<Space, (&'static str, String)> {
+        let parameter = Parameter {
+            name: self.name.clone(),
+            kind: kind_of(self)?,
+            default: None,
+            prior: None,
+            special: self.special.iter().map(Value::from).collect(),
+        };
+        Space::new(vec![parameter], Vec::new()).map_err(|error| ("name", error.to_string()))
+    }
 }
 
 fn kind_of(parameter: &ParameterSpec) -> Result<Kind, FieldError> {
