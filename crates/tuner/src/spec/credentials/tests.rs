@@ -190,11 +190,11 @@ fn hostile_text_costs_little_time() {
         "# password a1b2c3\n",
         "a b ",
     ] {
-        let text = text.repeat(3_000_000 / text.len());
+        let text = text.repeat(600_000 / text.len());
         let shown = masked(&text, &in_text(&text));
         assert!(shown.len() <= 3 * text.len());
     }
-    // Three megabytes each: a time that grew by the square would be hours.
+    // A time that grew by the square would be many minutes.
     assert!(
         begun.elapsed() < std::time::Duration::from_secs(120),
         "{:?}",
