@@ -666,10 +666,10 @@ fn show(it: &Value) -> String {
     lines.extend(settings.map(|setting| format!("  {}", text(setting))));
     let always_on = it["continuous"]["lines"].as_array().into_iter().flatten();
     lines.extend(always_on.map(text));
-    // Of one that ends, the lines above say what came of it.
-    let entries = it["entries"].as_array();
-    let entries = entries.filter(|_| it["continuous"].is_object());
-    let entries = entries.into_iter().flatten();
+    let entries = it["entries"].as_array().into_iter().flatten();
+    // The lines above say what came of one that has ended.
+    let is_said = |entry: &Value| ["done", "failed"].iter().any(|kind| entry["kind"] == *kind);
+    let entries = entries.filter(|entry| !is_said(entry));
     lines.extend(entries.map(|entry| {
         let [at, kind, words] = ["at", "kind", "text"].map(|key| text(&entry[key]));
         // To the second, as the lines above.
