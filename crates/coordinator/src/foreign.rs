@@ -301,7 +301,14 @@ struct Texts {
 
 impl Texts {
     fn text(text: &str) -> String {
-        Masks::ForReaders.line(text)
+        // Most are one word of Slackline's own, such as an outcome.
+        let is_word = text
+            .bytes()
+            .all(|it| it.is_ascii_alphanumeric() || it == b'-');
+        match is_word {
+            true => text.to_owned(),
+            false => Masks::ForReaders.line(text),
+        }
     }
 
     fn mask(&mut self, value: &mut Value) {
