@@ -25,7 +25,7 @@ export async function blocks(element) {
   draw(element, {
     scales: { x: { time: false } },
     axes: [counts("Block"), axis(unit.label)],
-    series: [{ label: "Block" }, look("control", 4), look("candidate", 0)],
+    series: [{ label: "Block", value: read4() }, look("control", 4), look("candidate", 0)],
   }, [evaluation.blocks.map((_, index) => index + 1), value("control").map(unit.of), value("experiment").map(unit.of)]);
 }
 
@@ -54,7 +54,7 @@ export async function integrals(element) {
   draw(element, {
     scales: { x: { time: false } },
     axes: [counts("Block"), axis(`Sum of ${unit.label}`)],
-    series: [{ label: "Block" }, ...all.map((it) => line(it.name, it.place, { dash: it.dash, width: it.dash.length ? 1.5 : 2.5, value: read4(` ${unit.suffix}`) }))],
+    series: [{ label: "Block", value: read4() }, ...all.map((it) => line(it.name, it.place, { dash: it.dash, width: it.dash.length ? 1.5 : 2.5, value: read4(` ${unit.suffix}`) }))],
   }, [x, ...all.map((it) => x.map((_, index) => unit.of(it.values[index] ?? null)))]);
 }
 
