@@ -1,7 +1,7 @@
 //! What those see who may only look: no text shows them a secret, whoever has written it.
 //!
-//! Answers in JSON are masked in one place, on their way out: their handlers know no readers. Pages,
-//! tables and streams are made of what this module gives them.
+//! Answers in JSON are masked in one place, on their way out: their handlers know no readers.
+//! Pages, tables and streams are made of what this module gives them.
 
 use std::collections::BTreeMap;
 

@@ -29,8 +29,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Forget what an undo could not restore: it stays as it is, and the promotion counts as undone.
-    /// Without --yes, only print what that is (exit code 1).
+    /// Forget what an undo could not restore: it stays as it is, and the promotion counts as
+    /// undone. Without --yes, only print what that is (exit code 1).
     ForgetRest {
         /// The promotion's number, as `ls` prints it.
         number: usize,

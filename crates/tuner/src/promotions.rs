@@ -286,8 +286,8 @@ pub(crate) fn record(
 }
 
 /// Puts back what was in force before a promotion, but for what somebody else has changed since;
-/// later promotions of the same knobs and files count as such. What cannot be restored keeps nothing
-/// else from being restored; it stays on record, and [`forget_rest`] gives it up.
+/// later promotions of the same knobs and files count as such. What cannot be restored keeps
+/// nothing else from being restored; it stays on record, and [`forget_rest`] gives it up.
 ///
 /// # Errors
 /// [`TunerError::NoPromotion`]; another Slackline runs; the journal cannot be used: then everything

@@ -1,4 +1,5 @@
-//! What happened in an experiment by itself, for its time line. What people did is in the audit log.
+//! What happened in an experiment by itself, for its time line. What people did is in the audit
+//! log.
 
 use tuner::continuous::Entry;
 use tuner::spec::Mode;

@@ -169,8 +169,8 @@ impl ExperimentRow {
         self.promotion.as_ref().filter(|it| !it.left.is_empty())
     }
 
-    /// Why it cannot search on, if it is done and has measured so many evaluations, for so long: its
-    /// budget is used up, and nothing is left to be measured but another verification.
+    /// Why it cannot search on, if it is done and has measured so many evaluations, for so long:
+    /// its budget is used up, and nothing is left to be measured but another verification.
     pub fn nothing_to_resume(&self, evaluations: usize, measured_s: f64) -> Option<String> {
         let budget = self.budget();
         let most = budget.evaluations;

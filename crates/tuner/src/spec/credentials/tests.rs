@@ -1,3 +1,5 @@
+//! Each form of a secret in a text, with its neighbours that are none.
+
 use super::*;
 
 #[test]
