@@ -203,6 +203,16 @@ impl World {
     fn settle(&mut self, frame: &[u8]) {
         self.stack.take_events(&mut self.events);
         for event in std::mem::take(&mut self.events) {
+            let flow = match &event {
+                Event::Knock { .. } | Event::Connected { .. } => None,
+                Event::Received { flow, .. }
+                | Event::Sent { flow }
+                | Event::Finished { flow }
+                | Event::Dead { flow, .. } => Some(*flow),
+            };
+            // No event comes before the first of a flow, after its last, or after its rejection.
+            let is_known = flow.is_none_or(|flow| self.flows.contains(&flow));
+            assert!(is_known, "{event:?}, and the flow is unknown");
             match event {
                 Event::Knock { flow, .. } | Event::Connected { flow } => self.flows.push(flow),
                 Event::Received { flow, data } => {
@@ -222,12 +232,16 @@ impl World {
                         _ => {}
                     }
                 }
-                Event::Finished { flow } if self.answers != 3 => self.stack.close(flow),
+                Event::Finished { flow } => {
+                    if self.answers != 3 {
+                        self.stack.close(flow);
+                    }
+                }
                 Event::Dead { flow, .. } => {
                     assert!(!self.stack.is_open(flow), "dead, and still open");
                     self.flows.retain(|known| *known != flow);
                 }
-                Event::Sent { .. } | Event::Finished { .. } => {}
+                Event::Sent { .. } => {}
             }
         }
         self.stack.flush(&mut self.sink);
@@ -342,7 +356,10 @@ impl World {
             3 => self.stack.finish(flow),
             4 => self.stack.close(flow),
             5 => self.stack.abort(flow),
-            _ => self.stack.reject(flow),
+            _ => {
+                self.stack.reject(flow);
+                self.flows.retain(|known| *known != flow);
+            }
         }
         self.settle(&[]);
     }

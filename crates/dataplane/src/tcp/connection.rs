@@ -416,8 +416,11 @@ impl Connection {
         }
     }
 
-    /// Tells the application, once, that the connection is over.
+    /// Tells the application, once, that the connection is over. No event follows, also where an
+    /// RST still waits to be sent.
     pub(crate) fn tell_dead(&mut self, context: &mut Context, reason: DeadReason) {
+        self.flags.set(Flags::CLOSED);
+        self.flags.clear(Flags::BLOCKED);
         if self.flags.take(Flags::KNOWN) {
             context.events.push(Event::Dead {
                 flow: self.id(),

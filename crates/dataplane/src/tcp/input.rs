@@ -654,7 +654,7 @@ impl Connection {
         match self.state {
             State::Established => {
                 self.state = State::CloseWait;
-                context.events.push(Event::Finished { flow: self.id() });
+                self.tell_finished(context);
             }
             State::FinWait1 => {
                 self.state = State::Closing;
