@@ -198,7 +198,7 @@ fn command<C: Calls>(
                 answers.send(b"CLIENT_ERROR the binary protocol is not served\r\n");
                 connection.is_closing = true;
             }
-            answers.send(malformed.answer());
+            answers.send_unless(malformed == Malformed::BadDeleteQuiet, malformed.answer());
             if malformed == Malformed::BadLength {
                 connection.is_closing = line.starts_with(b"ms");
             }

@@ -33,7 +33,8 @@ impl Shared {
             b"items" | b"slabs" => self.class_stats(&mut text, argument == b"items"),
             b"reset" => return "RESET\r\n".into(),
             b"sizes" => text.push_str("STAT sizes_status disabled\r\n"),
-            _ => {}
+            // As memcached: figures that are not there are no empty list.
+            _ => return "ERROR\r\n".into(),
         }
         text.push_str("END\r\n");
         text

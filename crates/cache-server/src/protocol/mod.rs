@@ -31,6 +31,8 @@ pub enum Malformed {
     BadLength,
     /// `delete` with more than a key.
     BadDelete,
+    /// The same from a client that wants no answer.
+    BadDeleteQuiet,
     /// A meta command with flags that do not parse.
     BadFlags,
 }
@@ -46,6 +48,7 @@ impl Malformed {
             Self::BadDelete => {
                 b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n"
             }
+            Self::BadDeleteQuiet => b"",
             Self::BadDelta => b"CLIENT_ERROR invalid numeric delta argument\r\n",
             Self::BadExpiry => b"CLIENT_ERROR invalid exptime argument\r\n",
             Self::BadFlags => b"CLIENT_ERROR invalid flag\r\n",
@@ -323,6 +326,7 @@ fn delete(mut words: Words<'_>) -> Result<Request<'_>, Malformed> {
             key,
             is_quiet: true,
         }),
+        (Some(_), Some(b"noreply"), None) => Err(Malformed::BadDeleteQuiet),
         _ => Err(Malformed::BadDelete),
     }
 }

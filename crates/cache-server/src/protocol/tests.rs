@@ -69,6 +69,7 @@ fn what_is_wrong_has_memcacheds_answer_and_the_length_to_skip() {
         (b"incr a b", Malformed::BadDelta, None),
         (b"touch a b", Malformed::BadExpiry, None),
         (b"delete a 9", Malformed::BadDelete, None),
+        (b"delete a 9 noreply", Malformed::BadDeleteQuiet, None),
         (b"mg a v v", Malformed::BadFlags, None),
         (b"mg a !", Malformed::BadFlags, None),
         (b"mg", Malformed::BadFormat, None),
