@@ -126,6 +126,8 @@ const plots = new Map();
 export function draw(element, options, data) {
   plots.get(element)?.destroy();
   const width = Math.max(240, element.clientWidth);
+  // Without a cursor there is no value, of the horizontal axis either.
+  options.series[0].value ??= (_, value) => value ?? "–";
   // The legend shows each line as it is drawn, with its dashes.
   const markers = { width: 3, dash: (plot, index) => (plot.series[index].dash?.length ? (plot.series[index].dash[0] < 4 ? "dotted" : "dashed") : "solid") };
   const legend = { markers, ...options.legend };

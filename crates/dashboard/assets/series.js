@@ -25,7 +25,7 @@ export async function blocks(element) {
   draw(element, {
     scales: { x: { time: false } },
     axes: [counts("Block"), axis(unit.label)],
-    series: [{ label: "Block", value: read4() }, look("control", 4), look("candidate", 0)],
+    series: [{ label: "Block" }, look("control", 4), look("candidate", 0)],
   }, [evaluation.blocks.map((_, index) => index + 1), value("control").map(unit.of), value("experiment").map(unit.of)]);
 }
 

@@ -226,7 +226,9 @@ fn status(summary: &Summary, coordinator: &Coordinator, role: Role) -> String {
         Some(Wish::Verify) => text.push_str("; verifies next"),
         None => {}
     }
-    if let Some(message) = &summary.message {
+    // The sentence of one that has failed ends with why.
+    let message = summary.message.as_ref();
+    if let Some(message) = message.filter(|it| !summary.sentence.contains(*it)) {
         text = format!("{text}; {message}");
     }
     if let Some(why) = &summary.waits {

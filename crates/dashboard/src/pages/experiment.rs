@@ -80,7 +80,7 @@ impl Verbs {
     }
 }
 
-fn is_active(state: ExperimentState) -> bool {
+pub(super) fn is_active(state: ExperimentState) -> bool {
     matches!(state, ExperimentState::Queued | ExperimentState::Running)
 }
 

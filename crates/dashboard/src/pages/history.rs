@@ -83,9 +83,13 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     };
     events.push(Event::new(ms(row.created_ms), made, origin, ""));
     let tally = store.tally(row.id)?;
+    let last = match super::experiment::is_active(row.state) {
+        true => "latest evaluation began",
+        false => "last evaluation began",
+    };
     let begins = [
         (tally.first_ms, "first evaluation began"),
-        (tally.last_ms, "latest evaluation began"),
+        (tally.last_ms, last),
     ];
     for (at_ms, what) in begins {
         if let Some(at_ms) = at_ms {

@@ -238,7 +238,12 @@ fn outcome_of(row: &EvaluationRow) -> String {
     }
 }
 
-/// Every row with its rank; a running one has none.
+/// Whether a row has a rank: what runs has none yet, and what has no value none at all.
+fn has_rank(row: &EvaluationRow) -> bool {
+    !row.is_running && row.record.measurement.is_some()
+}
+
+/// Every row with its rank, where it has one.
 fn ranked(mut rows: Vec<EvaluationRow>) -> Vec<(Option<usize>, EvaluationRow)> {
     rows.sort_by(|a, b| {
         let by_score = || score(&a.record).total_cmp(&score(&b.record));
@@ -249,7 +254,7 @@ fn ranked(mut rows: Vec<EvaluationRow>) -> Vec<(Option<usize>, EvaluationRow)> {
     });
     let running = rows.iter().filter(|row| row.is_running).count();
     let with_rank = rows.into_iter().enumerate();
-    let with_rank = with_rank.map(|(at, row)| ((!row.is_running).then(|| at + 1 - running), row));
+    let with_rank = with_rank.map(|(at, row)| (has_rank(&row).then(|| at + 1 - running), row));
     with_rank.collect()
 }
 
@@ -328,8 +333,7 @@ fn find(
         let (rows, of) = store.ranked(id, skip, ROWS)?;
         let running = store.tally(id)?.running;
         let ranks = seen(rows)?.into_iter().zip(skip..);
-        let ranks =
-            ranks.map(|(row, at)| ((!row.is_running).then(|| at + 1 - running.min(at)), row));
+        let ranks = ranks.map(|(row, at)| (has_rank(&row).then(|| at + 1 - running.min(at)), row));
         return Ok((ranks.collect(), of, of));
     }
     // Nobody finds by a search what they may not see.
