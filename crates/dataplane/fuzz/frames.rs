@@ -356,10 +356,12 @@ impl World {
             3 => self.stack.finish(flow),
             4 => self.stack.close(flow),
             5 => self.stack.abort(flow),
-            _ => {
+            // The end of a connection that is gone already is on its way.
+            _ if self.stack.is_open(flow) => {
                 self.stack.reject(flow);
                 self.flows.retain(|known| *known != flow);
             }
+            _ => {}
         }
         self.settle(&[]);
     }
