@@ -68,8 +68,8 @@ pub struct Measured {
 pub struct Calibration {
     /// What was measured.
     pub device: String,
-    /// Tokens of a write of 4 KiB; a read costs 100.
-    pub write_cost: u32,
+    /// Tokens of a write of 4 KiB; a read costs 100. `None`: no write was measured.
+    pub write_cost: Option<u32>,
     /// Tokens a second at each 95th percentile.
     pub curve: Curve,
     /// Bytes of a request.
@@ -198,7 +198,7 @@ pub fn calibrate<M: Medium>(
     let model = fit(&loads)?;
     Ok(Calibration {
         device: device.to_owned(),
-        write_cost: model.costs.of_block(Operation::Write),
+        write_cost: write_cost(&model),
         curve: model.curve,
         request_bytes: LEN_BYTES,
         seconds_each: plan.duration.as_secs_f64(),
@@ -223,11 +223,17 @@ fn fit(loads: &[Measured]) -> Result<DeviceModel, CalibrateError> {
     })
 }
 
+/// What a write costs, where writes are part of the model.
+fn write_cost(model: &DeviceModel) -> Option<u32> {
+    let has_writes = model.curve.mixed.is_some();
+    has_writes.then(|| model.costs.of_block(Operation::Write))
+}
+
 /// The calibration of a simulated device, which is known without a load.
 pub fn of_model(device: &str, model: &DeviceModel) -> Calibration {
     Calibration {
         device: device.to_owned(),
-        write_cost: model.costs.of_block(Operation::Write),
+        write_cost: write_cost(model),
         curve: model.curve.clone(),
         request_bytes: LEN_BYTES,
         seconds_each: 0.0,
@@ -311,7 +317,7 @@ mod tests {
         let made = calibrate(&mut memory, "memory", &plan(&[100]), &mut |_| heard += 1).unwrap();
         assert_eq!((heard, made.loads.len()), (3, 3));
         let json = serde_json::to_value(&made).unwrap();
-        assert!(json["write_cost"].is_u64());
+        assert!(json["write_cost"].is_null());
         let curve: Curve = serde_json::from_value(json["curve"].clone()).unwrap();
         assert!(curve.mixed.is_none() && curve.read_only.max_tokens_per_s() > 1e6);
     }

@@ -111,8 +111,8 @@ impl RawAllow {
     ) -> Result<Allow, ConfigError> {
         if let Some(key) = &self.tls_psk {
             return Err(reader.place(key, "tenant.allow.tls_psk").error(
-                "pre-shared keys are not there: rustls, the TLS library, has none. Give each client a certificate instead: \
-                 set `tls.client_ca`, and name the client here, as in client_certificates = [\"client.example\"]",
+                "pre-shared keys are not supported. Give each client a certificate instead: set `tls.client_ca`, and name the \
+                 client here, as in client_certificates = [\"client.example\"]",
             ));
         }
         let addresses = self.addresses.iter().map(|text| {

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::Access;
 use serde::Serialize;
 
 use crate::export::{Export, Exports};
@@ -36,6 +37,24 @@ impl Audit {
     pub(crate) fn open(path: Option<&Path>) -> std::io::Result<Self> {
         let open = |path| File::options().append(true).create(true).open(path);
         Ok(Self(path.map(open).transpose()?))
+    }
+
+    /// Whether the log could be opened. A log that does not exist is not made.
+    pub(crate) fn check(path: Option<&Path>) -> std::io::Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        match File::options().append(true).open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let parent = path
+                    .parent()
+                    .filter(|parent| !parent.as_os_str().is_empty());
+                let writable = Access::WRITE_OK | Access::EXEC_OK;
+                Ok(rustix::fs::access(
+                    parent.unwrap_or(Path::new(".")),
+                    writable,
+                )?)
+            }
+            other => other.map(drop),
+        }
     }
 
     fn write(&mut self, line: &Line<'_>) {
@@ -95,4 +114,21 @@ impl Audit {
 fn now_s() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_makes_no_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("audit.jsonl");
+        assert!(Audit::check(None).is_ok());
+        assert!(Audit::check(Some(&file)).is_ok());
+        assert!(!file.exists());
+        assert!(Audit::check(Some(&file.join("below"))).is_err());
+        Audit::open(Some(&file)).unwrap();
+        assert!(Audit::check(Some(&file)).is_ok());
+    }
 }

@@ -7,7 +7,9 @@ use qos::Objective;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::addresses;
 use crate::allow::{Allow, RawAllow};
+use crate::cores::{self, Core};
 use crate::nvme::config::{NvmeSpec, RawNvme};
 
 /// Where NBD's clients look by default.
@@ -116,7 +118,7 @@ pub struct TenantSpec {
 /// TLS of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSpec {
-    /// The server's certificate, with those between it and the root (PEM).
+    /// The server's certificate and the intermediate certificates (PEM).
     pub certificate: PathBuf,
     /// The key of the certificate (PEM).
     pub key: PathBuf,
@@ -140,7 +142,7 @@ pub struct Config {
     /// Where `/metrics` and `/status` are served.
     pub metrics: Option<SocketAddr>,
     /// CPUs, one shard each. Empty: one shard on any CPU.
-    pub cores: Vec<usize>,
+    pub cores: Vec<Core>,
     /// Bytes for requests under way.
     pub memory_bytes: u64,
     /// Connections at most.
@@ -300,6 +302,10 @@ impl Reader<'_> {
                     .as_ref()
                     .map(|create| self.size(create, "device.create"))
                     .transpose()?;
+                if let (Some(0), Some(create)) = (create_bytes, &raw.create) {
+                    let place = self.place(create, "device.create");
+                    return Err(place.error("must be above 0"));
+                }
                 if raw.preallocate && create_bytes.is_none() {
                     return Err(at_table("device.preallocate")
                         .error("is only for a file that is made: give its size as `create`"));
@@ -449,7 +455,7 @@ impl Reader<'_> {
                 ""
             };
             return Err(self.place(text, key).error(format!(
-                "is beyond loopback, and without TLS all data are shown to the network: {tls}set \
+                "is beyond loopback, and without TLS everybody on the network could read the data: {tls}set \
                  `plaintext_beyond_loopback = true` if that network is trusted"
             )));
         }
@@ -467,6 +473,17 @@ impl Reader<'_> {
             addresses.push(self.listen_address(text, "listen", is_safe)?);
         }
         Ok(addresses)
+    }
+
+    fn connections_max(&self, raw: &RawConfig) -> Result<usize, ConfigError> {
+        match raw.connections_max.as_ref() {
+            None => Ok(16_384),
+            Some(max) if *max.as_ref() == 0 => {
+                let text = "must be above 0: no client could connect";
+                Err(self.place(max, "connections_max").error(text))
+            }
+            Some(max) => Ok(*max.as_ref()),
+        }
     }
 
     fn config(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
@@ -512,22 +529,14 @@ impl Reader<'_> {
             }
             if let (Some(objective), true) = (&raw.as_ref().objective, cores > 1) {
                 let place = self.place(objective, "tenant.objective");
-                return Err(place
-                    .error("objectives are kept by one core only today: name one CPU in `cores`"));
+                return Err(place.error(
+                    "objectives are kept on one core only: name exactly one CPU in `cores`",
+                ));
             }
             tenants.push(tenant);
         }
         if tenants.is_empty() {
             return Err(whole("exports nothing: add a [[device]] and a [[tenant]]"));
-        }
-        for (index, core) in raw.cores.iter().enumerate() {
-            let is_twice = raw.cores[..index]
-                .iter()
-                .any(|other| other.as_ref() == core.as_ref());
-            if is_twice || index > 254 {
-                let text = format!("CPU {} is named twice, or past the limit", core.as_ref());
-                return Err(self.place(core, "cores").error(text));
-            }
         }
         let memory_bytes = match &raw.memory {
             None => 256 << 20,
@@ -541,6 +550,17 @@ impl Reader<'_> {
             }
         };
         let metrics = raw.metrics.as_ref();
+        let nvme = raw.nvme.iter().flat_map(|nvme| &nvme.listen);
+        let named = [
+            raw.listen
+                .iter()
+                .flatten()
+                .map(|text| ("listen", text))
+                .collect::<Vec<_>>(),
+            nvme.map(|text| ("nvme.listen", text)).collect(),
+            metrics.map(|text| ("metrics", text)).into_iter().collect(),
+        ];
+        addresses::ensure_distinct(self, named.into_iter().flatten())?;
         Ok(Config {
             listen: self.listen(raw)?,
             tls: raw.tls.as_ref().map(|tls| self.tls(tls)),
@@ -552,12 +572,9 @@ impl Reader<'_> {
             metrics: metrics
                 .map(|text| self.address(text, "metrics"))
                 .transpose()?,
-            cores: raw.cores.iter().map(|core| *core.as_ref()).collect(),
+            cores: cores::read(self, &raw.cores)?,
             memory_bytes,
-            connections_max: raw
-                .connections_max
-                .as_ref()
-                .map_or(16_384, |max| *max.as_ref()),
+            connections_max: self.connections_max(raw)?,
             audit_log: raw.audit_log.clone(),
             drain_s: raw.drain_s.unwrap_or(10),
             devices,

@@ -107,8 +107,8 @@ fn what_is_wrong_is_named_with_its_line() {
         (
             "addresses = [\"10.0.0.0/8\", \"::1\"]",
             "tls_psk = \"x\"",
-            "b.toml:13: tenant.allow.tls_psk: pre-shared keys are not there: rustls, the TLS library, has none. Give each \
-             client a certificate instead: set `tls.client_ca`, and name the client here, as in client_certificates = [",
+            "b.toml:13: tenant.allow.tls_psk: pre-shared keys are not supported. Give each client a certificate instead: \
+             set `tls.client_ca`, and name the client here, as in client_certificates = [",
         ),
         (
             "addresses = [\"10.0.0.0/8\", \"::1\"]",
@@ -119,6 +119,26 @@ fn what_is_wrong_is_named_with_its_line() {
             "addresses = [\"10.0.0.0/8\", \"::1\"]",
             "client_certificates = []",
             "b.toml:13: tenant.allow.client_certificates: is empty",
+        ),
+        (
+            "memory = \"64MiB\"",
+            "path = \"/tmp/d\"\ncreate = \"0\"",
+            "b.toml:7: device.create: must be above 0",
+        ),
+        (
+            "listen",
+            "connections_max = 0\nlisten",
+            "b.toml:2: connections_max: must be above 0",
+        ),
+        (
+            "\"[::1]:10809\"",
+            "\"127.0.0.1:10809\"",
+            "b.toml:2: listen: 127.0.0.1:10809 is named twice",
+        ),
+        (
+            "listen",
+            "metrics = \"[::1]:10809\"\nlisten",
+            "b.toml:2: metrics: [::1]:10809 is named twice",
         ),
         (
             "memory = \"64MiB\"",
@@ -146,7 +166,7 @@ fn what_is_wrong_is_named_with_its_line() {
     assert!(
         parse(&cores)
             .unwrap_err()
-            .contains("b.toml:13: tenant.objective: objectives are kept by one core")
+            .contains("b.toml:13: tenant.objective: objectives are kept on one core only")
     );
     let writes = GOOD.replacen(
         "read_only = true",

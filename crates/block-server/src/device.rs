@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dataplane::file_lock::{RangeLock, lock_range};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::config::{Backing, DeviceSpec};
+use crate::creation::{ToMake, create};
 use crate::memory::Memory;
 use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 use crate::usage;
@@ -22,7 +23,7 @@ const SECTOR_BYTES: u64 = 512;
 /// A device that cannot be opened: why, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct DeviceError(String);
+pub struct DeviceError(pub(crate) String);
 
 /// What a device is made of.
 pub enum Storage {
@@ -68,7 +69,7 @@ pub struct Device {
     identity: Option<(u64, u64)>,
 }
 
-fn failed(path: &Path, what: &str, errno: Errno) -> DeviceError {
+pub(crate) fn failed(path: &Path, what: &str, errno: Errno) -> DeviceError {
     DeviceError(format!(
         "{} cannot be {what}: {}",
         path.display(),
@@ -123,6 +124,30 @@ impl Device {
         })
     }
 
+    /// As [`Device::open`], but a file that would be made is not made. The device stands for the
+    /// file, and takes no requests.
+    ///
+    /// # Errors
+    /// See [`Device::open`]; or the file could not be made.
+    pub fn plan(
+        name: &str,
+        backing: &Backing,
+        calibration: Option<&Path>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let Some(file) = ToMake::of(backing) else {
+            return Self::open(name, backing, calibration, is_writable);
+        };
+        let identity = file.check()?;
+        let none = Backing::Memory { size_bytes: 4096 };
+        Ok(Self {
+            size_bytes: file.size_bytes,
+            backing: backing.clone(),
+            identity: Some(identity),
+            ..Self::open(name, &none, calibration, is_writable)?
+        })
+    }
+
     /// Whether both are the same file or block device, by whatever name.
     pub fn is_same(&self, other: &Self) -> bool {
         self.identity.is_some() && self.identity == other.identity
@@ -146,7 +171,8 @@ impl Device {
 /// more.
 #[derive(serde::Deserialize)]
 struct Calibration {
-    write_cost: u32,
+    /// Missing where no write was measured.
+    write_cost: Option<u32>,
     curve: qos::Curve,
 }
 
@@ -171,32 +197,18 @@ fn read_calibration(path: &Path) -> Result<qos::DeviceModel, DeviceError> {
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     let calibration: Calibration =
         serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let write_cost = match (calibration.write_cost, &calibration.curve.mixed) {
+        (Some(write_cost), _) => write_cost,
+        // Nobody may write beside an objective then.
+        (None, None) => qos::ASSUMED_WRITE_COST,
+        (None, Some(_)) => {
+            return Err(wrong("`write_cost` is missing beside `curve.mixed`".into()));
+        }
+    };
     Ok(qos::DeviceModel {
-        costs: qos::Costs::new(calibration.write_cost),
+        costs: qos::Costs::new(write_cost),
         curve: calibration.curve,
     })
-}
-
-/// Makes a file that does not exist.
-fn create(path: &Path, size_bytes: u64, is_preallocated: bool) -> Result<(), DeviceError> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(file) => file,
-        Err(Errno::EXIST) => return Ok(()),
-        Err(errno) => return Err(failed(path, "made", errno)),
-    };
-    let sized = if is_preallocated {
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size_bytes)
-    } else {
-        rustix::fs::ftruncate(&file, size_bytes)
-    };
-    sized
-        .and_then(|()| rustix::fs::fsync(&file))
-        .map_err(|errno| {
-            // Half a file would be taken for the device at the next start.
-            let _ = std::fs::remove_file(path);
-            failed(path, "given its size", errno)
-        })
 }
 
 /// How long what is held may still be held by a process that was killed: the kernel lets go of the
@@ -469,6 +481,23 @@ mod tests {
         let device = Device::open("d", &backing, None, false).unwrap();
         assert_eq!(device.size_bytes, 8192);
         assert_eq!(device.extents(0, 8192, 10)[0].state, 0);
+    }
+
+    #[test]
+    fn a_calibration_without_writes_has_no_price_of_a_write() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("ram.json");
+        let points = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
+        let read = |mixed: &str| {
+            let text = format!(
+                "{{\"write_cost\": null, \"curve\": {{\"mixed\": {mixed}, \"read_only\": {points}}}}}"
+            );
+            std::fs::write(&file, text).unwrap();
+            read_calibration(&file)
+        };
+        assert_eq!(read("null").unwrap().curve.mixed, None);
+        let error = read(points).unwrap_err().to_string();
+        assert!(error.contains("`write_cost` is missing"), "{error}");
     }
 
     #[test]

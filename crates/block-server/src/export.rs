@@ -8,6 +8,7 @@ use qos::{Admission, Objective, TenantSpec};
 
 use crate::allow::{Allow, Client};
 use crate::config::{Config, ConfigError};
+use crate::creation::to_make;
 use crate::device::Device;
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::{Catalogue, Refusal};
@@ -76,7 +77,18 @@ impl Export {
 /// All exports, in the order of the configuration.
 pub type Exports = Vec<Arc<Export>>;
 
-fn open_devices(config: &Config, old: &Exports) -> Result<Vec<Arc<Device>>, ConfigError> {
+/// Whether files that do not exist are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Made,
+    Planned,
+}
+
+fn open_devices(
+    config: &Config,
+    old: &Exports,
+    files: Files,
+) -> Result<Vec<Arc<Device>>, ConfigError> {
     let mut devices: Vec<Arc<Device>> = Vec::new();
     for spec in &config.devices {
         let mut tenants = config.tenants.iter();
@@ -96,7 +108,11 @@ fn open_devices(config: &Config, old: &Exports) -> Result<Vec<Arc<Device>>, Conf
             Some(device) => Arc::clone(device),
             None => {
                 let calibration = spec.calibration.as_deref();
-                let opened = Device::open(&spec.name, &spec.backing, calibration, is_writable);
+                let open = match files {
+                    Files::Made => Device::open,
+                    Files::Planned => Device::plan,
+                };
+                let opened = open(&spec.name, &spec.backing, calibration, is_writable);
                 Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
             }
         };
@@ -114,7 +130,29 @@ fn open_devices(config: &Config, old: &Exports) -> Result<Vec<Arc<Device>>, Conf
 /// # Errors
 /// A device cannot be opened, or a range does not fit: the line of the file is named.
 pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, ConfigError> {
-    let devices = open_devices(config, old)?;
+    let mut backings = config.devices.iter().map(|spec| &spec.backing);
+    if backings.any(|backing| to_make(backing).is_some()) {
+        // What is wrong is found before a file is made.
+        open_with(config, old, shards, Files::Planned)?;
+    }
+    open_with(config, old, shards, Files::Made)
+}
+
+/// As [`open`], but files that do not exist are not made: to see whether a server would start.
+///
+/// # Errors
+/// See [`open`].
+pub fn plan(config: &Config) -> Result<Exports, ConfigError> {
+    open_with(config, &Vec::new(), 1, Files::Planned)
+}
+
+fn open_with(
+    config: &Config,
+    old: &Exports,
+    shards: usize,
+    files: Files,
+) -> Result<Exports, ConfigError> {
+    let devices = open_devices(config, old, files)?;
     let mut exports: Exports = Vec::new();
     let mut admissions: Vec<Admission> = devices
         .iter()
@@ -283,6 +321,24 @@ mod tests {
             let error = open_text(&tenant("a", "ram", rest)).err().unwrap();
             assert!(error.contains("does not fit"), "{error}");
         }
+    }
+
+    #[test]
+    fn nothing_is_made_of_a_wrong_configuration() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("disk");
+        let text = |length: &str| {
+            format!(
+                "[[device]]\npath = {file:?}\ncreate = \"1MiB\"\n[[tenant]]\nexport = \"a\"\n\
+                 device = {file:?}\nrange = {{ length = \"{length}\" }}\n"
+            )
+        };
+        let parse = |text: &str| Config::parse(Path::new("b.toml"), text).unwrap();
+        assert!(open(&parse(&text("2MiB")), &Vec::new(), 1).is_err());
+        assert!(plan(&parse(&text("1MiB"))).is_ok());
+        assert!(!file.exists());
+        open(&parse(&text("1MiB")), &Vec::new(), 1).unwrap();
+        assert!(file.exists());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::audit::Audit;
 use crate::config::{Config, ConfigError};
+use crate::cores;
+use crate::creation::to_make;
 use crate::export;
 use crate::nvme::controller::Subsystem;
 use crate::server::{Block, Shared};
@@ -25,6 +27,7 @@ use crate::tls::ServerTls;
 const SEND_QUEUE_BYTES: usize = 1 << 20;
 /// Bytes of a connection that wait for memory.
 const RECEIVE_WINDOW_BYTES: usize = 256 << 10;
+const NO_AUDIT_LOG: &str = "the audit log cannot be opened";
 /// How often signals are looked for.
 const TICK: Duration = Duration::from_millis(100);
 /// System calls of a server of disks, beyond those of every server: holes are looked for, and a
@@ -38,6 +41,8 @@ const CALLS: &[libc::c_long] = &[
     libc::SYS_flock,
     libc::SYS_fcntl,
     libc::SYS_fstatfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
     libc::SYS_ioctl,
     libc::SYS_readlink,
     libc::SYS_readlinkat,
@@ -127,14 +132,43 @@ fn names(exports: &export::Exports) -> Vec<String> {
     exports.iter().map(|export| export.name.clone()).collect()
 }
 
-/// Reads a configuration and opens its devices, to see whether a server would start.
+/// What a server would do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// Where NBD would be served.
+    pub addresses: Vec<SocketAddr>,
+    /// Where NVMe/TCP would be served.
+    pub nvme: Vec<SocketAddr>,
+    /// Name and device of each export.
+    pub exports: Vec<(String, String)>,
+    /// Files that would be made, with their bytes.
+    pub files: Vec<(PathBuf, u64)>,
+}
+
+/// Reads a configuration and opens its devices, to see whether a server would start. Nothing is
+/// changed: files that do not exist are not made.
 ///
 /// # Errors
 /// What [`serve`] would say.
-pub fn check(file: &std::path::Path) -> Result<Vec<String>, LaunchError> {
+pub fn check(file: &Path) -> Result<Checked, LaunchError> {
     let config = Config::read(file)?;
+    cores::check(&config.cores)?;
     config.tls.as_ref().map(ServerTls::load).transpose()?;
-    Ok(names(&export::open(&config, &Vec::new(), 1)?))
+    Audit::check(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
+    let exports = export::plan(&config)?;
+    let devices = config.devices.iter();
+    let files = devices.filter_map(|spec| to_make(&spec.backing));
+    Ok(Checked {
+        exports: exports
+            .iter()
+            .map(|export| (export.name.clone(), export.device.name.clone()))
+            .collect(),
+        files: files
+            .map(|(path, size_bytes)| (path.to_path_buf(), size_bytes))
+            .collect(),
+        nvme: config.nvme.map_or_else(Vec::new, |nvme| nvme.listen),
+        addresses: config.listen,
+    })
 }
 
 /// Serves until a signal ends it; gives the signal. `notice` hears what happens.
@@ -146,12 +180,13 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(LaunchError::start("signals cannot be caught"))?;
     let shards = u8::try_from(config.cores.len().max(1)).unwrap_or(u8::MAX);
-    let mut audit = Audit::open(config.audit_log.as_deref())
-        .map_err(LaunchError::start("the audit log cannot be opened"))?;
+    cores::check(&config.cores)?;
+    let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
+    let mut audit =
+        Audit::open(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
     let exports = export::open(&config, &Vec::new(), shards.into())
         .inspect_err(|error| audit.refused(&error.to_string()))?;
     audit.changed(&Vec::new(), &exports);
-    let tls = config.tls.as_ref().map(ServerTls::load).transpose()?;
     let exported = names(&exports);
     let Sockets {
         listeners,
@@ -179,7 +214,7 @@ pub fn serve(options: &Options, notice: &mut dyn FnMut(Notice)) -> Result<i32, L
         let backend = backend(&config, &plane, shard, listeners);
         let shard_config = ShardConfig {
             id: shard,
-            cpu: config.cores.get(usize::from(shard)).copied(),
+            cpu: config.cores.get(usize::from(shard)).map(|core| core.cpu),
             idle: options.idle,
             ..ShardConfig::default()
         };

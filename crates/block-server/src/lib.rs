@@ -8,6 +8,7 @@
 //! | [`config`] | the configuration file |
 //! | [`allow`] | who may use a tenant |
 //! | [`certificate`] | the names in a client's certificate |
+//! | [`cores`] | the CPUs that shards run on |
 //! | [`device`] | block devices, files and memory |
 //! | [`export`] | ranges of devices under names |
 //! | [`server`] | the application that each shard runs |
@@ -20,6 +21,7 @@
 pub mod allow;
 pub mod certificate;
 pub mod config;
+pub mod cores;
 pub mod counters;
 pub mod device;
 pub mod export;
@@ -33,8 +35,10 @@ pub mod pool;
 pub mod server;
 pub mod tls;
 
+mod addresses;
 mod audit;
 mod connection;
+mod creation;
 mod execute;
 mod negotiate;
 mod rates;

@@ -25,8 +25,10 @@ pub struct Plan {
     pub reason: Option<String>,
     /// Tokens a second that the tenant would reserve; a read of 4 KiB costs 100.
     pub needed_tokens_per_s: u64,
-    /// Tokens a second of the device at the strictest objective, with the tenant if the tenant
-    /// fits.
+    /// The strictest objective of all tenants, in microseconds, with the tenant if the tenant fits.
+    /// `None`: no tenant has one.
+    pub strictest_p95_us: Option<u32>,
+    /// Tokens a second of the device at the strictest objective.
     pub rate_tokens_per_s: Option<u64>,
     /// Tokens a second that are reserved, with the tenant if the tenant fits.
     pub reserved_tokens_per_s: u64,
@@ -85,6 +87,7 @@ impl Book {
             fits: refused.is_none(),
             reason: refused.map(|refused| refused.to_string()),
             needed_tokens_per_s: needed,
+            strictest_p95_us: shares.strictest_us,
             rate_tokens_per_s: shares.rate,
             reserved_tokens_per_s: shares.reserved,
             left_tokens_per_s: left,
@@ -127,7 +130,8 @@ mod tests {
         assert_eq!(fits.left_tokens_per_s, Some(36_000_000 - 22_800_000));
         assert_eq!(fits.left_iops, Some(69_473));
         let refused = ask(500, 90_000);
-        assert!(!refused.fits && refused.reason.unwrap().contains("up to 89473 IOPS fit"));
+        assert!(!refused.fits && refused.reason.unwrap().contains("Up to 89,473 IOPS fit"));
+        assert_eq!(refused.strictest_p95_us, Some(500));
         assert_eq!(refused.reserved_tokens_per_s, 19_000_000);
         assert!(!ask(50, 1).fits);
         let wrong = Objective {

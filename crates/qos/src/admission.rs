@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Column, DeviceModel, Objective, TenantSpec, rounded};
+use crate::{Column, DeviceModel, Grouped, Objective, TenantSpec, rounded};
 
 /// Tenants of a device at most.
 pub const TENANTS_MAX: u32 = 16_384;
@@ -47,8 +47,13 @@ pub enum Refused {
     },
     /// The reservations would exceed what the device does at the strictest objective.
     #[error(
-        "the tenant needs {needed} tokens/s and {left} are left: at {strictest_us} µs, the strictest objective, the device \
-         takes {rate} tokens/s; {fits}"
+        "the tenant needs {} tokens/s, and {} are left. At {} µs, the strictest objective, the device takes {}, and \
+         other tenants reserved {}. {fits}",
+        Grouped(*needed),
+        Grouped(*left),
+        Grouped((*strictest_us).into()),
+        Grouped(*rate),
+        Grouped(*reserved)
     )]
     TooMuch {
         /// Tokens a second that the tenant needs.
@@ -59,13 +64,17 @@ pub enum Refused {
         strictest_us: u32,
         /// What the device takes at that objective.
         rate: u64,
+        /// Tokens a second that others reserved.
+        reserved: u64,
         /// What would fit.
         fits: String,
     },
     /// The tenant may write, and the device could not keep its promises to others then.
     #[error(
-        "a tenant that may write takes the device out of its read-only mode: {rate} tokens/s are left then, and other tenants \
-         reserved {reserved}: make the tenant read-only"
+        "a tenant that may write takes the device out of its read-only mode. The device takes {} tokens/s then, and other \
+         tenants reserved {}: make the tenant read-only",
+        Grouped(*rate),
+        Grouped(*reserved)
     )]
     EndsReadOnly {
         /// Tokens a second of the device while somebody may write.
@@ -277,9 +286,13 @@ impl Admission {
             left,
             strictest_us,
             rate,
+            reserved: self.reserved,
             fits: match iops {
-                0 => "nothing fits at this latency and share of reads".into(),
-                _ => format!("up to {iops} IOPS fit at this latency and share of reads"),
+                0 => "Nothing fits at this latency and share of reads".into(),
+                _ => format!(
+                    "Up to {} IOPS fit at this latency and share of reads",
+                    Grouped(iops)
+                ),
             },
         })
     }
@@ -386,6 +399,7 @@ mod tests {
                 Refused::TooMuch {
                     left: 0,
                     rate: 36_000_000,
+                    reserved: 38_000_000,
                     strictest_us: 500,
                     ..
                 }
@@ -395,7 +409,7 @@ mod tests {
         admission.admit(&critical(2000, 60_000, 0.9)).unwrap();
         let refused = admission.admit(&critical(2000, 60_000, 0.9)).unwrap_err();
         assert!(
-            refused.to_string().contains("up to 3157 IOPS fit"),
+            refused.to_string().contains("Up to 3,157 IOPS fit"),
             "{refused}"
         );
         admission.admit(&critical(2000, 3157, 0.9)).unwrap();

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Column, Costs, Curve, CurveError, CurvePoint, DeviceModel, READ_COST, rounded};
 
+/// The cost of a write where none was measured, in tokens: 20 reads, as in ReFlex.
+pub const ASSUMED_WRITE_COST: u32 = 2000;
 /// Costs of a write that are tried, in tokens.
 const WRITE_COST: (f64, f64) = (10.0, 10_000.0);
 /// Costs that are tried, evenly by their logarithm: steps of 0.5 %.
@@ -148,10 +150,8 @@ fn levels(sweeps: &[Sweep]) -> Vec<f64> {
 /// The cost at which the rates of all sweeps, in tokens, differ least. One sweep alone is compared
 /// with reads alone. Without writes a write costs as much as ReFlex assumes.
 fn write_cost(sweeps: &[Sweep], read_only: &Sweep) -> f64 {
-    // ReFlex' own default where none is given: 20 reads.
-    const ASSUMED: f64 = 2000.0;
     if sweeps.is_empty() {
-        return ASSUMED;
+        return f64::from(ASSUMED_WRITE_COST);
     }
     let mut compared: Vec<&Sweep> = sweeps.iter().collect();
     if compared.len() == 1 {
@@ -175,7 +175,7 @@ fn write_cost(sweeps: &[Sweep], read_only: &Sweep) -> f64 {
     (0..=TRIES)
         .map(candidate)
         .min_by(|a, b| spread(*a).total_cmp(&spread(*b)))
-        .unwrap_or(ASSUMED)
+        .unwrap_or(f64::from(ASSUMED_WRITE_COST))
 }
 
 /// For each latency the lowest rate of all shares: what holds whatever the tenants' mixture is.

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Column;
+use crate::{Column, Grouped};
 
 /// Weight of one second in the learnt curve: about a minute of the same sign moves a point fully.
 const WEIGHT: f64 = 0.05;
@@ -31,8 +31,10 @@ impl std::fmt::Display for Drift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "a 95th percentile of {:.0} µs at {:.0} tokens/s, where {:.0} µs were calibrated",
-            self.measured_p95_us, self.tokens_per_s, self.calibrated_p95_us
+            "a 95th percentile of {} µs at {} tokens/s, where {} µs were calibrated",
+            Grouped::rounded(self.measured_p95_us),
+            Grouped::rounded(self.tokens_per_s),
+            Grouped::rounded(self.calibrated_p95_us)
         )
     }
 }

@@ -21,7 +21,7 @@ pub struct NvmeSpec {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawNvme {
-    listen: Vec<Spanned<String>>,
+    pub(crate) listen: Vec<Spanned<String>>,
     subsystem: Spanned<String>,
 }
 

@@ -1,11 +1,12 @@
 //! `slackline serve-block admit`: would a tenant fit, and what is left.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use block_server::config::Config;
 use block_server::plan::{self, Plan};
-use qos::Objective;
+use qos::{Grouped, Objective};
 
 use crate::Done;
 
@@ -14,16 +15,16 @@ pub(crate) struct Arguments {
     /// The configuration: its devices with their calibrations, and the tenants that are there
     /// already.
     config: PathBuf,
-    /// The device that the tenant would use. It may be left out if there is only one.
+    /// The device that the tenant would use. Needed if there are several.
     #[arg(long)]
     device: Option<String>,
     /// 95th percentile of the latency of the tenant's reads, in microseconds.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     p95_us: u32,
     /// Requests of 4 KiB a second up to which the objective holds.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     iops: u32,
-    /// Share of reads among them, 0 to 1.
+    /// Share of reads among these requests, from 0 to 1.
     #[arg(long)]
     read: f64,
     /// Print JSON.
@@ -32,6 +33,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
+    anyhow::ensure!(
+        (0.0..=1.0).contains(&arguments.read),
+        "--read is {}: give a share from 0 to 1, such as 0.9",
+        arguments.read
+    );
     let config = Config::read(&arguments.config)?;
     let books = plan::books(&config)?;
     let names: Vec<&str> = books.iter().map(|book| book.device.as_str()).collect();
@@ -66,33 +72,52 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
 }
 
 fn text(plan: &Plan, arguments: &Arguments) -> String {
-    let verdict = match &plan.reason {
-        None => "The tenant fits.".to_owned(),
-        Some(reason) => format!("The tenant does not fit: {reason}."),
-    };
-    let mut rows = crate::table::narrow(&["", "tokens/s"]);
-    let mut row = |name: &str, value: Option<u64>| {
+    let read = format!("{:.0} % reads", 100.0 * arguments.read);
+    if let Some(reason) = &plan.reason {
+        let mut text = format!("The tenant does not fit: {reason}.\n");
+        if let (Some(left), Some(iops), Some(p95_us)) = (
+            plan.left_tokens_per_s,
+            plan.left_iops,
+            plan.strictest_p95_us,
+        ) {
+            let _ = writeln!(
+                text,
+                "Without the tenant, {} has {} tokens/s left at its strictest objective of {} µs: {} IOPS of 4 KiB at {read}.",
+                plan.device,
+                Grouped(left),
+                Grouped(p95_us.into()),
+                Grouped(iops),
+            );
+        }
+        return text;
+    }
+    let mut rows = crate::table::narrow(&["with the tenant", "tokens/s"]);
+    let mut row = |name: String, value: Option<u64>| {
         if let Some(value) = value {
-            rows.add_row([name.to_owned(), value.to_string()]);
+            rows.add_row([name, Grouped(value).to_string()]);
         }
     };
-    row("needed by the tenant", Some(plan.needed_tokens_per_s));
-    let with = match plan.fits {
-        true => "with the tenant",
-        false => "without the tenant",
-    };
+    if let Some(p95_us) = plan.strictest_p95_us {
+        let p95_us = Grouped(p95_us.into());
+        row(
+            format!(
+                "{} takes at {p95_us} µs, the strictest objective",
+                plan.device
+            ),
+            plan.rate_tokens_per_s,
+        );
+    }
     row(
-        &format!("{} at its strictest objective, {with}", plan.device),
-        plan.rate_tokens_per_s,
+        "reserved by this tenant".to_owned(),
+        Some(plan.needed_tokens_per_s),
     );
     row(
-        &format!("reserved, {with}"),
+        "reserved by all tenants".to_owned(),
         Some(plan.reserved_tokens_per_s),
     );
-    row("left", plan.left_tokens_per_s);
+    row("left".to_owned(), plan.left_tokens_per_s);
     let left = plan.left_iops.map_or_else(String::new, |iops| {
-        let read = 100.0 * arguments.read;
-        format!("Left at {read:.0} % reads: {iops} IOPS of 4 KiB.\n")
+        format!("Left: {} IOPS of 4 KiB at {read}.\n", Grouped(iops))
     });
-    format!("{verdict}\n{rows}\n{left}")
+    format!("The tenant fits.\n{rows}\n{left}")
 }

@@ -11,6 +11,7 @@ use block_load::disk::Disk;
 use block_load::medium::Memory;
 use block_server::config::{Backing, parse_size};
 use block_server::device::{Device, Storage};
+use qos::Grouped;
 
 use crate::{Done, message};
 
@@ -25,14 +26,14 @@ const SEED: u64 = 48;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What is measured: a block device, a file, `memory:SIZE`, or `simulated:p3600`, whose curve
-    /// is known.
+    /// What is measured: a block device, a file or `memory:SIZE`. `simulated:p3600` prints the
+    /// curve of a simulated device without a load.
     device: String,
-    /// The part of the device that may be overwritten, as OFFSET:LENGTH. Without it nothing is
-    /// written, and only reads are measured.
+    /// The part of the device that may be overwritten, as OFFSET:LENGTH. Without the option
+    /// nothing is written to a file or a block device, and only reads are measured.
     #[arg(long, value_name = "OFFSET:LENGTH")]
     write_area: Option<String>,
-    /// Shares of reads, in percent.
+    /// Shares of reads, in percent. 100 must be among them.
     #[arg(long, value_delimiter = ',', default_value = READ_PERCENTS)]
     reads: Vec<u8>,
     /// Loads of each share of reads.
@@ -41,8 +42,8 @@ pub(crate) struct Arguments {
     /// Seconds of each load.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Write the calibration to a file, which `calibration` in the configuration may name. `-`
-    /// prints it instead of the table.
+    /// Write the calibration to a file, for `calibration` in the configuration. `-` prints it
+    /// instead of the table.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the latency against the rate into a file, as SVG.
@@ -63,6 +64,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     {
         bail!("--reads has {wrong}: a share of reads is from 1 to 100 percent");
     }
+    ensure!(
+        arguments.reads.contains(&100),
+        "--reads needs 100: the curve of reads alone is part of every calibration"
+    );
+    keep_the_device(arguments)?;
     crate::ensure_writable(&[arguments.json.as_deref(), arguments.picture.as_deref()])?;
     let calibration = measure(arguments)?;
     let json = arguments.json.as_deref();
@@ -75,19 +81,44 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     Ok(Done::Positive)
 }
 
+/// Refuses to write a result over the device.
+fn keep_the_device(arguments: &Arguments) -> anyhow::Result<()> {
+    let Ok(device) = std::fs::canonicalize(&arguments.device) else {
+        return Ok(());
+    };
+    for (option, file) in [
+        ("--json", &arguments.json),
+        ("--picture", &arguments.picture),
+    ] {
+        let place = file
+            .as_ref()
+            .and_then(|file| std::fs::canonicalize(file).ok());
+        ensure!(
+            place.as_ref() != Some(&device),
+            "{option} names the device {}, whose contents would be lost: choose another file",
+            arguments.device
+        );
+    }
+    Ok(())
+}
+
 fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
     let name = arguments.device.as_str();
     if let Some(model) = name.strip_prefix("simulated:") {
         let Some(model) = qos::simulated::model(model) else {
             bail!("no simulated device {model:?}; there is: p3600");
         };
+        ensure!(
+            arguments.write_area.is_none(),
+            "--write-area: {name} is simulated, and nothing is written to it"
+        );
         return Ok(calibrate::of_model(name, &model));
     }
     let mut progress = |load: &Measured| {
         message(&format!(
-            "{} % reads, {:.0} IOPS offered: 95th percentile {}{}",
+            "{} % reads, {} IOPS offered: 95th percentile {}{}",
             load.read_percent,
-            load.offered_iops,
+            Grouped::rounded(load.offered_iops),
             load.p95_us
                 .map_or_else(|| "–".into(), |us| format!("{us:.0} µs")),
             match &load.left_out {
@@ -100,8 +131,9 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
         let size_bytes = parse_size(size).filter(|size| (1 << 20..=1 << 40).contains(size));
         let size_bytes =
             size_bytes.with_context(|| format!("{name}: a size from 1MiB to 1TiB is needed"))?;
+        let area = area(arguments, size_bytes)?.unwrap_or(0..size_bytes);
         let mut memory = Memory::new(usize::try_from(size_bytes)?);
-        let plan = plan(arguments, size_bytes, Some(0..size_bytes));
+        let plan = plan(arguments, size_bytes, Some(area));
         return Ok(calibrate::calibrate(
             &mut memory,
             name,
@@ -146,31 +178,21 @@ fn plan(arguments: &Arguments, size_bytes: u64, write_area: Option<Range<u64>>) 
 /// Opens the device as the server does: exclusively, and for writing only where that is allowed.
 fn open(arguments: &Arguments) -> anyhow::Result<(Device, Option<Range<u64>>)> {
     let name = arguments.device.as_str();
-    let area = arguments
-        .write_area
-        .as_deref()
-        .map(write_area)
-        .transpose()?;
+    // A wrong option is named before the device is opened.
+    area(arguments, u64::MAX)?;
     let backing = Backing::Path {
         path: Path::new(name).to_path_buf(),
         create_bytes: None,
         is_preallocated: false,
         is_direct: true,
     };
-    let device = Device::open(name, &backing, None, area.is_some())?;
+    let device = Device::open(name, &backing, None, arguments.write_area.is_some())?;
     let size_bytes = device.size_bytes;
     ensure!(
         size_bytes >= 1 << 20,
         "{name}: has {size_bytes} bytes: at least 1 MiB is needed"
     );
-    if let Some(area) = &area
-        && area.end > size_bytes
-    {
-        bail!(
-            "--write-area ends at {} and {name} has {size_bytes} bytes",
-            area.end
-        );
-    }
+    let area = area(arguments, size_bytes)?;
     let first = device.extents(0, size_bytes, 2);
     let is_hole = |extent: &block_server::nbd::reply::Extent| extent.state != 0;
     ensure!(
@@ -178,6 +200,20 @@ fn open(arguments: &Arguments) -> anyhow::Result<(Device, Option<Range<u64>>)> {
         "{name}: has holes, and reads of holes never reach the disk: fill the file first"
     );
     Ok((device, area))
+}
+
+/// The part of the device that may be written.
+fn area(arguments: &Arguments, size_bytes: u64) -> anyhow::Result<Option<Range<u64>>> {
+    let text = arguments.write_area.as_deref();
+    let area = text.map(write_area).transpose()?;
+    if let Some(area) = area.as_ref().filter(|area| area.end > size_bytes) {
+        bail!(
+            "--write-area ends at {} and {} has {size_bytes} bytes",
+            area.end,
+            arguments.device
+        );
+    }
+    Ok(area)
 }
 
 fn write_area(text: &str) -> anyhow::Result<Range<u64>> {
@@ -209,15 +245,16 @@ fn text(calibration: &Calibration) -> String {
     for load in &calibration.loads {
         rows.add_row([
             format!("{} %", load.read_percent),
-            format!("{:.0}", load.offered_iops),
-            format!("{:.0}", load.iops),
+            Grouped::rounded(load.offered_iops).to_string(),
+            Grouped::rounded(load.iops).to_string(),
             us(load.p50_us),
             us(load.p95_us),
             us(load.p99_us),
             load.left_out.clone().unwrap_or_default(),
         ]);
     }
-    let mut columns = crate::table::narrow(&["p95 µs", "tokens/s, reads alone", "tokens/s"]);
+    let mut columns =
+        crate::table::narrow(&["p95 µs", "tokens/s, reads alone", "tokens/s, with writes"]);
     let mixed = calibration.curve.mixed.as_ref();
     let both = [Some(&calibration.curve.read_only), mixed];
     let mut at: Vec<f64> = both
@@ -231,7 +268,7 @@ fn text(calibration: &Calibration) -> String {
     for p95_us in at {
         let tokens = |column: Option<&qos::Column>| {
             let rate = column.and_then(|column| column.tokens_per_s_at(p95_us));
-            rate.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.0}"))
+            rate.map_or_else(|| "–".to_owned(), |rate| Grouped::rounded(rate).to_string())
         };
         columns.add_row([
             format!("{p95_us:.1}"),
@@ -239,10 +276,10 @@ fn text(calibration: &Calibration) -> String {
             tokens(mixed),
         ]);
     }
-    let price = match mixed {
-        Some(_) => format!(
+    let price = match calibration.write_cost {
+        Some(write_cost) => format!(
             "A read of 4 KiB costs 100 tokens, a write {}.\n",
-            calibration.write_cost
+            Grouped(write_cost.into())
         ),
         None => "Only reads were measured, so tenants that write cannot be admitted beside an objective.\n".to_owned(),
     };

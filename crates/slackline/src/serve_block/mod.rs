@@ -4,11 +4,13 @@ mod admit;
 mod calibrate;
 mod status;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use block_server::config::Config;
 use block_server::launch::{Notice, Options};
 use dataplane::idle::IdlePolicy;
+use qos::Grouped;
 use sd_notify::NotifyState;
 
 use crate::{Done, message};
@@ -17,37 +19,40 @@ use crate::{Done, message};
 pub(crate) enum Command {
     /// Export the devices of a configuration file over NBD and NVMe/TCP.
     Run(Run),
-    /// Show the tenants of a running server: objective, latency, requests and tokens now, what was
-    /// refused, and who leaves tokens to whom.
+    /// Show the tenants of a running server: objective, latency, requests and tokens of the last
+    /// second, refused requests and clients, and which tenants left tokens to others.
     Status(status::Arguments),
     /// Measure a device: latency against rate at several shares of reads. Nothing is written
     /// without --write-area.
     Calibrate(calibrate::Arguments),
-    /// Would a tenant with an objective fit, and what is left? Exit code 1: the tenant does not
-    /// fit.
+    /// Check whether a tenant with an objective would fit. Exit code 1: the tenant does not fit.
     Admit(admit::Arguments),
 }
 
 #[derive(clap::Args)]
 pub(crate) struct Run {
-    /// The configuration: devices and tenants. SIGHUP has it read again.
+    /// The configuration: devices and tenants. Send SIGHUP to read it again.
     config: PathBuf,
-    /// Read the configuration, open the devices, say what would be exported, and end.
+    /// Read the configuration, open the devices, print what would be exported, and end. Nothing is
+    /// changed.
     #[arg(long)]
     check: bool,
-    /// What an idle shard does: spin for a learnt time and then sleep; spin always, for the lowest
-    /// latency and one CPU second each second; or sleep at once.
+    /// What an idle shard does.
     #[arg(long, value_enum, default_value = "learn")]
     idle: Idle,
-    /// Keep capabilities and all system calls.
+    /// Keep all capabilities and system calls. Use it to find out whether the sandbox makes
+    /// something fail.
     #[arg(long)]
     no_sandbox: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Idle {
+    /// Spin for a learnt time, then sleep.
     Learn,
+    /// Never sleep: the lowest latency, and each shard uses a whole CPU.
     Spin,
+    /// Sleep at once: the least CPU time.
     Sleep,
 }
 
@@ -62,8 +67,21 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<Done> {
 
 fn serve(arguments: &Run) -> anyhow::Result<Done> {
     if arguments.check {
-        let exports = block_server::launch::check(&arguments.config)?;
-        message(&format!("would export {}", exports.join(", ")));
+        let checked = block_server::launch::check(&arguments.config)?;
+        let exports: Vec<String> = checked
+            .exports
+            .iter()
+            .map(|(export, device)| format!("{export} ({device})"))
+            .collect();
+        let served = served(&checked.addresses, &checked.nvme);
+        message(&format!("would serve {served}: {}", exports.join(", ")));
+        for (file, size_bytes) in &checked.files {
+            let size_bytes = Grouped(*size_bytes);
+            message(&format!(
+                "would make {} with {size_bytes} bytes",
+                file.display()
+            ));
+        }
         return Ok(Done::Positive);
     }
     let options = Options {
@@ -87,6 +105,19 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
     })
 }
 
+/// Each protocol with its addresses.
+fn served(nbd: &[SocketAddr], nvme: &[SocketAddr]) -> String {
+    let served: Vec<String> = [("NBD", nbd), ("NVMe/TCP", nvme)]
+        .into_iter()
+        .filter(|(_, addresses)| !addresses.is_empty())
+        .map(|(protocol, addresses)| {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            format!("{protocol} on {}", addresses.join(", "))
+        })
+        .collect();
+    served.join(" and ")
+}
+
 fn say(notice: Notice) {
     match notice {
         Notice::Ready {
@@ -94,20 +125,8 @@ fn say(notice: Notice) {
             nvme,
             exports,
         } => {
-            let served: Vec<String> = [("NBD", addresses), ("NVMe/TCP", nvme)]
-                .into_iter()
-                .filter(|(_, addresses)| !addresses.is_empty())
-                .map(|(protocol, addresses)| {
-                    let addresses: Vec<String> =
-                        addresses.iter().map(ToString::to_string).collect();
-                    format!("{protocol} on {}", addresses.join(", "))
-                })
-                .collect();
-            message(&format!(
-                "serving {}: {}",
-                served.join(" and "),
-                exports.join(", ")
-            ));
+            let served = served(&addresses, &nvme);
+            message(&format!("serving {served}: {}", exports.join(", ")));
             let _ = sd_notify::notify(&[NotifyState::Ready]);
         }
         Notice::Reloaded(exports) => message(&format!(
@@ -118,7 +137,7 @@ fn say(notice: Notice) {
         Notice::Tenant(text) => message(&text),
         Notice::Draining => {
             let _ = sd_notify::notify(&[NotifyState::Stopping]);
-            message("draining: no new connections; a second signal ends it at once");
+            message("draining: no new connections; a second signal ends the server at once");
         }
     }
 }

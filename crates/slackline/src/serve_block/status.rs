@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use block_server::config::Config;
 use block_server::metrics::{Status, TenantStatus};
 use http_client::{Client, Url};
+use qos::Grouped;
 use ratatui::DefaultTerminal;
 
 use crate::Done;
@@ -28,7 +29,7 @@ pub(crate) struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Show it in the terminal as it goes. q ends the view, and the server goes on.
+    /// Update the view twice a second. Press q to quit; the server goes on.
     #[arg(long, conflicts_with = "json")]
     live: bool,
 }
@@ -56,7 +57,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     let config = Config::read(&arguments.config)?;
     let address = config.metrics.with_context(|| {
         format!(
-            "{}: `metrics` is missing: status is asked for at that address",
+            "{}: `metrics` is missing. Add metrics = \"127.0.0.1:9152\" and restart the server: `status` reads from that \
+             address",
             arguments.config.display()
         )
     })?;
@@ -70,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     } else if arguments.live {
         anyhow::ensure!(
             std::io::stdout().is_terminal(),
-            "--live needs a terminal, and standard output is none"
+            "--live needs a terminal. Use `status --json` in scripts"
         );
         let first = source.status()?;
         live::on_screen(|terminal| watch(terminal, &source, first))?;
@@ -165,8 +167,12 @@ fn text(status: &Status) -> String {
             "The last reload was refused, and the old configuration stays: {reason}"
         );
     }
-    let _ = writeln!(text, "connections: {}", status.connections);
+    let _ = writeln!(text, "Connections: {}", Grouped(status.connections));
     text
+}
+
+fn number(value: f64) -> String {
+    Grouped::rounded(value).to_string()
 }
 
 fn now(status: &Status) -> comfy_table::Table {
@@ -176,25 +182,28 @@ fn now(status: &Status) -> comfy_table::Table {
         "p95 now, µs",
         "IOPS",
         "tokens/s",
-        "left to others",
-        "from others",
-        "waiting",
+        "left to others, tokens/s",
+        "from others, tokens/s",
+        "waiting requests",
     ]);
     for tenant in &status.tenants {
         let objective = tenant.objective.map_or_else(
             || "best effort".to_owned(),
-            |objective| format!("{} µs, {} IOPS", objective.p95_us, objective.iops),
+            |objective| {
+                let (p95_us, iops) = (objective.p95_us.into(), objective.iops.into());
+                format!("{} µs, {} IOPS", Grouped(p95_us), Grouped(iops))
+            },
         );
         let p95 = tenant.window_p95_us;
         rows.add_row([
             tenant.export.clone(),
             objective,
-            p95.map_or_else(|| "–".to_owned(), |p95_us| format!("{p95_us:.0}")),
-            format!("{:.0}", tenant.iops),
-            format!("{:.0}", tenant.spent_tokens_per_s),
-            format!("{:.0}", tenant.given_tokens_per_s),
-            format!("{:.0}", tenant.received_tokens_per_s),
-            tenant.queued.to_string(),
+            p95.map_or_else(|| "–".to_owned(), number),
+            number(tenant.iops),
+            number(tenant.spent_tokens_per_s),
+            number(tenant.given_tokens_per_s),
+            number(tenant.received_tokens_per_s),
+            Grouped(tenant.queued.into()).to_string(),
         ]);
     }
     crate::table::fitted(rows)
@@ -207,8 +216,10 @@ fn devices(status: &Status) -> String {
         if let Some(rate) = device.tokens_per_s {
             let _ = writeln!(
                 text,
-                "{} gives {rate} tokens/s, of which {} are reserved.",
-                device.device, device.reserved_tokens_per_s
+                "{} takes {} tokens/s at the strictest objective, of which {} are reserved.",
+                device.device,
+                Grouped(rate),
+                Grouped(device.reserved_tokens_per_s)
             );
         }
         if let Some(drift) = device.drift {
@@ -239,25 +250,17 @@ fn lending(status: &Status) -> String {
                 .filter(|tenant| tenant.device == device);
             let named: Vec<String> = of
                 .filter(|tenant| pick(tenant) >= 1.0)
-                .map(|tenant| format!("{} {:.0}", tenant.export, pick(tenant)))
+                .map(|tenant| format!("{} {}", tenant.export, number(pick(tenant))))
                 .collect();
             named.join(", ")
         };
         let given = list(|tenant| tenant.given_tokens_per_s);
         let received = list(|tenant| tenant.received_tokens_per_s);
-        if given.is_empty() && received.is_empty() {
-            continue;
+        for (what, tenants) in [("left to", given), ("used from", received)] {
+            if !tenants.is_empty() {
+                let _ = writeln!(text, "Tokens/s of {device} {what} others: {tenants}.");
+            }
         }
-        let or_nobody = |names: String| match names.is_empty() {
-            true => "nobody".to_owned(),
-            false => names,
-        };
-        let _ = writeln!(
-            text,
-            "Tokens/s on {device}: left to others by {}; used beyond their own by {}.",
-            or_nobody(given),
-            or_nobody(received)
-        );
     }
     text
 }
@@ -266,23 +269,27 @@ fn since_start(status: &Status) -> comfy_table::Table {
     let mut rows = crate::table::narrow(&[
         "export",
         "reads",
-        "p95, µs",
+        "read p95, µs",
         "writes",
-        "p95, µs",
+        "write p95, µs",
         "errors",
         "refused requests",
         "refused clients",
     ]);
+    let p95 = |requests: u64, us: f64| match requests {
+        0 => "–".to_owned(),
+        _ => number(us),
+    };
     for tenant in &status.tenants {
         rows.add_row([
             tenant.export.clone(),
-            tenant.reads.to_string(),
-            format!("{:.0}", tenant.read_p95_us),
-            tenant.writes.to_string(),
-            format!("{:.0}", tenant.write_p95_us),
-            tenant.errors.to_string(),
-            tenant.refused_requests.to_string(),
-            tenant.refused_clients.to_string(),
+            Grouped(tenant.reads).to_string(),
+            p95(tenant.reads, tenant.read_p95_us),
+            Grouped(tenant.writes).to_string(),
+            p95(tenant.writes, tenant.write_p95_us),
+            Grouped(tenant.errors).to_string(),
+            Grouped(tenant.refused_requests).to_string(),
+            Grouped(tenant.refused_clients).to_string(),
         ]);
     }
     rows
@@ -323,7 +330,7 @@ mod tests {
             ),
             tenant(
                 "scan",
-                serde_json::json!({"received_tokens_per_s": 170_000.0, "queued": 64}),
+                serde_json::json!({"received_tokens_per_s": 170_000.0, "queued": 64, "writes": 0}),
             ),
         ];
         let status = serde_json::json!({
@@ -357,8 +364,9 @@ mod tests {
         for expected in [
             "p95 of the worst tenant: 86 % of its objective",
             "IOPS of all tenants: 2000",
-            "left to others by db 180000; used beyond their own by scan 170000.",
-            "connections: 3",
+            "Tokens/s of flash left to others: db 180,000.",
+            "Tokens/s of flash used from others: scan 170,000.",
+            "Connections: 3",
         ] {
             assert!(screen.contains(expected), "{expected}: {screen}");
         }

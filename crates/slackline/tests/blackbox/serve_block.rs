@@ -1,6 +1,6 @@
 //! `slackline serve-block`: how it starts, what it says of itself, how it ends.
 
-use std::io::{BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -40,7 +40,9 @@ fn it_serves_says_how_it_is_and_drains() {
     std::fs::write(&config, &text).unwrap();
     let checked = run("run", &config, &["--check"]);
     assert_eq!(checked.status.code(), Some(0));
-    assert!(String::from_utf8_lossy(&checked.stderr).contains("would export a"));
+    let said = String::from_utf8_lossy(&checked.stderr);
+    let expected = format!("would serve NBD on 127.0.0.1:{port}: a (ram)");
+    assert!(said.contains(&expected), "{said}");
     let asked = run("status", &config, &[]);
     assert_eq!(asked.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&asked.stderr).contains("no server answers at"));
@@ -73,7 +75,7 @@ fn it_serves_says_how_it_is_and_drains() {
         assert!(shown.contains_key(key), "{key}: {status}");
     }
     let asked = run("status", &config, &[]);
-    assert!(String::from_utf8_lossy(&asked.stdout).contains("connections: 1"));
+    assert!(String::from_utf8_lossy(&asked.stdout).contains("Connections: 1"));
     live(&config);
     let pid = child.id().to_string();
     Command::new("kill").args(["-TERM", &pid]).status().unwrap();
@@ -108,7 +110,7 @@ fn live(config: &Path) {
         .unwrap();
     let mut screen = child.stdout.take().unwrap();
     let mut seen = Vec::new();
-    while !String::from_utf8_lossy(&seen).contains("connections:") {
+    while !String::from_utf8_lossy(&seen).contains("Connections:") {
         let mut bytes = [0; 4096];
         let read = screen.read(&mut bytes).unwrap();
         assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
@@ -134,6 +136,68 @@ fn a_wrong_configuration_is_named() {
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("blocks.toml:2: device.memory: "), "{text}");
+}
+
+#[test]
+fn a_check_changes_nothing_and_names_what_a_start_would_refuse() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("blocks.toml");
+    let (disk, log) = (directory.path().join("disk"), directory.path().join("log"));
+    let text = |first: &str| {
+        format!(
+            "{first}\naudit_log = {log:?}\n[[device]]\nname = \"d\"\npath = {disk:?}\ncreate = \"1MiB\"\n\
+             [[tenant]]\nexport = \"a\"\ndevice = \"d\"\n"
+        )
+    };
+    let check = |first: &str| {
+        std::fs::write(&config, text(first)).unwrap();
+        let output = run("run", &config, &["--check"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!disk.exists() && !log.exists(), "{said}");
+        (output.status.code(), said)
+    };
+    let (code, said) = check("");
+    assert_eq!(code, Some(0), "{said}");
+    let expected = format!("would make {} with 1,048,576 bytes", disk.display());
+    assert!(said.contains(&expected), "{said}");
+    let (code, said) = check("cores = [1023]");
+    assert_ne!(code, Some(0));
+    let expected = "blocks.toml:1: cores: cannot run on CPU 1023";
+    assert!(said.contains(expected), "{said}");
+    // A start that is refused makes no file either.
+    let refused = run("run", &config, &[]);
+    assert_ne!(refused.status.code(), Some(0));
+    assert!(!disk.exists() && !log.exists());
+}
+
+#[test]
+fn a_reload_makes_the_file_of_a_new_device() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("blocks.toml");
+    let disk = directory.path().join("disk");
+    let before = format!(
+        "listen = [\"127.0.0.1:{}\"]\n[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\n\
+         [[tenant]]\nexport = \"a\"\ndevice = \"ram\"\n",
+        free_port()
+    );
+    std::fs::write(&config, &before).unwrap();
+    let Some((mut child, _, mut messages)) = start(&config) else {
+        return;
+    };
+    let more = format!(
+        "[[device]]\nname = \"d\"\npath = {disk:?}\ncreate = \"1MiB\"\n\
+         [[tenant]]\nexport = \"b\"\ndevice = \"d\"\n"
+    );
+    std::fs::write(&config, before + &more).unwrap();
+    let pid = child.id().to_string();
+    Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+    let mut line = String::new();
+    messages.read_line(&mut line).unwrap();
+    let is_made = std::fs::metadata(&disk).is_ok_and(|file| file.len() == 1 << 20);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("configuration read again"), "{line}");
+    assert!(is_made);
 }
 
 /// Reads and writes of so many bytes from `from` on.

@@ -95,7 +95,7 @@ fn a_file_is_written_only_where_that_is_allowed() {
     let Some(reads) = calibrate(device, &json, &[]) else {
         return;
     };
-    assert!(reads["curve"]["mixed"].is_null());
+    assert!(reads["curve"]["mixed"].is_null() && reads["write_cost"].is_null());
     assert!(reads["loads"][0]["p95_us"].as_f64().unwrap() > 0.0);
     assert!(std::fs::read(&file).unwrap() == before, "reads alone wrote");
 
@@ -145,10 +145,26 @@ fn what_cannot_be_calibrated_is_named() {
             &[&full, "--write-area", "1MiB:2MiB"],
             "--write-area ends at 3145728",
         ),
+        (
+            &["memory:1MiB", "--write-area", "foo"],
+            "--write-area is \"foo\"",
+        ),
+        (
+            &["memory:1MiB", "--write-area", "0:2MiB"],
+            "--write-area ends at 2097152 and memory:1MiB has 1048576 bytes",
+        ),
+        (
+            &["simulated:p3600", "--write-area", "0:1MiB"],
+            "--write-area: simulated:p3600 is simulated",
+        ),
         (&[&full, "--reads", "0"], "--reads has 0"),
+        (&[&full, "--reads", "50"], "--reads needs 100"),
+        (&[&full, "--json", &full], "--json names the device"),
+        (&[&full, "--picture", &full], "--picture names the device"),
         (&[&full, "--seconds", "0"], "--seconds is 0"),
         (&[&full, "--json", "/no/such/file"], "/no/such/file"),
     ];
+    let before = std::fs::read(&full).unwrap();
     for (arguments, expected) in cases {
         let output = run(&[&["calibrate"], *arguments].concat());
         let text = said(&output);
@@ -159,6 +175,7 @@ fn what_cannot_be_calibrated_is_named() {
         );
         assert_eq!(output.status.code(), Some(2), "{text}");
     }
+    assert!(std::fs::read(&full).unwrap() == before);
 }
 
 #[test]
@@ -177,12 +194,27 @@ fn a_tenant_is_planned_on_simulated_flash() {
     let text = String::from_utf8_lossy(&fits.stdout);
     assert_eq!(fits.status.code(), Some(0), "{}", said(&fits));
     assert!(
-        text.contains("The tenant fits.") && text.contains("32200000"),
+        text.contains("The tenant fits.") && text.contains("32,200,000"),
         "{text}"
     );
     let refused = ask(&["--device", "ram"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stdout).contains("has no calibration"));
+    let many = [
+        "admit", file, "--device", "flash", "--p95-us", "500", "--iops", "2000000",
+    ];
+    let refused = run(&[&many[..], &["--read", "0.9"]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&refused.stdout);
+    for expected in [
+        "needs 380,000,000 tokens/s, and 36,000,000 are left.",
+        "Up to 189,473 IOPS fit at this latency and share of reads.",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let wrong = run(&[&many[..], &["--read", "90"]].concat());
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(said(&wrong).contains("--read is 90: give a share from 0 to 1, such as 0.9"));
     for (more, expected) in [
         (&[][..], "--device: choose one of flash, ram"),
         (
