@@ -452,6 +452,7 @@ impl Controller for Slackline {
     fn explain(&self) -> String {
         let remembered = match self.harm.len(self.changed_s.unwrap_or(0.0)) {
             0 => String::new(),
+            1 => "; 1 level that did harm is not tried now".to_owned(),
             count => format!("; {count} levels that did harm are not tried now"),
         };
         let now = match self.budget {

@@ -31,13 +31,23 @@ impl Seen {
     }
 
     fn lines(&self) -> [Line; 2] {
-        [
-            (" tail, percent of the objective ", &self.latency),
-            (" best-effort cores, hundredths; q ends ", &self.cores),
-        ]
-        .map(|(title, history)| Line {
-            title: title.to_owned(),
-            values: history.values(),
+        let (latency, cores) = (self.latency.values(), self.cores.values());
+        let now = |values: &[u64]| values.last().copied().unwrap_or(0);
+        let most = |values: &[u64]| values.iter().copied().max().unwrap_or(0);
+        let in_cores = |hundredths: u64| hundredths as f64 / 100.0;
+        let of_latency = format!(
+            " tail of the worst service: {} % of its objective, up to {} % ",
+            now(&latency),
+            most(&latency),
+        );
+        let of_cores = format!(
+            " best-effort cores in use: {:.2}, up to {:.2} · q quits ",
+            in_cores(now(&cores)),
+            in_cores(most(&cores)),
+        );
+        [(of_latency, latency), (of_cores, cores)].map(|(title, values)| Line {
+            title,
+            values,
             max: None,
         })
     }
