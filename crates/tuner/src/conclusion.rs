@@ -481,14 +481,15 @@ pub(crate) fn finding(spec: &CheckedSpec, arm: &ArmResult) -> Finding {
         return Finding::Unfinished;
     };
     let (better, worse) = sides(interval, spec.objective.goal);
-    let has = |verdict| arm.constraints.iter().any(|it| it.verdict == verdict);
+    let mut constraints = arm.constraints.iter();
+    let is_open = constraints.any(|it| it.verdict == ConstraintVerdict::NotDecidable);
     if worse {
         Finding::Worse
     } else if !better {
         Finding::NoDifference
-    } else if !arm.faults.is_empty() || has(ConstraintVerdict::Broken) {
+    } else if !arm.faults.is_empty() || arm.breaks_a_constraint() {
         Finding::ConstraintViolated
-    } else if has(ConstraintVerdict::NotDecidable) && !spec.spec.verification.accept_undecided {
+    } else if is_open && !spec.spec.verification.accept_undecided {
         Finding::Undecided
     } else if arm.paid().next().is_some() {
         Finding::Paid
@@ -509,9 +510,7 @@ pub(crate) fn is_decided(spec: &CheckedSpec, arm: &ArmResult) -> bool {
             let interval = arm.ratios.get(&spec.objective.name());
             let is_small =
                 interval.is_some_and(|it| it.low >= 1.0 / smallest && it.high <= smallest);
-            let broken = arm.constraints.iter();
-            let mut broken = broken.filter(|it| it.verdict == ConstraintVerdict::Broken);
-            is_small || !arm.faults.is_empty() || broken.next().is_some()
+            is_small || !arm.faults.is_empty() || arm.breaks_a_constraint()
         }
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::assignment::SEVERAL;
 use crate::begun::{self, Begun};
-use crate::conclusion::{ConstraintResult, GuardResult, GuardVerdict};
+use crate::conclusion::{ConstraintResult, ConstraintVerdict, GuardResult, GuardVerdict};
 use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
 use crate::ledger::PlannedArm;
@@ -359,6 +359,13 @@ impl ArmResult {
             (Some(change), Some((control, arm))) => (change.estimate - 1.0) * (arm - control) < 0.0,
             _ => false,
         }
+    }
+
+    /// Whether a constraint is shown to be broken.
+    #[must_use]
+    pub fn breaks_a_constraint(&self) -> bool {
+        let mut constraints = self.constraints.iter();
+        constraints.any(|it| it.verdict == ConstraintVerdict::Broken)
     }
 
     /// The guards that are shown worse although the specification does not give them up.

@@ -55,7 +55,10 @@ fn verified(report: &Report, winner: &ArmResult, objective: &str, interval: &Int
             text
         }
         Finding::Worse => format!("The winner is worse than the control: {evidence}."),
-        Finding::ConstraintViolated => format!("Better, but not acceptable: {evidence}."),
+        Finding::ConstraintViolated if winner.breaks_a_constraint() => {
+            format!("Better, but not acceptable: {evidence}.")
+        }
+        Finding::ConstraintViolated => format!("Better, but a run failed: {evidence}."),
         Finding::Unfinished => format!("Unfinished: {evidence}."),
     };
     if report.finding != Finding::Worse {

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bayes_opt::{Configuration, Value};
 use host::Roots;
 use tuner::TunerError;
@@ -43,17 +45,28 @@ impl Ledger for Planned {
 
 /// The verification of a candidate that is so much of the control in CPU time, p99 and throughput.
 fn verify(spec: &CheckedSpec, noise: Noise, seed: u64, ratios: [f64; 3]) -> Report {
+    verify_after(spec, noise, seed, ratios, false)
+}
+
+/// As [`verify`]; the candidate's first run may crash.
+fn verify_after(
+    spec: &CheckedSpec,
+    noise: Noise,
+    seed: u64,
+    ratios: [f64; 3],
+    first_run_crashes: bool,
+) -> Report {
     let at = |x: i64| Configuration([("x".to_owned(), Value::Int(x))].into());
-    let truth = |configuration: &Configuration| {
+    let crashes = AtomicBool::new(first_run_crashes);
+    let truth = move |configuration: &Configuration| {
         let control = Truth::default();
-        let [cpu, latency, throughput] = match number(configuration, "x", 0.0) {
-            0.0 => [1.0; 3],
-            _ => ratios,
-        };
+        let is_candidate = number(configuration, "x", 0.0) > 0.0;
+        let [cpu, latency, throughput] = if is_candidate { ratios } else { [1.0; 3] };
         Truth {
             cpu_us_per_request: control.cpu_us_per_request * cpu,
             latency_p99_us: control.latency_p99_us * latency,
             requests_per_s: control.requests_per_s * throughput,
+            crashes: is_candidate && crashes.swap(false, Ordering::Relaxed),
             ..control
         }
     };
@@ -112,6 +125,20 @@ fn more_runs_decide_what_three_did_not() {
     assert_eq!(broken.finding, Finding::ConstraintViolated);
     assert_eq!(broken.verification[0].runs, 3, "more is of no use");
     assert!(broken.settings.is_empty(), "nothing to copy");
+}
+
+#[test]
+fn a_run_that_failed_is_not_called_a_broken_constraint() {
+    let failed = verify_after(&spec(""), Noise::default(), 1, [0.8, 0.95, 1.0], true);
+    let winner = &failed.verification[0];
+    assert_eq!(failed.finding, Finding::ConstraintViolated);
+    assert_eq!((winner.faults.len(), winner.runs), (1, 2));
+    assert_eq!(verdict(&failed), ConstraintVerdict::Held);
+    let sentence = &failed.sentence;
+    assert!(
+        sentence.starts_with("Better, but a run failed: "),
+        "{sentence}"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use coordinator::store::State;
+use coordinator::store::{ExperimentRow, State};
 use coordinator::{Coordinator, Error};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,7 @@ impl Seen {
                     is_shown: row
                         .as_ref()
                         .is_some_and(|row| row.report.finding == Finding::Improvement),
-                    verification: row.as_ref().map_or(0, |row| row.verification),
+                    verification: row.as_ref().map_or(0, last_begun),
                     is_promoted: summary.promoted && !coordinator.is_rollback_untold(id),
                     alarms: continuous.map_or(0, |state| state.alarms),
                     promotions: continuous.map_or(0, |state| state.promotions),
@@ -255,6 +255,12 @@ impl Seen {
         }
         events
     }
+}
+
+/// The number of the last verification that has begun. A larger budget already gives the next one
+/// its number, and the finding is still the one before's.
+fn last_begun(row: &ExperimentRow) -> i64 {
+    row.verification - i64::from(row.plan.is_none())
 }
 
 #[cfg(test)]

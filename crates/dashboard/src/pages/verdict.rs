@@ -2,7 +2,7 @@
 
 use coordinator::store::ExperimentRow;
 use tuner::conclusion::{ConstraintVerdict, Guard, GuardVerdict};
-use tuner::report::{AGAINST_MEANS, Finding, change};
+use tuner::report::{AGAINST_MEANS, ArmResult, Finding, change};
 
 use crate::format::interval;
 use crate::units::{Unit, digits};
@@ -39,17 +39,19 @@ impl Verdict {
     /// `None` where nothing was verified or concluded.
     pub(super) fn of(row: &ExperimentRow) -> Option<Self> {
         let report = &row.report;
+        let winner = report.winner();
+        let is_broken = winner.is_some_and(ArmResult::breaks_a_constraint);
         let (class, title) = match report.finding {
             Finding::Improvement => ("good", "Shown to be better"),
             Finding::Paid => ("open", "Better, but a guard is worse"),
             Finding::Undecided => ("open", "Better, but not everything is decided"),
             Finding::NoDifference => ("open", "No difference shown"),
             Finding::Worse => ("bad", "Worse than the control"),
-            Finding::ConstraintViolated => ("bad", "Better, but a limit is broken"),
+            Finding::ConstraintViolated if is_broken => ("bad", "Better, but a limit is broken"),
+            Finding::ConstraintViolated => ("bad", "Better, but a run failed"),
             Finding::Unfinished => return None,
         };
         let objective = super::objective(row);
-        let winner = report.winner();
         let unit = Unit::in_spec(&row.spec, &objective.metric);
         let ratio = winner.and_then(|winner| {
             let named = winner.ratios.get(&objective.name());

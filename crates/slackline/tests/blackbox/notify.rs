@@ -100,6 +100,9 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
     );
     assert_eq!(mailed().matches("Subject:").count(), 2, "{}", mailed());
 
+    // A larger budget shows nothing anew.
+    let more = ["budget", &id.to_string(), "--evaluations", "99"];
+    server.does(&more).with_code(0);
     // Nobody listened at the webhook. The server is killed, and tells when it and the receiver are
     // back.
     server.kill();
@@ -124,6 +127,7 @@ fn receivers_are_told_also_after_they_and_the_server_were_away() {
         let kept: Value = serde_json::from_slice(&kept).unwrap();
         kept["waiting"] == json!([])
     });
+    assert_eq!(told().lines().count(), 4, "{}", told());
     let log = std::fs::read_to_string(toy.path("serve.stderr")).unwrap();
     assert!(log.contains("failed; next try in"), "{log}");
     for text in [&log, &state, &mailed()] {
