@@ -42,7 +42,7 @@ pub enum SpaceError {
         text: String,
     },
     /// A configuration names a parameter that the space has not.
-    #[error("unknown parameter `{parameter}`: the space has {known}")]
+    #[error("unknown parameter `{parameter}`: the parameters are {known}")]
     Unknown {
         /// The unknown name.
         parameter: String,

@@ -210,7 +210,10 @@ impl Coordinator {
             ));
         }
         if row.state != State::Running && !self.store.has_measured(id)? {
-            let why = "there are no measurements to verify: resume the experiment first";
+            let why = match row.state {
+                State::Queued => "it has no measurements yet: wait until it has run",
+                _ => "there are no measurements to verify: resume the experiment first",
+            };
             return Err(refused(id, row.state, why));
         }
         self.may_be_measured(&row)?;
@@ -340,6 +343,14 @@ impl Coordinator {
             TimeLimit::Keep | TimeLimit::Remove => None,
         };
         within_limits(&budget(given))?;
+        let mut all = self.store.experiments()?.into_iter();
+        let measured = all.find(|it| it.id == id && !it.always_on);
+        let measured = measured.map_or(0, |it| it.evaluations);
+        if evaluations < measured {
+            return Err(Error::Invalid(format!(
+                "experiment {id} has {measured} evaluations already: give a number of evaluations above {measured}"
+            )));
+        }
         self.store.set_budget(id, |row| match time {
             TimeLimit::Keep => budget(row.budget().wall_time_min),
             TimeLimit::Minutes(_) | TimeLimit::Remove => budget(given),
@@ -494,7 +505,8 @@ pub(crate) fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
 }
 
 pub(crate) fn refused(id: i64, state: State, why: &str) -> Error {
-    Error::Conflict(format!("experiment {id} is {state}: {why}"))
+    let is = state.with_verb();
+    Error::Conflict(format!("experiment {id} {is}: {why}"))
 }
 
 #[cfg(test)]

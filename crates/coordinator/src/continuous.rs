@@ -216,7 +216,7 @@ impl Coordinator {
 }
 
 /// How the message of an experiment at rest ends while something of it is promoted.
-const UNWATCHED: &str = "; what was promoted stays in force, unwatched";
+const UNWATCHED: &str = "; what was promoted stays in force, and nothing watches it";
 /// The message of an experiment that its user has rolled back.
 pub(crate) const ROLLED_BACK: &str =
     "paused because a user rolled it back: resume the experiment to search and promote again";
@@ -383,7 +383,7 @@ impl World for Host<'_> {
                     )),
                 }));
         }
-        self.progress(Some("a round: control and what is in force".into()));
+        self.progress(Some("a round: control against promoted".into()));
         let seen = continuous::watch(
             self.spec,
             configuration,
@@ -604,7 +604,7 @@ json = { requests = "n", latency_p99_us = "us" }
         assert!(
             entries[1]
                 .text
-                .contains(" is 50, not 20. Restore that value, or roll back")
+                .contains(" is 50, not 20. Restore it, or roll back")
         );
     }
 

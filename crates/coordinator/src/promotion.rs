@@ -35,8 +35,7 @@ impl Coordinator {
         if changed.is_empty() {
             self.store.set_promotion(id, None)?;
             return Err(Error::Conflict(
-                "Slackline starts this service only for the experiment, so it cannot promote. Write the settings into your own service's \
-                 configuration"
+                "Slackline starts this service only for the experiment. Copy the winner's settings into your own service's configuration"
                     .into(),
             ));
         }
@@ -58,6 +57,30 @@ impl Coordinator {
         match self.bars_promotion(id)? {
             Some(why) => Err(Error::Conflict(why)),
             None => Ok(row),
+        }
+    }
+
+    /// Why a promotion of an experiment's winner would be refused now, whatever is being measured;
+    /// `None` where it would not.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unavailable`].
+    pub fn bars_winner(&self, id: i64) -> Result<Option<String>, Error> {
+        let row = self.store.experiment(id)?;
+        if let Some(why) = row.not_promotable() {
+            return Ok(Some(why.to_owned()));
+        }
+        let spec = match self.checked(&row) {
+            Err(error @ Error::Spec(_)) => return Ok(Some(error.to_string())),
+            spec => spec?,
+        };
+        if let Some(why) = row.report.changed_template(&spec) {
+            return Ok(Some(why));
+        }
+        let winner = row.report.winner();
+        match winner.and_then(|winner| has_vanished(&winner.configuration, &spec)) {
+            Some(why) => Ok(Some(why)),
+            None => self.bars_promotion(id),
         }
     }
 

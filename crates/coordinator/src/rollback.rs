@@ -101,6 +101,18 @@ impl Coordinator {
         Ok(changed)
     }
 
+    /// The continuous experiments in the queue, which may promote as soon as nothing of this
+    /// experiment is in force any more.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub fn would_promote(&self, id: i64) -> Result<Vec<i64>, Error> {
+        let others = self.store.experiments()?.into_iter();
+        let others = others.filter(|it| it.id != id && it.always_on);
+        let active = others.filter(|it| matches!(it.state, State::Queued | State::Running));
+        Ok(active.map(|it| it.id).collect())
+    }
+
     /// The experiment, if something of it is to be rolled back.
     fn to_be_rolled_back(&self, id: i64) -> Result<ExperimentRow, Error> {
         let row = self.store.experiment(id)?;

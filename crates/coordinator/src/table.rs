@@ -121,7 +121,7 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
     for metric in metrics {
         for (side, of) in [
             ("control", control as Side),
-            ("experiment", experiment as Side),
+            ("candidate", experiment as Side),
         ] {
             let unit = unit_of(spec, metric);
             let name = format!("{metric} of {side}{}", in_brackets(unit.as_deref()));

@@ -34,6 +34,7 @@ function convergence(id, points, unit) {
   legend(element, points, [
     ["best so far", "--accent", "stroke"],
     ...(unit.control === null ? [] : [["control", "--quiet", "dashes"]]),
+    ...(marks.some((it) => it.isVerified) ? [["verified", "--ink", "ring"]] : []),
     ...(beyond ? [[`${beyond} beyond the edge`, "--quiet", "triangle"]] : []),
   ]);
   pointed(element, (left, top) => {

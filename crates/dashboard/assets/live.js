@@ -28,10 +28,11 @@ async function change(method, url, body) {
 
 const sure = document.getElementById("sure");
 
-/** Asks before something ends or is lost. */
-function isSure(text) {
+/** Asks before something ends or is lost. `yes` is the label of the button that does it. */
+function isSure(text, yes) {
   if (!text) return Promise.resolve(true);
   document.getElementById("sure-text").textContent = text;
+  document.getElementById("sure-yes").textContent = yes ?? "Yes";
   sure.returnValue = "no";
   sure.showModal();
   return new Promise((answer) => { sure.addEventListener("close", () => answer(sure.returnValue === "yes"), { once: true }); });
@@ -39,7 +40,7 @@ function isSure(text) {
 
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-post], [data-delete]");
-  if (!button || !(await isSure(button.dataset.sure))) return;
+  if (!button || !(await isSure(button.dataset.sure, button.dataset.yes))) return;
   button.disabled = true;
   const isDelete = "delete" in button.dataset;
   const body = button.dataset.body ? JSON.parse(button.dataset.body) : undefined;

@@ -48,9 +48,11 @@ async function check() {
     const verdict = answer.remarks.length ? `Note: ${answer.remarks.join("; ")}.` : "Nothing is wrong with it.";
     say(`${answer.name}: ${parameters}${size}. ${verdict}`, "right", 0);
   } else {
-    const where = [answer.line && `Line ${answer.line}`, answer.key].filter(Boolean).join(", ");
+    // The error itself may name the key.
+    const key = answer.key && !answer.error.includes(`\`${answer.key}\``) ? answer.key : "";
+    const where = [answer.line && `Line ${answer.line}`, key].filter(Boolean).join(", ");
     const isFile = /template|files|warm_start/.test(answer.key || "");
-    const folder = isFile && field("dir").value ? ` Relative paths count from ${field("dir").value}: change the folder above if the file is elsewhere.` : "";
+    const folder = isFile && field("dir").value ? ` Relative paths count from ${field("dir").value}: change the directory above if the file is elsewhere.` : "";
     say(`${where}${where ? ": " : ""}${answer.error}${folder && !/[.!?]$/.test(answer.error) ? "." : ""}${folder}`, "wrong", answer.line);
   }
 }

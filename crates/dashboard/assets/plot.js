@@ -84,7 +84,7 @@ export function range(values, also = []) {
 /** Labels with as many digits as tell ticks that are `step` apart from each other. */
 const labels = (_, ticks, __, ___, step) => {
   const places = Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(step))));
-  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { maximumFractionDigits: places })));
+  return ticks.map((tick) => (tick === null ? "" : tick.toLocaleString("en", { maximumFractionDigits: places }).replace(/^-/, "−")));
 };
 
 export const axis = (label, more) => ({

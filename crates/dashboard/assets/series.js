@@ -213,7 +213,7 @@ export async function compared(element) {
     height: 320,
     scales: { x: { time: false }, y: { range: () => range(all.flatMap((it) => [...it.values.values()]), hasRatio ? [0, ...ends] : ends) } },
     axes: [counts("Evaluation"), axis(label)],
-    series: [{ label: "Evaluation" }, ...all.map((it, place) => line(it.name, place, { paths: uPlot.paths.stepped({ align: 1 }), value: (_, value) => (value === null ? "–" : it.unit.text(value)) }))],
+    series: [{ label: "Evaluation", value: read4() }, ...all.map((it, place) => line(it.name, place, { paths: uPlot.paths.stepped({ align: 1 }), value: (_, value) => (value === null ? "–" : it.unit.text(value)) }))],
     hooks: { draw: [(plot) => inside(plot, () => { if (hasRatio) rule(plot, 0, false); })] },
   }, [x, ...all.map((it) => x.map((number) => it.values.get(number) ?? null))]);
 }

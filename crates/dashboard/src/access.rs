@@ -168,10 +168,7 @@ impl Access {
     /// Whether the server may be called so. Neither a port nor upper case matters.
     fn is_ours(&self, host: &str) -> bool {
         let host = host.to_ascii_lowercase();
-        let name = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => host.as_str(),
-        };
+        let name = crate::web::without_port(&host);
         let own = self.address.rsplit_once(':').map_or("", |(name, _)| name);
         matches!(name, "localhost" | "127.0.0.1" | "[::1]")
             || name == own
@@ -276,7 +273,10 @@ pub(crate) async fn admit(
         };
     }
     if !app.access.is_ours(&origin.host) {
-        let why = "this is not the name of this server; start it with --name to add one";
+        let name = crate::web::without_port(&origin.host);
+        let why = format!(
+            "this server is not called {name}: if it should be, restart it with `--name {name}`"
+        );
         return Refusal::new(StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     if path.starts_with("/assets/") {
@@ -291,7 +291,8 @@ pub(crate) async fn admit(
                 true => path,
                 false => format!("{path}?{rest}"),
             });
-            return sign_in_with(&app, &origin, &token, &to).unwrap_or_else(|| see_login(&to));
+            return sign_in_with(&app, &origin, &token, &to)
+                .unwrap_or_else(|| see_login(&to, true));
         }
     }
     let identity = identify(&app, &origin, &request);
@@ -317,7 +318,10 @@ pub(crate) async fn admit(
     }
     let Some(identity) = identity else {
         if is_for_people && (wants_page(request.headers()) || !is_change) {
-            return see_login(request.uri().path_and_query().map_or("/", |it| it.as_str()));
+            return see_login(
+                request.uri().path_and_query().map_or("/", |it| it.as_str()),
+                false,
+            );
         }
         let has_token = request.headers().contains_key(AUTHORIZATION);
         return refuse(&app, &origin, None, unauthorised(has_token));
@@ -331,7 +335,7 @@ pub(crate) async fn admit(
     let (renewed, visitor) = (identity.renewed, identity.visitor);
     let role = visitor.role;
     let entry = is_change.then(|| entry_of(&request, &visitor, &origin));
-    request.extensions_mut().insert(visitor);
+    request.extensions_mut().insert(visitor.clone());
     let mut response = next.run(request).await;
     // The description has no texts of anybody.
     if role == Role::Read && path != DESCRIPTION {
@@ -343,6 +347,8 @@ pub(crate) async fn admit(
     if let Some(Some(entry)) = entry {
         note(&app, entry, &response);
     }
+    // For a page that says why there is no other one.
+    response.extensions_mut().insert(visitor);
     response
 }
 
@@ -444,7 +450,8 @@ fn refuse(app: &App, origin: &Origin, identity: Option<&Identity>, refusal: Refu
     {
         let who = identity.map(|identity| identity.visitor.name.as_str());
         app.audit.note(Entry {
-            refusal: Some(refusal.text().to_owned()),
+            // The advice is for whoever asked.
+            refusal: refusal.text().split(". ").next().map(str::to_owned),
             ..Entry::new(
                 "refused",
                 who,
@@ -531,10 +538,16 @@ fn sign_in_with(app: &App, origin: &Origin, token: &str, to: &str) -> Option<Res
 }
 
 /// Sends the browser to the form, which leads back to where it wanted to go.
-fn see_login(to: &str) -> Response {
-    match local_path(to).as_str() {
-        "/" => redirect("/login", None),
-        to => redirect(&format!("/login?next={}", crate::web::encoded(to)), None),
+fn see_login(to: &str, is_wrong: bool) -> Response {
+    let wrong = is_wrong.then(|| crate::web::WRONG_TOKEN.to_owned());
+    let next = match local_path(to).as_str() {
+        "/" => None,
+        to => Some(format!("next={}", crate::web::encoded(to))),
+    };
+    let query: Vec<String> = [wrong, next].into_iter().flatten().collect();
+    match query.is_empty() {
+        true => redirect("/login", None),
+        false => redirect(&format!("/login?{}", query.join("&")), None),
     }
 }
 

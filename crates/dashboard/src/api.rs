@@ -190,6 +190,9 @@ pub(crate) struct Shown {
     /// What its maker should know.
     #[serde(skip_serializing_if = "Option::is_none")]
     remark: Option<&'static str>,
+    /// Measurements of the parent from which the search of a fork starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    carried: Option<usize>,
     note: Option<String>,
     control: Configuration,
     recommended: Option<tuner::report::Recommended>,
@@ -237,6 +240,7 @@ fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
         summary,
         wall_time_min: row.budget().wall_time_min,
         remark: row.carries_nothing_over(),
+        carried: row.parent.map(|_| row.carried_over()),
         note: row.note,
         dir: row.dir,
         source: Masks::ForWriters.text(&row.source),
@@ -278,7 +282,7 @@ pub(crate) struct ListQuery {
     #[serde(default)]
     state: Option<ExperimentState>,
     #[serde(default)]
-    limit: Option<usize>,
+    limit: Option<std::num::NonZeroUsize>,
 }
 
 pub(crate) async fn list(
@@ -288,7 +292,9 @@ pub(crate) async fn list(
     blocking(move || {
         let all = app.coordinator.store().experiments()?.into_iter();
         let asked = all.filter(|it| query.state.is_none_or(|state| it.state == state));
-        Ok(asked.take(query.limit.unwrap_or(usize::MAX)).collect())
+        Ok(asked
+            .take(query.limit.map_or(usize::MAX, Into::into))
+            .collect())
     })
     .await
     .map(Json)
@@ -472,7 +478,7 @@ fn status_of(coordinator: &Coordinator) -> Result<Value, Error> {
 #[derive(Deserialize)]
 pub(crate) struct AuditQuery {
     #[serde(default)]
-    limit: Option<usize>,
+    limit: Option<std::num::NonZeroUsize>,
     #[serde(default)]
     experiment: Option<i64>,
 }
@@ -491,7 +497,7 @@ pub(crate) async fn audit(
     Params(query): Params<AuditQuery>,
 ) -> Result<Response, Refusal> {
     may_see_audit(&visitor)?;
-    let limit = query.limit.unwrap_or(AUDIT_ENTRIES);
+    let limit = query.limit.map_or(AUDIT_ENTRIES, Into::into);
     let last = blocking(move || {
         let last = app.audit.last(limit, query.experiment);
         last.map_err(|error| Error::Unavailable(error.to_string()))
@@ -541,20 +547,37 @@ pub(crate) async fn promote(State(app): Here, Path(id): Path<String>) -> Reply<S
     .await
 }
 
+/// An experiment after its rollback.
+#[derive(Serialize)]
+pub(crate) struct RolledBack {
+    #[serde(flatten)]
+    shown: Shown,
+    /// What the rollback has done, a text for each file, knob and copy.
+    rolled_back: Vec<String>,
+    /// Continuous experiments that may promote now.
+    may_promote: Vec<i64>,
+}
+
 /// What could not be restored is `promotion.left`, and in the audit log.
 pub(crate) async fn roll_back(
     State(app): Here,
     Path(id): Path<String>,
-) -> Result<(Extension<Detail>, Json<Shown>), Refusal> {
+) -> Result<(Extension<Detail>, Json<RolledBack>), Refusal> {
     let id = self::id(&id)?;
     let rolled_back = blocking(move || {
         let changed = app.coordinator.roll_back(id)?;
-        Ok((changed, shown(&app.coordinator, id)?))
+        let may_promote = app.coordinator.would_promote(id)?;
+        Ok((changed, may_promote, shown(&app.coordinator, id)?))
     });
-    let (changed, shown) = rolled_back.await?;
+    let (changed, may_promote, shown) = rolled_back.await?;
     let left = changed.left.iter().map(|it| format!("not restored: {it}"));
-    let detail: Vec<String> = left.chain(changed.done).collect();
-    Ok((Extension(Detail(detail.join(", "))), Json(shown)))
+    let detail: Vec<String> = left.chain(changed.done.iter().cloned()).collect();
+    let answer = RolledBack {
+        shown,
+        rolled_back: changed.done,
+        may_promote,
+    };
+    Ok((Extension(Detail(detail.join("; "))), Json(answer)))
 }
 
 /// Gives up what a rollback could not restore, so that the experiment can be deleted. Without the

@@ -87,7 +87,7 @@ impl Entry {
             .refusal
             .as_ref()
             .map(|why| format!("{refused} ({}): {why}", self.status));
-        let parts = [experiment, evaluation, detail, refusal, from];
+        let parts = [experiment, evaluation, from, detail, refusal];
         let parts: String = parts.into_iter().flatten().collect();
         format!("audit: {who}: {action}{parts}")
     }
@@ -319,6 +319,11 @@ mod tests {
         assert_eq!(
             refused.line(),
             "audit: unknown user: request refused (401): no token"
+        );
+        refused.from = Some([10, 0, 0, 8].into());
+        assert_eq!(
+            refused.line(),
+            "audit: unknown user: request from 10.0.0.8 refused (401): no token"
         );
     }
 }

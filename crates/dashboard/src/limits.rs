@@ -12,6 +12,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::access::Visitor;
 use crate::reply::{Refusal, wants_page};
 use crate::server::App;
 
@@ -125,7 +126,8 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
         Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the server did not finish this request in time: look whether the change was made before you send it again").into_response(),
     };
     if let Some(refusal) = Refusal::of(&response) {
-        response = described(response, refusal, is_for_people);
+        let visitor = response.extensions().get::<Visitor>().cloned();
+        response = described(response, refusal, is_for_people, visitor.as_ref());
     }
     app.answers.count(response.status());
     let headers = response.headers_mut();
@@ -146,7 +148,12 @@ pub(crate) async fn bound(State(app): State<Arc<App>>, request: Request, next: N
 }
 
 /// An error as whoever asked reads it: a page for people, problem details for programs.
-fn described(response: Response, refusal: Refusal, is_for_people: bool) -> Response {
+fn described(
+    response: Response,
+    refusal: Refusal,
+    is_for_people: bool,
+    visitor: Option<&Visitor>,
+) -> Response {
     let is_page = response
         .headers()
         .get(CONTENT_TYPE)
@@ -162,7 +169,7 @@ fn described(response: Response, refusal: Refusal, is_for_people: bool) -> Respo
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     let mut described = if is_for_people {
-        crate::pages::refused(&refusal)
+        crate::pages::refused(&refusal, visitor)
     } else {
         refusal.into_response()
     };

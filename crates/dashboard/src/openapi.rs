@@ -217,7 +217,7 @@ const OPERATIONS: &[Operation] = &[
     get(
         "/experiments/{id}/verification",
         "verification",
-        "The arms of the verification and their runs",
+        "The candidates of the verification and their runs",
     ),
     Operation {
         query: &[
@@ -326,7 +326,7 @@ const PAGES: &[(&str, &[&str])] = &[
     ("/host", &[]),
     ("/promotions", &[]),
     ("/audit", &[]),
-    ("/login", &["next"]),
+    ("/login", &["next", "wrong"]),
     ("/compare", &["id"]),
     (
         "/experiments/{id}",

@@ -82,13 +82,19 @@ fn answer(made: Result<Response, Refusal>) -> Response {
 #[template(path = "message.html")]
 struct MessagePage<'a> {
     reader: Reader,
+    title: &'static str,
     text: &'a str,
 }
 
-/// What went wrong, as a page.
-pub(crate) fn refused(refusal: &Refusal) -> Response {
+/// What went wrong, as a page for whoever asked.
+pub(crate) fn refused(refusal: &Refusal, visitor: Option<&Visitor>) -> Response {
     let mut response = page(&MessagePage {
-        reader: Reader::default(),
+        reader: visitor.map(Reader::from).unwrap_or_default(),
+        title: match refusal.status() {
+            StatusCode::NOT_FOUND => "Not found",
+            StatusCode::BAD_REQUEST => "Wrong address",
+            _ => "Not possible",
+        },
         text: refusal.text(),
     });
     *response.status_mut() = refusal.status();
@@ -121,7 +127,9 @@ pub(crate) async fn login_form(request: Request) -> Response {
     if request.extensions().get::<Visitor>().is_some() {
         return axum::response::Redirect::to(&next).into_response();
     }
-    login(false, &next)
+    // Of a token in an address that is none of ours.
+    let is_wrong = pairs(query).any(|(name, _)| name == crate::web::WRONG_TOKEN);
+    login(is_wrong, &next)
 }
 
 /// An experiment in the list.
@@ -134,6 +142,8 @@ struct Line {
     percent: Option<usize>,
     /// The first sentence of what was shown: the page of the experiment has all of them.
     shown: String,
+    /// Its name says from which experiment it starts.
+    is_named_after_parent: bool,
 }
 
 /// The text up to the first full stop that ends a sentence.
@@ -181,6 +191,9 @@ pub(crate) async fn experiments(State(app): Here, Extension(visitor): Who) -> Re
                         .then(|| (100 * summary.evaluations / summary.budget.max(1)).min(100)),
                     evaluations: summary.counted(),
                     shown: first_sentence(&summary.sentence).to_owned(),
+                    is_named_after_parent: summary
+                        .parent
+                        .is_some_and(|id| summary.name.contains(&format!("(from {id})"))),
                     summary,
                 })
             })
@@ -269,6 +282,8 @@ struct VerificationPage {
     number: i64,
     /// The verification that is shown, while the present one has no runs.
     last: Option<i64>,
+    /// It waits for its turn, or is measured: a verification may follow.
+    is_active: bool,
     metric: String,
     name: String,
     unit: String,
@@ -371,6 +386,10 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
         status: status(&summary, coordinator, visitor.role),
         number: row.verification,
         last: last.map(|it| it.number),
+        is_active: matches!(
+            row.state,
+            ExperimentState::Queued | ExperimentState::Running
+        ),
         metric: row
             .spec
             .objective
@@ -437,7 +456,10 @@ pub(crate) async fn host(State(app): Here, Extension(visitor): Who) -> Response 
             queue_is_paused: coordinator.store().is_queue_paused()?,
             measured: running.map_or_else(
                 || "Nothing is measured now.".to_owned(),
-                |summary| format!("{}, {}", summary.name, status(summary, coordinator, role)),
+                |summary| {
+                    let status = status(summary, coordinator, role);
+                    format!("Measuring now: {} ({status}).", summary.name)
+                },
             ),
             trouble: readers::trouble(coordinator, role),
             workers: readers::lines(role, coordinator.workers().complaints()),
@@ -460,6 +482,15 @@ struct AuditRow {
 }
 
 impl AuditRow {
+    /// What was done, in words, or what was asked for.
+    fn what(&self) -> &str {
+        match self.entry.action.as_str() {
+            "refused" => "request",
+            action if self.is_refusal() => action,
+            action => history::word(action),
+        }
+    }
+
     fn is_refusal(&self) -> bool {
         self.entry.refusal.is_some()
     }

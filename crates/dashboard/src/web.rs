@@ -19,8 +19,23 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
             // "Failed to deserialize query string: page: invalid digit found in string"
             let text = error.body_text();
             let why = text.split_once(": ").map_or(text.as_str(), |(_, why)| why);
-            Refusal::new(StatusCode::BAD_REQUEST, format!("the query: {why}"))
+            Refusal::new(StatusCode::BAD_REQUEST, in_words(why))
         })
+    }
+}
+
+/// What serde says of a parameter, in words.
+fn in_words(why: &str) -> String {
+    let Some((name, what)) = why.split_once(": ") else {
+        return tuner::spec::plain(why);
+    };
+    let is_no_number = ["digit found", "cannot parse integer", "number too large"];
+    if is_no_number.iter().any(|it| what.contains(it)) {
+        format!("{name} must be a whole number")
+    } else if what.contains("nonzero") {
+        format!("{name} must be 1 or more")
+    } else {
+        format!("{name}: {}", tuner::spec::plain(what))
     }
 }
 
@@ -37,16 +52,16 @@ pub(crate) fn one_of<'a>(
     match value {
         Some(value) if !known.contains(&value) => Err(Refusal::new(
             StatusCode::BAD_REQUEST,
-            format!("the query: {name}={value}: there are {}", listed(known)),
+            format!("{name} must be {}, not {value}", listed(known)),
         )),
         value => Ok(value),
     }
 }
 
-/// Words in a row: `a, b and c`.
+/// Words in a row: `a, b or c`.
 fn listed(words: &[&str]) -> String {
     match words {
-        [all @ .., last] if !all.is_empty() => format!("{} and {last}", all.join(", ")),
+        [all @ .., last] if !all.is_empty() => format!("{} or {last}", all.join(", ")),
         words => words.concat(),
     }
 }
@@ -94,6 +109,17 @@ pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (String, String)> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         (decoded(name), decoded(value))
     })
+}
+
+/// The parameter of the sign-in page that says that the token in an address was not valid.
+pub(crate) const WRONG_TOKEN: &str = "wrong";
+
+/// A host without its port.
+pub(crate) fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
 }
 
 /// The token in a query, and the query without it.
@@ -172,9 +198,29 @@ mod tests {
             (refused.status(), refused.text()),
             (
                 StatusCode::BAD_REQUEST,
-                "the query: format=xls: there are json, csv and parquet"
+                "format must be json, csv or parquet, not xls"
             )
         );
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_parameter_is_said_in_words() {
+        for (said, words) in [
+            (
+                "limit: invalid digit found in string",
+                "limit must be a whole number",
+            ),
+            (
+                "limit: invalid value: integer `0`, expected a nonzero usize",
+                "limit must be 1 or more",
+            ),
+            (
+                "state: unknown variant `x`, expected `a` or `b`",
+                "state: unknown value `x`, expected `a` or `b`",
+            ),
+        ] {
+            assert_eq!(in_words(said), words);
+        }
     }
 
     #[test]

@@ -28,12 +28,12 @@ enum Verb {
         /// Print the list again every two seconds, until Ctrl-C.
         #[arg(long)]
         watch: bool,
-        /// Only those that are queued, running, paused, done, stopped or failed.
-        #[arg(long, value_name = "STATE")]
+        /// List only experiments in this state.
+        #[arg(long, value_name = "STATE", value_parser = ["queued", "running", "paused", "done", "stopped", "failed"])]
         state: Option<String>,
         /// How many to list at most.
         #[arg(long, value_name = "N")]
-        limit: Option<usize>,
+        limit: Option<std::num::NonZeroUsize>,
     },
     /// One experiment.
     Show {
@@ -60,7 +60,7 @@ enum Verb {
         /// The experiment's number.
         id: i64,
     },
-    /// Stop an experiment now. The evaluation that is being measured is killed.
+    /// Stop an experiment now, without asking. The evaluation that is being measured is killed.
     Stop {
         /// The experiment's number.
         id: i64,
@@ -70,7 +70,7 @@ enum Verb {
         /// The experiment's number.
         id: i64,
     },
-    /// Put an experiment's verified winner in force on the host.
+    /// Put an experiment's verified winner in force on the host, without asking.
     Promote {
         /// The experiment's number.
         id: i64,
@@ -79,9 +79,9 @@ enum Verb {
     PauseQueue,
     /// Resume the queue.
     ResumeQueue,
-    /// Undo the promotion: files as they were before it, knobs with the control's values. The
-    /// evaluation that is being measured is interrupted. Exit code 4: not everything could be
-    /// restored.
+    /// Undo the promotion: each file becomes as it was before the promotion, and each knob gets the
+    /// control's value. The evaluation that is being measured is interrupted. Exit code 4: not
+    /// everything could be restored.
     Rollback {
         /// The experiment's number.
         id: i64,
@@ -91,11 +91,11 @@ enum Verb {
     ForgetRest {
         /// The experiment's number.
         id: i64,
-        /// Do so.
+        /// Really forget it.
         #[arg(long)]
         yes: bool,
     },
-    /// Delete an experiment with all its measurements.
+    /// Delete an experiment with all its measurements, without asking.
     Delete {
         /// The experiment's number.
         id: i64,
@@ -107,8 +107,8 @@ enum Verb {
         /// The evaluation's number.
         evaluation: usize,
     },
-    /// Put a configuration in front of the search's own: it is measured next. An experiment that is
-    /// at rest measures it when it is resumed.
+    /// Measure this configuration before the search's next proposal. If the experiment is paused or
+    /// has ended, resume it.
     Enqueue {
         /// The experiment's number.
         id: i64,
@@ -116,11 +116,11 @@ enum Verb {
         #[arg(required = true, value_name = "PARAMETER=VALUE")]
         values: Vec<String>,
     },
-    /// Change how much an experiment may measure.
+    /// Change the number of evaluations, or the time limit.
     Budget {
         /// The experiment's number.
         id: i64,
-        /// Evaluations, the failed ones included.
+        /// Total number of evaluations, failed ones included.
         #[arg(long, value_name = "N")]
         evaluations: usize,
         /// Minutes of measuring. Without this option, the present limit stays.
@@ -148,13 +148,12 @@ enum Verb {
         /// Another specification with the same objective.
         spec: Option<PathBuf>,
     },
-    /// Print the whole report, or the evaluations as a table.
+    /// Print the whole report, or the evaluations as a table. Redirect Parquet to a file.
     Export {
         /// The experiment's number.
         id: i64,
-        /// json, csv or parquet. Score: log ratio to the control, or the value if
-        /// `scale = "absolute"`. If the goal is maximise, its sign is reversed.
-        #[arg(long, default_value = "json")]
+        /// The whole report as JSON, or the evaluations as CSV or Parquet.
+        #[arg(long, default_value = "json", value_parser = ["json", "csv", "parquet"])]
         format: String,
     },
     /// Import a report written by `tune --json` or `experiments export`; prints the new
@@ -176,6 +175,8 @@ struct Client {
     agent: ureq::Agent,
     base: String,
     token: String,
+    /// Where the token is from.
+    source: &'static str,
 }
 
 impl Client {
@@ -183,12 +184,14 @@ impl Client {
         let (url, token) = match &arguments.url {
             Some(url) => {
                 let token = std::env::var("SLACKLINE_TOKEN")
-                    .context("SLACKLINE_TOKEN holds no token for --url")?;
+                    .ok()
+                    .filter(|token| !token.is_empty())
+                    .context("--url needs a token: set the environment variable SLACKLINE_TOKEN")?;
                 (url.trim_end_matches('/').to_owned(), token)
             }
             None => return Self::of(state_dir),
         };
-        Ok(Self::to(&url, token))
+        Ok(Self::to(&url, token, "SLACKLINE_TOKEN"))
     }
 
     /// The server of the state directory.
@@ -197,10 +200,10 @@ impl Client {
             anyhow!("{error}; is `slackline serve` running with this --state-dir?")
         })?;
         let url = format!("http://{}", access.address);
-        Ok(Self::to(&url, access.write_token))
+        Ok(Self::to(&url, access.write_token, "serve.json"))
     }
 
-    fn to(url: &str, token: String) -> Self {
+    fn to(url: &str, token: String, source: &'static str) -> Self {
         let agent = http_client::config(std::time::Duration::from_secs(120))
             .http_status_as_error(false)
             .build();
@@ -208,6 +211,7 @@ impl Client {
             agent: agent.into(),
             base: format!("{url}/api/v1"),
             token,
+            source,
         }
     }
 
@@ -241,6 +245,13 @@ impl Client {
             .with_context(|| url.clone())?;
         if status.is_success() {
             return Ok(bytes);
+        }
+        if status == ureq::http::StatusCode::UNAUTHORIZED {
+            bail!(
+                "the token in {} is not valid (wrong, revoked or expired). On the server's host, `slackline serve tokens ls` lists \
+                 the valid tokens, and `slackline serve tokens new` makes one",
+                self.source
+            );
         }
         let text = String::from_utf8_lossy(&bytes);
         let refusal: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -293,15 +304,23 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         message(&match verb {
             "promote" => format!("experiment {id} is {now_is}; in force: {}", in_force(&now)),
             "rollback" if not_restored(&now).is_some() => format!(
-                "experiment {id} is {now_is}; it is rolled back, except what could not be restored: {}. Mend that, and roll back \
+                "experiment {id} is {now_is}; it is rolled back ({}), except what could not be restored: {}. Mend that, and roll back \
                  again: only the rest is tried then. What is gone for good can be given up: `slackline experiments forget-rest {id}`",
+                texts(&now["rolled_back"]).join("; "),
                 in_force(&now)
             ),
             "rollback" => format!(
-                "experiment {id} is {now_is}; the control's configuration is in force again"
+                "rolled back: {}; experiment {id} is {now_is}",
+                texts(&now["rolled_back"]).join("; ")
             ),
             _ => format!("experiment {id} is {now_is}"),
         });
+        for other in now["may_promote"].as_array().into_iter().flatten() {
+            message(&format!(
+                "warning: continuous experiment {other} may promote on this host now; to prevent this, pause it: `slackline \
+                 experiments pause {other}`"
+            ));
+        }
         anyhow::Ok(now)
     };
     let made = |now: &Value| print(&format!("{}\n", now["id"]));
@@ -359,7 +378,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let body = given(spec)?;
             let checked = client.json("POST", "/specs/check", Some(&body))?;
             for remark in checked["remarks"].as_array().into_iter().flatten() {
-                message(&text(remark));
+                message(&format!("warning: {}", text(remark)));
             }
             let made_of = client.json("POST", "/experiments", Some(&body));
             made(&made_of.with_context(|| spec.display().to_string())?)?;
@@ -468,6 +487,10 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
             let forked = client.json("POST", &on(id, "fork"), Some(&body))?;
             if let Some(remark) = forked["remark"].as_str() {
                 message(&format!("note: {remark}"));
+            } else if let Some(carried) = forked["carried"].as_u64() {
+                message(&format!(
+                    "the search starts from {carried} measurements of experiment {id}"
+                ));
             }
             made(&forked)?;
         }
@@ -566,6 +589,14 @@ fn in_force(experiment: &Value) -> String {
     texts(&experiment["promotion"]["changed"]).join(", ")
 }
 
+/// A state after its subject.
+fn is(state: &str) -> String {
+    match state {
+        "failed" => "has failed".to_owned(),
+        state => format!("is {state}"),
+    }
+}
+
 /// What has to happen before a new budget is used, where that does not come by itself.
 fn until_searched(experiment: &Value) -> Option<String> {
     let state = experiment["state"].as_str()?;
@@ -574,10 +605,12 @@ fn until_searched(experiment: &Value) -> Option<String> {
     match (state, is_used_up) {
         ("queued" | "running", _) => None,
         (_, true) => Some(format!(
-            "experiment {id} is {state} and has used up its budget: set a higher one, then resume the experiment"
+            "experiment {id} {} and has used up its budget: set a higher one, then resume the experiment",
+            is(state)
         )),
         (_, false) => Some(format!(
-            "experiment {id} is {state}: `slackline experiments resume {id}` lets the search go on"
+            "experiment {id} {}: `slackline experiments resume {id}` lets the search go on",
+            is(state)
         )),
     }
 }
@@ -591,10 +624,11 @@ fn until_tried(experiment: &Value) -> Option<String> {
         "queued" | "running" => return None,
         state if used_up => {
             format!(
-                "is {state}, and has used up its budget: raise the budget, then resume the experiment"
+                "{}, and has used up its budget: raise the budget, then resume the experiment",
+                is(state)
             )
         }
-        state => format!("is {state}: resume it"),
+        state => format!("{}: resume it", is(state)),
     };
     (!experiment["continuous"].is_object()).then_some(now)
 }

@@ -49,8 +49,7 @@ fn shell_command(state_dir: &Path) -> String {
 #[derive(Parser)]
 #[command(version = VERSION, about, after_help = EXIT_CODES)]
 struct Arguments {
-    /// Directory of Slackline's state: the undo journal, the lock, and what `serve` keeps. Use one
-    /// for each host: two Slacklines with different directories do not see each other.
+    /// Directory of Slackline's state. Use one for each host.
     #[arg(
         long,
         global = true,
@@ -95,7 +94,7 @@ enum Command {
     /// Load an HTTP service at a rate, whether or not it keeps up, and print JSON; latency counts
     /// from the scheduled arrival.
     Load(load::Arguments),
-    /// Run experiments for weeks: a store, a queue, a JSON interface and pages in a browser.
+    /// Run experiments for weeks: a database, a queue, a JSON API and web pages.
     Serve(serve::Arguments),
     /// Serve memcached's protocol: requests run to completion in batches that grow only under load.
     ServeCache(serve_cache::Arguments),
@@ -234,6 +233,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Done> {
         Command::Check { spec } => {
             let spec = tuner::spec::load(&spec, &roots)?;
             print(&table::check(&spec))?;
+            table::warn(&spec);
             warn_of_left_over(&arguments.state_dir);
             Ok(Done::Positive)
         }

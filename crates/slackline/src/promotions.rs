@@ -20,8 +20,9 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Put back what was in force before a promotion by `tune --promote` or `apply`, but for what
-    /// somebody else has changed since. `slackline experiments rollback` does so for an experiment.
+    /// Put back what was in force before a promotion by `tune --promote` or `apply`, except files
+    /// and knobs that somebody else has changed since. For an experiment, use `slackline
+    /// experiments rollback`.
     Undo {
         /// The promotion's number, as `ls` prints it.
         number: usize,
@@ -34,7 +35,7 @@ pub(crate) enum Command {
     ForgetRest {
         /// The promotion's number, as `ls` prints it.
         number: usize,
-        /// Do so.
+        /// Really forget it.
         #[arg(long)]
         yes: bool,
     },

@@ -67,17 +67,17 @@ struct Server {
     /// Repeatable.
     #[arg(long = "trusted-proxy", value_name = "ADDRESS")]
     trusted_proxies: Vec<std::net::IpAddr>,
-    /// The header in which a trusted proxy names the user, such as X-Forwarded-User. The proxy must
-    /// remove it from what its clients send.
+    /// The header in which a proxy of --trusted-proxy names the user, such as X-Forwarded-User. The
+    /// proxy must remove this header from its clients' requests.
     #[arg(long, value_name = "NAME", requires = "trusted_proxies")]
     user_header: Option<String>,
-    /// Tell people and programs elsewhere what became of experiments: a TOML file with webhooks and
-    /// e-mail addresses, see docs/notifications.md.
-    #[arg(long, value_name = "FILE", env = "SLACKLINE_NOTIFY")]
-    notify: Option<PathBuf>,
-    /// A user of --user-header who may change things; all others only look. Repeatable.
+    /// A user of --user-header with the role write; all others have the role read. Repeatable.
     #[arg(long = "writer", value_name = "USER", requires = "user_header")]
     writers: Vec<String>,
+    /// Send webhooks and e-mail when an experiment ends, is promoted or needs attention: a TOML
+    /// file, see docs/notifications.md.
+    #[arg(long, value_name = "FILE", env = "SLACKLINE_NOTIFY")]
+    notify: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Done> {
@@ -194,8 +194,22 @@ impl coordinator::Bus for Bus<'_> {
     }
 }
 
-/// Only one server of a state directory leaves its address for the command line: the one that holds
-/// this lock. Another one waits until it is free.
+/// Says where the server answers. The token itself goes to a terminal, never to a log.
+fn say_address(access: &Access, state_dir: &Path) {
+    let address = &access.address;
+    if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+        // The one line that is meant to have a secret in it: `message` here would mask it.
+        crate::message(&format!("http://{address}/?token={}", access.write_token));
+    } else {
+        message(&format!(
+            "http://{address}/ (the tokens are in {})",
+            state_dir.join("serve.json").display()
+        ));
+    }
+}
+
+/// Only one server of a state directory leaves its address for the command line, and says it: the
+/// one that holds this lock. Another one waits until it is free.
 fn publish_address(
     access: &Access,
     state_dir: &Path,
@@ -218,11 +232,15 @@ fn publish_address(
         Ok(true)
     };
     if try_publish(access, state_dir)? {
+        say_address(access, state_dir);
         return Ok(());
     }
-    message(
-        "another server of this state directory runs: commands reach that one, and this one waits for its end",
-    );
+    message(&format!(
+        "another `slackline serve` uses {}: commands reach that one, and this one waits at http://{}/ until it ends (Ctrl-C to \
+         give up)",
+        state_dir.display(),
+        access.address
+    ));
     let (access, state_dir) = (access.clone(), state_dir.to_owned());
     let ending = Arc::downgrade(ending);
     let waiting = std::thread::Builder::new().name("address".into());
@@ -231,7 +249,10 @@ fn publish_address(
             while ending.upgrade().is_some_and(|it| !it.is_ending()) {
                 match try_publish(&access, &state_dir) {
                     Ok(false) => std::thread::sleep(LOOK),
-                    Ok(true) => return message("commands reach this server now"),
+                    Ok(true) => {
+                        message("commands reach this server now");
+                        return say_address(&access, &state_dir);
+                    }
                     Err(error) => return message(&format!("{error:#}")),
                 }
             }
@@ -262,16 +283,6 @@ async fn serve(
     };
     let telling = notify.map(|notify| tell(notify, &coordinator, address.to_string()));
     let telling = telling.transpose()?;
-    // The token itself goes to a terminal, never to a log.
-    if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
-        // The one line that is meant to have a secret in it: `message` here would mask it.
-        crate::message(&format!("http://{address}/?token={}", access.write_token));
-    } else {
-        message(&format!(
-            "http://{address}/ (the tokens are in {})",
-            state_dir.join("serve.json").display()
-        ));
-    }
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let end = until_end(Arc::clone(&coordinator), interrupt.clone(), measuring);
     let (told, end_of_server) = tokio::sync::oneshot::channel::<()>();

@@ -378,16 +378,15 @@ pub(crate) fn check(spec: &CheckedSpec) -> String {
             });
         let _ = writeln!(text, "  {name} = {value}  of {range}{of}");
     }
-    for remark in remarks(spec) {
-        let _ = writeln!(text, "  {remark}");
-    }
     let _ = writeln!(text, "  {}", spec.planned_time());
     text
 }
 
-/// What [`CheckedSpec::remarks`] says with this process's PATH.
-pub(crate) fn remarks(spec: &CheckedSpec) -> Vec<String> {
-    spec.remarks(&std::env::var_os("PATH").unwrap_or_default())
+/// Says what [`CheckedSpec::remarks`] says with this process's PATH.
+pub(crate) fn warn(spec: &CheckedSpec) {
+    for remark in spec.remarks(&std::env::var_os("PATH").unwrap_or_default()) {
+        crate::message(&format!("warning: {remark}"));
+    }
 }
 
 /// What a parameter may be.

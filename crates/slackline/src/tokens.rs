@@ -28,7 +28,7 @@ enum Verb {
         /// The person or program that uses the token; shown in the audit log.
         #[arg(long)]
         name: String,
-        /// read: looking. write: everything, which is as good as being the server's user.
+        /// read: view only. write: everything; a holder can run commands as the server's user.
         #[arg(long, default_value = "read", value_parser = role)]
         role: Role,
         /// When the token expires: a date, a time (RFC 3339), or how long from now, such as 90d.
@@ -36,7 +36,7 @@ enum Verb {
         #[arg(long, value_name = "WHEN", value_parser = moment)]
         expires: Option<Timestamp>,
     },
-    /// Revoke a token. Its sessions end at once.
+    /// Revoke a token. Its sessions and event streams end within a second.
     Revoke {
         /// The token's name.
         name: String,

@@ -57,9 +57,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         spec.spec.budget.evaluations = evaluations;
     }
     let kept = kept(arguments, &spec)?;
-    for remark in table::remarks(&spec) {
-        message(&remark);
-    }
+    table::warn(&spec);
     let interrupt = Interrupt::on_signals().context("signals cannot be caught")?;
     let mut live = Live::new(&spec, state_dir, interrupt.clone())?;
     let left_over = live.left_over();

@@ -132,7 +132,7 @@ pub enum TunerError {
 fn known_promotions(known: &[usize]) -> String {
     let numbers: Vec<String> = known.iter().map(ToString::to_string).collect();
     match numbers.as_slice() {
-        [] => "is none".to_owned(),
+        [] => "is none: no command has promoted anything".to_owned(),
         numbers => format!("are {}", numbers.join(", ")),
     }
 }

@@ -176,7 +176,7 @@ impl Launch {
         let said = extract(&self.log_file("err"));
         let said = said.map_or_else(String::new, |said| {
             let said = self.without_secrets(&said);
-            format!("\nOn standard error it said: {said}")
+            format!(". On standard error it said: {said}")
         });
         format!("It was run as: {}{said}", self.command_line())
     }
@@ -381,7 +381,7 @@ impl<'a> Running<'a> {
         };
         if !status.success() {
             return Err(RunError::Status(format!(
-                "{program} ended with {}: {}\nIt was run as: {}",
+                "{program} ended with {}: {}. It was run as: {}",
                 describe(status),
                 self.launch.tail(),
                 self.launch.command_line()
@@ -718,7 +718,7 @@ mod tests {
         let error = run(&long).unwrap_err().to_string();
         assert_eq!(
             error,
-            "sh ended with exit status 1: 1 | 2 | 3 | … | 99997 | 99998 | 99999 | 100000 | the end\n\
+            "sh ended with exit status 1: 1 | 2 | 3 | … | 99997 | 99998 | 99999 | 100000 | the end. \
              It was run as: sh -c 'seq 100000; echo the end; exit 1'"
         );
     }

@@ -245,7 +245,7 @@ fn of_guards(report: &Report, winner: &ArmResult) -> String {
         let capacity = arms.find(|arm| arm.capacity_of.as_ref() == Some(&winner.name));
         let fault = capacity.and_then(|arm| arm.faults.first());
         let why = fault.map_or(
-            "the load is not known to saturate the service. Nothing is wrong, but the service's highest rate stays unknown",
+            "the load may be too low to saturate the service",
             String::as_str,
         );
         let _ = write!(text, " Capacity was not measured: {why}.");

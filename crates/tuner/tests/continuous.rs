@@ -385,7 +385,7 @@ fn a_clock_that_was_ahead_keeps_nothing_waiting_once_it_is_right() {
     // The answer of an alert query counts for 30 s, not for three days; what was changed counts for
     // today.
     let (action, controller) = next(State {
-        due: Some("the first".into()),
+        due: Some("nothing has been searched yet".into()),
         not_before: now,
         asked: Some(Asked {
             at: ahead,

@@ -193,7 +193,7 @@ fn a_file_that_somebody_else_has_changed_holds_the_rounds() {
     service.write("service.conf", "x = 33 # deployed\n");
     service.is_held_for(
         "service.conf",
-        "/service.conf has other contents than when promoted. Restore that value, or roll back",
+        "/service.conf has other contents than when promoted. Restore it, or roll back",
     );
 }
 
@@ -293,7 +293,8 @@ fn a_rollback_without_its_template_has_what_was_kept_at_the_promotion() {
             Some(edit) => service.write("service.in", edit),
         }
         let said = service.rolled_back();
-        let why = "/service.conf as it was kept at the promotion (the template /";
+        let why =
+            "/service.conf with the control's values, as kept at the promotion (the template /";
         assert!(said.contains(why), "{said}");
         assert_eq!(service.read("service.conf"), "x = 50\n");
         assert!(service.known().left.is_empty());
@@ -349,9 +350,7 @@ fn a_rollback_says_where_what_it_wrote_over_is_kept() {
     service.write("service.conf", "x = 33 # deployed\n");
     let said = service.rolled_back();
     let (_, kept) = said
-        .split_once(
-            "was changed by somebody else since the promotion; as it was before is kept in ",
-        )
+        .split_once("service.conf since the promotion: their version is in ")
         .expect(&said);
     let kept = std::fs::read_to_string(kept.trim_end_matches(')')).unwrap();
     assert_eq!(kept, "x = 33 # deployed\n");
@@ -465,12 +464,12 @@ fn the_message_after_a_rollback_by_hand_follows_what_is_in_force() {
     for (state, before, after) in [
         (
             State::Paused,
-            "paused; what was promoted stays in force, unwatched",
+            "paused; what was promoted stays in force, and nothing watches it",
             ROLLED_BACK,
         ),
         (
             State::Stopped,
-            "stopped; what was promoted stays in force, unwatched",
+            "stopped; what was promoted stays in force, and nothing watches it",
             "stopped; a user has rolled it back since: resume the experiment to search and promote again",
         ),
         (State::Failed, "no disk", "no disk"),
@@ -505,7 +504,7 @@ fn a_rollback_removes_a_file_that_was_not_there_before() {
     assert_eq!(service.read("live"), "x = 20\n");
     let conf = service.path("service.conf").display().to_string();
     let done = service.is_rolled_back_by_hand();
-    let removed = format!("{conf} removed, as before the promotion");
+    let removed = format!("removed {conf}, which did not exist before the promotion");
     assert!(done.contains(&removed), "{done:?}");
     assert!(!service.path("service.conf").exists());
     assert!(!service.path("live").exists());
@@ -516,7 +515,7 @@ fn a_rollback_removes_a_file_that_was_not_there_before() {
 fn a_rollback_writes_the_controls_file_where_the_service_refuses_to_be_without() {
     let service = Service::promoted_over(None, SPEC, None);
     let done = service.is_rolled_back_by_hand();
-    let why = "/service.conf with the control's values (it was not there before the promotion, but";
+    let why = "/service.conf with the control's values (it did not exist before the promotion, but";
     assert!(done.iter().any(|it| it.contains(why)), "{done:?}");
     assert_eq!(service.read("service.conf"), "x = 50\n");
     assert_eq!(service.read("live"), "x = 50\n");

@@ -54,6 +54,17 @@ impl State {
     }
 }
 
+impl State {
+    /// The state as a sentence has it after its subject: `is done`, `has failed`.
+    #[must_use]
+    pub fn with_verb(self) -> String {
+        match self {
+            Self::Failed => "has failed".to_owned(),
+            state => format!("is {state}"),
+        }
+    }
+}
+
 impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
@@ -196,12 +207,17 @@ impl ExperimentRow {
         ))
     }
 
-    /// What to say of a fork whose parameters are all other ones than those it starts from.
-    pub fn carries_nothing_over(&self) -> Option<&'static str> {
+    /// How many measurements of the experiment that it starts from tell its search something.
+    pub fn carried_over(&self) -> usize {
         let own = &self.report.control.0;
         let is_shared =
-            |it: &Observation| it.configuration.0.keys().any(|name| own.contains_key(name));
-        (!self.prior.is_empty() && !self.prior.iter().any(is_shared)).then_some(
+            |it: &&Observation| it.configuration.0.keys().any(|name| own.contains_key(name));
+        self.prior.iter().filter(is_shared).count()
+    }
+
+    /// What to say of a fork whose parameters are all other ones than those it starts from.
+    pub fn carries_nothing_over(&self) -> Option<&'static str> {
+        (!self.prior.is_empty() && self.carried_over() == 0).then_some(
             "no measurement of the earlier experiment carries over, because the two have no parameter in common",
         )
     }
@@ -222,7 +238,7 @@ impl ExperimentRow {
             Some("its improvement was shown elsewhere: verify it here first")
         } else if !self.spec.changes_host() {
             Some(
-                "Slackline starts this service only for the experiment, so it cannot promote. Write the settings into your own service's configuration",
+                "Slackline starts this service only for the experiment. Copy the winner's settings into your own service's configuration",
             )
         } else {
             None
@@ -290,7 +306,7 @@ fn say_what_waits(all: &mut [Summary]) {
         return;
     };
     let why = format!(
-        "waits for experiment {id}, which is always on and never ends: pause experiment {id} to let this one run"
+        "waits for experiment {id}, which is in continuous mode and never ends: pause experiment {id} to let this one run"
     );
     for waiting in all
         .iter_mut()

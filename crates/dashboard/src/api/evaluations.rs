@@ -115,7 +115,7 @@ pub(crate) struct FromQuery {
     #[serde(default)]
     from: Option<usize>,
     #[serde(default)]
-    limit: Option<usize>,
+    limit: Option<std::num::NonZeroUsize>,
     #[serde(default)]
     outcome: Option<String>,
 }
@@ -143,7 +143,9 @@ pub(crate) async fn evaluations(
             value
         });
         let asked = all.filter(|it| outcome.is_none_or(|outcome| it["outcome"] == outcome));
-        Ok(asked.take(query.limit.unwrap_or(usize::MAX)).collect())
+        Ok(asked
+            .take(query.limit.map_or(usize::MAX, Into::into))
+            .collect())
     })
     .await
     .map(Json)

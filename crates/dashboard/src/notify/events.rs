@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Shown,
     /// A configuration is in force.
     Promoted,
-    /// The control's configuration is in force again.
+    /// A promotion is undone.
     RolledBack,
     /// A drift test has raised an alarm.
     Drifted,
@@ -236,10 +236,7 @@ impl Seen {
             let is_rolled_back =
                 it.rollbacks > was.rollbacks || (was.is_promoted && !it.is_promoted);
             if is_rolled_back {
-                tell(
-                    Kind::RolledBack,
-                    "The control's configuration is in force again.",
-                );
+                tell(Kind::RolledBack, "The promotion is undone.");
             }
             if it.alarms > was.alarms {
                 tell(

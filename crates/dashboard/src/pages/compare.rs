@@ -66,7 +66,7 @@ fn complaint(ids: &[i64]) -> Option<String> {
 }
 
 fn asked(query: &str) -> Result<Vec<i64>, Refusal> {
-    let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, format!("the query: {why}"));
+    let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, why);
     let mut ids = Vec::new();
     for (name, value) in pairs(query) {
         if name != "id" {

@@ -43,6 +43,8 @@ struct Now {
     busy: Option<i64>,
     /// It is done, and has used up its budget.
     is_used_up: bool,
+    /// A promotion would be refused, whatever is being measured.
+    is_barred: bool,
 }
 
 impl Verbs {
@@ -65,11 +67,9 @@ impl Verbs {
                 && may_measure
                 && row.wish != Some(Wish::Verify)
                 && (has_measured || state == ExperimentState::Running),
-            promote: row.not_promotable().is_none() && !is_promoted && now.busy.is_none(),
+            promote: !now.is_barred && !is_promoted && now.busy.is_none(),
             // What keeps it from that goes away by itself, or can be paused.
-            promote_later: now
-                .busy
-                .filter(|_| row.not_promotable().is_none() && !is_promoted),
+            promote_later: now.busy.filter(|_| !now.is_barred && !is_promoted),
             roll_back: row.promotion.is_some(),
             // A continuous one has to rest.
             forget: is_unfinished
@@ -182,6 +182,8 @@ struct ExperimentPage {
     /// What the rollback could not restore, with the reasons.
     not_restored: String,
     promoted_at: Option<When>,
+    /// Continuous experiments that may promote after a rollback.
+    may_promote: Vec<i64>,
     verbs: Verbs,
     /// It waits for its turn, or is measured.
     is_active: bool,
@@ -206,7 +208,17 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let not_restored = row.unfinished_rollback();
     let not_restored = not_restored.map_or_else(Vec::new, |it| it.changed.clone());
     let not_restored = readers::lines(role, not_restored).join(", ");
+    let mut verdict = Verdict::of(&row);
+    let is_found = verdict.as_ref().is_some_and(|it| it.is_better);
+    let barred = match is_found && !summary.promoted {
+        true => coordinator.bars_winner(id)?,
+        false => row.not_promotable().map(str::to_owned),
+    };
+    if let Some(verdict) = &mut verdict {
+        verdict.not_promotable.clone_from(&barred);
+    }
     let now = Now {
+        is_barred: barred.is_some(),
         busy: coordinator.progress().map(|it| it.experiment),
         is_used_up: row
             .nothing_to_resume(summary.evaluations, store.tally(id)?.measured_s)
@@ -229,7 +241,11 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
         },
         not_restored,
         progress: progress(coordinator, &row, &summary)?,
-        verdict: Verdict::of(&row),
+        verdict,
+        may_promote: match row.promotion.is_some() && role == Role::Write {
+            true => coordinator.would_promote(id)?,
+            false => Vec::new(),
+        },
         command: app.command.clone(),
         best: best(coordinator, &summary)?,
         objective: Unit::in_spec(&row.spec, &objective(&row).metric).name(),

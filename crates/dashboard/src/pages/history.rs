@@ -1,4 +1,4 @@
-//! What happened to an experiment, as a time line: what people did, and what it did by itself.
+//! What happened to an experiment, as a timeline: what people did, and what it did by itself.
 
 use coordinator::Error;
 use coordinator::store::ExperimentRow;
@@ -38,8 +38,17 @@ impl Event {
 }
 
 /// Words for what the interface calls its operations, and the store its entries.
-fn word(action: &str) -> &str {
+pub(super) fn word(action: &str) -> &str {
     match action {
+        "create" => "created",
+        "import" => "imported",
+        "delete" => "deleted",
+        "pause-queue" => "queue paused",
+        "resume-queue" => "queue resumed",
+        "make-token" => "token made",
+        "revoke-token" => "token revoked",
+        "sign-in" => "signed in",
+        "sign-out" => "signed out",
         "pause" => "paused",
         "resume" => "resumed",
         "stop" => "stopped",
@@ -57,6 +66,15 @@ fn word(action: &str) -> &str {
         "note" => "note written",
         "note-evaluation" => "note written",
         other => other,
+    }
+}
+
+/// Whether a continuous experiment has an entry of its own for what the audit log says.
+pub(super) fn is_in_entries(entry: &Entry) -> bool {
+    match entry.action.as_str() {
+        "rollback" | "forget-rest" => true,
+        "promote" => entry.who.as_deref() == Some(crate::audit::ITSELF),
+        _ => false,
     }
 }
 
@@ -127,30 +145,27 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
         };
         events.push(Event::new(entry.at, what, entry.text.clone(), class));
     }
-    // A continuous experiment has an entry of its own for each rollback.
-    let is_told = |entry: &Entry| {
-        row.spec.mode == Mode::Continuous
-            && matches!(entry.action.as_str(), "rollback" | "forget-rest")
-    };
+    // A continuous experiment has an entry of its own for each rollback and promotion.
+    let is_told = |entry: &Entry| row.spec.mode == Mode::Continuous && is_in_entries(entry);
     let done = audit.into_iter().filter(|entry| entry.refusal.is_none());
     for entry in done.filter(|entry| !is_told(entry)) {
         let by = entry.who.filter(|_| may_see_who);
-        let by = by.map(|who| format!("by {who}"));
         let number = entry
             .evaluation
             .map(|number| format!("evaluation {number}"));
-        let detail: Vec<String> = [number, entry.detail, by].into_iter().flatten().collect();
+        let detail: Vec<String> = [number, entry.detail].into_iter().flatten().collect();
+        let detail = detail.join(", ");
+        let detail = match by {
+            Some(who) if detail.is_empty() => format!("by {who}"),
+            Some(who) => format!("by {who}: {detail}"),
+            None => detail,
+        };
         let class = match entry.action.as_str() {
             "promote" => "good",
             "rollback" | "stop" | "kill" | "forget-rest" => "bad",
             _ => "",
         };
-        events.push(Event::new(
-            entry.at,
-            word(&entry.action),
-            detail.join(", "),
-            class,
-        ));
+        events.push(Event::new(entry.at, word(&entry.action), detail, class));
     }
     for event in &mut events {
         event.detail = readers::line(visitor.role, &event.detail);

@@ -9,7 +9,7 @@ use coordinator::store::Summary;
 use tuner::report::percent;
 use tuner::spec::Mode;
 
-use super::history::who_rolled_back;
+use super::history::{is_in_entries, who_rolled_back};
 use super::verdict::Verdict;
 use super::{Here, Reader, Who, answer, page};
 use crate::access::{Role, Visitor};
@@ -30,6 +30,8 @@ struct InForce {
     gain: String,
     is_complete: bool,
     is_always_on: bool,
+    /// Continuous experiments that may promote after a rollback.
+    may_promote: Vec<i64>,
 }
 
 /// Something that was put in force or taken back.
@@ -133,6 +135,7 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
             gain: promoted.map_or_else(String::new, |it| format!("{} %", percent(it.gain.exp()))),
             is_complete: promotion.is_complete,
             is_always_on,
+            may_promote: coordinator.would_promote(id)?,
             summary: summary.clone(),
         });
     }
@@ -140,8 +143,8 @@ fn promotions_page(app: &App, visitor: &Visitor) -> Result<Response, Error> {
         let Some(id) = entry.experiment else { continue };
         let name = summaries.iter().find(|it| it.id == id);
         let is_promotion = entry.action == "promote";
-        // A continuous experiment has an entry of its own for each rollback.
-        if !is_promotion && name.is_some_and(|it| it.always_on) {
+        // A continuous experiment has an entry of its own for each rollback and promotion.
+        if name.is_some_and(|it| it.always_on) && is_in_entries(entry) {
             continue;
         }
         past.push(Past {

@@ -64,8 +64,7 @@ impl Look {
     /// # Errors
     /// A parameter is unknown, or has no such value.
     pub(super) fn parse(query: &str) -> Result<Self, Refusal> {
-        let wrong =
-            |why: String| Refusal::new(StatusCode::BAD_REQUEST, format!("the query: {why}"));
+        let wrong = |why: String| Refusal::new(StatusCode::BAD_REQUEST, why);
         let mut look = Self {
             page: 1,
             sort: "rank".into(),

@@ -31,7 +31,9 @@ pub(super) struct Verdict {
     /// The control's values of what the winner changes, to undo it by hand.
     pub(super) control: Vec<String>,
     /// Why the server cannot promote it.
-    pub(super) not_promotable: Option<&'static str>,
+    pub(super) not_promotable: Option<String>,
+    /// Slackline changes nothing on this host for it: its user copies the settings.
+    pub(super) is_copied: bool,
     pub(super) is_better: bool,
 }
 
@@ -91,7 +93,7 @@ impl Verdict {
                     ("too little to count", "good")
                 }
                 GuardVerdict::NotWorse => ("not worse", "good"),
-                GuardVerdict::NotMeasured => ("not measured", "open"),
+                GuardVerdict::NotMeasured => ("not measured", ""),
                 GuardVerdict::Specified => continue,
             };
             let name = guard
@@ -131,7 +133,8 @@ impl Verdict {
             lines,
             settings: report.settings.clone(),
             control: control.collect(),
-            not_promotable: row.not_promotable(),
+            not_promotable: row.not_promotable().map(str::to_owned),
+            is_copied: !row.spec.changes_host(),
             is_better: report.finding.is_better() && winner.is_some(),
         })
     }

@@ -188,7 +188,7 @@ mod tests {
                 "\nevery_s = 0.1\n[[watch]]\nexe = \"x\"",
                 "r.toml:2: every_s: must be between",
             ),
-            ("\n\nevry_s = 1\n", "r.toml:3: evry_s: unknown field"),
+            ("\n\nevry_s = 1\n", "r.toml:3: evry_s: unknown key"),
             ("once = true\n", "r.toml: watch: name at least one"),
             ("watch = []\n", "r.toml:1: watch: name at least one"),
             (
@@ -201,7 +201,7 @@ mod tests {
             ),
             (
                 "watch = [{ exe = \"x\", usr = \"root\" }]\n",
-                "r.toml:1: watch[0].usr: unknown field",
+                "r.toml:1: watch[0].usr: unknown key",
             ),
             (
                 "[[watch]]\nexe = \"x\"\nuser = \"nobody-here\"\n",

@@ -271,7 +271,7 @@ fn two_servers_that_start_at_one_moment_on_a_new_directory_share_it() {
             let log = std::io::BufReader::new(servers[index].stderr.take().unwrap());
             let lines = std::io::BufRead::lines(log).map_while(Result::ok);
             let mut lines = lines.inspect(|line| println!("{line}"));
-            let line = lines.find(|line| line.contains("(the tokens are in"));
+            let line = lines.find(|line| line.contains("http://"));
             let line = line.expect("a server ended");
             // The rest is read, so that the server does not wait for somebody to read it.
             std::thread::spawn(move || lines.for_each(drop));

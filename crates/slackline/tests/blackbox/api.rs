@@ -203,6 +203,9 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         ("GET", "/api/v1/experiments?sate=done", 400),
         ("GET", "/api/v1/experiments?state=dun", 400),
         ("GET", "/api/v1/experiments?limit=x", 400),
+        ("GET", "/api/v1/experiments?limit=0", 400),
+        ("GET", "/api/v1/experiments/1/evaluations?limit=0", 400),
+        ("GET", "/api/v1/audit?limit=0", 400),
         (
             "GET",
             "/api/v1/experiments/1/evaluations?outcome=nonsense",
@@ -244,9 +247,12 @@ fn every_error_is_a_problem_in_json_or_a_page() {
         assert_eq!(problem["status"], expected, "{path}");
         let detail = problem["detail"].as_str().unwrap();
         assert!(!detail.is_empty(), "{path}");
+        if path.contains("limit=") {
+            assert!(detail.starts_with("limit must be "), "{detail}");
+        }
         if path.contains("nonsense") {
             assert!(
-                detail.contains("violated, crashed, killed and failed"),
+                detail.contains("violated, crashed, killed or failed"),
                 "{detail}"
             );
         }
@@ -256,6 +262,49 @@ fn every_error_is_a_problem_in_json_or_a_page() {
     }
     assert_eq!(status("GET", &server.page("/healthz"), &[], ""), 200);
     assert_eq!(status("GET", &server.page("/readyz"), &[], ""), 200);
+    // A page of an error is one of this user's pages.
+    let cookie = session(&server, "write_token");
+    let headers = [("cookie", cookie.as_str()), ("accept", "text/html")];
+    let page = answer("GET", &server.page("/experiments/99"), &headers, "");
+    let page = page.into_body().read_to_string().unwrap();
+    for part in ["<h1>Not found</h1>", "/audit", "sign-out"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let called = [
+        ("authorization", write.as_str()),
+        ("host", "evil.example:1"),
+    ];
+    let other = answer("GET", &server.page("/api/v1/status"), &called, "");
+    assert_eq!(other.status(), 421);
+    let other = other.into_body().read_to_string().unwrap();
+    assert!(
+        other.contains("restart it with `--name evil.example`"),
+        "{other}"
+    );
+}
+
+#[test]
+fn a_wrong_token_in_an_address_is_said_so() {
+    let toy = toy();
+    let server = Server::start(&toy);
+    let asked = answer("GET", &server.page("/host?token=wrong"), &[], "");
+    let login = header(&asked, "location");
+    assert_eq!(login, "/login?wrong&next=/host");
+    let form = answer("GET", &server.page(&login), &[], "");
+    let form = form.into_body().read_to_string().unwrap();
+    assert!(form.contains("This token is not valid."), "{form}");
+    // By the command line, the advice is that of the command line.
+    let asked = std::process::Command::new(env!("CARGO_BIN_EXE_slackline"))
+        .args(["experiments", "--url", &server.page(""), "ls"])
+        .env("SLACKLINE_TOKEN", "wrong")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+    assert!(
+        said.contains("the token in SLACKLINE_TOKEN is not valid"),
+        "{said}"
+    );
+    assert!(!said.contains("/login"), "{said}");
 }
 
 #[test]

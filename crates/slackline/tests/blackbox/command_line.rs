@@ -85,8 +85,8 @@ fn check_of_a_good_specification_changes_nothing() {
         "{}",
         ended.stdout
     );
-    for warning in ["missing here", "of no effect"] {
-        assert!(!ended.stdout.contains(warning), "{}", ended.stdout);
+    for warning in ["missing here", "is not used"] {
+        assert!(!ended.stderr.contains(warning), "{}", ended.stderr);
     }
     assert!(!toy.path("state").exists());
 }
@@ -102,17 +102,18 @@ fn check_names_programs_that_are_missing_and_all_ranges() {
         [target.ready]\ncommand = [\"no-such-knock\"]\n[[target.apply]]\ncommand = [\"no-such-push\"]\n";
     std::fs::write(&file, text).unwrap();
     let ended = Ended::of(toy.slackline(&["check", file.to_str().unwrap()])).with_code(0);
+    let line = "x = 50  of 0 to 100 by 5, or -1";
+    assert!(ended.stdout.contains(line), "{}", ended.stdout);
     for line in [
-        "x = 50  of 0 to 100 by 5, or -1",
-        "missing here: workload.command is \"no-such-load\", and there is no such program on the PATH",
-        "of no effect: \"x\" is no knob, and no command, file or environment has {x}",
+        "warning: missing here: workload.command is \"no-such-load\", and there is no such program on the PATH",
+        "warning: parameter x is not used: it is no knob, and no command, file or environment has {x}",
         "missing here: metrics.queue.command is \"no-such-meter\", and",
         "missing here: target.ready.command is \"no-such-knock\", and",
         "missing here: target.apply[0].command is \"no-such-push\", and",
     ] {
-        assert!(ended.stdout.contains(line), "{}", ended.stdout);
+        assert!(ended.stderr.contains(line), "{}", ended.stderr);
     }
-    assert_eq!(ended.stdout.matches("missing here").count(), 4);
+    assert_eq!(ended.stderr.matches("missing here").count(), 4);
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn check_names_a_file_that_is_not_as_its_template_has_it() {
     let says = |toy: &Toy| {
         toy.tune(&[]);
         let ended = Ended::of(toy.slackline(&["check", file.to_str().unwrap()])).with_code(0);
-        ended.stdout.contains(&other)
+        ended.stderr.contains(&other)
     };
     assert!(says(&toy));
     std::fs::write(&conf, "x = 50\n").unwrap();

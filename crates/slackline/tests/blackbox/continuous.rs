@@ -444,6 +444,15 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
     let (_, audit) = crate::rollback::ask(&server, "GET", &path, "");
     let is_own = |it: &Value| it["who"] == "slackline" && it["action"] == "promote";
     assert!(audit.as_array().unwrap().iter().any(is_own), "{audit:#}");
+    // Each promotion is listed once.
+    let shown = server.get(&format!("/experiments/{first}"));
+    let promotions = number(&shown, "promotions");
+    let past = crate::rollback::html(&server, "/promotions");
+    let of_first = format!("<strong>promoted</strong>: <a href=\"/experiments/{first}\">");
+    assert_eq!(past.matches(&of_first).count() as u64, promotions, "{past}");
+    let page = crate::rollback::html(&server, &format!("/experiments/{first}"));
+    let listed = page.matches("<strong>promoted</strong>").count() as u64;
+    assert_eq!(listed, promotions, "{page}");
     let second: i64 = server
         .does(&["fork", &first.to_string()])
         .with_code(0)
@@ -473,14 +482,24 @@ fn what_another_experiment_has_in_force_holds_a_promotion() {
     server.does(&["stop", &second.to_string()]).with_code(0);
     server.wait_for(second, &["stopped"]);
     assert_eq!(toy.knob(), in_force);
-    server.does(&["rollback", &first.to_string()]).with_code(0);
+    let rolled_back = server.does(&["rollback", &first.to_string()]).with_code(0);
+    assert!(
+        !rolled_back.stderr.contains("warning"),
+        "{}",
+        rolled_back.stderr
+    );
     assert_eq!(toy.knob(), FIRST);
     server.does(&["resume", &second.to_string()]).with_code(0);
     wait_until(&server, second, is_promoted);
     server.does(&["stop", &second.to_string()]).with_code(0);
     server.wait_for(second, &["stopped"]);
-    server.does(&["rollback", &second.to_string()]).with_code(0);
-    assert_eq!(toy.knob(), FIRST);
+    // Another one that waits for its turn may promote next.
+    server.does(&["resume", &first.to_string()]).with_code(0);
+    let warning = format!("warning: continuous experiment {first} may promote on this host now");
+    server
+        .does(&["rollback", &second.to_string()])
+        .with_code(0)
+        .saying(&[&warning]);
 }
 
 /// A rule that fires, or does not.

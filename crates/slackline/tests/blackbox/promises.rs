@@ -110,33 +110,32 @@ fn a_second_server_waits_for_the_first() {
             std::thread::sleep(Duration::from_millis(20));
         }
     };
-    until("commands reach that one, and this one waits");
+    until("commands reach that one, and this one waits at http://127.0.0.1:");
+    // It says where it serves when it does.
+    let served = || messages().matches("(the tokens are in ").count();
+    assert_eq!(served(), 1, "{}", messages());
     until("another `slackline serve` uses the store");
     let id = first.create();
     first.wait_for(id, &["done"]);
     first.kill();
-    until("commands reach this server now");
+    until("commands reach this server now\n");
     assert_ne!(second.page("/"), address);
     let id = second.create();
     second.wait_for(id, &["done"]);
 }
 
 #[test]
-fn more_evaluations_than_the_budget_are_said_so() {
+fn a_budget_below_the_evaluations_that_there_are_is_refused() {
     let toy = slow_toy(6);
     let server = Server::start(&toy);
     let id = server.create();
     server.wait_for(id, &["done"]);
     server
         .does(&["budget", &id.to_string(), "--evaluations", "2"])
-        .with_code(0);
-    let list = server.does(&["ls"]).with_code(0).stdout;
-    assert!(!list.contains("6 of 2"), "{list}");
+        .with_code(2)
+        .saying(&["has 6 evaluations already: give a number of evaluations above 6"]);
     let shown = server.does(&["show", &id.to_string()]).with_code(0).stdout;
-    assert!(
-        shown.contains("6 evaluations, above the budget of 2"),
-        "{shown}"
-    );
+    assert!(shown.contains("6 of 6 evaluations"), "{shown}");
 }
 
 #[test]
@@ -171,7 +170,7 @@ fn a_table_has_units_and_metrics_of_both_sides_and_numbers_for_prometheus() {
     let heading = csv.lines().next().unwrap();
     for column in [
         "latency_p99_us of control [us]",
-        "latency_p99_us of experiment [us]",
+        "latency_p99_us of candidate [us]",
     ] {
         assert!(heading.contains(column), "{heading}");
     }

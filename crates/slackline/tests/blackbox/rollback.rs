@@ -26,7 +26,7 @@ fn a_rollback_interrupts_what_is_measured_and_that_goes_on() {
     server
         .does(&["rollback", &id.to_string()])
         .with_code(0)
-        .saying(&["the control's configuration is in force again"]);
+        .saying(&["rolled back: ", " = 50"]);
     println!("rolled back after {:?}", asked.elapsed());
     assert_eq!(toy.knob(), FIRST);
     let ls = server.does(&["ls"]).with_code(0).stdout;
@@ -55,13 +55,30 @@ fn a_file_that_was_edited_meanwhile_is_named() {
     ];
     server.does(&["promote", &text]).with_code(2).saying(&said);
     assert_eq!(read(&toy, "service.conf"), "50 # mine");
+    // The page offers no promotion that is refused, and says why.
+    let page = html(&server, &format!("/experiments/{id}"));
+    assert!(!page.contains("verb-promote"), "{page}");
+    assert!(
+        page.contains(&format!(
+            "Slackline cannot promote this winner: the template {}",
+            toy.path(said[0].split(' ').next().unwrap()).display()
+        )),
+        "{page}"
+    );
     std::fs::write(toy.path("service.conf.in"), "{x}\n").unwrap();
+    let page = html(&server, &format!("/experiments/{id}"));
+    assert!(page.contains("verb-promote"), "{page}");
     server.does(&["promote", &text]).with_code(0);
     assert_ne!(read(&toy, "service.conf"), "50 # mine");
     // Both are edited while it is in force.
     std::fs::write(toy.path("service.conf.in"), "{x} # edited\n").unwrap();
     std::fs::write(toy.path("service.conf"), "33 # deployed\n").unwrap();
-    server.does(&["rollback", &text]).with_code(0);
+    let conf = toy.path("service.conf").display().to_string();
+    server.does(&["rollback", &text]).with_code(0).saying(&[
+        &format!("rolled back: wrote {conf} as it was before the promotion"),
+        &format!("somebody else had changed {conf} since the promotion: their version is in "),
+        "/state/replaced/",
+    ]);
     assert_eq!(read(&toy, "service.conf"), "50 # mine");
     let replaced = std::fs::read_dir(toy.path("state/replaced")).unwrap();
     let kept = replaced.map(|it| std::fs::read_to_string(it.unwrap().path()).unwrap());
@@ -72,10 +89,24 @@ fn a_file_that_was_edited_meanwhile_is_named() {
         .call();
     let audit: serde_json::Value = audit.unwrap().into_body().read_json().unwrap();
     let detail = audit[0]["detail"].to_string();
-    assert!(
-        detail.contains("service.conf was changed by somebody else"),
-        "{audit}"
-    );
+    assert!(detail.contains("somebody else had changed "), "{audit}");
+    let page = html(&server, &format!("/experiments/{id}"));
+    assert!(page.contains("by owner: wrote "), "{page}");
+    // A higher budget asks for no verification.
+    server
+        .does(&["budget", &text, "--evaluations", "40"])
+        .with_code(0);
+    let page = html(&server, &format!("/experiments/{id}/verification"));
+    assert!(page.contains("This is verification 1.</p>"), "{page}");
+    assert!(page.contains("plot-integrals"), "{page}");
+}
+
+/// A page, as its owner sees it.
+pub(crate) fn html(server: &Server<'_>, path: &str) -> String {
+    let write = format!("Bearer {}", server.token("write_token"));
+    let headers = [("authorization", write.as_str()), ("accept", "text/html")];
+    let answer = crate::api::answer("GET", &server.page(path), &headers, "");
+    answer.into_body().read_to_string().unwrap()
 }
 
 /// A toy with a second parameter, and the file that has its value.

@@ -380,7 +380,7 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
         .saying(&["roll it back first"]);
     does(&["rollback", &text])
         .with_code(0)
-        .saying(&["the control's configuration is in force again"]);
+        .saying(&["rolled back: ", " = 50"]);
     assert_eq!(toy.knob(), FIRST);
 
     // What was verified stands until something else has been.
@@ -455,7 +455,7 @@ fn an_experiment_is_paused_changed_resumed_and_promoted() {
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
     does(&["export", &text, "--format", "xls"])
         .with_code(2)
-        .saying(&["there are json, csv and parquet"]);
+        .saying(&["possible values: json, csv, parquet"]);
     does(&["delete", &imported]).with_code(0);
     does(&["show", &imported])
         .with_code(2)
@@ -521,7 +521,13 @@ fn a_service_that_never_comes_up_ends_its_experiment() {
     server
         .does(&["enqueue", &text, "x=20"])
         .with_code(0)
-        .saying(&["is failed: resume it"]);
+        .saying(&["has failed: resume it"]);
+    let page = crate::rollback::html(&server, &format!("/experiments/{id}/verification"));
+    assert!(page.contains("No verification has begun."), "{page}");
+    assert!(
+        !page.contains("This is verification") && !page.contains("plot-integrals"),
+        "{page}"
+    );
     let model = server.get(&format!("/experiments/{id}/model"));
     assert_eq!(
         (&model["importance"], &model["dependence"]),

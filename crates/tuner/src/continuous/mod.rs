@@ -235,7 +235,7 @@ impl Controller {
     fn say_rolled_back(&mut self, now: Timestamp, how: &str, changed: &Changed) {
         let mut text = how.to_owned();
         if !changed.done.is_empty() {
-            text += &format!(" ({})", changed.done.join(", "));
+            text += &format!(" ({})", changed.done.join("; "));
         }
         self.state.left = changed.left.iter().map(ToString::to_string).collect();
         if !self.state.left.is_empty() {
@@ -484,7 +484,8 @@ impl Controller {
             Seen::Strayed(what) => {
                 self.state.unmeasured += 1;
                 if self.state.strayed.as_ref() != Some(what) {
-                    let then = "Restore that value, or roll back: until then nothing is measured or promoted";
+                    let then =
+                        "Restore it, or roll back. Until then no round, search or promotion begins";
                     self.say(now, "changed", format!("outside Slackline: {what}. {then}"));
                     self.state.strayed = Some(what.clone());
                 }

@@ -79,7 +79,7 @@ impl State {
     pub fn new(now: Timestamp) -> Self {
         Self {
             promoted: None,
-            due: Some("the first".into()),
+            due: Some("nothing has been searched yet".into()),
             searching: None,
             candidate: None,
             acting: None,

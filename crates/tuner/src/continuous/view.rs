@@ -92,7 +92,8 @@ impl View {
             }
             (None, None, None) => format!("{what}, round {rounds}"),
         }];
-        if state.unmeasured > 0 {
+        // What was changed outside Slackline keeps every round from being measured, as said above.
+        if state.unmeasured > 0 && strayed.is_none() {
             lines.push(format!(
                 "rounds in a row that could not be measured, up to now: {}",
                 state.unmeasured
@@ -116,26 +117,52 @@ impl View {
         lines.extend(doing);
         lines.extend(state.held.as_ref().map(|why| format!("waits now: {why}")));
         lines.extend(self.tests.iter().map(|test| {
+            let counted = counted(test.rounds, "round");
             format!(
-                "drift of {}: evidence {:.1} after {} rounds, alarm at an evidence of {:.0}",
-                test.series, test.evidence, test.rounds, test.threshold
+                "drift of {}: evidence {:.1} after {counted}; an alarm is raised at {}",
+                test.series,
+                test.evidence,
+                with_separators(test.threshold)
             )
         }));
         let window = if self.next_window <= now {
             "now".to_owned()
         } else {
-            format!("{:.0}", self.next_window)
+            self.next_window.strftime("%F %T UTC").to_string()
         };
         lines.push(format!(
             "changes today ({}): {} of {}; next allowed: {window}",
             self.time_zone, self.changes_today, self.changes_per_day
         ));
         lines.push(format!(
-            "so far: {} alarms, {} promotions, {} rollbacks",
-            state.alarms, state.promotions, state.rollbacks
+            "so far: {}, {}, {}",
+            counted(state.alarms, "alarm"),
+            counted(state.promotions, "promotion"),
+            counted(state.rollbacks, "rollback")
         ));
         lines
     }
+}
+
+/// `1 alarm`, `2 alarms`.
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
+/// A number without decimals, its thousands set apart by commas.
+fn with_separators(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 impl Controller {
@@ -190,5 +217,19 @@ impl Controller {
         };
         view.lines = view.in_words(now, resting);
         view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{counted, with_separators};
+
+    #[test]
+    fn numbers_are_told_as_people_write_them() {
+        assert_eq!(counted(0, "alarm"), "0 alarms");
+        assert_eq!(counted(1, "alarm"), "1 alarm");
+        assert_eq!(with_separators(2_880_000.0), "2,880,000");
+        assert_eq!(with_separators(999.6), "1,000");
+        assert_eq!(with_separators(20.0), "20");
     }
 }

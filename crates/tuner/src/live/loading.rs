@@ -214,7 +214,7 @@ impl Live<'_> {
             if let (Some(output), Some(launch)) = (outputs.get(index), launches.get(index)) {
                 let (parsed, why) = self.read_output(output).map_err(|error| {
                     let said = launch.without_secrets(&error.to_string());
-                    side.unmeasured(format!("workload: {said}\n{}", launch.account()))
+                    side.unmeasured(format!("workload: {said}. {}", launch.account()))
                 })?;
                 counted.extend(parsed);
                 complaint = why;

@@ -101,7 +101,9 @@ impl Live<'_> {
             let files = self.spec.target.files.iter();
             changed.done.extend(files.map(|file| file.path.clone()));
         }
-        self.apply_promotion(&instance, &mut changed)?;
+        if self.tell_service(&instance)? {
+            changed.done.push("the apply steps".to_owned());
+        }
         if changed.done.is_empty() {
             return Ok(changed);
         }
@@ -170,7 +172,7 @@ impl Live<'_> {
         changed.done.extend(former.iter().map(|former| {
             let (path, kept) = (former.path.display(), former.kept.display());
             format!(
-                "{path} was changed by somebody else since the promotion; as it was before is kept in {kept}"
+                "somebody else had changed {path} since the promotion: their version is in {kept}"
             )
         }));
         Reapply::forget(&self.state_dir);
@@ -185,20 +187,15 @@ impl Live<'_> {
         Ok(changed)
     }
 
-    /// Tells a service that runs by itself.
-    fn apply_promotion(
-        &mut self,
-        instance: &Instance,
-        changed: &mut Changed,
-    ) -> Result<(), TunerError> {
+    /// Runs the apply steps of a service that runs by itself. Returns whether there are any.
+    fn tell_service(&mut self, instance: &Instance) -> Result<bool, TunerError> {
         if self.spec.target.start.is_some() || self.spec.target.apply.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         instance
             .apply(self.spec, &self.interrupt)
             .map_err(refused)?;
-        changed.done.push("the apply steps".to_owned());
-        Ok(())
+        Ok(true)
     }
 
     /// Tells the service of a rollback. Where it refuses to be without a file that was not there
@@ -209,14 +206,21 @@ impl Live<'_> {
         files: &FormerFiles,
         changed: &mut Changed,
     ) -> Result<(), TunerError> {
-        let applied = self.apply_promotion(instance, changed);
+        let mut tell = |live: &mut Self| {
+            let is_told = live.tell_service(instance)?;
+            let told = is_told.then(|| "ran the apply steps".to_owned());
+            changed.done.extend(told);
+            Ok(())
+        };
+        let applied = tell(self);
         if applied.is_ok() || files.removed.is_empty() {
             let removed = files.removed.iter();
-            changed.done.extend(
-                removed.map(|(path, _)| {
-                    format!("{} removed, as before the promotion", path.display())
-                }),
-            );
+            changed.done.extend(removed.map(|(path, _)| {
+                format!(
+                    "removed {}, which did not exist before the promotion",
+                    path.display()
+                )
+            }));
             return applied;
         }
         for (path, of_control) in &files.removed {
@@ -224,11 +228,11 @@ impl Live<'_> {
                 .write_file(path, of_control.as_bytes(), Some(&mut self.journal))
                 .map_err(refused)?;
         }
-        self.apply_promotion(instance, changed)?;
+        tell(self)?;
         let why = applied.err().map(|why| why.to_string()).unwrap_or_default();
         changed.done.extend(files.removed.iter().map(|(path, _)| {
             format!(
-                "{} with the control's values (it was not there before the promotion, but the apply steps fail without it: {why})",
+                "wrote {} with the control's values (it did not exist before the promotion, but the apply steps fail without it: {why})",
                 path.display()
             )
         }));
@@ -314,7 +318,10 @@ impl Live<'_> {
             let before = of_file.and_then(|kept| kept.before.as_ref());
             let of_template = instance.contents_of(self.spec, file);
             let (contents, done) = match (before.map(Before::contents), of_template, of_file) {
-                (Some(Some(before)), ..) => (before.to_vec(), subject.clone()),
+                (Some(Some(before)), ..) => (
+                    before.to_vec(),
+                    format!("wrote {subject} as it was before the promotion"),
+                ),
                 (Some(None), of_template, _) => {
                     match self.journal.remove_file(&path) {
                         Ok(_) => {
@@ -329,10 +336,15 @@ impl Live<'_> {
                     }
                     continue;
                 }
-                (None, Ok(contents), _) => (contents.into_bytes(), subject.clone()),
+                (None, Ok(contents), _) => (
+                    contents.into_bytes(),
+                    format!("wrote {subject} with the control's values"),
+                ),
                 (None, Err(why), Some(kept)) => (
                     kept.contents.clone().into_bytes(),
-                    format!("{subject} as it was kept at the promotion ({why})"),
+                    format!(
+                        "wrote {subject} with the control's values, as kept at the promotion ({why})"
+                    ),
                 ),
                 (None, Err(why), None) => {
                     let damage = kept.as_ref().err().map(|why| format!(": {why}"));

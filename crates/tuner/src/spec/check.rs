@@ -108,7 +108,7 @@ impl CheckedSpec {
     pub fn remarks(&self, path: &OsStr) -> Vec<String> {
         let skipped = self.skipped.iter().map(|it| format!("skipped {it}"));
         let unused = self.unused.iter().map(|name| {
-            format!("of no effect: {name:?} is no knob, and no command, file or environment has {{{name}}}")
+            format!("parameter {name} is not used: it is no knob, and no command, file or environment has {{{name}}}")
         });
         let (missing, other) = match self.spec.workers {
             Some(_) => (Vec::new(), Vec::new()),

@@ -43,8 +43,8 @@ impl CheckedSpec {
         let looks = SequentialTest::looks(early.abort_min_blocks, early.blocks);
         (early.early_abort && looks == 0).then(|| {
             format!(
-                "early_abort has no effect: evaluation.blocks is {}, and the first look comes after abort_min_blocks = {}; give \
-                 at least {} blocks",
+                "no evaluation can be aborted early with evaluation.blocks = {} and evaluation.abort_min_blocks = {}: set blocks \
+                 to {} or more",
                 early.blocks,
                 early.abort_min_blocks,
                 early.abort_min_blocks.max(2) + 1
@@ -116,7 +116,7 @@ evaluation = { blocks = 3 }
         assert!(
             remarks
                 .iter()
-                .any(|it| it.starts_with("early_abort has no effect")),
+                .any(|it| it.starts_with("no evaluation can be aborted early")),
             "{remarks:?}"
         );
     }

@@ -56,7 +56,7 @@ pub struct ContinuousSpec {
     /// measured, before it is rolled back; after the first, the others follow at once.
     pub slo_rounds: usize,
     /// Promotions in a day of `time_zone`, at the most; after the last one there is no search
-    /// either. A rollback is always allowed.
+    /// either. Rollbacks do not count.
     pub changes_per_day: usize,
     /// When it may search and promote: `["09:00-17:00"]`; at any time by default. Rounds, in which
     /// the control's configuration and the one in force alternate, go on at any time, and so do

@@ -267,6 +267,12 @@ fn walk_value(value: &Spanned<DeValue<'_>>, path: &str, offsets: &mut Offsets) {
 pub fn plain(message: &str) -> String {
     let names = [
         (" as i128", " (beyond 64 bits)"),
+        ("unknown field", "unknown key"),
+        ("unknown variant", "unknown value"),
+        ("EOF while parsing a value", "the text ends too early"),
+        ("EOF while parsing an object", "the text ends too early"),
+        ("EOF while parsing a list", "the text ends too early"),
+        ("EOF while parsing a string", "the text ends too early"),
         ("expected usize", "expected a whole number from 0 on"),
         ("expected u64", "expected a whole number from 0 on"),
         ("expected u32", "expected a whole number from 0 on"),

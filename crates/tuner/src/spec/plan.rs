@@ -61,7 +61,7 @@ impl std::fmt::Display for PlannedTime {
         } = *self;
         write!(
             f,
-            "takes about {} ({} of search, {} of verification), and the time in which services start",
+            "takes about {} ({} of search, {} of verification), plus the time to start services",
             in_words(search_s + verification_s),
             in_words(search_s),
             in_words(verification_s)

@@ -91,7 +91,7 @@ fn keys_and_types() {
         "high = 32",
         "hihg = 32",
         "spec.toml:6: parameters[0].hihg: ",
-        &["unknown field `hihg`", "high"],
+        &["unknown key `hihg`", "high"],
     );
     expect_named(
         "low = 1",
@@ -636,7 +636,7 @@ fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
 
 #[test]
 fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
-    let hint = "unknown variant `json`, expected one of `wrk`, `wrk2`, `ab`, `hey`, `oha`, `k6`, `vegeta`, \
+    let hint = "unknown value `json`, expected one of `wrk`, `wrk2`, `ab`, `hey`, `oha`, `k6`, `vegeta`, \
                 `h2load`, `ghz`, `fio`, `sysbench`, `pgbench`, `mysqlslap`, `hammerdb`, `ycsb`, `redis-benchmark`, `memtier`, \
                 `netperf`, `iperf3`, `stress-ng`, `hyperfine`, `jmh`; what any other command prints is read by json = { requests = \"path.in.it\" } or regex = \
                 { requests = 'with a (group)' } in place of parse";
@@ -667,7 +667,7 @@ fn the_key_that_is_wrong_is_named_in_inline_tables_and_in_json() {
     );
     assert!(
         json("{\"parameters\": [],\n\"sede\": 1}")
-            .starts_with("spec.json:2: sede: unknown field `sede`"),
+            .starts_with("spec.json:2: sede: unknown key `sede`"),
     );
     assert_eq!(
         json("{\"parameters\": [],\n\"workload\": {\"command\": [\"a\"], \"parse\": \"json\"}}"),
