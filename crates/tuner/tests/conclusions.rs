@@ -129,10 +129,16 @@ fn more_runs_decide_what_three_did_not() {
 
 #[test]
 fn a_run_that_failed_is_not_called_a_broken_constraint() {
-    let failed = verify_after(&spec(""), Noise::default(), 1, [0.8, 0.95, 1.0], true);
+    let failed = verify_after(
+        &spec("runs = 6"),
+        Noise::default(),
+        1,
+        [0.5, 0.5, 1.0],
+        true,
+    );
     let winner = &failed.verification[0];
     assert_eq!(failed.finding, Finding::ConstraintViolated);
-    assert_eq!((winner.faults.len(), winner.runs), (1, 2));
+    assert_eq!((winner.faults.len(), winner.runs), (1, 5));
     assert_eq!(verdict(&failed), ConstraintVerdict::Held);
     let sentence = &failed.sentence;
     assert!(
