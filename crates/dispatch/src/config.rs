@@ -206,7 +206,7 @@ mod tests {
                 format!("coordinator_keys = [\"12\"]\n{nats}"),
                 "64 hexadecimal",
             ),
-            (format!("colour = 1\n{nats}"), "unknown field `colour`"),
+            (format!("colour = 1\n{nats}"), "unknown key `colour`"),
             (
                 format!("\ncoordinator_keys = \"1\"\n{nats}"),
                 "worker.toml:2: coordinator_keys: invalid type: string \"1\", expected a list",

@@ -493,7 +493,7 @@ mod tests {
         assert!(
             read(&of("[policy]\nname = \"magic\"\n"))
                 .unwrap_err()
-                .contains("unknown variant")
+                .contains("unknown value")
         );
     }
 
