@@ -24,8 +24,9 @@ static ADDRESS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"://[^\s:/@]*:([^\s@]+)@").ok());
 
 /// A name, the quote that closes it, and what stands between it and its value.
-static SETTING: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r#"([A-Za-z0-9_.-]+)(\\*["'])?([ \t]*)([=:])([ \t]*)"#).ok());
+static SETTING: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(r#"([A-Za-z0-9_.-]+)(\\*["'])?([ \t]*)(:=|=>|\+=|[=:])([ \t]*)"#).ok()
+});
 
 /// `user:password@host` without a scheme.
 static LOGIN: LazyLock<Option<Regex>> = LazyLock::new(|| {

@@ -7,6 +7,13 @@ fn secrets_in_scripts_headers_and_json_are_found() {
     for (text, shown) in [
         ("DB_PASSWORD=x cmd --port 80", "DB_PASSWORD=… cmd --port 80"),
         ("DB_PASSWORD='a b' cmd", "DB_PASSWORD='…' cmd"),
+        ("PASSWORD+=x cmd", "PASSWORD+=… cmd"),
+        ("password := x", "password := …"),
+        ("password => 'x', port => 3", "password => '…', port => 3"),
+        (
+            "port := 3; total += 4; a => 'b'",
+            "port := 3; total += 4; a => 'b'",
+        ),
         ("DB_PASSWORD=\"a \\\" b\" cmd", "DB_PASSWORD=\"…\" cmd"),
         ("DB_PASSWORD=a\\ b cmd", "DB_PASSWORD=… cmd"),
         (
