@@ -226,7 +226,9 @@ impl ExperimentRow {
     /// has come to its end, also where the experiment was resumed since and stopped, or paused, or
     /// has failed.
     pub fn not_promotable(&self) -> Option<&'static str> {
-        if self.report.finding != Finding::Improvement {
+        if self.report.finding == Finding::Paid {
+            Some("a guard is worse: name it in verification.allow_worse of a fork, and verify that")
+        } else if self.report.finding != Finding::Improvement {
             Some("only a verified improvement can be promoted")
         } else if self.spec.mode == Mode::Continuous && self.state != State::Done {
             Some("a continuous experiment promotes by itself")
