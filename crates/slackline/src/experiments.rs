@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
+use coordinator::store::State;
 use dashboard::Access;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::{Done, message, print, table};
@@ -589,28 +591,24 @@ fn in_force(experiment: &Value) -> String {
     texts(&experiment["promotion"]["changed"]).join(", ")
 }
 
-/// A state after its subject.
-fn is(state: &str) -> String {
-    match state {
-        "failed" => "has failed".to_owned(),
-        state => format!("is {state}"),
-    }
+fn state_of(experiment: &Value) -> Option<State> {
+    State::deserialize(&experiment["state"]).ok()
 }
 
 /// What has to happen before a new budget is used, where that does not come by itself.
 fn until_searched(experiment: &Value) -> Option<String> {
-    let state = experiment["state"].as_str()?;
+    let state = state_of(experiment)?;
     let id = &experiment["id"];
     let is_used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
     match (state, is_used_up) {
-        ("queued" | "running", _) => None,
+        (State::Queued | State::Running, _) => None,
         (_, true) => Some(format!(
             "experiment {id} {} and has used up its budget: set a higher one, then resume the experiment",
-            is(state)
+            state.with_verb()
         )),
         (_, false) => Some(format!(
             "experiment {id} {}: `slackline experiments resume {id}` lets the search go on",
-            is(state)
+            state.with_verb()
         )),
     }
 }
@@ -619,16 +617,18 @@ fn until_searched(experiment: &Value) -> Option<String> {
 /// itself.
 fn until_tried(experiment: &Value) -> Option<String> {
     let used_up = experiment["evaluations"].as_u64() >= experiment["budget"].as_u64();
-    let now = match experiment["state"].as_str()? {
-        "queued" | "running" if used_up => "has used up its budget: raise the budget".to_owned(),
-        "queued" | "running" => return None,
+    let now = match state_of(experiment)? {
+        State::Queued | State::Running if used_up => {
+            "has used up its budget: raise the budget".to_owned()
+        }
+        State::Queued | State::Running => return None,
         state if used_up => {
             format!(
                 "{}, and has used up its budget: raise the budget, then resume the experiment",
-                is(state)
+                state.with_verb()
             )
         }
-        state => format!("{}: resume it", is(state)),
+        state => format!("{}: resume it", state.with_verb()),
     };
     (!experiment["continuous"].is_object()).then_some(now)
 }

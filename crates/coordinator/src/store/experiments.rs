@@ -52,9 +52,7 @@ impl State {
             Self::Failed => "failed",
         }
     }
-}
 
-impl State {
     /// The state as a sentence has it after its subject: `is done`, `has failed`.
     #[must_use]
     pub fn with_verb(self) -> String {

@@ -52,17 +52,16 @@ impl Masks {
             let masked = serde_json::to_string_pretty(&value).unwrap_or_default();
             return if is_same { source.to_owned() } else { masked };
         }
-        let mut text = source.to_owned();
-        let parsed = DeTable::parse(source);
-        if parsed.is_err() {
-            text = masked(source, &in_text(source));
-        } else if let Ok(table) = parsed {
-            let mut found = Vec::new();
-            self.table(None, table.get_ref(), &mut found);
-            found.sort_by_key(|(span, _): &(Range<usize>, String)| span.start);
-            let quoted = |(span, masked)| (span, Value::String(masked).to_string());
-            text = replaced(source, found.into_iter().map(quoted));
-        }
+        let text = match DeTable::parse(source) {
+            Err(_) => masked(source, &in_text(source)),
+            Ok(table) => {
+                let mut found = Vec::new();
+                self.table(None, table.get_ref(), &mut found);
+                found.sort_by_key(|(span, _): &(Range<usize>, String)| span.start);
+                let quoted = |(span, masked)| (span, Value::String(masked).to_string());
+                replaced(source, found.into_iter().map(quoted))
+            }
+        };
         redact(&without_secrets_in_comments(&text))
     }
 
