@@ -255,6 +255,11 @@ const NVME: Need = Need {
     package: "nvme-cli",
     purpose: "drives Linux' host of NVMe/TCP in a guest",
 };
+const NBD_CLIENT: Need = Need {
+    present: Present::Program("nbd-client"),
+    package: "nbd-client",
+    purpose: "connects Linux' client of NBD in a guest",
+};
 
 const NBDKIT: Need = Need {
     present: Present::Program("nbdkit"),
@@ -320,6 +325,7 @@ pub(crate) const TEST: &[Need] = &[
     QEMU_UTILS,
     FIO,
     NVME,
+    NBD_CLIENT,
     E2FSPROGS,
 ];
 /// What `cargo xtask bench tuners` needs.
@@ -331,7 +337,7 @@ pub(crate) const BENCH_THROTTLE: &[Need] = &[JDK, CURL, PYTHON];
 /// What `cargo xtask bench agent` needs.
 pub(crate) const BENCH_AGENT: &[Need] = &[PYTHON];
 /// What `cargo xtask bench dataplane` and `examples/serve-cache` need.
-pub(crate) const BENCH_DATAPLANE: &[Need] = &[MEMCACHED, REDIS, IPROUTE, PYTHON];
+pub(crate) const BENCH_DATAPLANE: &[Need] = &[NGINX, MEMCACHED, REDIS, IPROUTE, PYTHON];
 /// What `cargo xtask bench load` needs.
 pub(crate) const BENCH_LOAD: &[Need] = &[NGINX, WRK, MARIADB, SYSBENCH, PYTHON, STRACE];
 /// What the latency on the wire is held against.

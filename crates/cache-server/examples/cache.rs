@@ -1,5 +1,6 @@
-//! A whole cache server from the library: `cache ADDRESS [MEBIBYTES] [CPU] [learn|spin]`.
-//! `slackline serve-cache` is the same with all options.
+//! A whole cache server from the library: `cache ADDRESS [MEBIBYTES] [CPU] [learn|spin]
+//! [INTERFACE]`. With INTERFACE its connections are AF_XDP's. `slackline serve-cache` is the same
+//! with all options.
 
 use std::time::Duration;
 
@@ -13,7 +14,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mebibytes: usize = arguments.get(1).map_or(Ok(64), |text| text.parse())?;
     let is_spinning = arguments.get(3).is_some_and(|word| word == "spin");
     let options = Options {
-        network: Network::Kernel,
+        network: match arguments.get(4) {
+            Some(interface) => Network::Xdp {
+                interface: interface.clone(),
+                queue: 0,
+            },
+            None => Network::Kernel,
+        },
         listen: vec![address.parse()?],
         memory_bytes: mebibytes << 20,
         cores: arguments

@@ -1,10 +1,11 @@
 //! A load generator on the runtime, for echo servers and caches. It prints one line of JSON.
 //!
-//! `load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU]`: SHAPE is `echo` (64 bytes), `memtier`
-//! (32-byte values, one SET for ten GETs), `usr` or `etc` (Facebook's pools: Atikoglu et al.,
-//! SIGMETRICS'12), or one of them in Redis's protocol as `redis-memtier`. Without RATE (or with 0)
-//! every connection has one request under way; with RATE, requests arrive by a Poisson process, and
-//! latency counts from the arrival.
+//! `load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU] [INTERFACE]`: SHAPE is `echo` (64 bytes),
+//! `http` (a GET whose answer ends with `END`), `memtier` (32-byte values, one SET for ten GETs),
+//! `usr` or `etc` (Facebook's pools: Atikoglu et al., SIGMETRICS'12), or one of these three in
+//! Redis's protocol as `redis-memtier`. Without RATE (or with 0) every connection has one request
+//! under way; with RATE, requests arrive by a Poisson process, and latency counts from the arrival.
+//! With INTERFACE the connections are AF_XDP's, without it the kernel's.
 
 #![expect(clippy::print_stdout, reason = "the result is the output")]
 
@@ -17,7 +18,8 @@ use dataplane::batch::{BOUND_MAX, BatchPolicy};
 use dataplane::idle::IdlePolicy;
 use dataplane::shard::{Command, Plane};
 use dataplane::uring::{Uring, UringConfig};
-use dataplane::{Application, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
+use dataplane::xdp::{Interface, Mode, Program, SocketConfig, XdpBackend, XdpConfig};
+use dataplane::{Application, Backend, Calls, Context, Event, FlowId, Shard, ShardConfig, Time};
 use hdrhistogram::Histogram;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -29,9 +31,9 @@ const PHASE: u64 = 2;
 const WAITING_MAX: usize = 200_000;
 const CONNECTS_AT_ONCE: usize = 256;
 
-struct Client {
+struct Client<B: Backend> {
     shape: String,
-    plane: Arc<Plane<Uring, Client>>,
+    plane: Arc<Plane<B, Client<B>>>,
     address: std::net::SocketAddr,
     wanted: usize,
     opened: usize,
@@ -52,7 +54,7 @@ struct Client {
     request: String,
 }
 
-impl Client {
+impl<B: Backend> Client<B> {
     /// Puts the next request into `self.request`, and gives the length of an echo's answer.
     fn compose(&mut self, preload: Option<u32>) -> usize {
         self.request.clear();
@@ -60,6 +62,11 @@ impl Client {
             self.request
                 .push_str("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n");
             return 64;
+        }
+        if self.shape == "http" {
+            self.request
+                .push_str("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            return 0;
         }
         let key = preload.unwrap_or_else(|| self.random.random_range(0..KEYS));
         let is_redis = self.shape.starts_with("redis-");
@@ -106,8 +113,12 @@ impl Client {
         0
     }
 
+    fn is_preloading(&self) -> bool {
+        self.preloaded < KEYS && !matches!(self.shape.as_str(), "echo" | "http")
+    }
+
     fn send<C: Calls>(&mut self, flow: FlowId, arrived: Time, calls: &mut C) {
-        let preload = (self.preloaded < KEYS && self.shape != "echo").then_some(self.preloaded);
+        let preload = self.is_preloading().then_some(self.preloaded);
         self.preloaded += u32::from(preload.is_some());
         let left = self.compose(preload);
         calls.send(flow, self.request.as_bytes());
@@ -130,8 +141,7 @@ impl Client {
             self.latency_ns
                 .saturating_record(now.since_ns(arrived).max(1));
         }
-        let is_preloading = self.preloaded < KEYS && self.shape != "echo";
-        if self.rate == 0.0 || self.began.is_none() || is_preloading {
+        if self.rate == 0.0 || self.began.is_none() || self.is_preloading() {
             self.send(flow, now, context.calls);
         } else if let Some(arrived) = self.waiting.pop_front() {
             self.send(flow, arrived, context.calls);
@@ -171,7 +181,7 @@ impl Client {
     }
 }
 
-impl Application for Client {
+impl<B: Backend> Application for Client<B> {
     type FlowState = ();
 
     fn on_event<C: Calls>(&mut self, event: Event<'_>, context: &mut Context<'_, C>) {
@@ -212,8 +222,7 @@ impl Application for Client {
                     return;
                 }
                 let now = Time::now();
-                let is_preloading = self.preloaded < KEYS && self.shape != "echo";
-                if self.opened < self.wanted || is_preloading {
+                if self.opened < self.wanted || self.is_preloading() {
                     context.set_timer(PHASE, Duration::from_millis(100));
                     return;
                 }
@@ -246,10 +255,12 @@ impl Application for Client {
     fn attach<C: Calls>(&mut self, _: FlowId, (): (), _: &mut Context<'_, C>) {}
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [shape, address, connections, seconds, rest @ ..] = &arguments[..] else {
-        return Err("load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU]".into());
+fn run<B: Backend>(
+    arguments: &[String],
+    open: impl FnOnce(usize) -> Result<B, Failure>,
+) -> Result<(), Failure> {
+    let [shape, address, connections, seconds, rest @ ..] = arguments else {
+        return Err("load SHAPE ADDRESS CONNECTIONS SECONDS [RATE] [CPU] [INTERFACE]".into());
     };
     let wanted: usize = connections.parse()?;
     let plane = Arc::new(Plane::new(1, 1)?);
@@ -282,10 +293,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         batch: BatchPolicy::Fixed(BOUND_MAX),
         idle: IdlePolicy::Spin,
     };
-    let backend = Uring::new(UringConfig {
-        flows_max: wanted + 1,
-        ..UringConfig::default()
-    })?;
-    Shard::new(config, backend, client, plane)?.run()?;
+    Shard::new(config, open(wanted + 1)?, client, plane)?.run()?;
     Ok(())
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+fn by_kernel(flows_max: usize) -> Result<Uring, Failure> {
+    Ok(Uring::new(UringConfig {
+        flows_max,
+        ..UringConfig::default()
+    })?)
+}
+
+fn by_xdp(interface: &str, flows_max: usize) -> Result<XdpBackend, Failure> {
+    let interface = Interface::find(interface)?;
+    let config = XdpConfig {
+        socket: SocketConfig {
+            // A ring that overflows loses requests.
+            frames: 1 << 14,
+            ..SocketConfig::default()
+        },
+        listen: Vec::new(),
+        connections_max: flows_max,
+        extra_addresses: Vec::new(),
+    };
+    config.check(&interface)?;
+    let program = Arc::new(Program::attach(&interface, 1, Mode::Auto)?);
+    Ok(XdpBackend::open(&interface, &config, program, &|_| {})?)
+}
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.get(6) {
+        Some(interface) => run(&arguments, |flows| by_xdp(interface, flows)),
+        None => run(&arguments, by_kernel),
+    }
 }

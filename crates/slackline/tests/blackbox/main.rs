@@ -21,7 +21,7 @@ mod faults;
 mod fleet;
 mod guest;
 mod guest_isolate;
-mod guest_nvme;
+mod guest_block;
 mod guest_power;
 mod imports;
 mod isolate;

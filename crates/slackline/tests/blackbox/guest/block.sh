@@ -1,6 +1,6 @@
-# A guest that is a host of NVMe/TCP: Linux' own initiator, driven by nvme-cli.
+# A guest with Linux' own clients of NVMe/TCP and NBD, driven by nvme-cli and nbd-client.
 for module in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci failover net_failover virtio_net \
-    nvme-fabrics nvme-tcp; do
+    nvme-fabrics nvme-tcp nbd; do
     insmod /modules/$module.ko || echo "no module $module" >&2
 done
 ip link set eth0 up
@@ -9,7 +9,7 @@ ip addr add 10.0.2.15/24 dev eth0
 . /settings
 HERE="--hostnqn=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
     --hostid=11111111-2222-3333-4444-555555555555"
-THERE="--transport=tcp --traddr=10.0.2.2 --trsvcid=$PORT"
+THERE="--transport=tcp --traddr=10.0.2.2 --trsvcid=$NVME_PORT"
 D=/dev/nvme0n1
 B=/dev/nvme0n3
 export PATH=/bin:/sbin
@@ -50,6 +50,13 @@ file_system() {
 write_zeroes() {
     nvme write-zeroes $D --start-block=8 --block-count=7 || return 1
     dd if=$D bs=4096 skip=1 count=1 iflag=direct 2> /dev/null | tr -d '\0' | wc -c
+}
+
+# What was discarded reads as zeros.
+discard() {
+    blkdiscard -o 1048576 -l 4194304 $D || return 1
+    echo 3 > /proc/sys/vm/drop_caches
+    dd if=$D bs=1048576 skip=1 count=4 iflag=direct 2> /dev/null | tr -d '\0' | wc -c
 }
 
 ask() {
@@ -159,5 +166,20 @@ step connect_digests connect --hdr-digest --data-digest
 step verify_digests verify 16 65536 3
 step disconnect_digests nvme disconnect --nqn=$NQN
 step gone sh -c "! ls $D"
+
+# The same disk by NBD, over two connections.
+D=/dev/nbd0
+step nbd_connect nbd-client 10.0.2.2 $NBD_PORT $D -name disk -connections 2
+step nbd_sizes cat /sys/block/nbd0/size /sys/block/nbd0/queue/write_cache /sys/block/nbd0/queue/fua /sys/block/nbd0/ro
+step nbd_verify verify 64 4096 100
+step nbd_verify_long verify 64 1048576 2
+step nbd_file_system file_system
+step nbd_discard discard
+step nbd_disconnect nbd-client -d $D
+step nbd_connect_read_only nbd-client 10.0.2.2 $NBD_PORT $D -name fixed
+step nbd_read_only cat /sys/block/nbd0/ro
+step nbd_disconnect_read_only nbd-client -d $D
+step nbd_connected nbd-client -c $D
+step nbd_no_such_export nbd-client 10.0.2.2 $NBD_PORT $D -name none
 echo "guest: done at $(cut -d' ' -f1 /proc/uptime) s" >&2
 poweroff -f

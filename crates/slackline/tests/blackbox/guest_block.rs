@@ -1,4 +1,4 @@
-//! `serve-block` and Linux' own host of NVMe/TCP, which runs in a guest.
+//! `serve-block` and Linux' own clients of NVMe/TCP and NBD, which run in a guest.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +11,7 @@ use crate::toy::{free_port, postgres_programs, skip};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 const NQN: &str = "nqn.2026-11.example:guest";
-const INIT: &str = include_str!("guest/nvme.sh");
+const INIT: &str = include_str!("guest/block.sh");
 const MODULES: &[&str] = &[
     "drivers/virtio/virtio_ring.ko",
     "drivers/virtio/virtio.ko",
@@ -23,13 +23,14 @@ const MODULES: &[&str] = &[
     "drivers/net/virtio_net.ko",
     "drivers/nvme/host/nvme-fabrics.ko",
     "drivers/nvme/host/nvme-tcp.ko",
+    "drivers/block/nbd.ko",
 ];
 
-fn configuration(directory: &Path, port: u16, more: &str) -> std::path::PathBuf {
+fn configuration(directory: &Path, [nvme, nbd]: [u16; 2], more: &str) -> std::path::PathBuf {
     let path = directory.join("blocks.toml");
     let disk = directory.join("disk");
     let text = format!(
-        "listen = []\nnvme = {{ listen = [\"127.0.0.1:{port}\"], subsystem = \"{NQN}\" }}\n\
+        "listen = [\"127.0.0.1:{nbd}\"]\nnvme = {{ listen = [\"127.0.0.1:{nvme}\"], subsystem = \"{NQN}\" }}\n\
          [[device]]\npath = \"{0}\"\ncreate = \"64MiB\"\n\
          [[device]]\nname = \"ram\"\nmemory = \"16MiB\"\n\
          [[tenant]]\nexport = \"disk\"\ndevice = \"{0}\"\n\
@@ -114,7 +115,7 @@ impl Server {
             skip(&line);
             return None;
         }
-        assert!(line.contains("serving NVMe/TCP on 127.0.0.1"), "{line}");
+        assert!(line.contains("NVMe/TCP on 127.0.0.1"), "{line}");
         // Nobody reads the rest, and the pipe must not fill up.
         std::thread::spawn(move || std::io::copy(&mut messages, &mut std::io::sink()));
         Some(server)
@@ -140,7 +141,7 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
     let Some(machine) = Machine::new(INIT) else {
         return;
     };
-    for program in ["nvme", "mkfs.ext4", "e2fsck"] {
+    for program in ["nvme", "nbd-client", "mkfs.ext4", "e2fsck"] {
         match found(program) {
             Ok(program) => machine.install(&program),
             Err(why) => return skip(&why),
@@ -153,9 +154,11 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
     if !add_database(&machine, directory.path()) {
         return;
     }
-    let port = free_port();
-    machine.write("settings", &format!("PORT={port}\nNQN={NQN}\n"));
-    let path = configuration(directory.path(), port, "");
+    let ports = [free_port(), free_port()];
+    let [nvme, nbd] = ports;
+    let settings = format!("NVME_PORT={nvme}\nNBD_PORT={nbd}\nNQN={NQN}\n");
+    machine.write("settings", &settings);
+    let path = configuration(directory.path(), ports, "");
     let Some(server) = Server::start(&path) else {
         return;
     };
@@ -177,7 +180,7 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         server = Server::start(&path);
         if guest.wait_for("hangup", TIMEOUT) {
             let more = "[[tenant]]\nexport = \"new\"\ndevice = \"ram\"\nread_only = true\n";
-            configuration(directory.path(), port, more);
+            configuration(directory.path(), ports, more);
             server.as_ref().unwrap().signal("-HUP");
         }
     }
@@ -224,6 +227,16 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         ("verify_digests", &["1024 KiB are the same"]),
         ("disconnect_digests", &["disconnected 1 controller(s)"]),
         ("gone", &[]),
+        ("nbd_connect", &[]),
+        ("nbd_sizes", &["131072\nwrite back\n1\n0\n"]),
+        ("nbd_verify", &["4096 KiB are the same"]),
+        ("nbd_verify_long", &["4096 KiB are the same"]),
+        ("nbd_file_system", &["the file is the same"]),
+        ("nbd_discard", &["0"]),
+        ("nbd_disconnect", &[]),
+        ("nbd_connect_read_only", &[]),
+        ("nbd_read_only", &["1\n"]),
+        ("nbd_disconnect_read_only", &[]),
     ] {
         let output = steps.with_code(step, 0);
         for part in expected {
@@ -231,7 +244,7 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         }
     }
     // The host's kernel or the server refuses these.
-    for step in ["beyond", "read_only"] {
+    for step in ["beyond", "read_only", "nbd_no_such_export", "nbd_connected"] {
         steps.with_code(step, 1);
     }
 }
