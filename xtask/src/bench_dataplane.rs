@@ -119,7 +119,14 @@ fn prepare(root: &Path, arguments: &[&str]) -> anyhow::Result<ExitCode> {
     install::install(install::BENCH_DATAPLANE)?;
     let mut build = cargo();
     build
-        .args(["build", "--release", "-p", "dataplane", "-p", "cache-server"])
+        .args([
+            "build",
+            "--release",
+            "-p",
+            "dataplane",
+            "-p",
+            "cache-server",
+        ])
         .arg("--examples")
         .current_dir(root);
     if !step::run("build the servers and the client (release)", &mut build)? {
@@ -302,11 +309,7 @@ impl Bench {
             std::thread::sleep(Duration::from_millis(20));
         }
         let output = Command::new(self.example("load"))
-            .args([
-                shape,
-                &format!("{SERVER}:{PORT}"),
-                &connections.to_string(),
-            ])
+            .args([shape, &format!("{SERVER}:{PORT}"), &connections.to_string()])
             .args([self.seconds.to_string(), rate.to_string(), "1".into()])
             .arg(INTERFACE)
             .output()?;
@@ -367,14 +370,7 @@ impl Bench {
         let servers = self.echo_servers()?;
         for connections in [64, 1000, 10_000] {
             let load = format!("{connections} connections");
-            self.compare(
-                "echo",
-                &load,
-                &servers,
-                &echo_shape,
-                connections,
-                0.0,
-            )?;
+            self.compare("echo", &load, &servers, &echo_shape, connections, 0.0)?;
         }
         Ok(())
     }

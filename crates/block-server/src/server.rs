@@ -32,6 +32,9 @@ const STALLED_LOOKS_MAX: u8 = 5;
 const HANDSHAKE_LOOKS_MAX: u8 = 30;
 /// Memory of the smallest request.
 const BLOCK_BYTES: usize = 4096;
+/// Payloads of which at least so much is missing are received straight into the request's memory.
+/// Below that, a receive of their own costs more than the copy.
+const LENT_BYTES: usize = 32 * 1024;
 /// What a write of zeros may need, where the kernel cannot make a range zero.
 const ZERO_FILL_BYTES: u64 = 1 << 20;
 
@@ -170,6 +173,51 @@ impl Block {
             connection.carry = Vec::new();
         }
         calls.recv_done(flow, done);
+        Self::lend(&mut connection, calls);
+        self.settle(connection, calls);
+    }
+
+    /// Lends the memory of a payload whose larger part is still to come.
+    fn lend<C: Calls>(connection: &mut Connection, calls: &mut C) {
+        let flow = connection.flow;
+        if let Phase::Payload {
+            request,
+            buffer,
+            filled_bytes,
+            ..
+        } = &mut connection.phase
+        {
+            let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
+            let left_bytes = len_bytes - *filled_bytes;
+            if left_bytes >= LENT_BYTES && buffer.len_bytes() > 0 {
+                let lent = std::mem::take(buffer);
+                if let Err(back) = calls.receive_into(flow, lent, *filled_bytes, left_bytes) {
+                    *buffer = back;
+                }
+            }
+        }
+    }
+
+    /// Memory that [`Block::lend`] lent comes back.
+    fn filled<C: Calls>(
+        &mut self,
+        flow: FlowId,
+        back: FileBuffer,
+        len_bytes: usize,
+        calls: &mut C,
+        now: Time,
+    ) {
+        let Some(mut connection) = self.take(flow) else {
+            return;
+        };
+        match &mut connection.phase {
+            Phase::Payload { buffer, .. } => {
+                *buffer = back;
+                self.payload_arrived(&mut connection, len_bytes, now);
+                Self::lend(&mut connection, calls);
+            }
+            _ => self.pool.give(back),
+        }
         self.settle(connection, calls);
     }
 
@@ -301,7 +349,7 @@ impl Block {
             request,
             buffer,
             filled_bytes,
-            reserved_bytes,
+            ..
         } = &mut connection.phase
         else {
             return (0, false);
@@ -309,19 +357,39 @@ impl Block {
         let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
         let used = bytes.len().min(len_bytes - *filled_bytes);
         buffer.bytes_mut()[*filled_bytes..*filled_bytes + used].copy_from_slice(&bytes[..used]);
-        *filled_bytes += used;
-        if *filled_bytes < len_bytes {
-            if used > 0 {
-                connection.stalled_looks = 0;
-            }
-            return (used, false);
+        let is_whole = self.payload_arrived(connection, used, now);
+        (used, is_whole)
+    }
+
+    /// Counts bytes of a payload that are in the request's memory. True: the payload is whole, and
+    /// its request is queued.
+    fn payload_arrived(
+        &mut self,
+        connection: &mut Connection,
+        len_bytes: usize,
+        now: Time,
+    ) -> bool {
+        let Phase::Payload {
+            request,
+            buffer,
+            filled_bytes,
+            reserved_bytes,
+        } = &mut connection.phase
+        else {
+            return false;
+        };
+        *filled_bytes += len_bytes;
+        if len_bytes > 0 {
+            connection.stalled_looks = 0;
+        }
+        if *filled_bytes < usize::try_from(request.payload_bytes).unwrap_or(0) {
+            return false;
         }
         let (request, buffer) = (*request, std::mem::take(buffer));
         let memory = (buffer, *reserved_bytes);
-        connection.stalled_looks = 0;
         connection.phase = Phase::Request;
         self.enqueue(connection, request, memory, now);
-        (used, true)
+        true
     }
 
     fn skip<C: Calls>(
@@ -637,6 +705,11 @@ impl Application for Block {
                 buffer,
                 ..
             } => self.on_file(token, result, buffer, context.calls),
+            Event::Filled {
+                flow,
+                buffer,
+                len_bytes,
+            } => self.filled(flow, buffer, len_bytes, context.calls, now),
             Event::Sent { flow } => {
                 if let Some(mut connection) = self.take(flow) {
                     connection.pump(context.calls, &mut self.pool);

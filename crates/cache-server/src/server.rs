@@ -318,7 +318,7 @@ impl Application for Cache {
                 debug_assert!(reason != DeadReason::Os(libc::EBADF), "closed twice");
             }
             Event::Timer { .. } => self.look_around(context),
-            Event::Connected { .. } | Event::File { .. } => {}
+            Event::Connected { .. } | Event::Filled { .. } | Event::File { .. } => {}
         }
     }
 

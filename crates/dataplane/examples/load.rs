@@ -236,7 +236,10 @@ impl<B: Backend> Application for Client<B> {
             Event::Timer { .. } => self.arrive(context),
             Event::Dead { .. } => self.failed += 1,
             Event::PeerFinished { flow } => context.calls.close(flow),
-            Event::Knock { .. } | Event::Sent { .. } | Event::File { .. } => {}
+            Event::Knock { .. }
+            | Event::Filled { .. }
+            | Event::Sent { .. }
+            | Event::File { .. } => {}
         }
     }
 

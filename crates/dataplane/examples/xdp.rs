@@ -66,7 +66,10 @@ impl Application for Echo {
             }
             Event::PeerFinished { flow } => calls.close(flow),
             Event::Dead { flow, .. } => drop(self.unsent.remove(&flow)),
-            Event::Connected { .. } | Event::Timer { .. } | Event::File { .. } => {}
+            Event::Connected { .. }
+            | Event::Filled { .. }
+            | Event::Timer { .. }
+            | Event::File { .. } => {}
         }
     }
 

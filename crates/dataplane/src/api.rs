@@ -87,6 +87,16 @@ pub enum Event<'a> {
         /// The bytes, in order.
         data: &'a [u8],
     },
+    /// Bytes arrived in the memory that was lent by [`Calls::receive_into`]. They do not count
+    /// against the receive window.
+    Filled {
+        /// The flow.
+        flow: FlowId,
+        /// The memory.
+        buffer: FileBuffer,
+        /// How many bytes arrived: at least one, perhaps fewer than asked for.
+        len_bytes: usize,
+    },
     /// At least half of the flow's queue is free, after [`Calls::send`] took less than all or
     /// [`Calls::send_space_bytes`] said less than half.
     Sent {
@@ -158,6 +168,24 @@ pub trait Calls {
     /// Bytes that [`Calls::send`] would accept now. If that is less than half of the flow's queue,
     /// [`Event::Sent`] comes when half of the queue is free.
     fn send_space_bytes(&mut self, flow: FlowId) -> usize;
+
+    /// Lends memory for the bytes that arrive next: `len_bytes` at most go into `buffer` from `at`
+    /// on, without a copy in between. [`Event::Filled`] gives the memory back, and until then no
+    /// [`Event::Recv`] of the flow comes. If the flow ends first, the memory is freed.
+    ///
+    /// # Errors
+    /// Gives the memory back where the backend cannot do that, or nothing would fit: the bytes come
+    /// by [`Event::Recv`].
+    fn receive_into(
+        &mut self,
+        flow: FlowId,
+        buffer: FileBuffer,
+        at: usize,
+        len_bytes: usize,
+    ) -> Result<(), FileBuffer> {
+        let _ = (flow, at, len_bytes);
+        Err(buffer)
+    }
 
     /// The application is done with received bytes: the flow's window opens by that much.
     fn recv_done(&mut self, flow: FlowId, len_bytes: usize);

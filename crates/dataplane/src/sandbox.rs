@@ -25,6 +25,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_writev,
+    libc::SYS_sendmsg,
     libc::SYS_close,
     libc::SYS_futex,
     libc::SYS_mmap,

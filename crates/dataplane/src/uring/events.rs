@@ -4,9 +4,9 @@ use std::os::fd::AsFd as _;
 
 use io_uring::cqueue;
 
-use super::flows::{Local, Receive, State, UringCalls};
+use super::flows::{Lent, Local, Receive, State, UringCalls};
 use super::{ACCEPT_PAUSE, Uring, UringTransfer, socket};
-use crate::api::{DeadReason, FlowId, ListenerId, Time};
+use crate::api::{DeadReason, Event, FlowId, ListenerId, Time};
 use crate::groups::group_of;
 
 /// What a completion belongs to: the upper half of its user data. The lower half is an index.
@@ -20,6 +20,7 @@ pub(super) enum Tag {
     Wake,
     Ignored,
     File,
+    ReceiveLent,
 }
 
 impl Tag {
@@ -36,6 +37,7 @@ impl Tag {
             Self::Wake,
             Self::Ignored,
             Self::File,
+            Self::ReceiveLent,
         ];
         let tag = tags.into_iter().find(|&tag| tag as u64 == data >> 32);
         (tag, u32::try_from(data & 0xffff_ffff).unwrap_or(0))
@@ -50,6 +52,8 @@ pub(super) enum Pending {
         buffer: u16,
         len_bytes: usize,
     },
+    /// Bytes arrived in lent memory.
+    Filled(FlowId),
     Connected(FlowId),
     PeerFinished(FlowId),
     Local(Local),
@@ -82,6 +86,51 @@ impl UringCalls {
         }
     }
 
+    /// Hands received bytes over: into lent memory first, the rest as they are.
+    pub(super) fn received(
+        &mut self,
+        flow: FlowId,
+        mut data: &[u8],
+        handler: &mut impl FnMut(Event<'_>, &mut Self),
+    ) {
+        while !data.is_empty() {
+            let Some(found) = self.get(flow).filter(|found| found.state == State::Open) else {
+                return;
+            };
+            if let Some(lent) = &mut found.lent {
+                data = &data[lent.fill(data)..];
+                if lent.at == lent.end {
+                    self.filled(flow, handler);
+                }
+            } else {
+                found.held_bytes += data.len();
+                handler(Event::Recv { flow, data }, self);
+                self.mark_if_over_window(flow);
+                return;
+            }
+        }
+    }
+
+    /// Gives lent memory back, with what arrived in it.
+    pub(super) fn filled(&mut self, flow: FlowId, handler: &mut impl FnMut(Event<'_>, &mut Self)) {
+        let Some(found) = self.get(flow).filter(|found| found.state == State::Open) else {
+            return;
+        };
+        if let Some(Lent {
+            buffer,
+            filled_bytes: len_bytes,
+            ..
+        }) = found.lent.take()
+        {
+            let event = Event::Filled {
+                flow,
+                buffer,
+                len_bytes,
+            };
+            handler(event, self);
+        }
+    }
+
     /// A flow whose application holds more than the window stops receiving at the next flush.
     pub(super) fn mark_if_over_window(&mut self, flow: FlowId) {
         let window = self.bounds.receive_window_bytes;
@@ -108,6 +157,7 @@ impl Uring {
             let (tag, index) = Tag::decode(entry.user_data());
             match tag {
                 Some(Tag::Receive) => self.on_receive(index, entry.result(), entry.flags()),
+                Some(Tag::ReceiveLent) => self.on_receive_lent(index, entry.result()),
                 Some(Tag::Send) => self.on_send(index, entry.result(), entry.flags()),
                 Some(Tag::Accept) => self.on_accept(index, entry.result(), entry.flags()),
                 Some(Tag::File) => self.on_file(index, entry.result()),
@@ -146,6 +196,30 @@ impl Uring {
             // Cancelled by us, or no buffer was free: the next flush arms it again if it is wanted.
             (Err(_), _) if matches!(-result, libc::ECANCELED | libc::ENOBUFS | libc::EINTR) => {}
             (Err(_), _) => self.calls.begin_close(id, reason_of(-result), true),
+        }
+    }
+
+    fn on_receive_lent(&mut self, index: u32, result: i32) {
+        let id = self.calls.id(index);
+        let flow = &mut self.calls.flows[index as usize];
+        flow.receive = Receive::Idle;
+        self.calls.mark_dirty(index);
+        let flow = &mut self.calls.flows[index as usize];
+        match usize::try_from(result) {
+            Ok(0) => {
+                flow.has_finished = true;
+                if flow.state == State::Open {
+                    self.pending.push(Pending::PeerFinished(id));
+                }
+            }
+            Ok(len_bytes) => {
+                if let Some(lent) = &mut flow.lent {
+                    lent.advance(len_bytes);
+                    self.pending.push(Pending::Filled(id));
+                }
+            }
+            Err(_) if matches!(-result, libc::ECANCELED | libc::EAGAIN | libc::EINTR) => {}
+            Err(_) => self.calls.begin_close(id, reason_of(-result), true),
         }
     }
 

@@ -1,17 +1,23 @@
 //! The table of flows of one io_uring shard, and the batched calls on them.
 
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+
 use super::socket;
 use crate::api::{Calls, DeadReason, FlowId, ListenerId};
-use crate::file::FileOperation;
+use crate::file::{FileBuffer, FileOperation};
 
 /// Bytes of a send buffer that is kept for reuse; larger ones go back to the allocator. A buffer of
 /// a batch of disk reads has some hundred KiB, and a new one costs a page fault for every page.
 const KEPT_BYTES: usize = 2 << 20;
 /// Bytes of all kept send buffers. More are in use only while many sends are under way.
 const KEPT_BYTES_ALL: usize = 16 << 20;
+/// Sends of at least so many bytes are handed to the kernel at once, as far as the socket has room.
+/// A system call of their own costs less than their copy into a send buffer.
+const DIRECT_BYTES: usize = 32 * 1024;
 /// Bytes that every flow may queue, whatever the others have queued.
 pub(super) const RESERVE_BYTES: usize = 4096;
 
@@ -42,7 +48,37 @@ pub(super) enum Receive {
     Armed,
     /// The receive is being cancelled.
     Cancelling,
+    /// A receive into [`Flow::lent`] is under way.
+    Lent,
 }
+
+/// Memory of the application, for the bytes that arrive next.
+pub(super) struct Lent {
+    pub(super) buffer: FileBuffer,
+    /// Where the next byte goes.
+    pub(super) at: usize,
+    pub(super) end: usize,
+    pub(super) filled_bytes: usize,
+}
+
+impl Lent {
+    /// Takes what fits of `data`, and gives how much that is.
+    pub(super) fn fill(&mut self, data: &[u8]) -> usize {
+        let len_bytes = data.len().min(self.end - self.at);
+        self.buffer.bytes_mut()[self.at..self.at + len_bytes].copy_from_slice(&data[..len_bytes]);
+        self.advance(len_bytes);
+        len_bytes
+    }
+
+    pub(super) fn advance(&mut self, len_bytes: usize) {
+        self.at += len_bytes;
+        self.filled_bytes += len_bytes;
+    }
+}
+
+/// After memory was lent, so many receives take one buffer only: what would be received beyond it
+/// might belong into lent memory.
+const SINGLE_RECEIVES: u8 = 16;
 
 /// One flow.
 pub(super) struct Flow {
@@ -61,6 +97,10 @@ pub(super) struct Flow {
     pub(super) was_told_empty: bool,
     /// Bytes handed to the application that it is not done with.
     pub(super) held_bytes: usize,
+    /// Where the next bytes go, if not into a buffer of the ring.
+    pub(super) lent: Option<Lent>,
+    /// Receives that take one buffer only, from now on.
+    pub(super) single_receives: u8,
     /// Bytes to send after those in flight.
     pub(super) pending: Vec<u8>,
     /// Bytes that the kernel is sending, and how many of them it has taken.
@@ -91,6 +131,8 @@ impl Flow {
             is_waiting: false,
             was_told_empty: false,
             held_bytes: 0,
+            lent: None,
+            single_receives: 0,
             pending: Vec::new(),
             in_flight: Vec::new(),
             taken_bytes: 0,
@@ -257,6 +299,28 @@ impl UringCalls {
             || (flow.queued_bytes() == 0 && !flow.was_told_empty)
     }
 
+    /// Sends what the socket takes now of `data`, after what is queued before it. Gives how many
+    /// bytes of `data` it took. Whatever is wrong with the socket shows at the next send.
+    fn send_directly(&mut self, index: u32, data: &[u8]) -> usize {
+        let sweep = self.sweep;
+        let flow = &mut self.flows[index as usize];
+        if flow.is_sending || flow.is_lent || flow.is_departing || !flow.in_flight.is_empty() {
+            return 0;
+        }
+        let Some(socket) = &flow.socket else { return 0 };
+        let pieces = [IoSlice::new(&flow.pending), IoSlice::new(data)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let none = &mut SendAncillaryBuffer::default();
+        let Ok(sent) = rustix::net::sendmsg(socket, &pieces, none, flags) else {
+            return 0;
+        };
+        flow.progress = sweep;
+        let of_pending = sent.min(flow.pending.len());
+        flow.pending.drain(..of_pending);
+        self.queued_bytes -= of_pending;
+        sent - of_pending
+    }
+
     fn wait_for_room(&mut self, index: u32) {
         let flow = &mut self.flows[index as usize];
         if !flow.is_waiting {
@@ -307,7 +371,17 @@ impl Calls for UringCalls {
         if found.generation != flow.generation || found.state != State::Open {
             return 0;
         }
-        let accepted = data.len().min(self.space_bytes(found));
+        let direct = match data.len() {
+            DIRECT_BYTES.. => self.send_directly(flow.index, data),
+            _ => 0,
+        };
+        let data = &data[direct..];
+        if data.is_empty() {
+            return direct;
+        }
+        let accepted = data
+            .len()
+            .min(self.space_bytes(&self.flows[flow.index as usize]));
         let found = &mut self.flows[flow.index as usize];
         if found.pending.capacity() == 0
             && let Some(buffer) = self.kept.pop()
@@ -325,7 +399,7 @@ impl Calls for UringCalls {
         if accepted < data.len() {
             self.wait_for_room(flow.index);
         }
-        accepted
+        direct + accepted
     }
 
     fn send_space_bytes(&mut self, flow: FlowId) -> usize {
@@ -340,6 +414,30 @@ impl Calls for UringCalls {
             self.wait_for_room(flow.index);
         }
         space
+    }
+
+    fn receive_into(
+        &mut self,
+        flow: FlowId,
+        buffer: FileBuffer,
+        at: usize,
+        len_bytes: usize,
+    ) -> Result<(), FileBuffer> {
+        let end = buffer.len_bytes().min(at.saturating_add(len_bytes));
+        match self.get(flow) {
+            Some(found) if found.state == State::Open && found.lent.is_none() && at < end => {
+                found.lent = Some(Lent {
+                    buffer,
+                    at,
+                    end,
+                    filled_bytes: 0,
+                });
+                found.single_receives = SINGLE_RECEIVES;
+                self.mark_dirty(flow.index);
+                Ok(())
+            }
+            _ => Err(buffer),
+        }
     }
 
     fn recv_done(&mut self, flow: FlowId, len_bytes: usize) {

@@ -247,24 +247,51 @@ impl Uring {
     fn settle_receive(&mut self, index: u32) {
         let window = self.config.receive_window_bytes;
         let flow = &mut self.calls.flows[index as usize];
-        let wants = flow.state == State::Open
-            && !flow.has_finished
-            && !flow.is_departing
-            && flow.held_bytes < window;
+        let is_open = flow.state == State::Open && !flow.has_finished;
+        let wants = is_open && !flow.is_departing && flow.held_bytes < window;
         let Some(socket) = &flow.socket else { return };
-        match (flow.receive, wants) {
-            (Receive::Idle, true) => {
+        let fd = Fd(socket.as_raw_fd());
+        match (flow.receive, &mut flow.lent) {
+            // What is lent is filled whatever the window: it is the application's own memory.
+            (Receive::Idle, Some(lent)) if is_open => {
+                flow.receive = Receive::Lent;
+                let room = &mut lent.buffer.bytes_mut()[lent.at..lent.end];
+                let len = u32::try_from(room.len()).unwrap_or(u32::MAX);
+                let receive = opcode::Recv::new(fd, room.as_mut_ptr(), len).build();
+                self.push(receive.user_data(Tag::ReceiveLent.encode(index)));
+            }
+            (Receive::Idle, None) if wants => {
                 flow.receive = Receive::Armed;
-                let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), buffers::GROUP);
-                self.push(receive.build().user_data(Tag::Receive.encode(index)));
+                let receive = if flow.single_receives > 0 {
+                    flow.single_receives -= 1;
+                    opcode::Recv::new(fd, std::ptr::null_mut(), 0)
+                        .buf_group(buffers::GROUP)
+                        .build()
+                        .flags(squeue::Flags::BUFFER_SELECT)
+                } else {
+                    opcode::RecvMulti::new(fd, buffers::GROUP).build()
+                };
+                self.push(receive.user_data(Tag::Receive.encode(index)));
             }
-            (Receive::Armed, false) => {
-                flow.receive = Receive::Cancelling;
-                let cancel = opcode::AsyncCancel::new(Tag::Receive.encode(index)).build();
-                self.push(cancel.user_data(Tag::Ignored.encode(index)));
-            }
+            // What it receives until then is copied into what is lent.
+            (Receive::Armed, Some(_)) => self.cancel_receive(index),
+            (Receive::Armed, None) if !wants => self.cancel_receive(index),
+            (Receive::Lent, _) if !is_open => self.cancel_receive(index),
             _ => {}
         }
+    }
+
+    /// Ends the receive that is under way. Its completion follows.
+    fn cancel_receive(&mut self, index: u32) {
+        let flow = &mut self.calls.flows[index as usize];
+        let tag = match flow.receive {
+            Receive::Armed => Tag::Receive,
+            Receive::Lent => Tag::ReceiveLent,
+            Receive::Idle | Receive::Cancelling => return,
+        };
+        flow.receive = Receive::Cancelling;
+        let cancel = opcode::AsyncCancel::new(tag.encode(index)).build();
+        self.push(cancel.user_data(Tag::Ignored.encode(index)));
     }
 
     fn settle_send(&mut self, index: u32) {
@@ -325,11 +352,7 @@ impl Uring {
             self.calls.locals.push_back(Local::Dead(id, reason));
             return;
         }
-        if flow.receive == Receive::Armed {
-            flow.receive = Receive::Cancelling;
-            let cancel = opcode::AsyncCancel::new(Tag::Receive.encode(index)).build();
-            self.push(cancel.user_data(Tag::Ignored.encode(index)));
-        }
+        self.cancel_receive(index);
         if is_at_once {
             let flow = &self.calls.flows[index as usize];
             // A send or connect under way ends with an error.
@@ -436,20 +459,11 @@ impl Backend for Uring {
                     len_bytes,
                 } => {
                     let data = self.buffers.filled(buffer, len_bytes);
-                    let is_open = self.calls.get(flow).is_some_and(|found| {
-                        let open = found.state == State::Open;
-                        if open {
-                            found.held_bytes += len_bytes;
-                        }
-                        open
-                    });
-                    if is_open {
-                        handler(Event::Recv { flow, data }, &mut self.calls);
-                        self.calls.mark_if_over_window(flow);
-                    }
+                    self.calls.received(flow, data, handler);
                     self.buffers.give_back(buffer);
                     has_freed = true;
                 }
+                Pending::Filled(flow) => self.calls.filled(flow, handler),
                 Pending::Connected(flow) => {
                     handler(Event::Connected { flow }, &mut self.calls);
                 }
@@ -585,7 +599,7 @@ impl Backend for Uring {
                 self.departing.swap_remove(at);
                 continue;
             }
-            let is_free = flow.is_quiet() && flow.in_flight.is_empty();
+            let is_free = flow.is_quiet() && flow.in_flight.is_empty() && flow.lent.is_none();
             if is_free && flow.state == State::Open {
                 self.departing.swap_remove(at);
                 let id = self.calls.id(index);
@@ -645,6 +659,9 @@ impl Drop for Uring {
             if flow.is_sending || flow.is_lent {
                 // Still not done: rather lost than read after it was freed.
                 std::mem::forget(std::mem::take(&mut flow.in_flight));
+            }
+            if flow.receive != Receive::Idle {
+                std::mem::forget(flow.lent.take());
             }
         }
     }

@@ -125,6 +125,7 @@ impl Application for Exchange {
                 }
             }
             Event::Connected { .. }
+            | Event::Filled { .. }
             | Event::Dead { .. }
             | Event::Timer { .. }
             | Event::File { .. } => {}
