@@ -490,7 +490,7 @@ fn table(rows: &[Row]) -> String {
     );
     for row in rows {
         let control = rows.iter().find(|other| {
-            other.part == row.part && other.load == row.load && other.server == control(row.part)
+            other.part == row.part && other.load == row.load && other.server == control(&row.part)
         });
         let [rate, tail] = [
             (|sample: &Sample| sample.requests_per_s) as fn(&Sample) -> f64,
