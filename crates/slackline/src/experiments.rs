@@ -647,17 +647,13 @@ fn standing(experiment: &Value) -> String {
 fn list(experiments: &Value) -> String {
     let mut rows = table::table(&["#", "name", "state", "evaluations", "result"]);
     for it in experiments.as_array().into_iter().flatten() {
+        let said = it["message"].as_str().or(it["waits"].as_str());
         rows.add_row([
             it["id"].to_string(),
             text(&it["name"]),
             standing(it),
             counted(it),
-            short(
-                &it["message"]
-                    .as_str()
-                    .or(it["waits"].as_str())
-                    .map_or_else(|| text(&it["sentence"]), str::to_owned),
-            ),
+            short(&said.map_or_else(|| text(&it["sentence"]), str::to_owned)),
         ]);
     }
     format!("{rows}\n")

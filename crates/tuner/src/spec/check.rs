@@ -243,14 +243,11 @@ const WALL_TIME_MIN: RangeInclusive<f64> = 0.01..=1e7;
 /// # Errors
 /// What it has to be, in words.
 pub fn check_wall_time(minutes: f64) -> Result<(), String> {
-    match WALL_TIME_MIN.contains(&minutes) {
-        true => Ok(()),
-        false => Err(format!(
-            "must be a number of minutes from {} (0.6 seconds) to {} (19 years), not {minutes:?}",
-            WALL_TIME_MIN.start(),
-            WALL_TIME_MIN.end()
-        )),
-    }
+    let (least, most) = (WALL_TIME_MIN.start(), WALL_TIME_MIN.end());
+    let why = format!(
+        "must be a number of minutes from {least} (0.6 seconds) to {most} (19 years), not {minutes:?}"
+    );
+    WALL_TIME_MIN.contains(&minutes).then_some(()).ok_or(why)
 }
 
 /// The most characters of a name that a person gives: what a table's cell holds.
@@ -710,9 +707,8 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         }
         if value > 0.0 && value < TIME_MIN_S {
             let none = if zero { "0, or " } else { "" };
-            let why =
-                format!("{value:?} must be {none}at least {TIME_MIN_S}, which is a millisecond");
-            return Err(source.error(key, why));
+            let least = format!("{none}at least {TIME_MIN_S}, which is a millisecond");
+            return Err(source.error(key, format!("{value:?} must be {least}")));
         }
         Ok(())
     };

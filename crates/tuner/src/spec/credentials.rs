@@ -1,6 +1,6 @@
 //! Where secrets stand in the words of a command, or in a text: settings (`--password=x`,
 //! `DB_PASSWORD=x`), headers, fields of JSON, options of known programs (`mysql -px`), and logins
-//! (`user:password@host`). [`blocks`] has those of several lines, [`blank`] those that a blank alone
+//! (`user:password@host`). [`blocks`] has those of several lines, [`blank`] those that only a blank
 //! stands before.
 //!
 //! A script of a shell is read word by word, with its quotes. What cannot be told apart is masked
