@@ -34,9 +34,9 @@ pub struct Importance {
     pub parameter: String,
     /// Its share of all main effects, 0 to 1: the median over what the model holds possible.
     pub share: f64,
-    /// The 5 % quantile of the share.
+    /// The 2.5 % quantile of the share.
     pub low: f64,
-    /// The 95 % quantile of the share.
+    /// The 97.5 % quantile of the share.
     pub high: f64,
 }
 
@@ -155,8 +155,8 @@ pub(crate) fn importance(model: &Model, space: &Space) -> Vec<Importance> {
             Importance {
                 parameter: column.name.clone(),
                 share: at(0.5),
-                low: at(0.05),
-                high: at(0.95),
+                low: at(0.025),
+                high: at(0.975),
             }
         })
         .collect();

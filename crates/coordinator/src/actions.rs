@@ -8,7 +8,7 @@ use host::HostError;
 use tuner::experiment;
 use tuner::report::EvaluationRecord;
 use tuner::spec::{
-    BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, WALL_TIME_MAX_MIN, as_written_here,
+    BudgetSpec, CheckedSpec, Mode, NAME_CHARS_MAX, as_written_here, check_wall_time,
 };
 
 use crate::coordinator::Coordinator;
@@ -495,13 +495,8 @@ pub(crate) fn within_limits(budget: &BudgetSpec) -> Result<(), Error> {
             budget.evaluations
         )));
     }
-    let may_be = |minutes: f64| minutes > 0.0 && minutes <= WALL_TIME_MAX_MIN;
-    if let Some(minutes) = budget.wall_time_min.filter(|it| !may_be(*it)) {
-        return Err(Error::Invalid(format!(
-            "budget.wall_time_min is {minutes}: it must be above 0, and at most {WALL_TIME_MAX_MIN} (19 years)"
-        )));
-    }
-    Ok(())
+    let checked = budget.wall_time_min.map_or(Ok(()), check_wall_time);
+    checked.map_err(|why| Error::Invalid(format!("budget.wall_time_min {why}")))
 }
 
 pub(crate) fn refused(id: i64, state: State, why: &str) -> Error {

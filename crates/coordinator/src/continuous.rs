@@ -18,7 +18,7 @@ use tuner::spec::{AlertSpec, CheckedSpec};
 use crate::coordinator::{Coordinator, Progress};
 use crate::error::Error;
 use crate::sitting::Sitting;
-use crate::store::{ExperimentRow, Promotion, State, Wish};
+use crate::store::{ExperimentRow, Moment, Promotion, State, Wish};
 
 /// How soon a wish of its user is heeded while nothing is to be done.
 const LOOK: Duration = Duration::from_millis(200);
@@ -29,55 +29,36 @@ const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(2);
 impl Coordinator {
     /// The controller of a continuous experiment, as it was kept.
     pub(crate) fn controller(&self, id: i64, spec: &CheckedSpec) -> Result<Controller, Error> {
-        let rules = spec.continuous.clone().ok_or_else(|| {
-            Error::Conflict(format!("experiment {id} is not in mode = \"continuous\""))
-        })?;
-        let state = self.store.continuous(id)?;
-        let state = state.unwrap_or_else(|| Known::new(Timestamp::now()));
-        let control = spec.space.default_configuration();
-        Ok(Controller::resume(
-            rules,
-            control,
-            state,
-            &self.store.rounds(id)?,
-        ))
+        controller_of(&self.store.moment(id, 0)?, spec)
     }
 
-    /// How a continuous experiment stands; `None` for any other.
+    /// How a continuous experiment stood at a moment; `None` for any other.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Spec`], [`Error::Unavailable`].
-    pub fn continuous(&self, id: i64) -> Result<Option<continuous::View>, Error> {
-        let row = self.store.experiment(id)?;
+    /// [`Error::Spec`], [`Error::Unavailable`].
+    pub fn continuous(&self, moment: &Moment) -> Result<Option<continuous::View>, Error> {
+        let row = &moment.row;
         if row.spec.mode != tuner::spec::Mode::Continuous {
             return Ok(None);
         }
-        let spec = self.checked(&row)?;
         let resting = (row.state != State::Running).then(|| row.state.name());
-        let controller = self.controller(id, &spec)?;
+        let controller = controller_of(moment, &self.checked(row)?)?;
         Ok(Some(controller.view(Timestamp::now(), resting)))
     }
 
-    /// Every round of a continuous experiment, and the evidence of its drift tests after each.
+    /// The evidence of a continuous experiment's drift tests after each of its rounds.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Conflict`] for any other experiment, [`Error::Spec`],
-    /// [`Error::Unavailable`].
-    pub fn rounds(
-        &self,
-        id: i64,
-    ) -> Result<(Vec<continuous::Round>, Vec<continuous::Evidence>), Error> {
-        let spec = self.checked(&self.store.experiment(id)?)?;
-        let rules = spec.continuous.clone().ok_or_else(|| {
-            Error::Conflict(format!("experiment {id} is not in mode = \"continuous\""))
-        })?;
-        let Some(state) = self.store.continuous(id)? else {
-            return Ok((Vec::new(), Vec::new()));
+    /// [`Error::Conflict`] for any other experiment, [`Error::Spec`], [`Error::Unavailable`].
+    pub fn evidence(&self, moment: &Moment) -> Result<Vec<continuous::Evidence>, Error> {
+        let spec = self.checked(&moment.row)?;
+        let rules = rules(moment.row.id, &spec)?;
+        let Some(state) = moment.state.clone() else {
+            return Ok(Vec::new());
         };
-        let rounds = self.store.rounds(id)?;
         let control = spec.space.default_configuration();
-        let evidence = Controller::evidence(rules, control, state, &rounds);
-        Ok((rounds, evidence))
+        let evidence = Controller::evidence(rules, control, state, &moment.rounds);
+        Ok(evidence)
     }
 
     /// One sitting of a continuous experiment: until its user or the end of the coordinator.
@@ -213,6 +194,19 @@ impl Coordinator {
         }
         Ok(false)
     }
+}
+
+fn rules(id: i64, spec: &CheckedSpec) -> Result<continuous::Rules, Error> {
+    let rules = spec.continuous.clone();
+    rules.ok_or_else(|| Error::Conflict(format!("experiment {id} is not in mode = \"continuous\"")))
+}
+
+fn controller_of(moment: &Moment, spec: &CheckedSpec) -> Result<Controller, Error> {
+    let rules = rules(moment.row.id, spec)?;
+    let state = moment.state.clone();
+    let state = state.unwrap_or_else(|| Known::new(Timestamp::now()));
+    let control = spec.space.default_configuration();
+    Ok(Controller::resume(rules, control, state, &moment.rounds))
 }
 
 /// How the message of an experiment at rest ends while something of it is promoted.
@@ -391,7 +385,14 @@ impl World for Host<'_> {
             &mut |_: &Event<'_>| {},
         );
         self.progress(None);
-        seen
+        let seen = seen?;
+        // An edit that everything went on with: of a template, or of a file before it was written.
+        let after = self.live.host(configuration);
+        if let (Some(Seen::Measured(_)), Some(what)) = (&seen, now.changed_in_round(&after)) {
+            let why = format!("changed outside Slackline during the round: {what}");
+            return Ok(Some(Seen::Unmeasured(why)));
+        }
+        Ok(seen)
     }
 
     fn tune(&mut self, task: &Task) -> Result<Option<Tuned>, TunerError> {

@@ -54,7 +54,7 @@ fn columns(spec: &Spec, rows: &[EvaluationRow]) -> Vec<Column> {
     let mut columns = vec![
         column("number", Cells::Ints(rows.iter().map(number).collect())),
         column("outcome", texts(&outcome)),
-        column("reason", texts(&|row| row.record.reason.clone())),
+        column("reason", texts(&|row| row.record.why())),
         column("host", texts(&|row| row.record.host.clone())),
         column(
             "started_ms",

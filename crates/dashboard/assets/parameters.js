@@ -94,6 +94,17 @@ export function scatters(id, points, unit, model) {
   }
 }
 
+/** Whole per cent that add up to 100: those with the largest rest are rounded up. */
+function wholes(shares) {
+  const sum = shares.reduce((sum, share) => sum + share, 0) || 1;
+  const exact = shares.map((share) => (100 * share) / sum);
+  const floors = exact.map(Math.floor);
+  const missing = Math.round(exact.reduce((sum, it) => sum + it, 0)) - floors.reduce((sum, it) => sum + it, 0);
+  const order = exact.map((_, index) => index).sort((a, b) => (exact[b] - floors[b]) - (exact[a] - floors[a]) || a - b);
+  for (const index of order.slice(0, missing)) floors[index] += 1;
+  return floors;
+}
+
 export function importance(model) {
   const note = document.getElementById("model-note");
   const body = document.querySelector("#importance tbody");
@@ -106,17 +117,18 @@ export function importance(model) {
   const some = model.used < model.of ? ` of ${model.of} evaluations, spread evenly over the scores` : " evaluations";
   note.textContent = `The model was fitted to ${model.used}${some}.`;
   const percent = (share) => `${(100 * share).toFixed(0)} %`;
-  for (const share of model.importance) {
+  const shown = wholes(model.importance.map((share) => share.share));
+  for (const [index, share] of model.importance.entries()) {
     const row = body.insertRow();
     const head = document.createElement("th");
     head.scope = "row";
     head.textContent = share.parameter;
     row.append(head);
-    row.insertCell().textContent = percent(share.share);
+    row.insertCell().textContent = `${shown[index]} %`;
     row.insertCell().textContent = `${percent(share.low)} to ${percent(share.high)}`;
     const bar = document.createElement("progress");
     bar.max = 1;
-    bar.value = share.share;
+    bar.value = shown[index] / 100;
     bar.setAttribute("aria-hidden", "true");
     row.insertCell().append(bar);
   }

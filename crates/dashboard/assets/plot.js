@@ -26,9 +26,9 @@ export function inks() {
 /** Lines that are told apart by colour and by dashes. */
 export const lines = [["--accent", []], ["--warn", [8, 4]], ["--good", [2, 3]], ["--bad", [10, 3, 2, 3]], ["--quiet", [5, 5]]];
 
-/** A number to four significant digits. */
+/** A number to four significant digits, with the sign that people read. */
 export const digits = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e6 || Math.abs(value) < 1e-4
-  ? value.toExponential(3) : String(Number(value.toPrecision(4))));
+  ? value.toExponential(3) : String(Number(value.toPrecision(4)))).replace(/^-/, "−");
 
 const prefixes = {
   time: [[3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]],

@@ -1,5 +1,6 @@
 //! The JSON interface: one handler a verb.
 
+mod body;
 mod budget;
 mod columns;
 mod evaluations;
@@ -17,15 +18,15 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use bayes_opt::Configuration;
-use coordinator::store::{Once, State as ExperimentState, Summary};
+use coordinator::store::{Moment, Once, State as ExperimentState, Summary};
 use coordinator::{Coordinator, Error, Progress};
 use schemars::JsonSchema;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tuner::report::Report;
 use tuner::spec::Masks;
 
+use body::body;
 pub(crate) use budget::{GivenBudget, set_budget};
 pub(crate) use columns::{model, model_pair, points, rounds};
 pub(crate) use evaluations::{OUTCOMES, evaluation, evaluations, export, kill};
@@ -120,19 +121,6 @@ pub(crate) struct GivenConfiguration {
     configuration: BTreeMap<String, tuner::spec::Scalar>,
 }
 
-/// A body of JSON; what is wrong with one is said in words.
-fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refusal> {
-    let wrong = |why: &str| {
-        let why = format!("the body is not what it should be: {why}");
-        Refusal::new(StatusCode::BAD_REQUEST, why)
-    };
-    // Else the readers take a list for the fields in their order.
-    if bytes.trim_ascii_start().first() == Some(&b'[') {
-        return Err(wrong("it is a list, not an object"));
-    }
-    serde_json::from_slice(bytes).map_err(|error| wrong(&tuner::spec::plain(&error.to_string())))
-}
-
 /// A specification in a body.
 fn given_spec(bytes: &Bytes) -> Result<GivenSpec, Refusal> {
     let given: GivenSpec = body(bytes)?;
@@ -210,13 +198,13 @@ pub(crate) struct Shown {
 /// As many of the last entries of a continuous experiment are shown.
 pub(crate) const ENTRIES: usize = 30;
 
-/// How a continuous experiment stands; `None` as well for one whose specification does not fit this
-/// host any more.
+/// How a continuous experiment stood at a moment; `None` as well for one whose specification does
+/// not fit this host any more.
 pub(crate) fn continuous(
     coordinator: &Coordinator,
-    id: i64,
+    moment: &Moment,
 ) -> Result<Option<tuner::continuous::View>, Error> {
-    match coordinator.continuous(id) {
+    match coordinator.continuous(moment) {
         Err(Error::Spec(_)) => Ok(None),
         view => view,
     }
@@ -235,7 +223,9 @@ fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
     // The state first: what is read after it is at least as new, so that an end is not shown with
     // what came before it.
     let summary = summary(coordinator, id)?;
-    let row = coordinator.store().experiment(id)?;
+    let moment = coordinator.store().moment(id, ENTRIES)?;
+    let continuous = continuous(coordinator, &moment)?;
+    let row = moment.row;
     Ok(Shown {
         summary,
         wall_time_min: row.budget().wall_time_min,
@@ -253,8 +243,8 @@ fn shown(coordinator: &Coordinator, id: i64) -> Result<Shown, Error> {
             .promotion
             .filter(|_| !coordinator.is_rollback_untold(id)),
         queue: coordinator.store().queue(id)?,
-        continuous: continuous(coordinator, id)?,
-        entries: coordinator.store().entries(id, ENTRIES)?,
+        continuous,
+        entries: moment.entries,
         progress: coordinator
             .progress()
             .filter(|progress| progress.experiment == id),

@@ -33,7 +33,7 @@ pub(crate) struct Explanation {
     dependence: Vec<Curve>,
 }
 
-/// How much a parameter matters: its share of the model's variance, with a 90 % interval.
+/// How much a parameter matters: its share of the model's variance, with a 95 % interval.
 #[derive(Clone, Debug, Serialize)]
 struct Share {
     parameter: String,

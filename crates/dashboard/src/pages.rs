@@ -319,6 +319,14 @@ fn judged_row(row: &ExperimentRow, judged: &ArmResult, runs: String) -> ArmRow {
     }
 }
 
+/// How many runs an arm has, and how many of them gave a result, where not every one did.
+fn runs_text(done: &str, measured: usize, of: usize) -> String {
+    match of - measured.min(of) {
+        0 => done.to_owned(),
+        _ => format!("{done}, {measured} with a result"),
+    }
+}
+
 fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, Error> {
     let coordinator = &app.coordinator;
     let row = readers::experiment(coordinator, id, visitor.role)?;
@@ -333,14 +341,16 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
     let last = coordinator.last_verification(&row)?;
     let planned = row.plan.iter().flatten().enumerate().filter(is_begun);
     let planned = planned.map(|(index, arm)| {
-        let done = runs.iter().filter(|run| run.arm == index).count();
+        let of_arm = runs.iter().filter(|run| run.arm == index);
+        let done = of_arm.clone().count();
+        let measured = of_arm.filter(|run| run.fault.is_none()).count();
         let planned = rules.stage_end(done.max(1));
         let judged = row
             .report
             .verification
             .iter()
             .find(|judged| judged.name == arm.name);
-        let runs = format!("{done} of {planned}");
+        let runs = runs_text(&format!("{done} of {planned}"), measured, done);
         match judged {
             Some(judged) => ArmRow {
                 difference: difference(&arm.configuration, control),
@@ -360,7 +370,11 @@ fn verification_page(app: &App, id: i64, visitor: &Visitor) -> Result<Response, 
             .report
             .verification
             .iter()
-            .map(|arm| judged_row(&row, arm, arm.runs.to_string()))
+            .map(|arm| {
+                // Each fault is a run without a result.
+                let done = arm.runs + arm.faults.len();
+                judged_row(&row, arm, runs_text(&done.to_string(), arm.runs, done))
+            })
             .collect(),
         None => planned.collect(),
     };
@@ -545,7 +559,13 @@ pub(crate) async fn new(State(app): Here, Extension(visitor): Who) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::first_sentence;
+    use super::{first_sentence, runs_text};
+
+    #[test]
+    fn runs_without_a_result_are_not_counted_as_measured() {
+        assert_eq!(runs_text("6 of 6", 6, 6), "6 of 6");
+        assert_eq!(runs_text("6 of 6", 5, 6), "6 of 6, 5 with a result");
+    }
 
     #[test]
     fn a_number_ends_no_sentence() {

@@ -116,7 +116,11 @@ pub(crate) fn experiment(
     id: i64,
     role: Role,
 ) -> Result<ExperimentRow, Error> {
-    let row = coordinator.store().experiment(id)?;
+    row(role, coordinator.store().experiment(id)?)
+}
+
+/// What somebody of that role sees of an experiment that has been read.
+pub(crate) fn row(role: Role, row: ExperimentRow) -> Result<ExperimentRow, Error> {
     let source = masks(role).text(&row.source);
     if role == Role::Write {
         return Ok(ExperimentRow { source, ..row });

@@ -143,7 +143,7 @@ mod tests {
             ("bytes_per_s", 2048.0, "bytes per second", "2 KiB/s"),
             ("cpu_s_per_request", 4.2e-5, "cpu per request", "42 µs"),
             ("errors", 0.0, "errors", "0"),
-            ("errors", -3.0, "errors", "-3"),
+            ("errors", -3.0, "errors", "−3"),
             ("throttled_s", 0.25, "throttled", "250 ms"),
             ("duration_s", 7260.0, "duration", "2.017 h"),
         ] {
@@ -163,7 +163,7 @@ mod tests {
             (0.012_341, "0.01234"),
             (98_765.4, "98765"),
             (1.5e9, "1.500e9"),
-            (-2.5e-7, "-2.500e-7"),
+            (-2.5e-7, "−2.500e-7"),
         ] {
             assert_eq!(digits(value), text);
         }

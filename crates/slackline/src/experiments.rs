@@ -647,18 +647,34 @@ fn standing(experiment: &Value) -> String {
 fn list(experiments: &Value) -> String {
     let mut rows = table::table(&["#", "name", "state", "evaluations", "result"]);
     for it in experiments.as_array().into_iter().flatten() {
+        let said = it["message"].as_str().or(it["waits"].as_str());
         rows.add_row([
             it["id"].to_string(),
             text(&it["name"]),
             standing(it),
             counted(it),
-            it["message"]
-                .as_str()
-                .or(it["waits"].as_str())
-                .map_or_else(|| text(&it["sentence"]), str::to_owned),
+            short(&said.map_or_else(|| text(&it["sentence"]), str::to_owned)),
         ]);
     }
     format!("{rows}\n")
+}
+
+/// What fits the last column of a list.
+const SHORT_CHARS_MAX: usize = 60;
+
+/// How an experiment stands, in short: the beginning of what `show` has whole.
+fn short(text: &str) -> String {
+    const ENDS: [&str; 5] = [" against the control", " (", "; ", ". ", ", which"];
+    // `Shown:` alone says nothing.
+    let colon = text.find(": ").filter(|at| text[..*at].contains(' '));
+    let ends = ENDS.iter().filter_map(|end| text.find(end)).chain(colon);
+    let end = ends.min().unwrap_or(text.len());
+    let head = text[..end].trim_end_matches('.');
+    if head.chars().count() <= SHORT_CHARS_MAX {
+        return head.to_owned();
+    }
+    let cut: String = head.chars().take(SHORT_CHARS_MAX - 1).collect();
+    format!("{}…", cut.trim_end())
 }
 
 fn show(it: &Value) -> String {
@@ -729,7 +745,30 @@ fn show(it: &Value) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::show;
+    use super::{short, show};
+
+    #[test]
+    fn a_list_has_the_beginning_of_what_show_has_whole() {
+        for (text, said) in [
+            (
+                "Shown: −8.1 % [−9.0, −7.2] of latency_p99_us against the control (95 % confidence, 3 fresh runs).",
+                "Shown: −8.1 % [−9.0, −7.2] of latency_p99_us",
+            ),
+            (
+                "Better, but a run failed: −8.1 % [−9.0, −7.2] of a.",
+                "Better, but a run failed",
+            ),
+            (
+                "waits for experiment 3, which is in continuous mode and never ends: pause experiment 3",
+                "waits for experiment 3",
+            ),
+            ("stopped; what was promoted stays in force", "stopped"),
+            ("", ""),
+        ] {
+            assert_eq!(short(text), said);
+        }
+        assert_eq!(short(&"word ".repeat(20)).chars().count(), 60);
+    }
 
     #[test]
     fn an_evaluation_without_a_block_yet_starts() {

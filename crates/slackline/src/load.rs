@@ -1,5 +1,6 @@
 //! `slackline load`: the HTTP load generator, open loop and closed loop.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -121,14 +122,14 @@ fn method(text: &str) -> Result<String, String> {
     load::check_method(text).map(|()| text.to_owned())
 }
 
-/// No run is longer, and no answer waited for longer: a week.
-const SECONDS_MAX: f64 = 604_800.0;
+/// No run is shorter or longer, and no answer waited for less or more: a millisecond, a week.
+const SECONDS: RangeInclusive<f64> = 0.001..=604_800.0;
 
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok();
     seconds
-        .filter(|seconds| *seconds > 0.0 && *seconds <= SECONDS_MAX)
-        .ok_or_else(|| format!("it has to be above 0 and at most {SECONDS_MAX}"))
+        .filter(|seconds| SECONDS.contains(seconds))
+        .ok_or_else(|| format!("it has to be from {} to {}", SECONDS.start(), SECONDS.end()))
 }
 
 impl Source {

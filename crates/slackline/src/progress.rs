@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bayes_opt::Configuration;
 use indicatif::{ProgressBar, ProgressStyle};
-use tuner::evaluation::{Measurement, Outcome};
+use tuner::evaluation::Outcome;
 use tuner::ledger::{Event, Kept};
 use tuner::report::{EvaluationRecord, difference, score_text};
 use tuner::spec::{CheckedSpec, ObjectiveSpec, Pairing};
@@ -162,13 +162,9 @@ impl Progress {
                 let result = score.map_or_else(String::new, |score| {
                     format!(" {}", score_text(score, &self.objective))
                 });
-                let broken = record.measurement.iter().flat_map(Measurement::broken);
-                let broken = broken.map(|constraint| format!("not {constraint}"));
-                let why: Vec<String> = record.reason.iter().cloned().chain(broken).collect();
-                let why = match why.is_empty() {
-                    true => String::new(),
-                    false => format!(": {}", why.join(", ")),
-                };
+                let why = record
+                    .why()
+                    .map_or_else(String::new, |why| format!(": {why}"));
                 let outcome = record.outcome.to_string();
                 self.line(&format!(
                     "{:>4} {}{result} {}{why}; {}",

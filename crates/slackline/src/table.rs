@@ -1,5 +1,6 @@
 //! Tables and texts on standard output.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
@@ -82,13 +83,14 @@ pub(crate) fn results(report: &Report) -> String {
         return String::new();
     };
     let mut text = evaluations(report, objective);
+    text.push_str(&violations(report));
     text.push_str(&failures(report));
     if !report.verification.is_empty() {
         text.push_str(
             "\nVerification on fresh runs. Changes are against the control of the same blocks:\n",
         );
         for arm in &report.verification {
-            text.push_str(&verified_arm(arm));
+            text.push_str(&verified_arm(arm, report.spec.verification.smallest_effect));
         }
     }
     let controls = report.control_runs();
@@ -229,6 +231,22 @@ fn scores(record: &EvaluationRecord, objective: &ObjectiveSpec) -> [String; 2] {
     ]
 }
 
+/// The constraints that evaluations broke, each with those evaluations and how far.
+fn violations(report: &Report) -> String {
+    let mut broken: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for record in &report.evaluations {
+        for (constraint, by) in record.broken() {
+            let by = by.map_or_else(String::new, |by| format!(" (by {by})"));
+            let evaluations = broken.entry(constraint).or_default();
+            evaluations.push(format!("{}{by}", record.number));
+        }
+    }
+    let lines = broken.into_iter().map(|(constraint, evaluations)| {
+        format!("{constraint} is broken in {}\n", evaluations.join(", "))
+    });
+    lines.collect()
+}
+
 /// Why evaluations gave no result, once for each reason, with the end of the service's own output.
 fn failures(report: &Report) -> String {
     let mut reasons: Vec<(Vec<String>, &EvaluationRecord)> = Vec::new();
@@ -281,7 +299,7 @@ fn failures(report: &Report) -> String {
 const OUTPUT_LINES: usize = 8;
 
 /// One arm of the verification.
-fn verified_arm(arm: &ArmResult) -> String {
+fn verified_arm(arm: &ArmResult, smallest_effect: f64) -> String {
     let mut text = format!(
         "\n{}: {} runs, {} pairs of blocks\n",
         arm.name, arm.runs, arm.blocks
@@ -312,7 +330,7 @@ fn verified_arm(arm: &ArmResult) -> String {
             ConstraintVerdict::Broken => ("broken", style::Colour::Bad),
             ConstraintVerdict::NotDecidable => ("not decidable", style::Colour::Warning),
         };
-        let verdict = style::paint(&format!("{verdict:<13}"), colour);
+        let verdict = style::paint(&format!("{verdict:<19}"), colour);
         let _ = writeln!(text, "  {verdict}  {}", observed(constraint));
     }
     // A report of an earlier version has the broken constraints only.
@@ -322,13 +340,14 @@ fn verified_arm(arm: &ArmResult) -> String {
         }
     }
     for guard in &arm.guards {
-        let (verdict, colour) = match guard.verdict {
-            GuardVerdict::Worse => ("worse", style::Colour::Bad),
-            GuardVerdict::NotWorse => ("not worse", style::Colour::Good),
-            GuardVerdict::NotMeasured => ("not measured", style::Colour::Quiet),
+        let verdict = guard.word(smallest_effect);
+        let colour = match guard.verdict {
+            GuardVerdict::Worse => style::Colour::Bad,
+            GuardVerdict::NotWorse => style::Colour::Good,
+            GuardVerdict::NotMeasured => style::Colour::Quiet,
             GuardVerdict::Specified => continue,
         };
-        let verdict = style::paint(&format!("{verdict:<13}"), colour);
+        let verdict = style::paint(&format!("{verdict:<19}"), colour);
         let name = guard.guard.name();
         let _ = match guard.change {
             Some(_) => writeln!(text, "  {verdict}  {name}: {}", guard_change(guard)),

@@ -61,6 +61,8 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     let span = || now.checked_add(text.parse::<Span>().ok()?).ok();
     let moment = text.parse::<Timestamp>().ok().or_else(date);
     let moment = moment.or_else(|| span().map(|then| then.timestamp()));
+    // Seconds are enough.
+    let moment = moment.and_then(|it| Timestamp::from_second(it.as_second()).ok());
     match moment {
         Some(moment) if moment > now.timestamp() => Ok(moment),
         Some(_) => Err("that is in the past".into()),
@@ -91,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
                 );
             }
             let token = file.create(name, *role, *expires)?;
-            let until = expires.map_or_else(String::new, |at| format!(", expires {at}"));
+            let until = expires.map_or_else(String::new, |at| format!(", expires {}", time(at)));
             let what = format!("{name}, role {role}{until}");
             dashboard::note_command(state_dir, "make-token", &what, message);
             message(&format!(
@@ -113,10 +115,14 @@ fn as_json(token: &NamedToken) -> serde_json::Value {
     json!({
         "name": token.name,
         "role": token.role,
-        "created": token.created,
-        "expires": token.expires,
+        "created": format!("{:.0}", token.created),
+        "expires": token.expires.map(|at| format!("{at:.0}")),
         "is_valid": token.is_valid(Timestamp::now()),
     })
+}
+
+fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
 fn list(tokens: &[NamedToken]) -> String {
@@ -124,13 +130,13 @@ fn list(tokens: &[NamedToken]) -> String {
     for token in tokens {
         let expires = match token.expires {
             None => "never".to_owned(),
-            Some(at) if !token.is_valid(Timestamp::now()) => format!("{at} (expired)"),
-            Some(at) => at.to_string(),
+            Some(at) if !token.is_valid(Timestamp::now()) => format!("{} (expired)", time(at)),
+            Some(at) => time(at),
         };
         rows.add_row([
             token.name.clone(),
             token.role.to_string(),
-            token.created.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+            time(token.created),
             expires,
         ]);
     }
@@ -144,9 +150,17 @@ mod tests {
     #[test]
     fn a_token_ends_at_a_moment_to_come() {
         for text in ["90d", "2y", "3 hours", "2999-01-31", "2999-01-31T12:00:00Z"] {
-            assert!(moment(text).is_ok(), "{text}");
+            let moment = moment(text).unwrap();
+            assert_eq!(moment.subsec_nanosecond(), 0, "{text}");
         }
-        for text in ["", "soon", "2001-01-31", "-3d", "2001-01-31T12:00:00Z"] {
+        for text in [
+            "",
+            "soon",
+            "2001-01-31",
+            "-3d",
+            "1ms",
+            "2001-01-31T12:00:00Z",
+        ] {
             assert!(moment(text).is_err(), "{text}");
         }
     }

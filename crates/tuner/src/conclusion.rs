@@ -146,6 +146,28 @@ impl GuardResult {
             Guard::LatencyP99 | Guard::Memory => change.low > 1.0 + SEEN,
         })
     }
+
+    /// It is memory, and worse by a share that would count were it not below 1 MiB.
+    #[must_use]
+    pub fn is_little_memory(&self, smallest_effect: f64) -> bool {
+        let change = self.change.as_ref().filter(|_| self.guard == Guard::Memory);
+        let counts = |it: &Interval| it.estimate.ln().abs() >= smallest_effect.ln_1p();
+        self.is_slightly_worse() && change.is_some_and(counts)
+    }
+
+    /// What is shown, in a few words.
+    #[must_use]
+    pub fn word(&self, smallest_effect: f64) -> &'static str {
+        match self.verdict {
+            GuardVerdict::Worse if self.is_allowed => "worse, as allowed",
+            GuardVerdict::Worse => "worse",
+            GuardVerdict::NotWorse if self.is_little_memory(smallest_effect) => "below 1 MiB more",
+            GuardVerdict::NotWorse if self.is_slightly_worse() => "too little to count",
+            GuardVerdict::NotWorse => "not shown worse",
+            GuardVerdict::NotMeasured => "not measured",
+            GuardVerdict::Specified => "",
+        }
+    }
 }
 
 /// The confidence of a verification's intervals.

@@ -15,7 +15,7 @@ use crate::error::Crash;
 use crate::evaluation::{Block, Measurement, Outcome};
 use crate::ledger::PlannedArm;
 use crate::sentence;
-use crate::spec::{CheckedSpec, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
+use crate::spec::{CheckedSpec, MetricConstraint, ObjectiveScale, ObjectiveSpec, Scalar, Spec};
 
 /// The report of an experiment, as `--json` writes it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -130,6 +130,45 @@ impl EvaluationRecord {
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.outcome != Outcome::Killed
+    }
+
+    /// Why it ended so, where that needs words: its reason, and each constraint that it broke, with
+    /// how far.
+    #[must_use]
+    pub fn why(&self) -> Option<String> {
+        let broken = self.broken().into_iter().map(|(constraint, by)| match by {
+            Some(by) => format!("{constraint} is broken by {by}"),
+            None => format!("{constraint} is broken"),
+        });
+        let all: Vec<String> = self.reason.iter().cloned().chain(broken).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// The constraints that a violated evaluation broke, as its specification has them, and how
+    /// far. One that was ended early broke at least the one with the largest excess.
+    #[must_use]
+    pub fn broken(&self) -> Vec<(&str, Option<String>)> {
+        let measurement = self.measurement.as_ref();
+        let Some(measurement) = measurement.filter(|_| self.outcome == Outcome::Violated) else {
+            return Vec::new();
+        };
+        let mut names: Vec<&str> = measurement.broken().collect();
+        if names.is_empty() {
+            let excess = measurement.excess.iter();
+            let largest = excess.max_by(|(_, a), (_, b)| a.total_cmp(b));
+            names.extend(largest.map(|(name, _)| name.as_str()));
+        }
+        let how_far = |name: &str| {
+            let excess = measurement
+                .excess
+                .get(name)
+                .filter(|excess| **excess > 0.0)?;
+            Some(MetricConstraint::parse(name).ok()?.excess_text(*excess))
+        };
+        names
+            .into_iter()
+            .map(|name| (name, how_far(name)))
+            .collect()
     }
 }
 
@@ -286,23 +325,32 @@ pub fn score_text(score: f64, objective: &ObjectiveSpec) -> String {
 ///
 /// ```
 /// assert_eq!(tuner::report::significant(97.5), "97.5");
+/// assert_eq!(tuner::report::significant(-64.4), "−64.4");
 /// assert_eq!(tuner::report::significant(0.012_341), "0.01234");
 /// assert_eq!(tuner::report::significant(1.5e9), "1.500e9");
 /// ```
 #[must_use]
 pub fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
-        return value.to_string();
+        return with_minus(value.to_string());
     }
     let magnitude = value.abs().log10().floor();
     if !(-4.0..6.0).contains(&magnitude) {
-        return format!("{value:.3e}");
+        return with_minus(format!("{value:.3e}"));
     }
     let wanted = (0..8_u8).find(|decimals| f64::from(*decimals) >= 3.0 - magnitude);
     let text = format!("{value:.*}", usize::from(wanted.unwrap_or(8)));
-    match text.contains('.') {
+    with_minus(match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         false => text,
+    })
+}
+
+/// A number with the sign that people read, not the hyphen.
+pub(crate) fn with_minus(number: String) -> String {
+    match number.strip_prefix('-') {
+        Some(size) => format!("−{size}"),
+        None => number,
     }
 }
 
@@ -465,6 +513,46 @@ mod tests {
 
     use super::{Finding, Report};
     use crate::assignment::Measured;
+    use crate::evaluation::{Measurement, Outcome};
+
+    #[test]
+    fn a_violated_evaluation_names_what_it_broke_and_how_far() {
+        let of = |outcome, reason: Option<&str>, excess: &[(&str, f64)]| {
+            let excess = excess.iter().map(|(name, it)| ((*name).to_owned(), *it));
+            let measurement = Measurement {
+                score: 0.0,
+                score_variance: 0.0,
+                ratio: None,
+                excess: excess.collect(),
+                excess_variance: [("rate >= control".to_owned(), 1.0)].into(),
+            };
+            let measured = Measured {
+                outcome,
+                reason: reason.map(str::to_owned),
+                measurement: Some(measurement),
+                ..Measured::failed(String::new())
+            };
+            measured
+                .record(1, bayes_opt::Configuration::default())
+                .why()
+        };
+        let excess = [
+            ("p99 <= 200", 0.25),
+            ("rate >= control", 0.1),
+            ("errors = 0", -1.0),
+        ];
+        assert_eq!(
+            of(Outcome::Violated, None, &excess).unwrap(),
+            "p99 <= 200 is broken by 25 %"
+        );
+        // Ended early by one that noise may still explain.
+        assert_eq!(
+            of(Outcome::Violated, Some("not steady"), &excess[1..]).unwrap(),
+            "not steady; rate >= control is broken by 9.516 %"
+        );
+        assert_eq!(of(Outcome::Completed, None, &excess[1..]), None);
+        assert_eq!(of(Outcome::Aborted, Some("slow"), &excess).unwrap(), "slow");
+    }
 
     #[test]
     fn where_no_evaluation_gave_a_result_the_last_reason_is_said() {

@@ -6,7 +6,7 @@ use latency_stats::{Interval, mean_interval};
 
 use crate::conclusion::{ConstraintResult, ConstraintVerdict, Guard, GuardResult, GuardVerdict};
 use crate::evaluation::{Outcome, Rules};
-use crate::report::{ArmResult, EvaluationRecord, Finding, Report, change, score_text};
+use crate::report::{ArmResult, EvaluationRecord, Finding, Report, change, score_text, with_minus};
 use crate::spec::{Limit, LoadLoop, MetricConstraint, ObjectiveScale, WorkloadSpec};
 
 /// What is said of a report, whose objective has this name.
@@ -187,11 +187,11 @@ pub fn observed(constraint: &ConstraintResult) -> String {
 
 /// A value in its own unit.
 fn plain(value: f64) -> String {
-    if value == 0.0 || (0.01..1e6).contains(&value.abs()) {
+    with_minus(if value == 0.0 || (0.01..1e6).contains(&value.abs()) {
         format!("{}", (value * 100.0).round() / 100.0)
     } else {
         format!("{value:.3e}")
-    }
+    })
 }
 
 /// What a better objective was not paid with, and what nobody knows.
@@ -202,16 +202,14 @@ fn of_guards(report: &Report, winner: &ArmResult) -> String {
         guards.filter(move |it| it.verdict == verdict)
     };
     let is_slight = |it: &&GuardResult| it.is_slightly_worse();
-    let slight: Vec<String> = of(GuardVerdict::NotWorse)
-        .filter(is_slight)
-        .map(guard_change)
-        .collect();
-    if !slight.is_empty() {
-        let _ = write!(
-            text,
-            " Worse by too little to count: {}.",
-            slight.join(", ")
-        );
+    let smallest = report.spec.verification.smallest_effect;
+    let slight = of(GuardVerdict::NotWorse).filter(is_slight);
+    let (memory, slight): (Vec<_>, Vec<_>) = slight.partition(|it| it.is_little_memory(smallest));
+    for (guards, by) in [(slight, "too little to count"), (memory, "less than 1 MiB")] {
+        if !guards.is_empty() {
+            let changes: Vec<String> = guards.into_iter().map(guard_change).collect();
+            let _ = write!(text, " Worse by {by}: {}.", changes.join(", "));
+        }
     }
     let fine: Vec<String> = of(GuardVerdict::NotWorse)
         .filter(|it| !is_slight(it))
@@ -360,6 +358,12 @@ mod tests {
         };
         // Half a megabyte more of a small process.
         assert!(of(Guard::Memory, 1.17, 1.19).is_slightly_worse());
+        assert_eq!(of(Guard::Memory, 1.17, 1.19).word(0.01), "below 1 MiB more");
+        assert_eq!(
+            of(Guard::Memory, 1.001, 1.009).word(0.01),
+            "too little to count"
+        );
+        assert_eq!(of(Guard::Memory, 0.95, 1.27).word(0.01), "not shown worse");
         assert!(!of(Guard::Memory, 0.98, 1.02).is_slightly_worse());
         assert!(!of(Guard::Throughput, 1.2, 1.5).is_slightly_worse());
         assert!(of(Guard::Throughput, 0.993, 0.998).is_slightly_worse());

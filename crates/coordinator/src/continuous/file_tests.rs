@@ -224,6 +224,37 @@ fn a_boot_is_no_reason_to_write_over_a_file_of_somebody_else() {
     assert_eq!(service.read("knob"), "20\n");
 }
 
+/// Before the first promotion nothing is compared with an earlier round, and both sides of a round
+/// were measured with an edit that happened in it.
+#[test]
+fn an_edit_during_a_round_before_the_first_promotion_is_told_and_not_measured() {
+    let load = r#"command = ["echo", '{"n": 1000, "us": 9}']"#;
+    let edits = r##"command = ["sh", "-c", """rm DIR/edit 2> DIR/out && echo '# edited' >> DIR/service.in; echo '{"n": 1000, "us": 9}'"""]"##;
+    let spec = SPEC.replace(load, edits);
+    assert_ne!(spec, SPEC);
+    let service = Service::promoted_over(Some(b"x = 50\n"), &spec, None);
+    let known = Known {
+        promoted: None,
+        ..service.known()
+    };
+    let store = &service.coordinator.store;
+    store
+        .keep_continuous(service.id, &known, None, &[], Some(None))
+        .unwrap();
+    service.write("edit", "");
+    service.run_until(|service| service.rounds().len() >= 2);
+    let rounds = service.rounds();
+    let what = "/service.in has other contents than when the round began";
+    assert!(
+        matches!(&rounds[0].seen, Seen::Unmeasured(why) if why.ends_with(what)),
+        "{rounds:?}"
+    );
+    assert!(matches!(rounds[1].seen, Seen::Measured(_)), "{rounds:?}");
+    let entries = service.entries();
+    let kinds: Vec<&str> = entries.iter().map(|entry| entry.kind.as_str()).collect();
+    assert_eq!(kinds, ["unmeasured", "measured"], "{entries:?}");
+}
+
 /// In a store of before files were looked at, those count that are found.
 #[test]
 fn the_files_of_a_promotion_of_before_are_taken_as_they_are() {
@@ -336,7 +367,8 @@ fn a_rollback_without_its_template_and_without_a_copy_does_the_rest_and_says_wha
         "{:?}",
         known.left
     );
-    let view = service.coordinator.continuous(service.id).unwrap().unwrap();
+    let moment = service.coordinator.store.moment(service.id, 0).unwrap();
+    let view = service.coordinator.continuous(&moment).unwrap().unwrap();
     let line =
         "the control's configuration is in force, except what the rollback could not restore: /";
     assert!(view.lines[0].starts_with(line), "{:?}", view.lines);

@@ -3,9 +3,9 @@
 use tuner::continuous::{Entry, Round, State};
 use tuner::spec::{ContinuousSpec, Spec};
 
-use super::database::Cell;
+use super::database::{Cell, Database};
 use super::entries;
-use super::experiments::{Promotion, State as ExperimentState, find, set, state};
+use super::experiments::{ExperimentRow, Promotion, State as ExperimentState, find, set, state};
 use super::{Store, json, name_of, to_json};
 use crate::error::Error;
 
@@ -35,20 +35,45 @@ impl Standing {
     }
 }
 
+/// An experiment and what happened in it, all read at one moment.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    /// The experiment.
+    pub row: ExperimentRow,
+    /// The state of its continuous mode, once it has one.
+    pub state: Option<State>,
+    /// Every round, in order.
+    pub rounds: Vec<Round>,
+    /// What happened last, newest first.
+    pub entries: Vec<Entry>,
+}
+
 impl Store {
     /// The state of a continuous experiment, once it has one.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::Unavailable`], [`Error::Corrupt`].
     pub fn continuous(&self, id: i64) -> Result<Option<State>, Error> {
-        let rows = self.read(|database| {
+        self.read(|database| {
             find(database, id)?;
-            database.query(
-                "SELECT continuous FROM experiments WHERE id = $1",
-                &[id.into()],
-            )
-        })?;
-        rows.first().map_or(Ok(None), |row| json(&row[0]))
+            read_state(database, id)
+        })
+    }
+
+    /// An experiment with its rounds and its last entries, at most `entries` of them. What one step
+    /// of a continuous experiment changes is seen whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unavailable`], [`Error::Corrupt`].
+    pub fn moment(&self, id: i64, entries: usize) -> Result<Moment, Error> {
+        self.read(|database| {
+            Ok(Moment {
+                row: find(database, id)?,
+                state: read_state(database, id)?,
+                rounds: read_rounds(database, id)?,
+                entries: read_entries(database, id, entries)?,
+            })
+        })
     }
 
     /// Every continuous experiment that has begun.
@@ -80,13 +105,7 @@ impl Store {
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
     pub fn rounds(&self, id: i64) -> Result<Vec<Round>, Error> {
-        let rows = self.read(|database| {
-            database.query(
-                "SELECT round FROM rounds WHERE experiment = $1 ORDER BY number",
-                &[id.into()],
-            )
-        })?;
-        rows.iter().map(|row| json(&row[0])).collect()
+        self.read(|database| read_rounds(database, id))
     }
 
     /// What happened last, newest first.
@@ -94,13 +113,7 @@ impl Store {
     /// # Errors
     /// [`Error::Unavailable`], [`Error::Corrupt`].
     pub fn entries(&self, id: i64, take: usize) -> Result<Vec<Entry>, Error> {
-        let rows = self.read(|database| {
-            database.query(
-                "SELECT entry FROM entries WHERE experiment = $1 ORDER BY number DESC LIMIT $2",
-                &[id.into(), take.into()],
-            )
-        })?;
-        rows.iter().map(|row| json(&row[0])).collect()
+        self.read(|database| read_entries(database, id, take))
     }
 
     /// One step of a continuous experiment, whole or not at all. `promotion` is what of it is in
@@ -132,6 +145,30 @@ impl Store {
             Ok(())
         })
     }
+}
+
+fn read_state(database: &mut Database, id: i64) -> Result<Option<State>, Error> {
+    let rows = database.query(
+        "SELECT continuous FROM experiments WHERE id = $1",
+        &[id.into()],
+    )?;
+    rows.first().map_or(Ok(None), |row| json(&row[0]))
+}
+
+fn read_rounds(database: &mut Database, id: i64) -> Result<Vec<Round>, Error> {
+    let rows = database.query(
+        "SELECT round FROM rounds WHERE experiment = $1 ORDER BY number",
+        &[id.into()],
+    )?;
+    rows.iter().map(|row| json(&row[0])).collect()
+}
+
+fn read_entries(database: &mut Database, id: i64, take: usize) -> Result<Vec<Entry>, Error> {
+    let rows = database.query(
+        "SELECT entry FROM entries WHERE experiment = $1 ORDER BY number DESC LIMIT $2",
+        &[id.into(), take.into()],
+    )?;
+    rows.iter().map(|row| json(&row[0])).collect()
 }
 
 #[cfg(test)]
@@ -259,6 +296,54 @@ mod tests {
                 store.rounds(id).unwrap().is_empty(),
                 "with their experiment"
             );
+        });
+    }
+
+    /// State, promotion, rounds and entries are of the same step, whenever they are read.
+    #[test]
+    fn a_step_is_seen_whole_while_the_next_one_is_written() {
+        on_both(|location| {
+            let store = Store::open(location).unwrap();
+            let id = store.create(&new_experiment()).unwrap();
+            let other = Store::open(location).unwrap();
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    for number in 1..=40 {
+                        let mut state = State::new(time(0));
+                        state.rounds = number;
+                        let promotion = Promotion {
+                            is_complete: true,
+                            changed: vec![number.to_string()],
+                            left: Vec::new(),
+                            at: time(5),
+                        };
+                        let happened = [entry(&number.to_string())];
+                        let round = round(number);
+                        store
+                            .keep_continuous(
+                                id,
+                                &state,
+                                Some(&round),
+                                &happened,
+                                Some(Some(&promotion)),
+                            )
+                            .unwrap();
+                    }
+                });
+                // By the connection that writes, and by another server's.
+                for reader in [&store, &other].into_iter().cycle() {
+                    let moment = reader.moment(id, 1).unwrap();
+                    let rounds = moment.state.map_or(0, |state| state.rounds);
+                    let said = moment.entries.first().map(|entry| entry.text.clone());
+                    let changed = moment.row.promotion.map(|it| it.changed.join(""));
+                    let expected = (rounds > 0).then(|| rounds.to_string());
+                    assert_eq!((moment.rounds.len(), &said), (rounds, &expected));
+                    assert_eq!(changed, expected);
+                    if rounds == 40 || writer.is_finished() {
+                        break;
+                    }
+                }
+            });
         });
     }
 

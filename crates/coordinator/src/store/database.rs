@@ -309,6 +309,15 @@ impl Database {
         }
     }
 
+    /// Begins a transaction whose statements all see the same state, whatever others commit.
+    /// SQLite's always do (sqlite.org/isolation.html), PostgreSQL's at this level.
+    pub(crate) fn begin_reading(&mut self) -> Result<(), Error> {
+        self.batch(match self {
+            Self::Sqlite { .. } => "BEGIN",
+            Self::Postgres { .. } => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        })
+    }
+
     /// Runs several statements without values.
     pub(crate) fn batch(&mut self, sql: &str) -> Result<(), Error> {
         match self {

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use assignments::Assigned;
-pub use continuous::Standing;
+pub use continuous::{Moment, Standing};
 pub(crate) use creation::Elsewhere;
 pub use creation::{NewExperiment, Once};
 pub use database::Location;
@@ -103,10 +103,10 @@ impl Store {
         Ok(database)
     }
 
-    /// Reads in one transaction.
+    /// Reads in one transaction, whose statements all see the same state.
     fn read<T>(&self, work: impl FnOnce(&mut Database) -> Result<T, Error>) -> Result<T, Error> {
         let mut database = self.connection()?;
-        database.batch("BEGIN")?;
+        database.begin_reading()?;
         let read = work(&mut database);
         let ended = database.batch("ROLLBACK");
         let read = read?;

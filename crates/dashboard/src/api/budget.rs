@@ -8,9 +8,10 @@ use coordinator::{EVALUATIONS_MAX, TimeLimit};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use tuner::spec::WALL_TIME_MAX_MIN;
+use tuner::spec::check_wall_time;
 
-use super::{Here, Shown, act, body};
+use super::body::body;
+use super::{Here, Shown, act};
 use crate::audit::Detail;
 use crate::reply::Refusal;
 
@@ -21,7 +22,7 @@ pub(crate) struct GivenBudget {
     /// Evaluations, the failed ones included.
     #[schemars(with = "usize", range(min = 1, max = 100_000))]
     evaluations: Value,
-    /// Minutes of measuring, up to 10000000. Left out or `null`: the present limit stays.
+    /// Minutes of measuring, from 0.01 to 10000000. Left out or `null`: the present limit stays.
     #[serde(default)]
     #[schemars(with = "Option<f64>")]
     wall_time_min: Value,
@@ -56,14 +57,13 @@ impl GivenBudget {
                 "wall_time_min sets a time limit and no_wall_time removes it: send one of them",
             ));
         }
-        let minutes = self.wall_time_min.as_f64();
-        let minutes = minutes.filter(|it| *it > 0.0 && *it <= WALL_TIME_MAX_MIN);
-        let minutes = minutes.ok_or_else(|| {
+        let minutes = self.wall_time_min.as_f64().ok_or_else(|| {
             let given = &self.wall_time_min;
             refused(format!(
-                "wall_time_min must be a number of minutes above 0, and at most {WALL_TIME_MAX_MIN} (19 years), not {given}"
+                "wall_time_min must be a number of minutes, not {given}"
             ))
         })?;
+        check_wall_time(minutes).map_err(|why| refused(format!("wall_time_min {why}")))?;
         Ok((count, TimeLimit::Minutes(minutes)))
     }
 }
@@ -109,6 +109,11 @@ mod tests {
                 "wall_time_min",
             ),
             (r#"{"evaluations": 8, "wall_time_min": 0}"#, "wall_time_min"),
+            (
+                r#"{"evaluations": 8, "wall_time_min": 1e-320}"#,
+                "wall_time_min must be a number of minutes from 0.01 (0.6 seconds)",
+            ),
+            (r#"{"evaluations": 8, "wall_time_min": 0.001}"#, "from 0.01"),
             (
                 r#"{"evaluations": 8, "wall_time_min": "inf"}"#,
                 "wall_time_min",

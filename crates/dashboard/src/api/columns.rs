@@ -174,15 +174,15 @@ pub(crate) async fn rounds(State(app): Here, Path(id): Path<String>) -> Reply<Ro
     let id = super::id(&id)?;
     blocking(move || {
         let coordinator = &app.coordinator;
-        let (rounds, tests) = coordinator.rounds(id)?;
-        let rounds = &rounds[rounds.len().saturating_sub(ROUNDS_MAX)..];
+        let moment = coordinator.store().moment(id, ROUNDS_MAX)?;
+        let tests = coordinator.evidence(&moment)?;
+        let rounds = &moment.rounds[moment.rounds.len().saturating_sub(ROUNDS_MAX)..];
         let measured = |round: &tuner::continuous::Round| match &round.seen {
             tuner::continuous::Seen::Measured(measured) => Some(measured.clone()),
             _ => None,
         };
         let all: Vec<_> = rounds.iter().map(measured).collect();
-        let entries = coordinator.store().entries(id, ROUNDS_MAX)?;
-        let objective = coordinator.store().experiment(id)?.spec.objective;
+        let objective = moment.row.spec.objective;
         Ok(Rounds {
             goal: objective.map_or_else(Goal::default, |objective| objective.goal),
             at_ms: rounds
@@ -200,7 +200,7 @@ pub(crate) async fn rounds(State(app): Here, Path(id): Path<String>) -> Reply<Ro
                 .map(|it| it.as_ref().is_some_and(|it| !it.broken.is_empty()))
                 .collect(),
             tests,
-            entries: entries.into_iter().rev().collect(),
+            entries: moment.entries.into_iter().rev().collect(),
         })
     })
     .await

@@ -91,6 +91,7 @@ async fn table(
 /// An evaluation as a row of JSON.
 pub(crate) fn evaluation_json(row: &EvaluationRow) -> Value {
     let mut value = serde_json::to_value(&row.record).unwrap_or_default();
+    value["reason"] = json!(row.record.why());
     if row.is_running {
         value["outcome"] = json!("running");
     }

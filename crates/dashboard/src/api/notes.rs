@@ -6,7 +6,8 @@ use axum::{Extension, Json};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Here, Shown, act, body, number};
+use super::body::body;
+use super::{Here, Shown, act, number};
 use crate::audit::Detail;
 use crate::reply::Refusal;
 

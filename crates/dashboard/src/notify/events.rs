@@ -217,10 +217,8 @@ impl Seen {
                 tell(Kind::Shown, &it.sentence);
             }
             if is_over(it.state) && !is_over(was.state) {
-                tell(
-                    Kind::Ended,
-                    &format!("The experiment is {}. {says}", it.state),
-                );
+                let text = format!("The experiment {}. {says}", it.state.with_verb());
+                tell(Kind::Ended, text.trim_end());
             }
             if it.state == State::Failed && was.state != State::Failed {
                 tell(

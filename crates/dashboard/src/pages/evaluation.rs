@@ -126,7 +126,7 @@ fn evaluation_page(
             true => "running".into(),
             false => record.outcome.to_string(),
         },
-        reason: record.reason.clone().unwrap_or_default(),
+        reason: record.why().unwrap_or_default(),
         objective: objective.map_or_else(String::new, |it| {
             format::objective(&row.spec, it, &record.blocks)
         }),

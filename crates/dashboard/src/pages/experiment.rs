@@ -203,7 +203,9 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
     let store = coordinator.store();
     let role = visitor.role;
     let summary = readers::summary(role, api::summary(coordinator, id)?);
-    let row = readers::experiment(coordinator, id, role)?;
+    let moment = store.moment(id, super::history::EVENTS_MAX)?;
+    let always_on = api::continuous(coordinator, &moment)?;
+    let row = readers::row(role, moment.row)?;
     let queue = readers::seen(role, store.queue(id)?)?;
     let not_restored = row.unfinished_rollback();
     let not_restored = not_restored.map_or_else(Vec::new, |it| it.changed.clone());
@@ -264,10 +266,10 @@ fn experiment_page(app: &App, id: i64, look: &Look, visitor: &Visitor) -> Result
             .wall_time_min
             .map_or_else(String::new, |it| it.to_string()),
         has_verification: row.plan.is_some() || !row.report.verification.is_empty(),
-        always_on: api::continuous(coordinator, id)?
+        always_on: always_on
             .map(|view| readers::lines(role, view.lines))
             .unwrap_or_default(),
-        history: super::history::of(app, &row, visitor)?,
+        history: super::history::of(app, &row, moment.entries, visitor)?,
         source: row.source.clone(),
         remark: row.carries_nothing_over(),
         note: row.note.clone().unwrap_or_default(),

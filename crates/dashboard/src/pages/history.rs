@@ -13,7 +13,7 @@ use crate::readers;
 use crate::server::App;
 
 /// As many events are shown.
-const EVENTS_MAX: usize = 60;
+pub(super) const EVENTS_MAX: usize = 60;
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -86,8 +86,14 @@ pub(super) fn who_rolled_back(audit: &[Entry], id: i64, at: Timestamp) -> Option
     asked.who.as_deref()
 }
 
-/// The events, newest first. Who did something is shown to those who may see the audit log.
-pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Vec<Event>, Error> {
+/// The events, newest first, with what happened in the experiment. Who did something is shown to
+/// those who may see the audit log.
+pub(crate) fn of(
+    app: &App,
+    row: &ExperimentRow,
+    happened: Vec<tuner::continuous::Entry>,
+    visitor: &Visitor,
+) -> Result<Vec<Event>, Error> {
     let store = app.coordinator.store();
     let ms = |at_ms: i64| Timestamp::from_millisecond(at_ms).unwrap_or(Timestamp::UNIX_EPOCH);
     let mut events = Vec::new();
@@ -128,7 +134,7 @@ pub(crate) fn of(app: &App, row: &ExperimentRow, visitor: &Visitor) -> Result<Ve
     let audit = app.audit.last(EVENTS_MAX, Some(row.id));
     let audit = audit.map_err(|error| Error::Unavailable(error.to_string()))?;
     let audit = audit.entries;
-    for mut entry in store.entries(row.id, EVENTS_MAX)? {
+    for mut entry in happened {
         let who = who_rolled_back(&audit, row.id, entry.at).filter(|_| may_see_who);
         if let (Some(who), Some(rest)) = (who, entry.by_hand()) {
             entry.text = format!("by {who}{rest}");

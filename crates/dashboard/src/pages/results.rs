@@ -282,7 +282,7 @@ fn matches(row: &EvaluationRow, look: &Look, control: &Configuration) -> bool {
     let values = values.map(|(name, value)| format!("{name}={value}"));
     let mut words = values.chain([
         format!("#{}", record.number),
-        record.reason.clone().unwrap_or_default(),
+        record.why().unwrap_or_default(),
         record.host.clone().unwrap_or_default(),
         record.note.clone().unwrap_or_default(),
         difference(&record.configuration, control),
@@ -410,7 +410,7 @@ impl Cells<'_> {
                     .started_ms
                     .map_or_else(String::new, |at_ms| When::ms(at_ms).to_string()),
             ),
-            "reason" => text(record.reason.clone().unwrap_or_default()),
+            "reason" => text(record.why().unwrap_or_default()),
             "host" => text(record.host.clone().unwrap_or_default()),
             "note" => text(record.note.clone().unwrap_or_default()),
             _ => Shown::default(),

@@ -86,14 +86,12 @@ impl Verdict {
             lines.push(Line { what, word, class });
         }
         for guard in winner.iter().flat_map(|winner| &winner.guards) {
-            let (word, class) = match guard.verdict {
-                GuardVerdict::Worse if guard.is_allowed => ("worse, as allowed", "open"),
-                GuardVerdict::Worse => ("worse", "bad"),
-                GuardVerdict::NotWorse if guard.is_slightly_worse() => {
-                    ("too little to count", "good")
-                }
-                GuardVerdict::NotWorse => ("not worse", "good"),
-                GuardVerdict::NotMeasured => ("not measured", ""),
+            let word = guard.word(row.spec.verification.smallest_effect);
+            let class = match guard.verdict {
+                GuardVerdict::Worse if guard.is_allowed => "open",
+                GuardVerdict::Worse => "bad",
+                GuardVerdict::NotWorse => "good",
+                GuardVerdict::NotMeasured => "",
                 GuardVerdict::Specified => continue,
             };
             let name = guard

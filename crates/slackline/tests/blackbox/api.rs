@@ -505,14 +505,14 @@ fn what_cannot_be_asked_is_refused_in_words() {
             "/experiments",
             "[1, 2]",
             400,
-            "it is a list, not an object",
+            "an object in JSON with the keys spec, format, dir, name",
         ),
         (
             "POST",
             "/experiments",
             r#"{"spec": 1}"#,
             400,
-            "expected a text",
+            "spec: invalid type: integer `1`, expected a text",
         ),
         (
             "DELETE",

@@ -49,6 +49,13 @@ const TOO_WIDE: &str = "const width = window.innerWidth; return document.documen
     [...document.querySelectorAll('main *')].filter(it => it.getBoundingClientRect().right > width && \
     !it.parentElement.closest('.scroll, pre')).map(it => it.outerHTML.slice(0, 100))";
 
+/// Labels above their fields that touch them; every part of the page is unfolded first.
+const TOUCHING: &str = "document.querySelectorAll('details').forEach(it => { it.open = true; }); \
+    return [...document.querySelectorAll('main label[for]')].filter(label => { \
+    const [a, b] = [label, document.getElementById(label.htmlFor)].map(it => it.getBoundingClientRect()); \
+    return a.height > 1 && b.height > 0 && b.left < a.right && b.top > a.top + a.height / 2 && b.top - a.bottom < 2; \
+    }).map(it => it.outerHTML)";
+
 /// Each table that scrolls sideways says so, and its first column leaves room for the others.
 const UNHINTED: &str = "[...document.querySelectorAll('.scroll')].every(it => it.scrollWidth <= it.clientWidth + 1 || \
     (it.classList.contains('is-wide') && [...it.querySelectorAll('.stick')].every(cell => \
@@ -129,6 +136,7 @@ fn every_page_is_whole_at_three_widths_in_both_colour_schemes() {
                 let found = serious(&browser, axe, true);
                 assert_eq!(found, json!([]), "{what}, dark: {}", !is_dark);
             }
+            assert_eq!(browser.run(TOUCHING), json!([]), "{what}");
         }
     }
     assert_eq!(browser.errors(), Vec::<String>::new());
@@ -151,6 +159,9 @@ fn charts_show_crashes_and_what_is_probably_infeasible() {
         browser.look(width, is_dark);
         browser.open(&server.page("/experiments/1"));
         browser.wait("document.querySelectorAll('#importance tbody tr').length === 3");
+        let shares = "return [...document.querySelectorAll('#importance tbody td:nth-child(2)')]\
+            .reduce((sum, it) => sum + parseInt(it.textContent), 0)";
+        assert_eq!(browser.run(shares), 100);
         browser.wait("document.getElementById('map-caption').textContent.includes('Hatched')");
         browser
             .wait("document.querySelector('.legend')?.textContent.includes('crashed: no value')");

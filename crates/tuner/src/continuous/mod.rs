@@ -53,6 +53,7 @@ pub use view::{Evidence, TestValue, View};
 
 use crate::ledger::Drift;
 use crate::live::Changed;
+use crate::report::percent;
 use crate::spec::AlertSpec;
 
 /// How long the answer of an alert query counts, and how soon one that fired is asked again: but
@@ -590,7 +591,7 @@ impl Controller {
             let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
             let change = mean(recent) - mean(before);
             sd = change.abs();
-            text = format!("the gain has changed by {:+.1} %", 100.0 * change.exp_m1());
+            text = format!("the gain has changed by {} %", percent(change.exp()));
             let is_loss = mean_interval(recent, 0.95).is_ok_and(|interval| interval.low > 0.0);
             if is_loss {
                 self.roll_back(now, "it has become worse than the control".into());
@@ -712,13 +713,9 @@ impl Controller {
         };
         match (acting, applied) {
             (Acting::Promote(candidate), Ok(changed)) => {
-                let gain = 100.0 * candidate.gain.exp_m1();
+                let gain = percent(candidate.gain.exp());
                 let done = changed.done.join(", ");
-                self.say(
-                    now,
-                    "promoted",
-                    format!("{done} ({gain:+.1} % when verified)"),
-                );
+                self.say(now, "promoted", format!("{done} ({gain} % when verified)"));
                 self.state.left.clear();
                 self.state.promotions += 1;
                 self.state.search_again = None;

@@ -199,11 +199,21 @@ impl HostThen {
     /// What reads otherwise now, in words; `None` where nothing does.
     #[must_use]
     pub fn changed_to(&self, now: &Self) -> Option<String> {
+        self.changed_since("when promoted", now)
+    }
+
+    /// What reads otherwise after a round that began when the host was like this.
+    #[must_use]
+    pub fn changed_in_round(&self, after: &Self) -> Option<String> {
+        self.changed_since("when the round began", after)
+    }
+
+    fn changed_since(&self, when: &str, now: &Self) -> Option<String> {
         let each = self.knobs.iter().filter_map(|(knob, was)| {
             let is = now.knobs.get(knob).map_or("not to be read", String::as_str);
             (is != was).then(|| format!("{knob} is {is}, not {was}"))
         });
-        let changed: Vec<String> = self.other_files(now).chain(each).collect();
+        let changed: Vec<String> = self.other_files(when, now).chain(each).collect();
         (!changed.is_empty()).then(|| changed.join(", "))
     }
 
@@ -211,16 +221,16 @@ impl HostThen {
     /// outlive one.
     #[must_use]
     pub fn is_reset_by_boot(&self, now: &Self) -> bool {
-        self.boot_id != now.boot_id && self.other_files(now).next().is_none()
+        self.boot_id != now.boot_id && self.other_files("", now).next().is_none()
     }
 
-    /// Files and templates that are not as they were, in words.
-    fn other_files(&self, now: &Self) -> impl Iterator<Item = String> {
+    /// Files and templates that are not as they were then, in words.
+    fn other_files(&self, when: &str, now: &Self) -> impl Iterator<Item = String> {
         let found = |file: &String| now.files.as_ref().and_then(|files| files.get(file));
         let each = self.files.iter().flatten();
         each.filter_map(move |(file, was)| match found(file) {
             Some(is) if is == was => None,
-            Some(_) => Some(format!("{file} has other contents than when promoted")),
+            Some(_) => Some(format!("{file} has other contents than {when}")),
             None => Some(format!("{file} cannot be read any more")),
         })
     }

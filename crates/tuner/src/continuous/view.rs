@@ -6,6 +6,7 @@ use latency_stats::DriftTest;
 use serde::Serialize;
 
 use super::{Acting, Controller, Round, Rules, State};
+use crate::report::percent;
 
 /// One drift test as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -61,9 +62,9 @@ impl View {
             (Some(Acting::Promote(_)), _) => "promoting".to_owned(),
             (Some(Acting::RollBack(why)), _) => format!("rolling back: {why}"),
             (None, Some(promoted)) => format!(
-                "promoted {:.0}, {:+.1} % when verified",
+                "promoted {:.0}, {} % when verified",
                 promoted.since,
-                100.0 * promoted.gain.exp_m1(),
+                percent(promoted.gain.exp()),
             ),
             (None, None) if state.left.is_empty() => {
                 "the control's configuration is in force".to_owned()

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bayes_opt::{Settings, Space};
@@ -76,6 +77,9 @@ const LOOKS_MAX: usize = 10;
 /// The longest time that any key may name: 30 days. (A limit there must be: clocks and `Duration`
 /// do not take every number.)
 const TIME_MAX_S: f64 = 30.0 * 86_400.0;
+
+/// The shortest time, besides none at all: a millisecond.
+const TIME_MIN_S: f64 = 0.001;
 
 /// What is asked of template files, and of knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,8 +235,20 @@ pub fn is_deceptive(it: char) -> bool {
     matches!(it, '\0' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The longest limit in minutes: 19 years.
-pub const WALL_TIME_MAX_MIN: f64 = 1e7;
+/// Limits of a budget in minutes: 0.6 seconds, and 19 years.
+const WALL_TIME_MIN: RangeInclusive<f64> = 0.01..=1e7;
+
+/// A budget's limit in minutes, where it is one.
+///
+/// # Errors
+/// What it has to be, in words.
+pub fn check_wall_time(minutes: f64) -> Result<(), String> {
+    let (least, most) = (WALL_TIME_MIN.start(), WALL_TIME_MIN.end());
+    let why = format!(
+        "must be a number of minutes from {least} (0.6 seconds) to {most} (19 years), not {minutes:?}"
+    );
+    WALL_TIME_MIN.contains(&minutes).then_some(()).ok_or(why)
+}
 
 /// The most characters of a name that a person gives: what a table's cell holds.
 pub const NAME_CHARS_MAX: usize = 100;
@@ -689,6 +705,11 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
                 format!("must be at most {TIME_MAX_S}, which is 30 days"),
             ));
         }
+        if value > 0.0 && value < TIME_MIN_S {
+            let none = if zero { "0, or " } else { "" };
+            let least = format!("{none}at least {TIME_MIN_S}, which is a millisecond");
+            return Err(source.error(key, format!("{value:?} must be {least}")));
+        }
         Ok(())
     };
     time("evaluation.warm_up_s", evaluation.warm_up_s, true)?;
@@ -721,11 +742,8 @@ fn check_numbers(spec: &Spec, source: &Source) -> Result<(), SpecError> {
         ));
     }
     if let Some(minutes) = spec.budget.wall_time_min {
-        positive("budget.wall_time_min", minutes, false)?;
-        if minutes > WALL_TIME_MAX_MIN {
-            let why = format!("must be at most {WALL_TIME_MAX_MIN} (19 years)");
-            return Err(source.error("budget.wall_time_min", why));
-        }
+        let checked = check_wall_time(minutes);
+        checked.map_err(|why| source.error("budget.wall_time_min", why))?;
     }
     let verification = &spec.verification;
     if verification.top == 0 {

@@ -1,10 +1,12 @@
 //! Where secrets stand in the words of a command, or in a text: settings (`--password=x`,
 //! `DB_PASSWORD=x`), headers, fields of JSON, options of known programs (`mysql -px`), and logins
-//! (`user:password@host`). [`blocks`] has those of several lines.
+//! (`user:password@host`). [`blocks`] has those of several lines, [`blank`] those that only a blank
+//! stands before.
 //!
 //! A script of a shell is read word by word, with its quotes. What cannot be told apart is masked
 //! too far rather than too little: a masked text is read by people, and never run.
 
+mod blank;
 mod blocks;
 mod programs;
 mod shell;
@@ -16,6 +18,7 @@ use std::sync::LazyLock;
 use http_client::is_secret_name;
 use regex::Regex;
 
+use blank::{Name, Place};
 use programs::{Program, Secret};
 use shell::Shell;
 
@@ -23,9 +26,9 @@ use shell::Shell;
 static ADDRESS: LazyLock<Option<Regex>> =
     LazyLock::new(|| Regex::new(r"://[^\s:/@]*:([^\s@]+)@").ok());
 
-/// A name, the quote that closes it, and what stands between it and its value.
+/// A name, the quote and the bracket that close it, and what stands between it and its value.
 static SETTING: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    Regex::new(r#"([A-Za-z0-9_.-]+)(\\*["'])?([ \t]*)(:=|=>|\+=|[=:])([ \t]*)"#).ok()
+    Regex::new(r#"([A-Za-z0-9_.-]+)(\\*["'])?\]?([ \t]*)(:=|=>|\+=|[=:])([ \t]*)"#).ok()
 });
 
 /// `user:password@host` without a scheme.
@@ -41,20 +44,49 @@ const DEPTH_MAX: usize = 4;
 pub(crate) struct Words {
     /// The program whose options these are, as far as it is in the list.
     program: Option<&'static Program>,
-    /// The next word is a secret.
-    is_secret_next: bool,
+    /// What the next word is.
+    next: Next,
+    /// Where it stands.
+    place: Place,
+}
+
+/// What the next word of a command is, by those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Next {
+    /// Nothing is known of it.
+    #[default]
+    Unknown,
+    /// A secret.
+    Secret,
+    /// A secret if it may be the value of such a name.
+    ValueOf(Name),
+    /// The credentials of a header, unless it is an option.
+    OfScheme,
+    /// What `printf -v` puts into the variable of a secret, unless it is a format.
+    Printed,
 }
 
 impl Words {
+    /// The words of a line of a script.
+    fn of_line() -> Self {
+        Self {
+            place: Place::First,
+            ..Self::default()
+        }
+    }
+
     /// The secrets in the next word of a list, which may be a whole script.
     pub(crate) fn next(&mut self, word: &str) -> Vec<Range<usize>> {
         let is_script = word.contains(char::is_whitespace);
-        if is_script && !self.is_secret_next {
+        if is_script && self.next == Next::Unknown {
             // Its commands are not this one.
+            self.place = Place::Elsewhere;
             return in_text(word);
         }
         let mut found = self.word(word, 0, DEPTH_MAX);
-        if !is_script {
+        if is_script {
+            found.extend(in_text(word));
+        } else {
             found.extend(settings(word));
             found.extend(logins(word));
             found.extend(blocks::elements(word));
@@ -67,14 +99,34 @@ impl Words {
     fn word(&mut self, raw: &str, offset: usize, depth: usize) -> Vec<Range<usize>> {
         let (start, word) = inside_quotes(raw);
         let whole = offset + start..offset + start + word.len();
-        if std::mem::take(&mut self.is_secret_next) {
+        let place = self.place;
+        self.place = place.next(word);
+        let next = std::mem::take(&mut self.next);
+        let is_value = match next {
+            Next::Unknown => false,
+            Next::Secret => true,
+            Next::ValueOf(name) => name.has(raw, word),
+            Next::OfScheme => !word.starts_with('-'),
+            Next::Printed => !word.contains('%'),
+        };
+        if next == Next::Printed {
+            self.next = next;
+        } else if is_value && matches!(next, Next::ValueOf(_)) && blank::is_scheme(word) {
+            self.next = Next::OfScheme;
+        }
+        if is_value {
             return std::iter::once(whole).collect();
+        }
+        if let Some(name) = Name::of(word, place) {
+            self.next = Next::ValueOf(name);
+        } else if place == Place::OfPrintfV && is_secret_name(word) {
+            self.next = Next::Printed;
         }
         match self.program.and_then(|it| it.secret_of(word)) {
             Some(Secret::Attached(length)) => {
                 return std::iter::once(whole.end - length..whole.end).collect();
             }
-            Some(Secret::Next) => self.is_secret_next = true,
+            Some(Secret::Next) => self.next = Next::Secret,
             None => {}
         }
         // `my""sql` is `mysql`, and so is `$(which mysql)`.
@@ -92,7 +144,9 @@ impl Words {
             return in_parts(word, whole.start, start > 0, depth);
         }
         let is_option = word.starts_with('-') && !word.contains(['=', ':']);
-        self.is_secret_next |= is_option && is_secret_name(word);
+        if is_option && is_secret_name(word) {
+            self.next = Next::Secret;
+        }
         Vec::new()
     }
 }
@@ -123,6 +177,7 @@ pub(crate) fn in_text(text: &str) -> Vec<Range<usize>> {
     let mut found = in_commands(text, DEPTH_MAX);
     found.extend(settings(text));
     found.extend(logins(text));
+    found.extend(blank::in_statements(text));
     found.extend(blocks::private_keys(text));
     found.extend(blocks::elements(text));
     found.extend(blocks::in_comments(text));
@@ -174,17 +229,75 @@ pub(crate) fn in_prose(text: &str) -> Vec<Range<usize>> {
     blocks::in_lines(text, false, |_| Some(0))
 }
 
-/// The secrets in the options of commands.
+/// The secrets in the options of commands, and in what they are given to read.
 fn in_commands(text: &str, depth: usize) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    let mut words = Words::default();
+    let mut words = Words::of_line();
+    let mut input = Input::default();
     for word in shell::words(text) {
         if word.begins_command {
-            words = Words::default();
+            words = Words::of_line();
+            found.extend(input.next_command(word.is_piped));
         }
+        input.push(&word);
         found.extend(words.word(word.raw, word.start, depth));
     }
+    found.extend(input.next_command(false));
     found
+}
+
+/// What a command reads: a here-string (`<<< x`), or what the one before it in a pipe prints.
+#[derive(Default)]
+struct Input {
+    count: usize,
+    /// What it prints itself, where it is `echo` or `printf`.
+    prints: Option<Vec<Range<usize>>>,
+    /// What is printed into it.
+    piped: Vec<Range<usize>>,
+    here: Vec<Range<usize>>,
+    /// It reads a secret into a variable, or names one.
+    names_secret: bool,
+    /// It takes a password from its standard input.
+    takes_password: bool,
+}
+
+impl Input {
+    fn push(&mut self, word: &shell::Word<'_>) {
+        let (start, text) = inside_quotes(word.raw);
+        let whole = word.start + start..word.start + start + text.len();
+        self.count += 1;
+        let is_first = self.count == 1;
+        if word.is_here {
+            self.here
+                .extend((!blank::is_reference(text)).then_some(whole));
+            return;
+        }
+        let is_option = text.starts_with('-');
+        let is_secret = !text.contains(char::is_whitespace) && is_secret_name(text);
+        self.names_secret |= is_secret;
+        self.takes_password |= is_secret && (is_first || is_option && text.contains("stdin"));
+        if is_first {
+            self.prints = matches!(text, "echo" | "printf").then(Vec::new);
+        } else if !is_option && !text.contains('%') && !blank::is_reference(text) {
+            self.prints.iter_mut().for_each(|it| it.push(whole.clone()));
+        }
+    }
+
+    /// The secrets that the command reads, which ends here. The next one may read what it prints.
+    fn next_command(&mut self, is_piped: bool) -> Vec<Range<usize>> {
+        let ended = std::mem::take(self);
+        if is_piped {
+            self.piped = ended.prints.unwrap_or_default();
+        }
+        let mut found = Vec::new();
+        if ended.names_secret {
+            found.extend(ended.here);
+        }
+        if ended.takes_password {
+            found.extend(ended.piped);
+        }
+        found
+    }
 }
 
 /// In order, without those that lie in another one.

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
+use crate::report::significant;
+
 /// How a metric is compared with its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Comparison {
@@ -121,6 +123,18 @@ impl MetricConstraint {
             Comparison::Equal => above.abs(),
         }
     }
+
+    /// An [`excess`](Self::excess) as a reader takes it: a share of the limit, or where the limit
+    /// is 0 the metric's own value.
+    pub fn excess_text(&self, excess: f64) -> String {
+        let share = match (self.limit, self.comparison) {
+            (Limit::Absolute(0.0), _) => return significant(excess),
+            (Limit::Absolute(_), _) => excess,
+            (Limit::TimesControl(_), Comparison::AtLeast) => -(-excess).exp_m1(),
+            (Limit::TimesControl(_), _) => excess.exp_m1(),
+        };
+        format!("{} %", significant(100.0 * share))
+    }
 }
 
 #[cfg(test)]
@@ -138,6 +152,21 @@ mod tests {
         let rate = MetricConstraint::parse("requests_per_s >= control").unwrap();
         assert!(rate.excess(100.0, 90.0) > 0.0);
         assert!(rate.excess(100.0, 110.0) < 0.0);
+    }
+
+    #[test]
+    fn says_how_far_it_is_broken() {
+        for (constraint, control, experiment, said) in [
+            ("latency_p99_us <= 1.2 * control", 100.0, 132.0, "10 %"),
+            ("requests_per_s >= control", 100.0, 80.0, "20 %"),
+            ("latency_p99_us <= 200", 100.0, 250.0, "25 %"),
+            ("requests_per_s >= 200", 100.0, 150.0, "25 %"),
+            ("throttled_periods = 0", 0.0, 3.0, "3"),
+        ] {
+            let constraint = MetricConstraint::parse(constraint).unwrap();
+            let excess = constraint.excess(control, experiment);
+            assert_eq!(constraint.excess_text(excess), said, "{}", constraint.text);
+        }
     }
 
     #[test]

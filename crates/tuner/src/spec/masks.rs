@@ -24,6 +24,10 @@ pub enum Masks {
     ForReaders,
 }
 
+/// Where a text of a file is, with its quotes, and what is shown in its place; `None` where that is
+/// as it is written.
+type Shown = (Range<usize>, Option<String>);
+
 impl Masks {
     /// The specification as JSON.
     #[must_use]
@@ -39,30 +43,47 @@ impl Masks {
         value
     }
 
-    /// A specification's text, in TOML or JSON.
+    /// A specification's text, in TOML or JSON. Texts in quotes are masked as they are read:
+    /// written, a line break in one is two characters, and would be a part of the address before
+    /// it.
     #[must_use]
     pub fn text(self, source: &str) -> String {
-        if self == Self::ForWriters {
-            return redact(source);
-        }
         if let Ok(mut value) = serde_json::from_str::<Value>(source) {
+            if self == Self::ForWriters {
+                return redacted_json(source);
+            }
             let before = value.clone();
             self.json(None, &mut value);
             let is_same = value == before;
             let masked = serde_json::to_string_pretty(&value).unwrap_or_default();
             return if is_same { source.to_owned() } else { masked };
         }
-        let text = match DeTable::parse(source) {
-            Err(_) => masked(source, &in_text(source)),
-            Ok(table) => {
-                let mut found = Vec::new();
-                self.table(None, table.get_ref(), &mut found);
-                found.sort_by_key(|(span, _): &(Range<usize>, String)| span.start);
-                let quoted = |(span, masked)| (span, Value::String(masked).to_string());
-                replaced(source, found.into_iter().map(quoted))
-            }
+        let Ok(table) = DeTable::parse(source) else {
+            return match self {
+                Self::ForWriters => redact(source),
+                Self::ForReaders => self.outside(&masked(source, &in_text(source))),
+            };
         };
-        redact(&without_secrets_in_comments(&text))
+        let mut found = Vec::new();
+        self.table(None, table.get_ref(), &mut found);
+        found.sort_by_key(|(span, _): &Shown| span.start);
+        let mut shown = String::with_capacity(source.len());
+        let mut at = 0;
+        for (span, masked) in found {
+            shown.push_str(&self.outside(source.get(at..span.start).unwrap_or_default()));
+            let as_written = source.get(span.clone()).unwrap_or_default();
+            shown.push_str(masked.as_deref().unwrap_or(as_written));
+            at = span.end.max(at);
+        }
+        shown + &self.outside(source.get(at..).unwrap_or_default())
+    }
+
+    /// What is shown of a part of a file that is in no text: keys, signs and comments.
+    fn outside(self, part: &str) -> String {
+        match self {
+            Self::ForWriters => redact(part),
+            Self::ForReaders => redact(&without_secrets_in_comments(part)),
+        }
     }
 
     /// What is shown of a text under a key; `words` are those of the list that it stands in.
@@ -122,12 +143,8 @@ impl Masks {
         self == Self::ForReaders && is_constant && is_secret_name(name)
     }
 
-    fn table(
-        self,
-        key: Option<&str>,
-        table: &DeTable<'_>,
-        found: &mut Vec<(Range<usize>, String)>,
-    ) {
+    /// Where each text of a table is, and what is shown in its place.
+    fn table(self, key: Option<&str>, table: &DeTable<'_>, found: &mut Vec<Shown>) {
         let named = NAMES
             .iter()
             .find_map(|it| table.get(*it)?.get_ref().as_str());
@@ -136,7 +153,7 @@ impl Masks {
             let name = name.get_ref();
             let is_number = matches!(value.get_ref(), DeValue::Integer(_) | DeValue::Float(_));
             if is_number && self.hides_number(key, name) {
-                found.push((value.span(), MASK.to_owned()));
+                found.push((value.span(), Some(Value::from(MASK).to_string())));
             } else if name != "file" {
                 self.toml(key_of(owner, name), &mut Words::default(), value, found);
             }
@@ -148,14 +165,13 @@ impl Masks {
         key: &str,
         words: &mut Words,
         value: &Spanned<DeValue<'_>>,
-        found: &mut Vec<(Range<usize>, String)>,
+        found: &mut Vec<Shown>,
     ) {
         match value.get_ref() {
             DeValue::String(text) => {
                 let masked = self.string(Some(key), words, text);
-                if masked != *text {
-                    found.push((value.span(), masked));
-                }
+                let masked = (masked != *text).then(|| Value::from(masked).to_string());
+                found.push((value.span(), masked));
             }
             DeValue::Array(items) => {
                 let mut words = Words::default();
@@ -193,6 +209,23 @@ fn owner_of<'a>(key: Option<&'a str>, named: Option<&'a str>) -> Option<&'a str>
 /// The key by which a field of a table is masked: the values of a secret are secrets.
 fn key_of<'a>(owner: Option<&'a str>, name: &'a str) -> &'a str {
     owner.filter(|_| VALUES.contains(&name)).unwrap_or(name)
+}
+
+/// JSON as it is written, but for the logins of addresses in its strings.
+fn redacted_json(source: &str) -> String {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(quote) = source[at..].find('"') {
+        let start = at + quote;
+        at = start + 1 + end_of_string(&source[start + 1..], "\"", false);
+        if let Ok(text) = serde_json::from_str::<String>(&source[start..at]) {
+            let masked = redact(&text);
+            if masked != text {
+                found.push((start..at, Value::from(masked).to_string()));
+            }
+        }
+    }
+    replaced(source, found.into_iter())
 }
 
 /// The text of a TOML file, with the secrets in its comments masked.
@@ -352,6 +385,25 @@ metric = "m"
             "the password is …, and passwords_changed=3",
         ] {
             assert!(text.contains(kept), "{kept}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_line_break_and_what_follows_it_are_no_part_of_an_address() {
+        const TEXT: &str = r#"https://me:s3cr3t@h/x?token=s3cr3t\nnext \"word\""#;
+        let shown = r#"https://…@h/x?token=…\nnext \"word\""#;
+        for masks in [Masks::ForReaders, Masks::ForWriters] {
+            let toml = |text: &str| format!("note = \"{text}\" # https://h/?token=s3cr3t\nx = 1\n");
+            let expected = toml(shown).replace("s3cr3t", "…");
+            assert_eq!(masks.text(&toml(TEXT)), expected);
+            let json = |text: &str| format!("{{\n  \"note\": \"{text}\",\n  \"x\": 1\n}}");
+            assert_eq!(masks.text(&json(TEXT)), json(shown));
+            // In single quotes a backslash is a part of the text.
+            let literal = |login: &str| format!("a = 'http://{login}@h' # b\n");
+            assert_eq!(
+                masks.text(&literal("me:s3\\nt")),
+                literal("…").replace('\'', "\"")
+            );
         }
     }
 

@@ -22,7 +22,7 @@ mod verification;
 
 pub use crate::load_loop::LoadLoop;
 use check::Templates;
-pub use check::{CheckedSpec, NAME_CHARS_MAX, WALL_TIME_MAX_MIN, is_deceptive, is_line};
+pub use check::{CheckedSpec, NAME_CHARS_MAX, check_wall_time, is_deceptive, is_line};
 pub use continuous::{AlertSpec, ContinuousSpec, Mode};
 pub use cpus::Pins;
 pub use evaluation::{ControlStart, EvaluationSpec, WarmUpRule};

@@ -532,6 +532,34 @@ fn times_have_a_limit_that_clocks_can_take() {
 }
 
 #[test]
+fn a_time_that_is_none_is_refused_with_the_least() {
+    for (to, error) in [
+        (
+            "budget = { wall_time_min = 1e-320 }",
+            "budget.wall_time_min: must be a number of minutes from 0.01 (0.6 seconds) to 10000000 (19 years), not 1e-320",
+        ),
+        (
+            "evaluation = { block_s = 1e-320 }",
+            "evaluation.block_s: 1e-320 must be at least 0.001, which is a millisecond",
+        ),
+        (
+            "evaluation = { settle_s = 1e-9 }",
+            "evaluation.settle_s: 1e-9 must be 0, or at least 0.001, which is a millisecond",
+        ),
+    ] {
+        let said = error_in("spec.toml", &format!("{to}\n{SOUND}"), &Roots::default());
+        assert_eq!(said, format!("spec.toml:1: {error}"));
+    }
+    for to in [
+        "budget = { wall_time_min = 0.01 }",
+        "evaluation = { settle_s = 0 }",
+    ] {
+        let said = error_in("spec.toml", &format!("{to}\n{SOUND}"), &Roots::default());
+        assert_eq!(said, "no error", "{to}");
+    }
+}
+
+#[test]
 fn commands_ports_paths_and_names_are_looked_at_before_anything_starts() {
     for (from, to, error) in [
         (

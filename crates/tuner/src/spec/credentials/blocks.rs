@@ -40,6 +40,12 @@ const NOUNS: [&str; 9] = [
 /// What stands between a secret and its name.
 const FILLERS: [&str; 4] = ["is", "was", "be", "="];
 
+/// What stands between the name of a secret and the word for whose it is.
+const OWNERS: [&str; 5] = ["at", "for", "in", "of", "on"];
+
+/// No more words say whose secret it is.
+const WORDS_BETWEEN_MAX: usize = 4;
+
 /// What follows such a name in a comment of two words that gives no secret away.
 const COMPANIONS: [&str; 14] = [
     "authentication",
@@ -189,35 +195,109 @@ pub(super) fn in_lines(
     found
 }
 
-/// The secrets in a line of words: what follows the name of a secret and is no word itself.
+/// The secrets in a line of words: what follows the name of a secret and is no word itself
+/// (`password hunter2`), also where it is said whose it is (`the password for db is hunter2`).
 fn in_sentence(line: &str, is_comment: bool) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut count = 0;
-    let mut is_named = false;
+    let mut told = Told::default();
     let mut alone = None;
     let mut at = 0;
     for word in line.split_inclusive(char::is_whitespace) {
         let start = at;
         at += word.len();
+        let is_aside = word.starts_with('(') && word.trim_end().ends_with(')');
         let word = word
             .trim_end()
             .trim_end_matches([',', '.', ';', ')', '"', '\'']);
-        if word.is_empty() || count == 0 && word.trim_matches('#').is_empty() {
+        if word.is_empty() || is_aside || count == 0 && word.trim_matches('#').is_empty() {
             continue;
         }
         count += 1;
-        let is_filler = FILLERS.contains(&word);
-        if is_named && !is_filler {
-            let secret = start..start + word.len();
-            if looks_secret(word) {
-                found.push(secret.clone());
-            }
-            alone = (count == 2 && !COMPANIONS.contains(&word)).then_some(secret);
+        let secret = start..start + word.len();
+        let is_last = line[at..].trim().is_empty();
+        if told.is_next && !told.is_filler(word) {
+            alone = (count == 2 && !COMPANIONS.contains(&word)).then_some(secret.clone());
         }
-        is_named = is_noun(word) || is_named && is_filler;
+        if told.is_secret(word, is_last) {
+            found.push(secret);
+        }
+        told.read(word);
     }
     found.extend(alone.filter(|_| is_comment && count == 2));
     found
+}
+
+/// What a sentence has told of a secret so far.
+#[derive(Default)]
+struct Told {
+    /// Words since its name, articles and fillers not counted; `None` without a name.
+    since: Option<usize>,
+    /// It may be the next word.
+    is_next: bool,
+    /// The last word was its name.
+    is_adjacent: bool,
+    /// It is the next word, whatever that looks like.
+    is_certain: bool,
+    /// It was said whose it is: `password for db`.
+    has_owner: bool,
+}
+
+impl Told {
+    fn is_filler(&self, word: &str) -> bool {
+        self.since.is_some() && (word == ":" || FILLERS.contains(&word.trim_end_matches(':')))
+    }
+
+    fn is_secret(&self, word: &str, is_last: bool) -> bool {
+        if self.is_filler(word) {
+            return false;
+        }
+        let is_behind_owner = self.has_owner && self.since == Some(2) && is_last;
+        if self.is_certain {
+            return !super::blank::is_plain_word(word);
+        }
+        let may_be = self.is_next || is_behind_owner;
+        may_be && looks_secret(word) && (self.is_adjacent || !is_amount(word))
+    }
+
+    fn read(&mut self, word: &str) {
+        if is_noun(word) {
+            *self = Self {
+                since: Some(0),
+                is_next: true,
+                is_adjacent: true,
+                ..Self::default()
+            };
+            return;
+        }
+        self.is_adjacent = false;
+        if self.is_filler(word) {
+            self.is_next = true;
+            self.is_certain = word.ends_with([':', '=']);
+        } else {
+            self.is_next = false;
+            self.is_certain = false;
+            if matches!(word, "a" | "an" | "my" | "our" | "the") {
+                return;
+            }
+            self.has_owner |= self.since == Some(0) && OWNERS.contains(&word);
+            // The length of a password is no secret.
+            let is_of_kind = COMPANIONS.contains(&word)
+                || !is_secret_name(&format!("password_{}", word.trim_end_matches(':')));
+            let since = self.since.filter(|_| !is_of_kind).map(|since| since + 1);
+            self.since = since.filter(|since| *since <= WORDS_BETWEEN_MAX);
+        }
+    }
+}
+
+/// An amount with its unit: `3600s`.
+fn is_amount(word: &str) -> bool {
+    const UNITS: [&str; 17] = [
+        "%", "B", "GB", "GiB", "KiB", "MB", "MiB", "bytes", "chars", "d", "days", "h", "kB", "min",
+        "ms", "req/s", "s",
+    ];
+    let unit = word.trim_start_matches(|it: char| it.is_ascii_digit() || ".,".contains(it));
+    unit.len() < word.len() && UNITS.contains(&unit)
 }
 
 /// It names a secret: `password`, `DB_PASSWORD`, `API token`.
@@ -231,7 +311,7 @@ fn is_noun(word: &str) -> bool {
 }
 
 /// It is no word of a language: it has a digit, or a sign that stands in no word.
-fn looks_secret(word: &str) -> bool {
+pub(super) fn looks_secret(word: &str) -> bool {
     let word = word.trim_matches(['"', '\'', '.', ',', ';', ':', '(', ')']);
     let is_sign = |it: char| it.is_ascii_digit() || "!@#$%^&*+=~?".contains(it);
     word.chars().count() >= SECRET_CHARS_MIN

@@ -1,5 +1,5 @@
 //! Texts of a shell, followed character by character: quotes, backslashes, and commands whose
-//! output is put in place (`$(…)` and backticks).
+//! output is put in place (`$(…)`, `<(…)` and backticks).
 
 use std::ops::Range;
 
@@ -8,7 +8,8 @@ use std::ops::Range;
 pub(super) struct Shell {
     quote: Option<char>,
     is_escaped: bool,
-    is_behind_dollar: bool,
+    /// The last character was `$`, or `<` or `>` outside quotes: with `(` it begins a substitution.
+    is_behind_sign: bool,
     /// The character that closes each substitution, and the quote that it stands in.
     open: Vec<(char, Option<char>)>,
 }
@@ -36,19 +37,23 @@ impl Shell {
     fn opens(&self, it: char) -> bool {
         let is_ticks = it == '`' && self.open.last().is_none_or(|(closes, _)| *closes != '`');
         let is_read = !self.is_escaped && self.quote != Some('\'');
-        is_read && (is_ticks || it == '(' && self.is_behind_dollar)
+        is_read && (is_ticks || it == '(' && self.is_behind_sign)
     }
 
     /// Reads a character.
     pub(super) fn step(&mut self, it: char) {
-        let is_special = matches!(it, '\\' | '"' | '\'' | '`' | '(' | ')' | '$');
+        let is_special = matches!(it, '\\' | '"' | '\'' | '`' | '(' | ')' | '$' | '<' | '>');
         if !is_special && !self.is_escaped {
-            self.is_behind_dollar = false;
+            self.is_behind_sign = false;
             return;
         }
         let opens = self.opens(it);
-        let is_dollar = it == '$' && !self.is_escaped && self.quote != Some('\'');
-        self.is_behind_dollar = is_dollar;
+        let is_sign = match it {
+            '$' => self.quote != Some('\''),
+            '<' | '>' => self.quote.is_none(),
+            _ => false,
+        };
+        self.is_behind_sign = is_sign && !self.is_escaped;
         if std::mem::take(&mut self.is_escaped) {
             return;
         }
@@ -99,40 +104,53 @@ pub(super) struct Word<'a> {
     pub(super) raw: &'a str,
     /// It is the first one of a command.
     pub(super) begins_command: bool,
+    /// It is the first one of a command that reads what the one before it prints.
+    pub(super) is_piped: bool,
+    /// It is a text for the command to read: `<<< word`.
+    pub(super) is_here: bool,
 }
 
 /// The words of a script. A substitution belongs to the word that it stands in.
 pub(super) fn words(text: &str) -> Vec<Word<'_>> {
     let mut words = Vec::new();
     let mut begun: Option<usize> = None;
-    let mut begins_command = true;
+    // What stands between two words, without blanks: `|`, `<<<`.
+    let mut between = String::from("\n");
     let mut shell = Shell::default();
-    for (at, it) in text.char_indices() {
+    let mut all = text.char_indices().peekable();
+    while let Some((at, it)) = all.next() {
         let ends_command = matches!(it, ';' | '|' | '&' | '\n' | '(' | ')');
+        let begins_process =
+            matches!(it, '<' | '>') && all.peek().is_some_and(|(_, next)| *next == '(');
         let is_end = ends_command || it.is_whitespace() || matches!(it, '<' | '>');
-        if is_end && shell.is_outside() && !shell.opens(it) {
+        if is_end && !begins_process && shell.is_outside() && !shell.opens(it) {
             if let Some(start) = begun.take() {
-                let raw = &text[start..at];
-                words.push(Word {
-                    start,
-                    raw,
-                    begins_command,
-                });
-                begins_command = false;
+                words.push(Word::new(start, &text[start..at], &between));
+                between.clear();
             }
-            begins_command |= ends_command;
+            if it == '\n' || !it.is_whitespace() {
+                between.push(it);
+            }
         } else {
             begun.get_or_insert(at);
         }
         shell.step(it);
     }
     if let Some(start) = begun {
-        let raw = &text[start..];
-        words.push(Word {
-            start,
-            raw,
-            begins_command,
-        });
+        words.push(Word::new(start, &text[start..], &between));
     }
     words
+}
+
+impl<'a> Word<'a> {
+    /// A word, which these signs separate from the one before it.
+    fn new(start: usize, raw: &'a str, between: &str) -> Self {
+        Self {
+            start,
+            raw,
+            begins_command: between.contains([';', '|', '&', '\n', '(', ')']),
+            is_piped: matches!(between, "|" | "|&" | "|\n"),
+            is_here: between == "<<<",
+        }
+    }
 }
