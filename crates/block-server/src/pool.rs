@@ -100,11 +100,11 @@ impl Pool {
 
     /// Whether a connection's request may have `len_bytes`.
     ///
-    /// - Beside its first request a connection may hold as much as is left for others then, so that
-    ///   no number of connections takes all (dynamic thresholds; Choudhury and Hahne, "Dynamic queue
-    ///   length thresholds for shared-memory packet switches", 1998).
-    /// - Connections that are not trusted have three quarters of the memory, so that clients that do
-    ///   not read leave the rest to those that do. The largest request fits into that part.
+    /// - Beside its first request a connection may hold as much as is left for others then, so
+    ///   that busy ones leave room for a new one (dynamic thresholds; Choudhury and Hahne, "Dynamic
+    ///   queue length thresholds for shared-memory packet switches", 1998).
+    /// - Connections that are not trusted have three quarters of the memory, so that clients that
+    ///   do not read leave the rest to those that do. The largest request fits into that part.
     pub fn has_room(&self, account: &Account, len_bytes: usize, wanted_for: Use) -> bool {
         if len_bytes == 0 || self.reserved_bytes == 0 {
             return true;

@@ -30,8 +30,8 @@ const ROUND_TOKEN: u64 = 2;
 const STALLED_LOOKS_MAX: u8 = 5;
 /// Looks after which a connection ends that has not chosen an export.
 const HANDSHAKE_LOOKS_MAX: u8 = 30;
-/// A connection with so much under way is not held up by others: it fills a link of 10 Gbit/s with a
-/// round trip of 3 ms.
+/// A connection with so much under way is not held up by others: it fills a link of 10 Gbit/s with
+/// a round trip of 3 ms.
 const ENOUGH_BYTES: usize = 4 << 20;
 /// Memory of the smallest request.
 const BLOCK_BYTES: usize = 4096;
