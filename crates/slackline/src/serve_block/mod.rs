@@ -3,6 +3,7 @@
 mod admit;
 mod calibrate;
 mod status;
+mod surroundings;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
