@@ -61,6 +61,8 @@ pub struct Measured {
     pub p99_us: Option<f64>,
     /// Why the load is left out of the fit.
     pub left_out: Option<String>,
+    /// What else used the CPUs or the disk meanwhile. Left to the caller; such a load counts.
+    pub disturbed_by: Option<String>,
 }
 
 /// A calibration: what a configuration's `calibration` names, as JSON.
@@ -153,7 +155,7 @@ fn reason_to_leave_out(outcome: &Outcome, offered_iops: f64) -> Option<String> {
 }
 
 /// Loads a device at rising rates, one share of reads after the other, reads alone first.
-/// `progress` hears of each load.
+/// `progress` hears of each load, and may add what disturbed it.
 ///
 /// # Errors
 /// See [`CalibrateError`].
@@ -161,7 +163,7 @@ pub fn calibrate<M: Medium>(
     medium: &mut M,
     device: &str,
     plan: &Plan,
-    progress: &mut dyn FnMut(&Measured),
+    progress: &mut dyn FnMut(&mut Measured),
 ) -> Result<Calibration, CalibrateError> {
     let mut loads = Vec::new();
     let mut number = 0;
@@ -182,7 +184,7 @@ pub fn calibrate<M: Medium>(
             let outcome = generator::run(medium, &load(plan, read_percent, open, number))?;
             number += 1;
             let offered_iops = outcome.offered as f64 / outcome.seconds;
-            let measured = Measured {
+            let mut measured = Measured {
                 read_percent,
                 offered_iops,
                 iops: outcome.iops(),
@@ -190,8 +192,9 @@ pub fn calibrate<M: Medium>(
                 p95_us: outcome.read_us(0.95),
                 p99_us: outcome.read_us(0.99),
                 left_out: reason_to_leave_out(&outcome, offered_iops),
+                disturbed_by: None,
             };
-            progress(&measured);
+            progress(&mut measured);
             loads.push(measured);
         }
     }

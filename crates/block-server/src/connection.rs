@@ -13,7 +13,7 @@ use crate::nbd::handshake::{Handshake, TlsPolicy};
 use crate::nbd::request::Request;
 use crate::nbd::{Errno, Style};
 use crate::nvme::queue::Queue;
-use crate::pool::Pool;
+use crate::pool::{Account, Pool};
 use crate::tls::Tls;
 
 /// Requests of one connection under way, or answered and not read, at most.
@@ -112,9 +112,12 @@ pub(crate) struct Connection {
     unsent: VecDeque<Piece>,
     /// Requests from their header to the end of their answer.
     pub(crate) under_way: usize,
-    pub(crate) held_bytes: usize,
+    /// Memory of these requests.
+    pub(crate) account: Account,
     /// Nothing is parsed until requests have ended.
     pub(crate) is_blocked: bool,
+    /// The connection waits for memory that others hold, and has little of its own.
+    pub(crate) is_short: bool,
     /// The connection waits in the shard's list for memory that others hold.
     pub(crate) is_parked: bool,
     /// The client sends no more.
@@ -138,8 +141,9 @@ impl Connection {
             tls: None,
             unsent: VecDeque::new(),
             under_way: 0,
-            held_bytes: 0,
+            account: Account::default(),
             is_blocked: false,
+            is_short: false,
             is_parked: false,
             has_finished: false,
             is_closing: false,
@@ -152,13 +156,14 @@ impl Connection {
     /// `share_bytes`.
     pub(crate) fn has_room(&self, len_bytes: usize, share_bytes: usize) -> bool {
         self.under_way < DEPTH_MAX
-            && (self.held_bytes == 0 || self.held_bytes + len_bytes <= share_bytes)
+            && (self.account.held_bytes() == 0
+                || self.account.held_bytes() + len_bytes <= share_bytes)
     }
 
-    /// Counts a request whose memory is `reserved_bytes`.
-    pub(crate) fn begin(&mut self, reserved_bytes: usize) {
+    /// Counts a request, and takes its memory.
+    pub(crate) fn begin(&mut self, pool: &mut Pool, reserved_bytes: usize) {
         self.under_way += 1;
-        self.held_bytes += reserved_bytes;
+        pool.reserve(&mut self.account, reserved_bytes);
     }
 
     /// Whether the client holds up memory of the server: it has sent part of a payload only, or
@@ -304,8 +309,7 @@ impl Connection {
     /// A request that [`Connection::begin`] counted has ended.
     pub(crate) fn end(&mut self, pool: &mut Pool, reserved_bytes: usize) {
         self.under_way -= 1;
-        self.held_bytes -= reserved_bytes;
-        pool.release(reserved_bytes);
+        pool.release(&mut self.account, reserved_bytes);
     }
 
     /// Sends what waits, as far as there is room.
@@ -318,18 +322,20 @@ impl Connection {
             return;
         }
         while let Some(piece) = self.unsent.front_mut() {
-            let is_done = match piece {
+            let (sent_bytes, is_done) = match piece {
                 Piece::Bytes { bytes, at } => {
-                    *at += send(tls, calls, flow, (&bytes[*at..], &[]));
-                    *at == bytes.len()
+                    let sent = send(tls, calls, flow, (&bytes[*at..], &[]));
+                    *at += sent;
+                    (sent, *at == bytes.len())
                 }
                 Piece::Buffer { buffer, at, end } => {
-                    *at += send(tls, calls, flow, (&buffer.bytes()[*at..*end], &[]));
+                    let sent = send(tls, calls, flow, (&buffer.bytes()[*at..*end], &[]));
+                    *at += sent;
                     let is_done = at == end;
                     if is_done {
                         pool.give(std::mem::take(buffer));
                     }
-                    is_done
+                    (sent, is_done)
                 }
                 Piece::Memory {
                     export,
@@ -344,24 +350,26 @@ impl Connection {
                     };
                     *offset += sent as u64;
                     *left_bytes -= sent;
-                    *left_bytes == 0
+                    (sent, *left_bytes == 0)
                 }
-                Piece::End { .. } => true,
+                Piece::End { .. } => (0, true),
             };
+            if sent_bytes > 0 || is_done {
+                self.stalled_looks = 0;
+            }
             if !is_done {
                 return;
             }
-            self.stalled_looks = 0;
             if let Some(Piece::End { reserved_bytes }) = self.unsent.pop_front() {
                 self.under_way -= 1;
-                self.held_bytes -= reserved_bytes;
-                pool.release(reserved_bytes);
+                pool.release(&mut self.account, reserved_bytes);
             }
         }
     }
 
     /// Gives back what the connection holds, when it is gone.
     pub(crate) fn abandon(mut self, pool: &mut Pool) {
+        pool.close(self.account);
         match self.phase {
             Phase::Payload {
                 buffer,
@@ -369,11 +377,11 @@ impl Connection {
                 ..
             } => {
                 pool.give(buffer);
-                pool.release(reserved_bytes);
+                pool.release_orphan(reserved_bytes);
             }
             Phase::Nvme(mut queue) => {
                 for reserved_bytes in queue.finish_input(pool) {
-                    pool.release(reserved_bytes);
+                    pool.release_orphan(reserved_bytes);
                 }
             }
             _ => {}
@@ -381,7 +389,7 @@ impl Connection {
         for piece in self.unsent.drain(..) {
             match piece {
                 Piece::Buffer { buffer, .. } => pool.give(buffer),
-                Piece::End { reserved_bytes } => pool.release(reserved_bytes),
+                Piece::End { reserved_bytes } => pool.release_orphan(reserved_bytes),
                 Piece::Bytes { .. } | Piece::Memory { .. } => {}
             }
         }

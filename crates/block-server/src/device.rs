@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dataplane::file_lock::{RangeLock, lock_range};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::config::{Backing, DeviceSpec};
 use crate::creation::{ToMake, create};
+use crate::holders::{self, Holder};
 use crate::memory::Memory;
 use crate::nbd::reply::{Extent, STATE_HOLE, STATE_ZERO};
 use crate::usage;
@@ -67,6 +68,8 @@ pub struct Device {
     pub qos: Arc<qos::Device>,
     /// Device and inode number, or the number of the block device itself.
     identity: Option<(u64, u64)>,
+    /// Processes that keep a server from opening the device, where it was only looked at.
+    pub held_by: Option<Vec<Holder>>,
 }
 
 pub(crate) fn failed(path: &Path, what: &str, errno: Errno) -> DeviceError {
@@ -121,6 +124,7 @@ impl Device {
             calibration: calibration.map(Path::to_path_buf),
             qos: Arc::new(qos::Device::new(model)),
             identity,
+            held_by: None,
         })
     }
 
@@ -144,6 +148,54 @@ impl Device {
             size_bytes: file.size_bytes,
             backing: backing.clone(),
             identity: Some(identity),
+            ..Self::open(name, &none, calibration, is_writable)?
+        })
+    }
+
+    /// As [`Device::plan`], but without a lock: beside a server that has the device open. The
+    /// device takes no requests.
+    ///
+    /// # Errors
+    /// See [`Device::plan`]. A device that another process holds is no error.
+    pub fn look(
+        name: &str,
+        backing: &Backing,
+        calibration: Option<&Path>,
+        is_writable: bool,
+    ) -> Result<Self, DeviceError> {
+        let Backing::Path { path, .. } = backing else {
+            return Self::open(name, backing, calibration, is_writable);
+        };
+        if ToMake::of(backing).is_some() {
+            return Self::plan(name, backing, calibration, is_writable);
+        }
+        let (status, is_block) = status_of(path)?;
+        if is_writable {
+            let access = rustix::fs::accessat(
+                rustix::fs::CWD,
+                path,
+                Access::READ_OK | Access::WRITE_OK,
+                AtFlags::EACCESS,
+            );
+            access.map_err(|errno| failed(path, "opened", errno))?;
+        }
+        // A writable block device that is closed makes udev look at it.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| failed(path, "opened", errno))?;
+        let user = match is_block {
+            true => usage::of_block_device(path, status.st_rdev),
+            false => usage::of_file(path),
+        };
+        if let Some(user) = user {
+            return Err(DeviceError(user));
+        }
+        let none = Backing::Memory { size_bytes: 4096 };
+        Ok(Self {
+            size_bytes: size_of_file(&file, path)?,
+            backing: backing.clone(),
+            identity: Some(identity_of(&status, is_block)),
+            held_by: holders::of(&file, &status, is_writable),
             ..Self::open(name, &none, calibration, is_writable)?
         })
     }
@@ -217,8 +269,10 @@ const HELD: Duration = Duration::from_secs(2);
 
 /// How long writes of an earlier server may still be under way: a slow disk's, at the worst.
 const UNDER_WAY: Duration = Duration::from_secs(10);
-/// Two bytes behind the end of any file, which nobody reads or writes. The descriptor that has a
-/// lock on the first one takes buffered writes, the one with the second takes direct writes.
+/// Two bytes behind the end of any file, which nobody reads or writes: a server has locks on both.
+/// The descriptor that has a lock on the first one takes buffered writes, the one with the second
+/// takes direct writes.
+pub(crate) const WRITES: Range<u64> = BUFFERED_WRITES.start..DIRECT_WRITES.end;
 const BUFFERED_WRITES: Range<u64> = 1 << 62..(1 << 62) + 1;
 const DIRECT_WRITES: Range<u64> = BUFFERED_WRITES.end..BUFFERED_WRITES.end + 1;
 /// File systems whose `flock` is a lock on all bytes, so that these two would be in its way, by
@@ -238,9 +292,8 @@ fn own_writes(buffered: &OwnedFd, path: &Path, is_writable: bool) -> Result<bool
     } else {
         RangeLock::Shared
     };
-    let both = BUFFERED_WRITES.start..DIRECT_WRITES.end;
     let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    let lock = || lock_range(buffered.as_fd(), both.clone(), wanted).map_err(errno);
+    let lock = || lock_range(buffered.as_fd(), WRITES, wanted).map_err(errno);
     match patiently(UNDER_WAY, lock) {
         Ok(()) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Err(DeviceError(format!(
@@ -277,7 +330,8 @@ fn patiently<T>(
 
 type Opened = (FileStorage, u64, (u64, u64));
 
-fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, DeviceError> {
+/// What lies at a path, and whether that is a block device.
+fn status_of(path: &Path) -> Result<(Stat, bool), DeviceError> {
     let status = rustix::fs::stat(path).map_err(|errno| failed(path, "opened", errno))?;
     let kind = FileType::from_raw_mode(status.st_mode);
     let is_block = kind == FileType::BlockDevice;
@@ -287,6 +341,22 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
             path.display()
         )));
     }
+    Ok((status, is_block))
+}
+
+fn identity_of(status: &Stat, is_block: bool) -> (u64, u64) {
+    match is_block {
+        true => (u64::MAX, status.st_rdev),
+        false => (status.st_dev, status.st_ino),
+    }
+}
+
+fn size_of_file(file: &OwnedFd, path: &Path) -> Result<u64, DeviceError> {
+    rustix::fs::seek(file, SeekFrom::End(0)).map_err(|errno| failed(path, "measured", errno))
+}
+
+fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, DeviceError> {
+    let (status, is_block) = status_of(path)?;
     let access = if is_writable {
         OFlags::RDWR
     } else {
@@ -299,7 +369,15 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
     };
     let open = |flags| rustix::fs::open(path, access | flags | OFlags::CLOEXEC, Mode::empty());
     let first = patiently(HELD, || open(exclusive)).map_err(|errno| match errno {
-        Errno::BUSY => DeviceError(usage::of_block_device(path, status.st_rdev)),
+        Errno::BUSY => {
+            let user = usage::of_block_device(path, status.st_rdev);
+            DeviceError(user.unwrap_or_else(|| {
+                format!(
+                    "{} is in use: a mount, swap space or another process holds it exclusively",
+                    path.display()
+                )
+            }))
+        }
         errno => failed(path, "opened", errno),
     })?;
     if !is_block {
@@ -325,8 +403,7 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
             .map_err(|error| DeviceError(format!("{}: {error}", path.display())))?;
     }
     let direct = direct.map(Arc::new);
-    let size_bytes = rustix::fs::seek(&first, SeekFrom::End(0))
-        .map_err(|errno| failed(path, "measured", errno))?;
+    let size_bytes = size_of_file(&first, path)?;
     let block_bytes = rustix::fs::ioctl_blksszget(&first).map_or(SECTOR_BYTES, u64::from);
     let alignment_bytes = if is_block { block_bytes } else { SECTOR_BYTES };
     let storage = FileStorage {
@@ -338,12 +415,7 @@ fn open_path(path: &Path, is_writable: bool, is_direct: bool) -> Result<Opened, 
         has_punch_hole: AtomicBool::new(true),
         has_lost_writes: AtomicBool::new(false),
     };
-    let identity = if is_block {
-        (u64::MAX, status.st_rdev)
-    } else {
-        (status.st_dev, status.st_ino)
-    };
-    Ok((storage, size_bytes, identity))
+    Ok((storage, size_bytes, identity_of(&status, is_block)))
 }
 
 impl FileStorage {

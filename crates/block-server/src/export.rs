@@ -1,5 +1,6 @@
 //! Exports: ranges of open devices under a name, with what is counted of each.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -7,9 +8,9 @@ use dataplane::histogram::{Histogram, add};
 use qos::{Admission, Objective, TenantSpec};
 
 use crate::allow::{Allow, Client};
-use crate::config::{Config, ConfigError};
+use crate::config::{Backing, Config, ConfigError};
 use crate::creation::to_make;
-use crate::device::Device;
+use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
 use crate::nbd::handshake::{Catalogue, Refusal};
 
@@ -77,28 +78,24 @@ impl Export {
 /// All exports, in the order of the configuration.
 pub type Exports = Vec<Arc<Export>>;
 
-/// Whether files that do not exist are made.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Files {
-    Made,
-    Planned,
-}
+/// How devices are opened: a function such as [`Device::open`].
+type Open = fn(&str, &Backing, Option<&Path>, bool) -> Result<Device, DeviceError>;
 
 fn open_devices(
     config: &Config,
     old: &Exports,
-    files: Files,
+    open: Open,
 ) -> Result<Vec<Arc<Device>>, ConfigError> {
     let mut devices: Vec<Arc<Device>> = Vec::new();
     for spec in &config.devices {
         let mut tenants = config.tenants.iter();
         let is_writable = tenants.any(|tenant| tenant.device == spec.name && !tenant.is_read_only);
-        let open = old.iter().map(|export| &export.device).find(|device| {
+        let known = old.iter().map(|export| &export.device).find(|device| {
             device.name == spec.name
                 && device.backing == spec.backing
                 && device.calibration == spec.calibration
         });
-        let device = match open {
+        let device = match known {
             Some(device) if is_writable && !device.is_writable => {
                 return Err(spec.place.error(
                     "is open for reading only, because all its tenants were read-only: restart \
@@ -108,10 +105,6 @@ fn open_devices(
             Some(device) => Arc::clone(device),
             None => {
                 let calibration = spec.calibration.as_deref();
-                let open = match files {
-                    Files::Made => Device::open,
-                    Files::Planned => Device::plan,
-                };
                 let opened = open(&spec.name, &spec.backing, calibration, is_writable);
                 Arc::new(opened.map_err(|error| spec.place.error(error.to_string()))?)
             }
@@ -133,26 +126,30 @@ pub fn open(config: &Config, old: &Exports, shards: usize) -> Result<Exports, Co
     let mut backings = config.devices.iter().map(|spec| &spec.backing);
     if backings.any(|backing| to_make(backing).is_some()) {
         // What is wrong is found before a file is made.
-        open_with(config, old, shards, Files::Planned)?;
+        let devices = open_devices(config, old, Device::plan)?;
+        exports_of(config, &devices, old, shards)?;
     }
-    open_with(config, old, shards, Files::Made)
+    let devices = open_devices(config, old, Device::open)?;
+    exports_of(config, &devices, old, shards)
 }
 
-/// As [`open`], but files that do not exist are not made: to see whether a server would start.
+/// As [`open`], but nothing is made and nothing is locked: to see whether a server would start.
+/// Gives the devices, too, with the processes that hold them now.
 ///
 /// # Errors
 /// See [`open`].
-pub fn plan(config: &Config) -> Result<Exports, ConfigError> {
-    open_with(config, &Vec::new(), 1, Files::Planned)
+pub fn look(config: &Config) -> Result<(Exports, Vec<Arc<Device>>), ConfigError> {
+    let devices = open_devices(config, &Vec::new(), Device::look)?;
+    let exports = exports_of(config, &devices, &Vec::new(), 1)?;
+    Ok((exports, devices))
 }
 
-fn open_with(
+fn exports_of(
     config: &Config,
+    devices: &[Arc<Device>],
     old: &Exports,
     shards: usize,
-    files: Files,
 ) -> Result<Exports, ConfigError> {
-    let devices = open_devices(config, old, files)?;
     let mut exports: Exports = Vec::new();
     let mut admissions: Vec<Admission> = devices
         .iter()
@@ -335,10 +332,16 @@ mod tests {
         };
         let parse = |text: &str| Config::parse(Path::new("b.toml"), text).unwrap();
         assert!(open(&parse(&text("2MiB")), &Vec::new(), 1).is_err());
-        assert!(plan(&parse(&text("1MiB"))).is_ok());
+        assert!(look(&parse(&text("1MiB"))).is_ok());
         assert!(!file.exists());
-        open(&parse(&text("1MiB")), &Vec::new(), 1).unwrap();
+        let served = open(&parse(&text("1MiB")), &Vec::new(), 1).unwrap();
         assert!(file.exists());
+        // Beside a server the file can be checked, and whatever is wrong is found.
+        let held = |text: &str| look(&parse(text)).map(|(_, devices)| devices[0].held_by.is_some());
+        assert!(held(&text("1MiB")).unwrap());
+        assert!(held(&text("2MiB")).is_err());
+        drop(served);
+        assert!(!held(&text("1MiB")).unwrap());
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::config::{Config, ConfigError};
 use crate::cores;
 use crate::creation::to_make;
 use crate::export;
+use crate::holders::Holder;
 use crate::nvme::controller::Subsystem;
 use crate::server::{Block, Shared};
 use crate::tls::ServerTls;
@@ -143,10 +144,13 @@ pub struct Checked {
     pub exports: Vec<(String, String)>,
     /// Files that would be made, with their bytes.
     pub files: Vec<(PathBuf, u64)>,
+    /// Names of devices that other processes hold, and these processes, as far as they are known.
+    /// A running server keeps its devices at a reload; another one would not start.
+    pub held: Vec<(String, Vec<Holder>)>,
 }
 
-/// Reads a configuration and opens its devices, to see whether a server would start. Nothing is
-/// changed: files that do not exist are not made.
+/// Reads a configuration and looks at its devices, to see whether a server would start, or take the
+/// configuration at SIGHUP. Nothing is changed or locked: files that do not exist are not made.
 ///
 /// # Errors
 /// What [`serve`] would say.
@@ -155,7 +159,12 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
     cores::check(&config.cores)?;
     config.tls.as_ref().map(ServerTls::load).transpose()?;
     Audit::check(config.audit_log.as_deref()).map_err(LaunchError::start(NO_AUDIT_LOG))?;
-    let exports = export::plan(&config)?;
+    let (exports, devices) = export::look(&config)?;
+    let held = devices.iter().filter_map(|device| {
+        let holders = device.held_by.clone()?;
+        Some((device.name.clone(), holders))
+    });
+    let held = held.collect();
     let devices = config.devices.iter();
     let files = devices.filter_map(|spec| to_make(&spec.backing));
     Ok(Checked {
@@ -166,6 +175,7 @@ pub fn check(file: &Path) -> Result<Checked, LaunchError> {
         files: files
             .map(|(path, size_bytes)| (path.to_path_buf(), size_bytes))
             .collect(),
+        held,
         nvme: config.nvme.map_or_else(Vec::new, |nvme| nvme.listen),
         addresses: config.listen,
     })

@@ -11,6 +11,7 @@
 //! | [`cores`] | the CPUs that shards run on |
 //! | [`device`] | block devices, files and memory |
 //! | [`export`] | ranges of devices under names |
+//! | [`holders`] | which processes hold a device |
 //! | [`server`] | the application that each shard runs |
 //! | [`launch`] | starts shards, waits for signals |
 //! | [`plan`] | whether one more tenant would fit |
@@ -25,6 +26,7 @@ pub mod cores;
 pub mod counters;
 pub mod device;
 pub mod export;
+pub mod holders;
 pub mod launch;
 pub mod memory;
 pub mod metrics;

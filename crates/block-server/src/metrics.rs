@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dataplane::histogram::{Histogram, Snapshot};
-use qos::{Drift, Objective};
+use qos::{Drift, Objective, Operation};
 use serde::{Deserialize, Serialize};
 
 use crate::export::{Export, ExportStats};
@@ -89,9 +89,12 @@ pub struct TenantStatus {
     pub write_p95_us: f64,
     /// What the tenant was promised; `None`: best effort.
     pub objective: Option<Objective>,
-    /// 95th percentile in the last full window of the scheduler, in microseconds. `None` before
-    /// there were enough requests.
+    /// 95th percentile in the last full window of the scheduler, in microseconds, of requests of
+    /// the kind `window_p95_of`. `None` before there were enough of them, and after 5 s without.
     pub window_p95_us: Option<f64>,
+    /// Which requests `window_p95_us` and the objective are of: reads. Writes if the objective has
+    /// no reads.
+    pub window_p95_of: Operation,
     /// Tokens in hand; negative: the tenant asks for more than it reserved.
     pub credit_tokens: i64,
     /// Tokens of all requests.
@@ -197,6 +200,37 @@ fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
+fn device_metrics(page: &mut String, devices: &[DeviceStatus]) {
+    type Figure = fn(&DeviceStatus) -> Option<f64>;
+    let figures: [(&str, &str, Figure); 3] = [
+        (
+            "device_tokens_per_second",
+            "Tokens a second at the strictest objective now.",
+            |device| device.tokens_per_s.map(|rate| rate as f64),
+        ),
+        (
+            "device_reserved_tokens_per_second",
+            "Tokens a second that tenants with objectives reserved.",
+            |device| Some(device.reserved_tokens_per_s as f64),
+        ),
+        (
+            "device_drifted",
+            "1 while the device does not behave as calibrated.",
+            |device| Some(f64::from(u8::from(device.drift.is_some()))),
+        ),
+    ];
+    for (name, help, pick) in figures {
+        let name = format!("slackline_block_{name}");
+        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+        for device in devices {
+            if let Some(value) = pick(device) {
+                let of = label(&device.device);
+                let _ = writeln!(page, "{name}{{device=\"{of}\"}} {value}");
+            }
+        }
+    }
+}
+
 impl Shared {
     fn connections(&self) -> u64 {
         let shards = self.shards.iter();
@@ -220,6 +254,7 @@ impl Shared {
                 |pick: fn(&qos::TenantStatus) -> u64| shards.iter().map(|&shard| pick(shard)).sum();
             TenantStatus {
                 objective: export.objective,
+                window_p95_of: export.tenant_spec().percentile_of(),
                 window_p95_us: shards
                     .iter()
                     .filter_map(|shard| shard.p95_us)
@@ -313,7 +348,7 @@ impl Shared {
             (
                 "window_p95_us",
                 "gauge",
-                "The 95th percentile of the last window.",
+                "The 95th percentile of the last window: of reads, or of writes if the objective has no reads.",
                 |tenant| tenant.window_p95_us,
             ),
             (
@@ -348,6 +383,7 @@ impl Shared {
             ),
         ];
         let status = self.status();
+        device_metrics(page, &status.devices);
         for (name, kind, help, pick) in figures {
             let name = format!("slackline_block_{name}");
             let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n");

@@ -3,13 +3,15 @@
 use qos::{Admission, Objective, Refused, TenantSpec};
 use serde::Serialize;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Backing, Config, ConfigError};
 use crate::device::model_of;
 
 /// The book of one device.
 pub struct Book {
     /// The device's name in the configuration.
     pub device: String,
+    /// The device as `slackline serve-block calibrate` takes it.
+    pub medium: String,
     /// Its tenants.
     pub admission: Admission,
 }
@@ -23,16 +25,23 @@ pub struct Plan {
     pub fits: bool,
     /// Why not.
     pub reason: Option<String>,
-    /// Tokens a second that the tenant would reserve; a read of 4 KiB costs 100.
-    pub needed_tokens_per_s: u64,
+    /// Whether the device has a calibration. Without one it has no tokens to reserve.
+    pub is_calibrated: bool,
+    /// Tokens a second that the tenant would reserve; a read of 4 KiB costs 100. `None`: the device
+    /// has no calibration, or none of writes and the tenant would write.
+    pub needed_tokens_per_s: Option<u64>,
     /// The strictest objective of all tenants, in microseconds, with the tenant if the tenant fits.
     /// `None`: no tenant has one.
     pub strictest_p95_us: Option<u32>,
-    /// Tokens a second of the device at the strictest objective.
+    /// The 95th percentile at which the device takes `rate_tokens_per_s`, in microseconds: the
+    /// strictest objective. Without one the asked percentile, or the best that the device does.
+    pub rate_p95_us: Option<u32>,
+    /// Tokens a second of the device at `rate_p95_us`. `None`: the device has no calibration.
     pub rate_tokens_per_s: Option<u64>,
     /// Tokens a second that are reserved, with the tenant if the tenant fits.
     pub reserved_tokens_per_s: u64,
-    /// Tokens a second that are left then: what best-effort tenants share.
+    /// Tokens a second that are left then: what best-effort tenants share. `None`: the device has
+    /// no calibration.
     pub left_tokens_per_s: Option<u64>,
     /// Requests of 4 KiB a second that are left, at the tenant's share of reads.
     pub left_iops: Option<u64>,
@@ -61,6 +70,11 @@ pub fn books(config: &Config) -> Result<Vec<Book>, ConfigError> {
         }
         books.push(Book {
             device: spec.name.clone(),
+            medium: match &spec.backing {
+                Backing::Memory { size_bytes } => format!("memory:{}MiB", size_bytes >> 20),
+                Backing::Path { path, .. } => path.display().to_string(),
+                Backing::Simulated { model } => format!("simulated:{model}"),
+            },
             admission,
         });
     }
@@ -79,21 +93,27 @@ impl Book {
             other => other.err(),
         };
         let shares = with.shares(1.0, false);
-        let needed = self.admission.needed(&objective);
-        let each = needed as f64 / f64::from(objective.iops.max(1));
-        let left = shares.rate.map(|rate| rate.saturating_sub(shares.reserved));
+        let left = with.left(&objective);
+        let model = self.admission.model();
+        let has_price =
+            model.is_some_and(|model| model.curve.mixed.is_some() || !objective.writes());
+        let needed = has_price.then(|| self.admission.needed(&objective));
+        let left_iops = |left: u64| {
+            let needed = needed.filter(|&needed| needed > 0)?;
+            Some(left.saturating_mul(objective.iops.into()) / needed)
+        };
         Ok(Plan {
+            is_calibrated: model.is_some(),
             device: self.device.clone(),
             fits: refused.is_none(),
             reason: refused.map(|refused| refused.to_string()),
             needed_tokens_per_s: needed,
             strictest_p95_us: shares.strictest_us,
-            rate_tokens_per_s: shares.rate,
+            rate_p95_us: left.map(|left| left.p95_us),
+            rate_tokens_per_s: left.map(|left| left.rate),
             reserved_tokens_per_s: shares.reserved,
-            left_tokens_per_s: left,
-            left_iops: left
-                .filter(|_| each > 0.0)
-                .map(|left| left.saturating_mul(objective.iops.into()) / needed.max(1)),
+            left_tokens_per_s: left.map(|left| left.left),
+            left_iops: left.and_then(|left| left_iops(left.left)),
         })
     }
 }
@@ -107,14 +127,14 @@ mod tests {
     const CONFIG: &str = "[[device]]\nname = \"flash\"\nsimulated = \"p3600\"\n[[tenant]]\nexport = \"a\"\n\
                           device = \"flash\"\nobjective = { p95_us = 500, iops = 100000, read_share = 0.9 }\n";
 
-    fn book(text: &str) -> Result<Vec<Book>, ConfigError> {
+    fn book_of(text: &str) -> Result<Vec<Book>, ConfigError> {
         books(&Config::parse(Path::new("b.toml"), text).unwrap())
     }
 
     #[test]
     fn what_is_left_on_the_paper_s_device() {
         // 36 million tokens a second at 500 µs; a tenant of 100,000 IOPS with 90 % reads takes 19.
-        let book = book(CONFIG).unwrap().remove(0);
+        let book = book_of(CONFIG).unwrap().remove(0);
         let ask = |p95_us, iops| {
             let read_share = 0.9;
             let plan = book.plan(Objective {
@@ -126,7 +146,7 @@ mod tests {
         };
         let fits = ask(500, 20_000);
         assert!(fits.fits);
-        assert_eq!(fits.needed_tokens_per_s, 3_800_000);
+        assert_eq!(fits.needed_tokens_per_s, Some(3_800_000));
         assert_eq!(fits.left_tokens_per_s, Some(36_000_000 - 22_800_000));
         assert_eq!(fits.left_iops, Some(69_473));
         let refused = ask(500, 90_000);
@@ -134,6 +154,38 @@ mod tests {
         assert_eq!(refused.strictest_p95_us, Some(500));
         assert_eq!(refused.reserved_tokens_per_s, 19_000_000);
         assert!(!ask(50, 1).fits);
+        // Without other objectives what is left counts at the asked latency, or the best there is.
+        let alone = &CONFIG[..CONFIG.find("objective").unwrap()];
+        let alone = format!("{alone}read_only = true\n");
+        let empty = book_of(&alone).unwrap().remove(0);
+        let left = |p95_us, iops| {
+            let read_share = 0.9;
+            let asked = Objective {
+                p95_us,
+                iops,
+                read_share,
+            };
+            let plan = empty.plan(asked).unwrap();
+            (plan.fits, plan.left_tokens_per_s.unwrap(), plan.rate_p95_us)
+        };
+        assert_eq!(left(500, 1_000_000), (false, 36_000_000, Some(500)));
+        let (fits, tokens_per_s, at_us) = left(50, 1000);
+        assert!(
+            !fits && tokens_per_s > 0 && at_us > Some(50),
+            "{tokens_per_s} {at_us:?}"
+        );
+        let bare = alone.replace("simulated = \"p3600\"", "memory = \"1MiB\"");
+        let bare = book_of(&bare).unwrap().remove(0).plan(Objective {
+            p95_us: 500,
+            iops: 1,
+            read_share: 1.0,
+        });
+        let bare = bare.unwrap();
+        assert!(!bare.fits && !bare.is_calibrated);
+        assert_eq!(
+            (bare.needed_tokens_per_s, bare.left_tokens_per_s),
+            (None, None)
+        );
         let wrong = Objective {
             p95_us: 500,
             iops: 0,
@@ -144,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_tenant_that_does_not_fit_is_named() {
-        let Err(error) = book(&CONFIG.replace("100000", "1000000")) else {
+        let Err(error) = book_of(&CONFIG.replace("100000", "1000000")) else {
             panic!("admitted");
         };
         let text = error.to_string();

@@ -7,10 +7,70 @@ const CLASSES: usize = 9;
 const SMALLEST_BYTES: usize = 4096;
 /// Requests up to this size have memory of their own.
 const SMALL_BYTES: usize = 64 * 1024;
+/// Bytes that a connection moves before it is trusted. A client that reads nothing takes less: what
+/// the flow's queue and the kernel's buffers hold (1 MiB, and up to 6 MiB by `tcp_wmem` and
+/// `tcp_rmem`).
+const TRUSTED_AFTER_BYTES: usize = 16 << 20;
+/// The part of the memory that a connection which is not trusted may hold, past its first request:
+/// 2 MiB by default.
+const UNTRUSTED_PART: usize = 128;
 /// Memory that one connection may hold, however much there is.
 const SHARE_MAX_BYTES: usize = 64 << 20;
 /// Bytes that are kept of each size at most.
 const KEPT_BYTES: usize = 8 << 20;
+
+/// What one connection holds of a pool.
+#[derive(Debug, Default)]
+pub struct Account {
+    held_bytes: usize,
+    /// Bytes of requests that have ended since the client last stood still.
+    moved_bytes: usize,
+}
+
+impl Account {
+    /// Memory of the connection's requests under way.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Whether the client has lately read answers, or sent data, that no buffer between could hold.
+    fn is_trusted(&self) -> bool {
+        self.moved_bytes >= TRUSTED_AFTER_BYTES
+    }
+}
+
+/// What a request asks memory for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Up to 64 KiB: an eighth of the memory is kept for such requests.
+    Small,
+    /// As `Small`, for data on their way behind their command: nothing else can come before them.
+    Capsule,
+    /// More, or data that the client may take long to send.
+    Large,
+}
+
+impl Use {
+    /// By the memory of a request.
+    pub fn of(len_bytes: usize) -> Self {
+        if len_bytes <= SMALL_BYTES {
+            Self::Small
+        } else {
+            Self::Large
+        }
+    }
+
+    /// What of `bytes` such requests may hold.
+    fn part_of(self, bytes: usize) -> usize {
+        match self {
+            Self::Small | Self::Capsule => bytes,
+            Self::Large => bytes - bytes / 8,
+        }
+    }
+}
+
+/// Which connections wait in one line: those whose requests the same memory is for.
+pub const LINES: usize = 4;
 
 /// The buffers of one shard.
 pub struct Pool {
@@ -18,6 +78,8 @@ pub struct Pool {
     limit_bytes: usize,
     /// Bytes that requests under way have asked for.
     reserved_bytes: usize,
+    /// Those among them of connections that are not trusted.
+    untrusted_bytes: usize,
 }
 
 fn class_of(len_bytes: usize) -> usize {
@@ -32,25 +94,41 @@ impl Pool {
             kept: std::array::from_fn(|_| Vec::new()),
             limit_bytes,
             reserved_bytes: 0,
+            untrusted_bytes: 0,
         }
     }
 
-    /// Whether there is room for a request of `len_bytes`. An eighth of the memory is for small
-    /// requests, so that a few large ones whose clients are slow do not stop everybody.
-    pub fn has_room(&self, len_bytes: usize) -> bool {
-        let limit_bytes = if len_bytes <= SMALL_BYTES {
-            self.limit_bytes
-        } else {
-            self.limit_bytes - self.limit_bytes / 8
-        };
-        self.reserved_bytes == 0 || self.reserved_bytes + len_bytes <= limit_bytes
+    /// Whether a connection's request may have `len_bytes`.
+    ///
+    /// - Beside its first request a connection may hold as much as is left for others then, so
+    ///   that busy ones leave room for a new one (dynamic thresholds; Choudhury and Hahne, "Dynamic
+    ///   queue length thresholds for shared-memory packet switches", 1998).
+    /// - Connections that are not trusted have three quarters of the memory, so that clients that
+    ///   do not read leave the rest to those that do. The largest request fits into that part.
+    pub fn has_room(&self, account: &Account, len_bytes: usize, wanted_for: Use) -> bool {
+        if len_bytes == 0 || self.reserved_bytes == 0 {
+            return true;
+        }
+        let limit_bytes = wanted_for.part_of(self.limit_bytes);
+        let mut left_bytes = limit_bytes.saturating_sub(self.reserved_bytes);
+        if !account.is_trusted() && self.untrusted_bytes > 0 {
+            let most_bytes = wanted_for.part_of(self.limit_bytes / 4 * 3);
+            left_bytes = left_bytes.min(most_bytes.saturating_sub(self.untrusted_bytes));
+        }
+        if Self::is_first(account, wanted_for) {
+            return len_bytes <= left_bytes;
+        }
+        account.held_bytes + 2 * len_bytes <= left_bytes
     }
 
-    /// As [`Pool::has_room`], for a request of any size whose client may take long to send its
-    /// data.
-    pub fn has_room_for_long(&self, len_bytes: usize) -> bool {
-        self.has_room(len_bytes.max(SMALL_BYTES + 1))
-            || (self.reserved_bytes + len_bytes <= self.limit_bytes - self.limit_bytes / 8)
+    /// Whether no end of the connection's own requests can make room for this one.
+    pub fn is_first(account: &Account, wanted_for: Use) -> bool {
+        account.held_bytes == 0 || wanted_for == Use::Capsule
+    }
+
+    /// The line in which a connection waits for memory, below [`LINES`].
+    pub fn line(account: &Account, wanted_for: Use) -> usize {
+        usize::from(wanted_for == Use::Large) + 2 * usize::from(!account.is_trusted())
     }
 
     /// Memory that one connection may hold at most, past its first request.
@@ -58,13 +136,55 @@ impl Pool {
         (self.limit_bytes / 4).min(SHARE_MAX_BYTES)
     }
 
-    /// Counts the memory of a request.
-    pub fn reserve(&mut self, len_bytes: usize) {
-        self.reserved_bytes += len_bytes;
+    /// As [`Pool::share_bytes`], for a connection: little until its client is trusted, so that many
+    /// clients that read nothing leave room for new ones.
+    pub fn share_of(&self, account: &Account) -> usize {
+        match account.is_trusted() {
+            true => self.share_bytes(),
+            false => self.limit_bytes / UNTRUSTED_PART,
+        }
     }
 
-    /// The request has ended.
-    pub fn release(&mut self, len_bytes: usize) {
+    /// Counts the memory of a request.
+    pub fn reserve(&mut self, account: &mut Account, len_bytes: usize) {
+        self.reserved_bytes += len_bytes;
+        account.held_bytes += len_bytes;
+        if !account.is_trusted() {
+            self.untrusted_bytes += len_bytes;
+        }
+    }
+
+    /// A request has ended, and its client took the answer.
+    pub fn release(&mut self, account: &mut Account, len_bytes: usize) {
+        self.reserved_bytes -= len_bytes;
+        if !account.is_trusted() {
+            self.untrusted_bytes -= len_bytes;
+        }
+        account.held_bytes -= len_bytes;
+        let was_trusted = account.is_trusted();
+        account.moved_bytes = account.moved_bytes.saturating_add(len_bytes);
+        if account.is_trusted() && !was_trusted {
+            self.untrusted_bytes -= account.held_bytes;
+        }
+    }
+
+    /// The client stands still: it neither reads nor sends.
+    pub fn distrust(&mut self, account: &mut Account) {
+        if account.is_trusted() {
+            self.untrusted_bytes += account.held_bytes;
+        }
+        account.moved_bytes = 0;
+    }
+
+    /// The connection is gone. What its requests hold goes by [`Pool::release_orphan`].
+    pub fn close(&mut self, account: Account) {
+        if !account.is_trusted() {
+            self.untrusted_bytes -= account.held_bytes;
+        }
+    }
+
+    /// A request has ended whose connection is gone.
+    pub fn release_orphan(&mut self, len_bytes: usize) {
         self.reserved_bytes -= len_bytes;
     }
 
@@ -100,10 +220,12 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
-    fn buffers_come_back_by_size_and_the_limit_holds() {
+    fn buffers_come_back_by_size() {
         let mut pool = Pool::new(1 << 20);
         for len_bytes in [1, 4096, 4097, 70_000, 1 << 20, 5 << 20] {
             let mut buffer = pool.take(len_bytes);
@@ -113,13 +235,105 @@ mod tests {
             let is_kept = pool.take(len_bytes).bytes()[0] == 7;
             assert_eq!(is_kept, len_bytes <= 1 << 20, "{len_bytes}");
         }
-        assert!(pool.has_room(8 << 20));
-        pool.reserve(1 << 19);
-        assert!(pool.has_room(3 << 17));
-        assert!(!pool.has_room((3 << 17) + 1));
-        pool.reserve(3 << 17);
-        assert!(pool.has_room(64 << 10) && !pool.has_room(65 << 10));
-        pool.release(7 << 17);
-        assert!(pool.has_room(8 << 20));
+    }
+
+    fn takes(pool: &mut Pool, account: &mut Account, len_bytes: usize) -> bool {
+        let has_share =
+            account.held_bytes == 0 || account.held_bytes + len_bytes <= pool.share_of(account);
+        let has_room = has_share && pool.has_room(account, len_bytes, Use::of(len_bytes));
+        if has_room {
+            pool.reserve(account, len_bytes);
+        }
+        has_room
+    }
+
+    fn trusted() -> Account {
+        Account {
+            held_bytes: 0,
+            moved_bytes: TRUSTED_AFTER_BYTES,
+        }
+    }
+
+    #[test]
+    fn the_limit_holds_and_small_requests_have_memory_of_their_own() {
+        let mut pool = Pool::new(1 << 20);
+        let mut one = trusted();
+        assert!(takes(&mut pool, &mut one, 8 << 20), "a lone request");
+        assert!(!takes(&mut pool, &mut trusted(), 1));
+        assert!(takes(&mut pool, &mut trusted(), 0));
+        pool.release(&mut one, 8 << 20);
+        pool.reserve(&mut one, 1 << 19);
+        assert!(!pool.has_room(&trusted(), (3 << 17) + 1, Use::Large));
+        assert!(takes(&mut pool, &mut trusted(), 3 << 17));
+        assert!(!pool.has_room(&trusted(), 65 << 10, Use::Large));
+        assert!(!pool.has_room(&trusted(), 1, Use::Large));
+        assert!(takes(&mut pool, &mut trusted(), 64 << 10));
+    }
+
+    #[test]
+    fn clients_that_never_read_leave_room_for_others() {
+        let mut pool = Pool::new(256 << 20);
+        let mut deaf: Vec<Account> = (0..64).map(|_| Account::default()).collect();
+        let mut fill = |pool: &mut Pool, len_bytes: usize| {
+            for _ in 0..16 {
+                for account in &mut deaf {
+                    takes(pool, account, len_bytes);
+                }
+            }
+        };
+        fill(&mut pool, 1 << 20);
+        let mut new = Account::default();
+        assert!(takes(&mut pool, &mut new, 1 << 20));
+        // Small requests of theirs do not take what is kept for small ones.
+        fill(&mut pool, 64 << 10);
+        assert!(takes(&mut pool, &mut Account::default(), 64 << 10));
+        // Large ones may take their part. A client that reads has the rest.
+        fill(&mut pool, 32 << 20);
+        let mut reader = trusted();
+        for _ in 0..16 {
+            assert!(takes(&mut pool, &mut reader, 1 << 20));
+        }
+        // Nor can many that read and then stop take all.
+        let mut many: Vec<Account> = (0..16).map(|_| trusted()).collect();
+        for _ in 0..16 {
+            for account in &mut many {
+                takes(&mut pool, account, 1 << 20);
+            }
+        }
+        assert!(takes(&mut pool, &mut trusted(), 256 << 10));
+    }
+
+    proptest! {
+        /// Sums follow what accounts hold, whatever happens to them.
+        #[test]
+        fn the_sums_hold(steps in prop::collection::vec((0_usize..4, 0_u8..5, 1_usize..8 << 20), 1..200)) {
+            let mut pool = Pool::new(64 << 20);
+            let mut accounts: Vec<(Account, Vec<usize>)> = Vec::new();
+            accounts.resize_with(4, Default::default);
+            let mut orphans: Vec<usize> = Vec::new();
+            for (at, what, len_bytes) in steps {
+                let (account, requests) = &mut accounts[at];
+                match what {
+                    0 | 1 if takes(&mut pool, account, len_bytes) => requests.push(len_bytes),
+                    2 => if let Some(len_bytes) = requests.pop() {
+                        pool.release(account, len_bytes);
+                    },
+                    3 => pool.distrust(account),
+                    4 => {
+                        orphans.append(requests);
+                        pool.close(std::mem::take(account));
+                    }
+                    _ => if let Some(len_bytes) = orphans.pop() {
+                        pool.release_orphan(len_bytes);
+                    },
+                }
+                let held = |account: &Account| account.held_bytes;
+                let all: usize = accounts.iter().map(|(account, _)| held(account)).sum();
+                let untrusted = accounts.iter().filter(|(account, _)| !account.is_trusted());
+                prop_assert_eq!(pool.reserved_bytes, all + orphans.iter().sum::<usize>());
+                let untrusted: usize = untrusted.map(|(account, _)| held(account)).sum();
+                prop_assert_eq!(pool.untrusted_bytes, untrusted);
+            }
+        }
     }
 }

@@ -49,7 +49,7 @@ impl Meter {
     /// The rates since the last call; none at the first.
     pub(crate) fn rates(&mut self, now: Time, tenant: &qos::TenantStatus) -> Rates {
         let counts = [
-            tenant.reads + tenant.writes,
+            tenant.reads + tenant.writes + tenant.others,
             tenant.spent_tokens,
             tenant.given_tokens,
             tenant.received_tokens,
@@ -82,6 +82,7 @@ mod tests {
             credit_tokens: 0,
             reads,
             writes: 0,
+            others: 0,
             spent_tokens: 100 * reads,
             given_tokens,
             received_tokens: 0,

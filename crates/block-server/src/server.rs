@@ -16,7 +16,7 @@ use crate::execute::{Outcome, Pending, Reply};
 use crate::nbd::Errno;
 use crate::nbd::reply::Address;
 use crate::nbd::request::{Kind, Request};
-use crate::pool::Pool;
+use crate::pool::{LINES, Pool, Use};
 pub use crate::shared::Shared;
 use crate::shared::lock;
 use crate::tenants::Tenants;
@@ -30,6 +30,9 @@ const ROUND_TOKEN: u64 = 2;
 const STALLED_LOOKS_MAX: u8 = 5;
 /// Looks after which a connection ends that has not chosen an export.
 const HANDSHAKE_LOOKS_MAX: u8 = 30;
+/// A connection with so much under way is not held up by others: it fills a link of 10 Gbit/s with
+/// a round trip of 3 ms.
+const ENOUGH_BYTES: usize = 4 << 20;
 /// Memory of the smallest request.
 const BLOCK_BYTES: usize = 4096;
 /// Payloads of which at least so much is missing are received straight into the request's memory.
@@ -53,8 +56,8 @@ pub struct Block {
     pub(crate) pool: Pool,
     /// Connections whose own requests made room.
     resumable: Vec<FlowId>,
-    /// Connections that wait for memory that others hold.
-    pub(crate) parked: VecDeque<FlowId>,
+    /// Connections that wait for memory that others hold, in lines of [`Pool::line`].
+    parked: [VecDeque<FlowId>; LINES],
     pub(crate) scratch: Vec<u8>,
     /// What comes after the data of an answer.
     pub(crate) trailer: Vec<u8>,
@@ -91,7 +94,7 @@ impl Block {
             overflow: VecDeque::new(),
             queue: VecDeque::new(),
             resumable: Vec::new(),
-            parked: VecDeque::new(),
+            parked: std::array::from_fn(|_| VecDeque::new()),
             scratch: Vec::new(),
             trailer: Vec::new(),
             is_looking: false,
@@ -243,6 +246,7 @@ impl Block {
         calls: &mut C,
         now: Time,
     ) -> usize {
+        connection.is_short = false;
         if std::mem::take(&mut connection.is_blocked) {
             self.nvme_resume(connection, calls, now);
         }
@@ -298,7 +302,7 @@ impl Block {
             Ok(()) => memory_of(&request, &session.export.device.storage),
             Err(_) => 0,
         };
-        if !connection.has_room(reserved_bytes, self.pool.share_bytes()) {
+        if !connection.has_room(reserved_bytes, self.pool.share_of(&connection.account)) {
             connection.is_blocked = true;
             return (0, false);
         }
@@ -306,16 +310,10 @@ impl Block {
             connection.is_blocked = true;
             return (0, false);
         }
-        if !self.pool.has_room(reserved_bytes) {
-            connection.is_blocked = true;
-            if !connection.is_parked {
-                connection.is_parked = true;
-                self.parked.push_back(connection.flow);
-            }
+        if !self.has_memory(connection, reserved_bytes, Use::of(reserved_bytes)) {
             return (0, false);
         }
-        connection.begin(reserved_bytes);
-        self.pool.reserve(reserved_bytes);
+        connection.begin(&mut self.pool, reserved_bytes);
         let left_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
         match verdict {
             Err(error) if left_bytes > 0 => {
@@ -488,10 +486,31 @@ impl Block {
             }
             if let Some(flow) = self.resumable.pop() {
                 self.receive(flow, &[], calls, now);
-            } else if self.parked.is_empty() || !self.unpark(calls, now) {
+            } else if !self.unpark(calls, now) {
                 break;
             }
         }
+    }
+
+    /// Whether a request of the connection may have memory. If not, the connection goes on when one
+    /// of its own requests has ended or, if none of them has memory, when others gave memory back.
+    pub(crate) fn has_memory(
+        &mut self,
+        connection: &mut Connection,
+        len_bytes: usize,
+        wanted_for: Use,
+    ) -> bool {
+        let account = &connection.account;
+        let has_room = self.pool.has_room(account, len_bytes, wanted_for);
+        if !has_room {
+            connection.is_blocked = true;
+            connection.is_short = account.held_bytes() < ENOUGH_BYTES;
+            if Pool::is_first(account, wanted_for) && !connection.is_parked {
+                connection.is_parked = true;
+                self.parked[Pool::line(account, wanted_for)].push_back(connection.flow);
+            }
+        }
+        has_room
     }
 
     fn enqueue_overflow(&mut self, now: Time) {
@@ -509,23 +528,27 @@ impl Block {
         }
     }
 
-    /// Lets the connection go on that has waited longest for memory. False if it still has to wait.
+    /// Lets a connection go on that has waited longest in its line for memory. False if those of
+    /// all lines still have to wait.
     fn unpark<C: Calls>(&mut self, calls: &mut C, now: Time) -> bool {
-        let Some(flow) = self.parked.pop_front() else {
-            return false;
-        };
-        if let Some(Some(connection)) = self.connections.get_mut(flow.index as usize) {
-            connection.is_parked = false;
-        }
-        let before = self.parked.len();
-        self.receive(flow, &[], calls, now);
-        if self.parked.len() > before && self.parked.back() == Some(&flow) && self.queue.is_empty()
-        {
+        for line in 0..LINES {
+            let Some(flow) = self.parked[line].pop_front() else {
+                continue;
+            };
+            if let Some(Some(connection)) = self.connections.get_mut(flow.index as usize) {
+                connection.is_parked = false;
+            }
+            let before = self.parked[line].len();
+            self.receive(flow, &[], calls, now);
+            let parked = &mut self.parked[line];
+            let is_back = parked.len() > before && parked.back() == Some(&flow);
+            if !is_back || !self.queue.is_empty() {
+                return true;
+            }
             // It keeps its turn.
-            self.parked.rotate_right(1);
-            return false;
+            parked.rotate_right(1);
         }
-        true
+        false
     }
 
     fn start<C: Calls>(&mut self, slot: u32, calls: &mut C, now: Time) {
@@ -563,7 +586,7 @@ impl Block {
         self.count(&pending, &outcome);
         let Some(mut connection) = self.take(pending.flow) else {
             self.pool.give(pending.buffer);
-            self.pool.release(pending.reserved_bytes);
+            self.pool.release_orphan(pending.reserved_bytes);
             return;
         };
         match pending.reply {
@@ -656,22 +679,26 @@ impl Block {
         let now = context.now();
         self.report(now);
         self.nvme_look(context.calls, now);
-        let is_short = !self.parked.is_empty();
+        let mut all = self.connections.iter().flatten();
+        let is_short = all.any(|connection| connection.is_short);
         let mut stalled = 0;
         for connection in self.connections.iter_mut().flatten() {
             let is_new = connection.is_new();
-            let holds_up = is_new || (is_short && connection.holds_memory());
-            if !holds_up {
+            if !is_new && !connection.holds_memory() {
                 connection.stalled_looks = 0;
                 continue;
             }
             connection.stalled_looks = connection.stalled_looks.saturating_add(1);
-            let most = if is_new {
-                HANDSHAKE_LOOKS_MAX
+            // The first look may come just after the last progress.
+            if connection.stalled_looks > 1 {
+                self.pool.distrust(&mut connection.account);
+            }
+            let ends = if is_new {
+                connection.stalled_looks > HANDSHAKE_LOOKS_MAX
             } else {
-                STALLED_LOOKS_MAX
+                connection.stalled_looks > STALLED_LOOKS_MAX && is_short
             };
-            if connection.stalled_looks > most && !connection.is_closed {
+            if ends && !connection.is_closed {
                 connection.is_closed = true;
                 stalled += 1;
                 context.calls.abort(connection.flow);

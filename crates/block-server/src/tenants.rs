@@ -44,17 +44,22 @@ pub(crate) struct Tenants {
     notices: VecDeque<(String, Notice)>,
 }
 
+fn operation_of(kind: Kind) -> Option<Operation> {
+    match kind {
+        Kind::Read => Some(Operation::Read),
+        Kind::Write | Kind::WriteZeroes | Kind::Trim => Some(Operation::Write),
+        _ => None,
+    }
+}
+
 /// What a request costs its tenant.
 fn order(request: &Request, slot: u32) -> Order<u32> {
-    let (operation, len_bytes) = match request.kind {
-        Kind::Read => (Operation::Read, request.len_bytes),
-        Kind::Write => (Operation::Write, request.len_bytes),
-        Kind::WriteZeroes | Kind::Trim => (
-            Operation::Write,
-            request.len_bytes.min(ZEROES_CHARGED_BYTES),
-        ),
-        _ => (Operation::Read, 0),
+    let len_bytes = match request.kind {
+        Kind::Read | Kind::Write => request.len_bytes,
+        Kind::WriteZeroes | Kind::Trim => request.len_bytes.min(ZEROES_CHARGED_BYTES),
+        _ => 0,
     };
+    let operation = operation_of(request.kind).unwrap_or(Operation::Read);
     Order {
         operation,
         len_bytes: u32::try_from(len_bytes).unwrap_or(u32::MAX),
@@ -283,7 +288,7 @@ impl Tenants {
         };
         tenant.under_way = tenant.under_way.saturating_sub(1);
         let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
-        let operation = order(request, 0).operation;
+        let operation = operation_of(request.kind);
         scheduler.completed(tenant.id, operation, took_ns, on_device_ns);
     }
 

@@ -1,6 +1,7 @@
 //! Who uses a block device or an image: mounts, swap, partitions, loop and other devices on top.
 
 use std::fs::read_to_string;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Dev, major, minor};
@@ -32,6 +33,19 @@ fn mount_point(devices: &[String], mounts: &str) -> Option<String> {
     })
 }
 
+/// The swap space on one of the devices.
+fn swap(devices: &[String]) -> Option<PathBuf> {
+    let swaps = read_to_string("/proc/swaps").unwrap_or_default();
+    let mut paths = swaps
+        .lines()
+        .skip(1)
+        .filter_map(|line| Some(PathBuf::from(line.split_whitespace().next()?)));
+    paths.find(|path| {
+        let device = std::fs::metadata(path).map_or(0, |found| found.rdev());
+        devices.contains(&format!("{}:{}", major(device), minor(device)))
+    })
+}
+
 fn holder(devices: &[String]) -> Option<String> {
     devices.iter().find_map(|device| {
         let directory = format!("/sys/dev/block/{device}/holders");
@@ -40,18 +54,22 @@ fn holder(devices: &[String]) -> Option<String> {
     })
 }
 
-/// Why a block device cannot be had exclusively.
-pub(crate) fn of_block_device(path: &Path, device: Dev) -> String {
+/// Who uses a block device, as far as the kernel names it: a mount, swap space or another device.
+pub(crate) fn of_block_device(path: &Path, device: Dev) -> Option<String> {
     let devices = with_partitions(device);
     let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let path = path.display();
     if let Some(point) = mount_point(&devices, &mounts) {
-        return format!("{path} is mounted on {point}: unmount it first");
+        return Some(format!("{path} is mounted on {point}: unmount it first"));
     }
-    if let Some(holder) = holder(&devices) {
-        return format!("{path} is in use by /dev/{holder}: remove that first");
+    if let Some(swap) = swap(&devices) {
+        let swap = swap.display();
+        return Some(format!("{path} is swap space: run `swapoff {swap}` first"));
     }
-    format!("{path} is in use: a mount, swap space or another process holds it exclusively")
+    let holder = holder(&devices)?;
+    Some(format!(
+        "{path} is in use by /dev/{holder}: remove that first"
+    ))
 }
 
 /// Why an image must not be exported, if it must not.

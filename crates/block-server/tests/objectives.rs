@@ -82,12 +82,14 @@ fn a_greedy_tenant_gets_what_the_objective_leaves() {
     let critical = &status.tenants[0];
     assert_eq!(critical.objective.unwrap().iops, 2000);
     assert!(critical.spent_tokens > 0 && status.tenants[1].spent_tokens > 0);
-    assert!(
-        server
-            .shared
-            .metrics_page()
-            .contains("slackline_block_objective_p95_us{export=\"critical\"} 100000\n")
-    );
+    let page = server.shared.metrics_page();
+    for expected in [
+        "slackline_block_objective_p95_us{export=\"critical\"} 100000\n",
+        "slackline_block_device_reserved_tokens_per_second{device=\"",
+        "slackline_block_device_tokens_per_second{device=\"",
+    ] {
+        assert!(page.contains(expected), "{expected}: {page}");
+    }
     server.stop();
     // Without an objective nothing is limited.
     let Some(server) = start(1, 64 << 20, &config(directory.path(), "")) else {

@@ -5,6 +5,7 @@
 mod support;
 
 use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
 
 use support::{CACHE, Client, DISCONNECT, FLUSH, READ, STATUS, Server, TRIM, WRITE, ZEROES, start};
 
@@ -265,6 +266,29 @@ fn clients_that_do_not_read_or_do_not_end_are_bounded() {
         }
         assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
     });
+}
+
+/// Each asks for much and reads nothing: others go on.
+#[test]
+fn clients_that_do_not_read_leave_memory_to_others() {
+    const MIB: usize = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let Some(server) = start(1, 128 * MIB, &config(directory.path())) else {
+        return;
+    };
+    let mut deaf: Vec<Client> = (0..32).map(|_| server.connect().go("file")).collect();
+    for client in &mut deaf {
+        for _ in 0..16 {
+            client.send(0, READ, 0, MIB as u64, &[]);
+        }
+    }
+    let mut good = server.connect().go("file");
+    let begun = Instant::now();
+    for _ in 0..20 {
+        good.read(0, MIB);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    server.stop();
 }
 
 /// `cargo xtask stress block` does a million.

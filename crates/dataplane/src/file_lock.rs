@@ -24,6 +24,25 @@ pub enum RangeLock {
 /// # Errors
 /// `WouldBlock`: another description has a lock there. Others: the file system has no such locks.
 pub fn lock_range(file: BorrowedFd<'_>, range: Range<u64>, wanted: RangeLock) -> io::Result<()> {
+    call(file, libc::F_OFD_SETLK, &range, wanted).map(|_| ())
+}
+
+/// Whether the lock of another description is in the way of `wanted`. Locks nothing.
+///
+/// # Errors
+/// The file system has no such locks.
+pub fn is_locked(file: BorrowedFd<'_>, range: Range<u64>, wanted: RangeLock) -> io::Result<bool> {
+    let found = call(file, libc::F_OFD_GETLK, &range, wanted)?;
+    Ok(i32::from(found.l_type) != libc::F_UNLCK)
+}
+
+/// Calls `fcntl` with a lock, and gives the lock as the kernel left it.
+fn call(
+    file: BorrowedFd<'_>,
+    command: libc::c_int,
+    range: &Range<u64>,
+    wanted: RangeLock,
+) -> io::Result<libc::flock> {
     let kind = match wanted {
         RangeLock::Shared => libc::F_RDLCK,
         RangeLock::Exclusive => libc::F_WRLCK,
@@ -34,7 +53,7 @@ pub fn lock_range(file: BorrowedFd<'_>, range: Range<u64>, wanted: RangeLock) ->
         i64::try_from(range.start).map_err(invalid)?,
         i64::try_from(range.end).map_err(invalid)?,
     );
-    let lock = libc::flock {
+    let mut lock = libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or(0),
         l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or(0),
         l_start: start,
@@ -42,11 +61,11 @@ pub fn lock_range(file: BorrowedFd<'_>, range: Range<u64>, wanted: RangeLock) ->
         // Any other value than 0 is refused for this kind of lock.
         l_pid: 0,
     };
-    // SAFETY: the descriptor is open for the length of the borrow, and F_OFD_SETLK reads one
-    // `flock`.
-    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    // SAFETY: the descriptor is open for the length of the borrow, and both commands read or write
+    // one `flock`.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) };
     match done {
-        0 => Ok(()),
+        0 => Ok(lock),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -70,6 +89,8 @@ mod tests {
         for wanted in [RangeLock::Shared, RangeLock::Exclusive] {
             let refused = lock_range(second.as_fd(), 11..20, wanted).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+            assert!(is_locked(second.as_fd(), 11..20, wanted).unwrap());
+            assert!(!is_locked(second.as_fd(), 12..20, wanted).unwrap());
         }
         lock_range(second.as_fd(), 12..20, RangeLock::Exclusive).unwrap();
         lock_range(first.as_fd(), 11..12, RangeLock::Released).unwrap();

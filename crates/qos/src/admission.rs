@@ -105,6 +105,19 @@ pub struct Shares {
     pub is_read_only: bool,
 }
 
+/// What a device has for one more tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// At this 95th percentile, in microseconds: the strictest objective of the device's tenants.
+    /// Without one the asked percentile, or the best that the device does.
+    pub p95_us: u32,
+    /// Tokens a second that the device takes. 0: the tenant would write, and writes were not
+    /// calibrated.
+    pub rate: u64,
+    /// Tokens a second that nobody reserved.
+    pub left: u64,
+}
+
 /// The book of a device's tenants: pure arithmetic.
 #[derive(Clone, Debug)]
 pub struct Admission {
@@ -212,7 +225,7 @@ impl Admission {
         };
     }
 
-    /// Tokens a second that an objective reserves.
+    /// Tokens a second that an objective reserves; 0 without a model.
     pub fn needed(&self, objective: &Objective) -> u64 {
         self.model
             .as_ref()
@@ -294,6 +307,27 @@ impl Admission {
                     Grouped(iops)
                 ),
             },
+        })
+    }
+
+    /// What is left for a tenant with this objective. `None`: the device has no calibration.
+    pub fn left(&self, objective: &Objective) -> Option<Left> {
+        let curve = &self.model.as_ref()?.curve;
+        let is_read_only = self.writers == 0 && !objective.writes();
+        let column = match is_read_only {
+            true => Some(&curve.read_only),
+            false => curve.mixed.as_ref(),
+        };
+        let wanted_us = self.objectives_us.keys().next().copied();
+        let wanted_us = wanted_us.unwrap_or(objective.p95_us);
+        let best_us = column.map_or(0, |column| rounded(column.min_p95_us().ceil()));
+        let p95_us = wanted_us.max(u32::try_from(best_us).unwrap_or(u32::MAX));
+        let rate = column.map_or(0.0, |column| rate_or_less(column, f64::from(p95_us)));
+        let rate = rounded(rate.floor());
+        Some(Left {
+            p95_us,
+            rate,
+            left: rate.saturating_sub(self.reserved),
         })
     }
 

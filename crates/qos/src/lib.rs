@@ -39,7 +39,7 @@ mod scheduler;
 pub mod simulated;
 mod tenant;
 
-pub use admission::{Admission, Refused, Shares, TENANTS_MAX};
+pub use admission::{Admission, Left, Refused, Shares, TENANTS_MAX};
 pub use calibration::{ASSUMED_WRITE_COST, CalibrationError, Point, fit};
 pub use cost::{BLOCK_BYTES, Costs, Operation, READ_COST};
 pub use curve::{Column, Curve, CurveError, CurvePoint, DeviceModel};

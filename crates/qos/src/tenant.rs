@@ -11,7 +11,7 @@ use crate::rounded;
 #[serde(deny_unknown_fields)]
 pub struct Objective {
     /// 95th percentile of the latency of its reads, in microseconds, from
-    /// [`crate::Scheduler::enqueue`] to completion.
+    /// [`crate::Scheduler::enqueue`] to completion; of its writes if it has no reads.
     pub p95_us: u32,
     /// Requests of 4 KiB a second up to which the objective holds.
     pub iops: u32,
@@ -62,6 +62,15 @@ impl TenantSpec {
         }
     }
 
+    /// The requests whose 95th percentile counts: reads, as in ReFlex. Writes count where the
+    /// objective is about writes only.
+    pub fn percentile_of(&self) -> Operation {
+        match self.objective {
+            Some(objective) if objective.read_share == 0.0 => Operation::Write,
+            _ => Operation::Read,
+        }
+    }
+
     /// Whether the tenant takes the device out of its read-only mode.
     pub(crate) fn is_writer(&self) -> bool {
         match self.objective {
@@ -94,9 +103,9 @@ impl TenantId {
 pub struct TenantStatus {
     /// The objective; `None`: best effort.
     pub objective: Option<Objective>,
-    /// 95th percentile of the latency of reads in the last full window, in microseconds. Writes
-    /// count instead where the objective is about writes only. `None` before the first window is
-    /// full.
+    /// 95th percentile of the latency in the last full window, in microseconds, of the requests of
+    /// [`TenantSpec::percentile_of`]. `None` before the first window is full, and after 5 s without
+    /// such a request.
     pub p95_us: Option<f64>,
     /// Requests that wait.
     pub queued: u32,
@@ -108,6 +117,8 @@ pub struct TenantStatus {
     pub reads: u64,
     /// Writes that were completed.
     pub writes: u64,
+    /// Other requests that were completed, such as flushes.
+    pub others: u64,
     /// Tokens of all requests that were submitted.
     pub spent_tokens: u64,
     /// Reserved tokens that the tenant left to best-effort tenants.

@@ -313,7 +313,7 @@ fn without_objectives_nothing_is_limited_but_turns_are_taken() {
     }
     assert_eq!(rounds(&mut scheduler, 0, 25, one), 500);
     for _ in 0..500 {
-        scheduler.completed(one, Operation::Write, 1, 1);
+        scheduler.completed(one, Some(Operation::Write), 1, 1);
     }
     // Where the device is full, big and small requests get the same share of bytes.
     scheduler.set_in_flight_max(64);
@@ -335,7 +335,7 @@ fn without_objectives_nothing_is_limited_but_turns_are_taken() {
         assert!(!done.is_empty() && done.len() <= 64);
         for (tenant, len_bytes) in done {
             bytes[usize::from(tenant == two)] += u64::from(len_bytes);
-            scheduler.completed(tenant, Operation::Read, 1, 1);
+            scheduler.completed(tenant, Some(Operation::Read), 1, 1);
         }
     }
     let share = bytes[0] as f64 / bytes[1] as f64;

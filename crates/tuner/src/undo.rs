@@ -70,12 +70,20 @@ pub fn undo(state_dir: &Path, roots: &Roots, dry_run: bool) -> Result<Undone, Ho
             is_told: true,
         });
     }
-    let mut journal = Journal::open(state_dir)?;
+    // A dry run makes nothing: neither a journal nor the lock beside it.
+    let mut journal = match dry_run && !Journal::exists(state_dir) {
+        true => None,
+        false => Some(Journal::open(state_dir)?),
+    };
     let scratch_root = scratch_root(state_dir);
-    let named = journal.describe();
-    let groups = journal.groups();
-    // First, so that services which the journal names end as they are used to.
-    let mut report = journal.restore(roots, dry_run)?;
+    let (mut named, mut groups) = (Vec::new(), Vec::new());
+    let mut report = RestoreReport::default();
+    if let Some(journal) = &mut journal {
+        named = journal.describe();
+        groups = journal.groups();
+        // First, so that services which the journal names end as they are used to.
+        report = journal.restore(roots, dry_run)?;
+    }
     // We hold the lock, so every run is over: its stray processes and directories may go. Those
     // that the journal names are in its report.
     let mut orphans = process::orphans(&scratch_root);
@@ -83,7 +91,7 @@ pub fn undo(state_dir: &Path, roots: &Roots, dry_run: bool) -> Result<Undone, Ho
     orphans.sort_unstable();
     orphans.dedup();
     orphans.retain(|pid| !named.contains(&format!("process {pid}")));
-    if !dry_run {
+    if let Some(journal) = journal.as_mut().filter(|_| !dry_run) {
         process::kill_all(&orphans);
         // A group can be removed once it is empty.
         if !(orphans.is_empty() || report.is_complete()) {

@@ -189,7 +189,7 @@ fn price(tenants: usize, has_objectives: bool) -> Fallible<f64> {
         }
         scheduler.round(now_ns, &mut |id, _| ended.push(id));
         for id in ended.drain(..) {
-            scheduler.completed(id, Operation::Read, 80_000, 80_000);
+            scheduler.completed(id, Some(Operation::Read), 80_000, 80_000);
         }
     }
     Ok(begun.elapsed().as_nanos() as f64 / (ROUNDS * BATCH) as f64)

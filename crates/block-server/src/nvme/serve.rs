@@ -17,6 +17,7 @@ use crate::connection::{Connection, Phase};
 use crate::device::Storage;
 use crate::export::Export;
 use crate::nbd::request::{Kind, Request};
+use crate::pool::Use;
 use crate::server::{Block, memory_of, pages};
 
 /// What a command needs before it is carried out.
@@ -204,16 +205,14 @@ impl Block {
                 if data_bytes > 0 {
                     queue.link.discard(data_bytes);
                 }
-                connection.begin(0);
+                connection.begin(&mut self.pool, 0);
                 self.fail(queue, connection, (&entry, status, 0), 0, calls);
             }
             Ok((plan, true)) => {
-                if !self.pool.has_room(plan.reserved_bytes) {
-                    self.park(connection);
+                if !self.has_memory(connection, plan.reserved_bytes, Use::Capsule) {
                     return Ok(false);
                 }
-                connection.begin(plan.reserved_bytes);
-                self.pool.reserve(plan.reserved_bytes);
+                connection.begin(&mut self.pool, plan.reserved_bytes);
                 queue.link.receive(Inbound {
                     buffer: self.pool.take(plan.payload_bytes),
                     len_bytes: plan.payload_bytes,
@@ -231,15 +230,6 @@ impl Block {
             }
         }
         Ok(true)
-    }
-
-    /// The connection waits for memory that others hold.
-    fn park(&mut self, connection: &mut Connection) {
-        connection.is_blocked = true;
-        if !connection.is_parked {
-            connection.is_parked = true;
-            self.parked.push_back(connection.flow);
-        }
     }
 
     fn plan(
@@ -333,24 +323,22 @@ impl Block {
         calls: &mut C,
         now: Time,
     ) {
-        let share_bytes = self.pool.share_bytes();
         let mut at = 0;
         while let Some(waiting) = queue.waiting.get(at) {
             let (len_bytes, is_asked) = (waiting.reserved_bytes, waiting.payload_bytes > 0);
             if len_bytes > 0 {
                 // Data that were asked for may come late, and capsules come before them: those find
                 // room in what is left over here.
+                let share_bytes = self.pool.share_of(&connection.account);
                 let own_bytes = share_bytes / if is_asked { 2 } else { 1 };
                 if !connection.has_room(len_bytes, own_bytes) {
                     break;
                 }
-                let is_free = if is_asked {
-                    self.pool.has_room_for_long(len_bytes)
-                } else {
-                    self.pool.has_room(len_bytes)
+                let wanted_for = match is_asked {
+                    true => Use::Large,
+                    false => Use::of(len_bytes),
                 };
-                if !is_free {
-                    self.park(connection);
+                if !self.has_memory(connection, len_bytes, wanted_for) {
                     break;
                 }
             }
@@ -364,8 +352,7 @@ impl Block {
             let Some(waiting) = queue.waiting.remove(at) else {
                 break;
             };
-            connection.begin(len_bytes);
-            self.pool.reserve(len_bytes);
+            connection.begin(&mut self.pool, len_bytes);
             let command = Inbound::bare(waiting.entry, len_bytes);
             if is_asked {
                 self.ask(queue, connection, (command, waiting.payload_bytes), calls);

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr};
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -203,6 +204,12 @@ fn a_host_that_never_reads_stops_nobody() {
             greedy.push(host);
         }
         let mut other = Host::io(address, id, 20, 0);
+        let begun = Instant::now();
+        for _ in 0..10 {
+            let read = on_blocks(READ, 2, 0, 2048, 0);
+            assert_eq!(other.execute(read, 1 << 20).status, 0);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(4));
         for at in 0..50 {
             let data = [1; 4096];
             let write = on_blocks(WRITE, 2, at * 8, 8, 0);

@@ -42,6 +42,9 @@ use record::{Action, Line, Pendings, Record};
 use restore::is_same_state;
 pub use restore::{RestoreOutcome, RestoreReport, RestoredItem};
 
+/// The journal's file in the state directory.
+const FILE: &str = "journal.jsonl";
+
 /// Space reserved for the line that follows an act, beyond the length of its value, so that a disk
 /// that fills up meanwhile cannot keep that line out. Such a line without its value is below 200
 /// bytes.
@@ -87,7 +90,7 @@ impl Journal {
             .create(&state_dir)
             .map_err(|error| HostError::journal_io(&state_dir, &error))?;
         let lock = Lock::take(&state_dir)?;
-        let path = state_dir.join("journal.jsonl");
+        let path = state_dir.join(FILE);
         let failed = |error: &io::Error| HostError::journal_io(&path, error);
         let mut file = open_append(&path).map_err(|error| failed(&error))?;
         sync_directory(&state_dir).map_err(|error| failed(&error))?;
@@ -105,6 +108,13 @@ impl Journal {
             is_torn: length_bytes < bytes.len() as u64,
             _lock: lock,
         })
+    }
+
+    /// Whether a journal was ever opened in that directory.
+    #[must_use]
+    pub fn exists(state_dir: &Path) -> bool {
+        // What cannot be looked at may be there: opening it says why.
+        !matches!(state_dir.join(FILE).try_exists(), Ok(false))
     }
 
     /// What there is to undo in that directory, as [`describe`](Self::describe) says it, without
@@ -137,7 +147,7 @@ impl Journal {
     }
 
     fn look(state_dir: &Path) -> Result<Pendings, HostError> {
-        let path = state_dir.join("journal.jsonl");
+        let path = state_dir.join(FILE);
         match fs::read(&path) {
             Ok(bytes) => Ok(record::load(&path, &bytes)?.0),
             Err(error) if is_absence(&error) => Ok(Pendings::default()),

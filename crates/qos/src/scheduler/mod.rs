@@ -25,6 +25,8 @@ const WINDOW_MIN_NS: u64 = 100_000_000;
 /// An older window is judged with fewer.
 const WINDOW_OLD_NS: u64 = 5_000_000_000;
 const WINDOW_OLD_READS_MIN: u32 = 40;
+/// After so long without a request the latencies before say nothing of the present.
+const WINDOW_PAUSE_NS: u64 = WINDOW_OLD_NS;
 /// A round is due after this share of the strictest objective (ReFlex, section 4.2: 5 %).
 const PERIOD_SHARE: u64 = 20;
 /// The shortest time between two rounds that is asked for.
@@ -76,6 +78,8 @@ struct Tenant {
     /// In deficit at any time of the window.
     window_in_deficit: bool,
     window_ns: u64,
+    /// When a request was last counted in a window.
+    counted_last_ns: u64,
     /// Latencies from the arrival of the requests.
     window: Window,
     /// Latency-critical: latencies from the submission to the device.
@@ -83,6 +87,7 @@ struct Tenant {
     p95_us: Option<f64>,
     reads: u64,
     writes: u64,
+    others: u64,
     spent_tokens: u64,
     given: i64,
     received: i64,
@@ -196,11 +201,13 @@ impl<T> Scheduler<T> {
             in_deficit: false,
             window_in_deficit: false,
             window_ns: self.last_ns,
+            counted_last_ns: self.last_ns,
             window: Window::default(),
             on_device: spec.objective.map(|_| Window::default()),
             p95_us: None,
             reads: 0,
             writes: 0,
+            others: 0,
             spent_tokens: 0,
             given: 0,
             received: 0,
@@ -273,9 +280,8 @@ impl<T> Scheduler<T> {
         tenant.counted_ns = now_ns;
         (tenant.is_ready, tenant.is_waiting) = (false, false);
         tenant.in_deficit = false;
-        tenant.window.clear();
         tenant.on_device = spec.objective.map(|_| Window::default());
-        tenant.window_ns = now_ns;
+        tenant.begin_window(now_ns);
         tenant.p95_us = None;
         match spec.objective {
             Some(_) => {
@@ -416,11 +422,12 @@ impl<T> Scheduler<T> {
     }
 
     /// Says that a request was completed. `latency_ns` counts from [`Scheduler::enqueue`], and
-    /// `on_device_ns` from the [`Scheduler::round`] that submitted it.
+    /// `on_device_ns` from the [`Scheduler::round`] that submitted it. A request that moves no
+    /// data, such as a flush, has no `operation`: no percentile counts it.
     pub fn completed(
         &mut self,
         id: TenantId,
-        operation: Operation,
+        operation: Option<Operation>,
         latency_ns: u64,
         on_device_ns: u64,
     ) {
@@ -431,16 +438,18 @@ impl<T> Scheduler<T> {
             return;
         };
         match operation {
-            Operation::Read => tenant.reads += 1,
-            Operation::Write => tenant.writes += 1,
+            Some(Operation::Read) => tenant.reads += 1,
+            Some(Operation::Write) => tenant.writes += 1,
+            None => tenant.others += 1,
         }
-        let counts = match tenant.spec.objective {
-            Some(objective) if objective.read_share == 0.0 => Operation::Write,
-            _ => Operation::Read,
-        };
-        if operation != counts {
+        if operation != Some(tenant.spec.percentile_of()) {
             return;
         }
+        if now_ns.saturating_sub(tenant.counted_last_ns) >= WINDOW_PAUSE_NS {
+            tenant.begin_window(now_ns);
+            tenant.p95_us = None;
+        }
+        tenant.counted_last_ns = now_ns;
         tenant.window.record(latency_ns);
         if let Some(on_device) = &mut tenant.on_device {
             on_device.record(on_device_ns);
@@ -464,25 +473,22 @@ impl<T> Scheduler<T> {
             let ratio = p95_us / f64::from(objective.p95_us);
             device.report(ratio, reads, p95_us);
         }
-        tenant.window.clear();
-        if let Some(on_device) = &mut tenant.on_device {
-            on_device.clear();
-        }
-        tenant.window_ns = now_ns;
-        tenant.window_in_deficit = tenant.in_deficit;
+        tenant.begin_window(now_ns);
     }
 
     /// How a tenant fares; `None`: there is no such tenant.
     pub fn status(&self, id: TenantId) -> Option<TenantStatus> {
         let tenant = self.tenant(id)?;
+        let pause_ns = self.last_ns.saturating_sub(tenant.counted_last_ns);
         Some(TenantStatus {
             objective: tenant.spec.objective,
-            p95_us: tenant.p95_us,
+            p95_us: tenant.p95_us.filter(|_| pause_ns < WINDOW_PAUSE_NS),
             queued: tenant.queue.len,
             queued_tokens: tenant.queue.tokens,
             credit_tokens: tenant.credit.div_euclid(MICRO),
             reads: tenant.reads,
             writes: tenant.writes,
+            others: tenant.others,
             spent_tokens: tenant.spent_tokens,
             given_tokens: (tenant.given / MICRO).unsigned_abs(),
             received_tokens: (tenant.received / MICRO).unsigned_abs(),
@@ -503,6 +509,17 @@ impl<T> Scheduler<T> {
     }
 }
 
+impl Tenant {
+    fn begin_window(&mut self, now_ns: u64) {
+        self.window.clear();
+        if let Some(on_device) = &mut self.on_device {
+            on_device.clear();
+        }
+        self.window_ns = now_ns;
+        self.window_in_deficit = self.in_deficit;
+    }
+}
+
 impl<T> Drop for Scheduler<T> {
     fn drop(&mut self) {
         let ids: Vec<TenantId> = self.tenants().collect();
@@ -517,4 +534,69 @@ fn micro(tokens: u64) -> i64 {
     i64::try_from(tokens)
         .unwrap_or(i64::MAX)
         .saturating_mul(MICRO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Objective;
+
+    const MS: u64 = 1_000_000;
+
+    /// A request each millisecond, with its latency.
+    fn serve(
+        scheduler: &mut Scheduler<()>,
+        id: TenantId,
+        times_ms: std::ops::Range<u64>,
+        (operation, latency_us): (Option<Operation>, u64),
+    ) {
+        for at in times_ms {
+            let request = Request {
+                operation: operation.unwrap_or(Operation::Read),
+                len_bytes: 0,
+                token: (),
+            };
+            scheduler.enqueue(id, request, at * MS).unwrap();
+            scheduler.round(at * MS, &mut |_, ()| {});
+            scheduler.completed(id, operation, latency_us * 1000, latency_us * 1000);
+        }
+    }
+
+    #[test]
+    fn a_percentile_is_of_reads_and_of_now() {
+        let device = Arc::new(Device::new(Some(crate::simulated::p3600_model())));
+        let mut scheduler = Scheduler::new(device).unwrap();
+        let tenant = |read_share| {
+            TenantSpec::latency_critical(Objective {
+                p95_us: 500,
+                iops: 2000,
+                read_share,
+            })
+        };
+        let id = scheduler.add_tenant(tenant(0.9)).unwrap();
+        let p95_us = |scheduler: &Scheduler<()>| scheduler.status(id).unwrap().p95_us;
+        let (read, write) = (Some(Operation::Read), Some(Operation::Write));
+        serve(&mut scheduler, id, 1..300, (write, 9000));
+        serve(&mut scheduler, id, 300..600, (None, 9000));
+        assert_eq!(p95_us(&scheduler), None);
+        serve(&mut scheduler, id, 600..900, (read, 300));
+        assert!((290.0..315.0).contains(&p95_us(&scheduler).unwrap()));
+        // The last requests wait for a full window, and do not count after a pause.
+        let at = |scheduler: &mut Scheduler<()>, time_ms: u64| {
+            scheduler.round(time_ms * MS, &mut |_, ()| {});
+            p95_us(scheduler)
+        };
+        assert!(at(&mut scheduler, 5800).is_some());
+        assert_eq!(at(&mut scheduler, 5900), None);
+        serve(&mut scheduler, id, 90_000..90_150, (read, 100));
+        assert_eq!(p95_us(&scheduler), None);
+        serve(&mut scheduler, id, 90_150..90_300, (read, 100));
+        assert!(p95_us(&scheduler).unwrap() < 110.0);
+        // An objective without reads is about writes.
+        scheduler.change_tenant(id, tenant(0.0)).unwrap();
+        serve(&mut scheduler, id, 91_000..91_300, (read, 100));
+        assert_eq!(p95_us(&scheduler), None);
+        serve(&mut scheduler, id, 92_000..92_300, (write, 100));
+        assert!(p95_us(&scheduler).is_some());
+    }
 }

@@ -245,7 +245,7 @@ impl Machine {
                     let (since_sent_ns, on_device_ns) =
                         (self.now_ns - sent_ns, self.now_ns - submitted_ns);
                     self.scheduler
-                        .completed(id, operation, since_sent_ns, on_device_ns);
+                        .completed(id, Some(operation), since_sent_ns, on_device_ns);
                 }
                 let costs = p3600_model().costs;
                 let ended = &mut self.clients[client];

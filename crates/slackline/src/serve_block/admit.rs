@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     if arguments.json {
         crate::print(&(serde_json::to_string_pretty(&plan)? + "\n"))?;
     } else {
-        crate::print(&text(&plan, arguments))?;
+        crate::print(&text(&plan, &book.medium, arguments))?;
     }
     Ok(match plan.fits {
         true => Done::Positive,
@@ -71,22 +71,33 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Done> {
     })
 }
 
-fn text(plan: &Plan, arguments: &Arguments) -> String {
+fn text(plan: &Plan, medium: &str, arguments: &Arguments) -> String {
     let read = format!("{:.0} % reads", 100.0 * arguments.read);
+    let iops = plan
+        .left_iops
+        .map(|iops| format!("{} IOPS of 4 KiB at {read}", Grouped(iops)));
     if let Some(reason) = &plan.reason {
         let mut text = format!("The tenant does not fit: {reason}.\n");
-        if let (Some(left), Some(iops), Some(p95_us)) = (
-            plan.left_tokens_per_s,
-            plan.left_iops,
-            plan.strictest_p95_us,
-        ) {
+        if let (Some(left), Some(p95_us)) = (plan.left_tokens_per_s, plan.rate_p95_us) {
+            let objective = match plan.strictest_p95_us {
+                Some(_) => "its strictest objective of ",
+                None => "",
+            };
             let _ = writeln!(
                 text,
-                "Without the tenant, {} has {} tokens/s left at its strictest objective of {} µs: {} IOPS of 4 KiB at {read}.",
+                "Without the tenant, {} has {} tokens/s left at {objective}{} µs{}.",
                 plan.device,
                 Grouped(left),
                 Grouped(p95_us.into()),
-                Grouped(iops),
+                iops.map_or_else(String::new, |iops| format!(": {iops}")),
+            );
+        }
+        if !plan.is_calibrated {
+            let _ = writeln!(
+                text,
+                "What is left of {} is not known. Run `slackline serve-block calibrate {medium} --json FILE`, and add \
+                 calibration = \"FILE\" to the device.",
+                plan.device
             );
         }
         return text;
@@ -97,7 +108,7 @@ fn text(plan: &Plan, arguments: &Arguments) -> String {
             rows.add_row([name, Grouped(value).to_string()]);
         }
     };
-    if let Some(p95_us) = plan.strictest_p95_us {
+    if let Some(p95_us) = plan.rate_p95_us {
         let p95_us = Grouped(p95_us.into());
         row(
             format!(
@@ -109,15 +120,13 @@ fn text(plan: &Plan, arguments: &Arguments) -> String {
     }
     row(
         "reserved by this tenant".to_owned(),
-        Some(plan.needed_tokens_per_s),
+        plan.needed_tokens_per_s,
     );
     row(
         "reserved by all tenants".to_owned(),
         Some(plan.reserved_tokens_per_s),
     );
     row("left".to_owned(), plan.left_tokens_per_s);
-    let left = plan.left_iops.map_or_else(String::new, |iops| {
-        format!("Left: {} IOPS of 4 KiB at {read}.\n", Grouped(iops))
-    });
+    let left = iops.map_or_else(String::new, |iops| format!("Left: {iops}.\n"));
     format!("The tenant fits.\n{rows}\n{left}")
 }

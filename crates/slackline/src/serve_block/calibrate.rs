@@ -13,6 +13,7 @@ use block_server::config::{Backing, parse_size};
 use block_server::device::{Device, Storage};
 use qos::Grouped;
 
+use super::surroundings::Surroundings;
 use crate::{Done, message};
 
 /// The shares of reads of ReFlex' figure 3.
@@ -114,15 +115,22 @@ fn measure(arguments: &Arguments) -> anyhow::Result<Calibration> {
         );
         return Ok(calibrate::of_model(name, &model));
     }
-    let mut progress = |load: &Measured| {
+    let is_path = !name.starts_with("memory:");
+    let mut surroundings = Surroundings::of(is_path.then(|| Path::new(name)));
+    let mut progress = |load: &mut Measured| {
+        load.disturbed_by = surroundings.look();
         message(&format!(
-            "{} % reads, {} IOPS offered: 95th percentile {}{}",
+            "{} % reads, {} IOPS offered: 95th percentile {}{}{}",
             load.read_percent,
             Grouped::rounded(load.offered_iops),
             load.p95_us
                 .map_or_else(|| "–".into(), |us| format!("{us:.0} µs")),
             match &load.left_out {
                 Some(reason) => format!(" (left out: {reason})"),
+                None => String::new(),
+            },
+            match &load.disturbed_by {
+                Some(others) => format!(" (disturbed: {others})"),
                 None => String::new(),
             }
         ));
@@ -285,6 +293,24 @@ fn text(calibration: &Calibration) -> String {
     };
     match calibration.loads.is_empty() {
         true => format!("{columns}\n{price}"),
-        false => format!("{rows}\n{columns}\n{price}"),
+        false => format!("{rows}\n{columns}\n{price}{}", warning(calibration)),
     }
+}
+
+/// That the calibration may be of a busy machine.
+fn warning(calibration: &Calibration) -> String {
+    let loads = &calibration.loads;
+    let disturbed: Vec<&str> = loads
+        .iter()
+        .filter_map(|load| load.disturbed_by.as_deref())
+        .collect();
+    let Some(first) = disturbed.first() else {
+        return String::new();
+    };
+    format!(
+        "Warning: {} of {} loads were disturbed, the first one because {first}. The device may be faster than this \
+         calibration says: calibrate again when the machine is quiet.\n",
+        disturbed.len(),
+        loads.len()
+    )
 }

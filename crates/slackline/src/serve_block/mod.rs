@@ -3,6 +3,7 @@
 mod admit;
 mod calibrate;
 mod status;
+mod surroundings;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -33,8 +34,8 @@ pub(crate) enum Command {
 pub(crate) struct Run {
     /// The configuration: devices and tenants. Send SIGHUP to read it again.
     config: PathBuf,
-    /// Read the configuration, open the devices, print what would be exported, and end. Nothing is
-    /// changed.
+    /// Read the configuration, look at the devices, print what would be exported and which devices
+    /// other processes hold, and end. Nothing is changed or locked: use it before SIGHUP, too.
     #[arg(long)]
     check: bool,
     /// What an idle shard does.
@@ -80,6 +81,19 @@ fn serve(arguments: &Run) -> anyhow::Result<Done> {
             message(&format!(
                 "would make {} with {size_bytes} bytes",
                 file.display()
+            ));
+        }
+        for (device, holders) in &checked.held {
+            let holders: Vec<String> = holders
+                .iter()
+                .map(|holder| format!("process {} ({})", holder.pid, holder.name))
+                .collect();
+            let holders = match &holders[..] {
+                [] => "another process".to_owned(),
+                holders => holders.join(", "),
+            };
+            message(&format!(
+                "{device} is held by {holders}. A running server keeps its devices at SIGHUP, and a second server cannot start"
             ));
         }
         return Ok(Done::Positive);

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use block_server::config::Config;
 use block_server::metrics::{Status, TenantStatus};
 use http_client::{Client, Url};
-use qos::Grouped;
+use qos::{Grouped, Operation};
 use ratatui::DefaultTerminal;
 
 use crate::Done;
@@ -150,7 +150,7 @@ fn watch(terminal: &mut DefaultTerminal, source: &Source, first: Status) -> anyh
 
 /// Everything about the tenants, for people.
 fn text(status: &Status) -> String {
-    let mut text = format!("{}\n", now(status));
+    let mut text = format!("{}\n{}\n", now(status), percentile(status));
     text.push_str(&devices(status));
     text.push_str(&lending(status));
     for tenant in status.tenants.iter().filter(|tenant| tenant.in_deficit) {
@@ -161,6 +161,16 @@ fn text(status: &Status) -> String {
         );
     }
     let _ = writeln!(text, "\nSince the start:\n{}", since_start(status));
+    let refused = status
+        .tenants
+        .iter()
+        .filter(|tenant| tenant.refused_clients > 0);
+    let refused: Vec<String> = refused
+        .map(|tenant| format!("{} {}", tenant.export, Grouped(tenant.refused_clients)))
+        .collect();
+    if !refused.is_empty() {
+        let _ = writeln!(text, "Refused clients: {}.", refused.join(", "));
+    }
     if let Some(reason) = &status.not_reloaded {
         let _ = writeln!(
             text,
@@ -179,12 +189,10 @@ fn now(status: &Status) -> comfy_table::Table {
     let mut rows = crate::table::narrow(&[
         "export",
         "objective",
-        "p95 now, µs",
+        "p95 µs",
         "IOPS",
         "tokens/s",
-        "left to others, tokens/s",
-        "from others, tokens/s",
-        "waiting requests",
+        "waiting",
     ]);
     for tenant in &status.tenants {
         let objective = tenant.objective.map_or_else(
@@ -201,12 +209,26 @@ fn now(status: &Status) -> comfy_table::Table {
             p95.map_or_else(|| "–".to_owned(), number),
             number(tenant.iops),
             number(tenant.spent_tokens_per_s),
-            number(tenant.given_tokens_per_s),
-            number(tenant.received_tokens_per_s),
             Grouped(tenant.queued.into()).to_string(),
         ]);
     }
     crate::table::fitted(rows)
+}
+
+/// What the percentiles of the first table are of.
+fn percentile(status: &Status) -> String {
+    let tenants = status.tenants.iter();
+    let of_writes: Vec<&str> = tenants
+        .filter(|tenant| tenant.window_p95_of == Operation::Write)
+        .map(|tenant| tenant.export.as_str())
+        .collect();
+    let writes = match &of_writes[..] {
+        [] => String::new(),
+        names => format!(" ({}: of writes)", names.join(", ")),
+    };
+    format!(
+        "p95 is of reads{writes} in the last full window. – means: too few reads, or none for 5 s."
+    )
 }
 
 /// What devices with a calibration have to give.
@@ -216,7 +238,7 @@ fn devices(status: &Status) -> String {
         if let Some(rate) = device.tokens_per_s {
             let _ = writeln!(
                 text,
-                "{} takes {} tokens/s at the strictest objective, of which {} are reserved.",
+                "{} takes {} tokens/s at the strictest objective now, of which {} are reserved.",
                 device.device,
                 Grouped(rate),
                 Grouped(device.reserved_tokens_per_s)
@@ -267,14 +289,7 @@ fn lending(status: &Status) -> String {
 
 fn since_start(status: &Status) -> comfy_table::Table {
     let mut rows = crate::table::narrow(&[
-        "export",
-        "reads",
-        "read p95, µs",
-        "writes",
-        "write p95, µs",
-        "errors",
-        "refused requests",
-        "refused clients",
+        "export", "reads", "p95 µs", "writes", "p95 µs", "errors", "refused",
     ]);
     let p95 = |requests: u64, us: f64| match requests {
         0 => "–".to_owned(),
@@ -289,10 +304,9 @@ fn since_start(status: &Status) -> comfy_table::Table {
             p95(tenant.writes, tenant.write_p95_us),
             Grouped(tenant.errors).to_string(),
             Grouped(tenant.refused_requests).to_string(),
-            Grouped(tenant.refused_clients).to_string(),
         ]);
     }
-    rows
+    crate::table::fitted(rows)
 }
 
 #[cfg(test)]
@@ -309,7 +323,7 @@ mod tests {
             "errors": 3, "refused_requests": 2, "refused_clients": 1, "iops": 1000.0,
             "spent_tokens_per_s": 100_000.0, "given_tokens_per_s": 0.0,
             "received_tokens_per_s": 0.0, "read_p50_us": 90.0, "read_p95_us": 210.0,
-            "write_p50_us": 30.0, "write_p95_us": 55.0, "objective": null, "window_p95_us": null,
+            "write_p50_us": 30.0, "write_p95_us": 55.0, "objective": null, "window_p95_us": null, "window_p95_of": "read",
             "credit_tokens": 0, "spent_tokens": 1, "given_tokens": 1, "received_tokens": 1,
             "queued": 0, "in_deficit": false,
         });
@@ -344,6 +358,19 @@ mod tests {
             "tenants": tenants,
         });
         serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn tables_fit_80_columns_and_headings_one_line() {
+        let shown = text(&status());
+        let lines: Vec<&str> = shown.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let is_table = line.starts_with(['─', '═', ' ']);
+            assert!(!is_table || line.chars().count() <= 80, "{line}");
+            if line.starts_with('═') {
+                assert!(lines[at - 2].starts_with('─'), "{shown}");
+            }
+        }
     }
 
     #[test]

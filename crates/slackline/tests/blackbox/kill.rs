@@ -67,6 +67,22 @@ fn a_restore_where_nothing_was_ever_done_says_so_and_makes_no_directory() {
             .saying(&["does not exist, so nothing was changed with it"]);
         assert!(!state.exists());
     }
+    // In a directory that is there, commands that only look make nothing either.
+    std::fs::create_dir(&state).unwrap();
+    for verb in [
+        &["restore", "--dry-run"][..],
+        &["promotions", "ls"],
+        &["doctor"],
+        &["isolate", "status"],
+        &["relayout", "status"],
+        &["experiments", "ls"],
+    ] {
+        let ended = Ended::of(toy.slackline(verb));
+        assert!(!ended.stderr.contains("unrecognized"), "{}", ended.stderr);
+        let made: Vec<_> = std::fs::read_dir(&state).unwrap().flatten().collect();
+        assert!(made.is_empty(), "{verb:?}: {made:?}");
+    }
+    Ended::of(toy.slackline(&["restore", "--dry-run"])).with_code(0);
 }
 
 /// A record of a relayout that cannot be read does not hide what was done, nor keep the rest from

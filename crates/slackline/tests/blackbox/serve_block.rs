@@ -121,7 +121,7 @@ fn live(config: &Path) {
     let code = child.wait().unwrap().code();
     let text = String::from_utf8_lossy(&seen);
     // Blanks between words are none in the bytes: the cursor moves.
-    for expected in ["IOPS", "objective", "others", "waiting", "refused"] {
+    for expected in ["IOPS", "objective", "waiting", "refused"] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     assert_eq!(code, Some(0));
@@ -194,10 +194,16 @@ fn a_reload_makes_the_file_of_a_new_device() {
     let mut line = String::new();
     messages.read_line(&mut line).unwrap();
     let is_made = std::fs::metadata(&disk).is_ok_and(|file| file.len() == 1 << 20);
+    let checked = run("run", &config, &["--check"]);
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(line.contains("configuration read again"), "{line}");
     assert!(is_made);
+    // An edited file can be checked beside the server.
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert_eq!(checked.status.code(), Some(0), "{said}");
+    let expected = format!("d is held by process {pid} (slackline). A running server keeps");
+    assert!(said.contains(&expected), "{said}");
 }
 
 /// Reads and writes of so many bytes from `from` on.

@@ -84,6 +84,29 @@ fn memory_is_calibrated_and_a_tenant_planned_on_it() {
 }
 
 #[test]
+fn a_busy_machine_is_noticed() {
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..cpus {
+            scope.spawn(|| while !is_over.load(std::sync::atomic::Ordering::Relaxed) {});
+        }
+        let few = ["--reads", "100", "--loads", "2", "--seconds", "0.3"];
+        let output = run(&[&["calibrate", "memory:1MiB", "--json", "-"], &few[..]].concat());
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        output
+    });
+    let text = said(&output);
+    assert!(text.contains("(disturbed: other processes used "), "{text}");
+    // Whether loads on such a machine make a calibration is chance.
+    if output.status.success() {
+        let made: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let why = made["loads"][0]["disturbed_by"].as_str().unwrap();
+        assert!(why.starts_with("other processes used "), "{made}");
+    }
+}
+
+#[test]
 fn a_file_is_written_only_where_that_is_allowed() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("disk");
@@ -199,7 +222,16 @@ fn a_tenant_is_planned_on_simulated_flash() {
     );
     let refused = ask(&["--device", "ram"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stdout).contains("has no calibration"));
+    let text = String::from_utf8_lossy(&refused.stdout);
+    for expected in [
+        "has no calibration",
+        "Run `slackline serve-block calibrate memory:1MiB --json FILE`",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    let refused = ask(&["--device", "ram", "--json"]);
+    let plan: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert!(plan["needed_tokens_per_s"].is_null() && plan["is_calibrated"] == false);
     let many = [
         "admit", file, "--device", "flash", "--p95-us", "500", "--iops", "2000000",
     ];
@@ -209,6 +241,7 @@ fn a_tenant_is_planned_on_simulated_flash() {
     for expected in [
         "needs 380,000,000 tokens/s, and 36,000,000 are left.",
         "Up to 189,473 IOPS fit at this latency and share of reads.",
+        "Without the tenant, flash has 36,000,000 tokens/s left at 500 µs: 189,473 IOPS of 4 KiB at 90 % reads.",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
