@@ -291,6 +291,14 @@ impl Bench {
         let [program, arguments @ ..] = command else {
             bail!("no program")
         };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // The kernel closes the sockets of an io_uring a moment after its process has ended.
+        while TcpStream::connect((SERVER, PORT)).is_ok() {
+            if Instant::now() > deadline {
+                bail!("something listens on {SERVER}:{PORT} already");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let child = Command::new("ip")
             .args(["netns", "exec", &self.namespace])
             .arg(program)
@@ -301,7 +309,6 @@ impl Bench {
             .spawn()
             .with_context(|| program.clone())?;
         let _server = Server(child);
-        let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect((SERVER, PORT)).is_err() {
             if Instant::now() > deadline {
                 bail!("{program} does not listen on port {PORT}");

@@ -234,7 +234,13 @@ impl<B: Backend> Application for Client<B> {
                 }
             }
             Event::Timer { .. } => self.arrive(context),
-            Event::Dead { .. } => self.failed += 1,
+            Event::Dead { .. } => {
+                self.failed += 1;
+                if self.failed >= self.wanted as u64 {
+                    // Without a report: whoever asked for one sees that there is none.
+                    let _ = self.plane.mailboxes[0].send(Command::Drain(Duration::ZERO));
+                }
+            }
             Event::PeerFinished { flow } => context.calls.close(flow),
             Event::Knock { .. }
             | Event::Filled { .. }
