@@ -238,11 +238,13 @@ impl Bench {
     /// nginx in one process that answers from its configuration: what a usual server does.
     fn nginx(&self) -> anyhow::Result<Vec<String>> {
         let path = self.target.join("bench-nginx.conf");
+        // nginx removes the file of its process ID when it ends.
+        let pid = path.with_extension("pid").display().to_string();
         let text = format!(
-            "daemon off; master_process off; pid /dev/null; error_log /dev/null;\n\
-             events {{ worker_connections 12000; }}\n\
+            "daemon off; master_process off; pid {pid}; error_log stderr emerg;\n\
+             events {{ worker_connections 12000; multi_accept on; }}\n\
              http {{ access_log off; keepalive_requests 100000000;\n\
-             server {{ listen {SERVER}:{PORT}; location / {{ return 200 \"END\\r\\n\"; }} }} }}\n"
+             server {{ listen {SERVER}:{PORT} backlog=4096; location / {{ return 200 \"END\\r\\n\"; }} }} }}\n"
         );
         std::fs::write(&path, text)?;
         Ok(pinned(&format!("nginx -c {}", path.display())))
