@@ -43,6 +43,7 @@ mod connection;
 mod creation;
 mod execute;
 mod negotiate;
+mod payload;
 mod rates;
 mod shared;
 mod tenants;

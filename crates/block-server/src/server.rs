@@ -35,9 +35,6 @@ const HANDSHAKE_LOOKS_MAX: u8 = 30;
 const ENOUGH_BYTES: usize = 4 << 20;
 /// Memory of the smallest request.
 const BLOCK_BYTES: usize = 4096;
-/// Payloads of which at least so much is missing are received straight into the request's memory.
-/// Below that, a receive of their own costs more than the copy.
-const LENT_BYTES: usize = 32 * 1024;
 /// What a write of zeros may need, where the kernel cannot make a range zero.
 const ZERO_FILL_BYTES: u64 = 1 << 20;
 
@@ -118,13 +115,13 @@ impl Block {
     }
 
     /// Takes a connection out of the table. [`Block::settle`] puts it back.
-    fn take(&mut self, flow: FlowId) -> Option<Connection> {
+    pub(crate) fn take(&mut self, flow: FlowId) -> Option<Connection> {
         let slot = self.connections.get_mut(flow.index as usize)?;
         slot.take_if(|connection| connection.flow == flow)
     }
 
     /// Puts a connection back, ends it if it is to end, and remembers that it can go on.
-    fn settle<C: Calls>(&mut self, mut connection: Connection, calls: &mut C) {
+    pub(crate) fn settle<C: Calls>(&mut self, mut connection: Connection, calls: &mut C) {
         let flow = connection.flow;
         if connection.has_finished && !connection.is_blocked && !connection.is_closing {
             connection.finish_input(&mut self.pool);
@@ -177,50 +174,6 @@ impl Block {
         }
         calls.recv_done(flow, done);
         Self::lend(&mut connection, calls);
-        self.settle(connection, calls);
-    }
-
-    /// Lends the memory of a payload whose larger part is still to come.
-    fn lend<C: Calls>(connection: &mut Connection, calls: &mut C) {
-        let flow = connection.flow;
-        if let Phase::Payload {
-            request,
-            buffer,
-            filled_bytes,
-            ..
-        } = &mut connection.phase
-        {
-            let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
-            let left_bytes = len_bytes - *filled_bytes;
-            if left_bytes >= LENT_BYTES && buffer.len_bytes() > 0 {
-                let lent = std::mem::take(buffer);
-                if let Err(back) = calls.receive_into(flow, lent, *filled_bytes, left_bytes) {
-                    *buffer = back;
-                }
-            }
-        }
-    }
-
-    /// Memory that [`Block::lend`] lent comes back.
-    fn filled<C: Calls>(
-        &mut self,
-        flow: FlowId,
-        back: FileBuffer,
-        len_bytes: usize,
-        calls: &mut C,
-        now: Time,
-    ) {
-        let Some(mut connection) = self.take(flow) else {
-            return;
-        };
-        match &mut connection.phase {
-            Phase::Payload { buffer, .. } => {
-                *buffer = back;
-                self.payload_arrived(&mut connection, len_bytes, now);
-                Self::lend(&mut connection, calls);
-            }
-            _ => self.pool.give(back),
-        }
         self.settle(connection, calls);
     }
 
@@ -342,54 +295,6 @@ impl Block {
         (used, true)
     }
 
-    fn payload(&mut self, connection: &mut Connection, bytes: &[u8], now: Time) -> (usize, bool) {
-        let Phase::Payload {
-            request,
-            buffer,
-            filled_bytes,
-            ..
-        } = &mut connection.phase
-        else {
-            return (0, false);
-        };
-        let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
-        let used = bytes.len().min(len_bytes - *filled_bytes);
-        buffer.bytes_mut()[*filled_bytes..*filled_bytes + used].copy_from_slice(&bytes[..used]);
-        let is_whole = self.payload_arrived(connection, used, now);
-        (used, is_whole)
-    }
-
-    /// Counts bytes of a payload that are in the request's memory. True: the payload is whole, and
-    /// its request is queued.
-    fn payload_arrived(
-        &mut self,
-        connection: &mut Connection,
-        len_bytes: usize,
-        now: Time,
-    ) -> bool {
-        let Phase::Payload {
-            request,
-            buffer,
-            filled_bytes,
-            reserved_bytes,
-        } = &mut connection.phase
-        else {
-            return false;
-        };
-        *filled_bytes += len_bytes;
-        if len_bytes > 0 {
-            connection.stalled_looks = 0;
-        }
-        if *filled_bytes < usize::try_from(request.payload_bytes).unwrap_or(0) {
-            return false;
-        }
-        let (request, buffer) = (*request, std::mem::take(buffer));
-        let memory = (buffer, *reserved_bytes);
-        connection.phase = Phase::Request;
-        self.enqueue(connection, request, memory, now);
-        true
-    }
-
     fn skip<C: Calls>(
         &mut self,
         connection: &mut Connection,
@@ -438,7 +343,7 @@ impl Block {
         connection.answer(calls, &mut self.pool, answer, 0);
     }
 
-    fn enqueue(
+    pub(crate) fn enqueue(
         &mut self,
         connection: &Connection,
         request: Request,
