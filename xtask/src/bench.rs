@@ -72,7 +72,8 @@ usage: cargo xtask bench block [PART…]
 
   as root, with nothing else on the machine, about 15 minutes; writes docs/results/block.{json,svg} and prints tables
   parts: ram, fio, disk, qd1, qd1-fio, sequential, curve, objectives, scale, scheduler; all by default. `picture` alone
-  draws what was measured before. ROUNDS (5) and SECONDS_EACH (1) in the environment say how often and how long
+  draws what was measured before. ROUNDS (5) and SECONDS_EACH (1) in the environment say how often and how long,
+  OBJECTIVE_US the objective, which otherwise follows from the slowest second of the disk alone
 
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions
