@@ -28,6 +28,10 @@ impl Block {
         else {
             return (0, false);
         };
+        if bytes.is_empty() {
+            // The memory may be lent.
+            return (0, false);
+        }
         let len_bytes = usize::try_from(request.payload_bytes).unwrap_or(0);
         let used = bytes.len().min(len_bytes - *filled_bytes);
         buffer.bytes_mut()[*filled_bytes..*filled_bytes + used].copy_from_slice(&bytes[..used]);
