@@ -291,6 +291,38 @@ fn clients_that_do_not_read_leave_memory_to_others() {
     server.stop();
 }
 
+/// Large writes whose connection waits again and again for memory of its own requests.
+#[test]
+fn many_large_writes_with_little_memory_are_all_written() {
+    const LEN: usize = 256 << 10;
+    let directory = tempfile::tempdir().unwrap();
+    let Some(server) = start(1, 4 << 20, &config(directory.path())) else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        for number in 0..4_u8 {
+            let mut client = server.connect().go("file");
+            scope.spawn(move || {
+                let offset = u64::from(number) * LEN as u64;
+                let bytes = pattern(LEN, number);
+                let mut requests = Vec::new();
+                for _ in 0..100 {
+                    requests.extend(client.request(0, WRITE, offset, LEN as u64));
+                    requests.extend_from_slice(&bytes);
+                }
+                let mut stream = client.stream.try_clone().unwrap();
+                let writes = std::thread::spawn(move || stream.write_all(&requests).unwrap());
+                for _ in 0..100 {
+                    assert_eq!(client.simple().0, 0);
+                }
+                writes.join().unwrap();
+                assert!(client.read(offset, LEN) == bytes);
+            });
+        }
+    });
+    server.stop();
+}
+
 /// `cargo xtask stress block` does a million.
 #[test]
 fn hundreds_of_thousands_of_commands_on_one_connection() {
