@@ -89,7 +89,11 @@ fn a_busy_machine_is_noticed() {
     let output = std::thread::scope(|scope| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..cpus {
-            scope.spawn(|| while !is_over.load(std::sync::atomic::Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::hint::spin_loop()
+                }
+            });
         }
         let few = ["--reads", "100", "--loads", "2", "--seconds", "0.3"];
         let output = run(&[&["calibrate", "memory:1MiB", "--json", "-"], &few[..]].concat());
