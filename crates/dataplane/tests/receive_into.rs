@@ -2,7 +2,6 @@
 //! And the other way: large sends, which the kernel takes at once, mixed with small ones.
 
 #![expect(clippy::unwrap_used, reason = "test code: a panic is a failure")]
-#![expect(clippy::print_stdout, reason = "a skipped test says why")]
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
