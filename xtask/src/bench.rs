@@ -211,24 +211,14 @@ fn block(root: &Path, parts: &[&str]) -> anyhow::Result<ExitCode> {
         bail!("the build failed");
     }
     let namespace = format!("slackline-bench-{}", std::process::id());
-    let ip = |words: &[&str]| -> anyhow::Result<()> {
-        let status = Command::new("ip").args(words).status()?;
-        anyhow::ensure!(
-            status.success(),
-            "ip {} failed: is this root?",
-            words.join(" ")
-        );
-        Ok(())
-    };
-    ip(&["netns", "add", &namespace])?;
+    ip(&format!("netns add {namespace}"))?;
     let run = || -> anyhow::Result<bool> {
-        ip(&["-n", &namespace, "link", "set", "lo", "up"])?;
+        ip(&format!("-n {namespace} link set lo up"))?;
         for to in ["127.0.0.0/8", "127.0.0.1"] {
-            let route = [
-                "-n", &namespace, "route", "replace", "local", to, "dev", "lo",
-            ];
-            let how = ["src", "127.0.0.1", "table", "local", "congctl", "cubic"];
-            ip(&[&route[..], &["proto", "kernel", "scope", "host"], &how].concat())?;
+            ip(&format!(
+                "-n {namespace} route replace local {to} dev lo proto kernel scope host \
+                 src 127.0.0.1 table local congctl cubic"
+            ))?;
         }
         let mut bench = Command::new("ip");
         bench
@@ -241,11 +231,23 @@ fn block(root: &Path, parts: &[&str]) -> anyhow::Result<ExitCode> {
         step::run("bench block", &mut bench)
     };
     let outcome = run();
-    ip(&["netns", "delete", &namespace])?;
+    ip(&format!("netns delete {namespace}"))?;
     Ok(match outcome? {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// `ip` of iproute2, with these words.
+pub(crate) fn ip(words: &str) -> anyhow::Result<()> {
+    let output = Command::new("ip").args(words.split(' ')).output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(
+        output.status.success(),
+        "ip {words}: is this root? {}",
+        text.trim()
+    );
+    Ok(())
 }
 
 /// The table of what verifications conclude, whose example prints it.

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::bench::ip;
 use crate::{cargo, install, step};
 
 const USAGE: &str = "\
@@ -184,17 +185,6 @@ impl Drop for Cable {
             let _ = ip(&format!("netns delete {namespace}"));
         }
     }
-}
-
-fn ip(words: &str) -> anyhow::Result<()> {
-    let output = Command::new("ip").args(words.split(' ')).output()?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    anyhow::ensure!(
-        output.status.success(),
-        "ip {words}: is this root? {}",
-        text.trim()
-    );
-    Ok(())
 }
 
 /// A server process, ended when dropped.

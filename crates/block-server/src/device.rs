@@ -279,6 +279,14 @@ const DIRECT_WRITES: Range<u64> = BUFFERED_WRITES.end..BUFFERED_WRITES.end + 1;
 /// their numbers in linux/magic.h: NFS, CIFS, SMB2.
 const REMOTE: [u64; 3] = [0x6969, 0xff53_4d42, 0xfe53_4d42];
 
+/// What a server needs on [`WRITES`].
+pub(crate) fn lock_for(is_writable: bool) -> RangeLock {
+    match is_writable {
+        true => RangeLock::Exclusive,
+        false => RangeLock::Shared,
+    }
+}
+
 /// Waits until the writes of an earlier server have ended, and keeps a later one from beginning
 /// until those of `buffered` have.
 fn own_writes(buffered: &OwnedFd, path: &Path, is_writable: bool) -> Result<bool, DeviceError> {
@@ -287,11 +295,7 @@ fn own_writes(buffered: &OwnedFd, path: &Path, is_writable: bool) -> Result<bool
     if is_remote {
         return Ok(false);
     }
-    let wanted = if is_writable {
-        RangeLock::Exclusive
-    } else {
-        RangeLock::Shared
-    };
+    let wanted = lock_for(is_writable);
     let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     let lock = || lock_range(buffered.as_fd(), WRITES, wanted).map_err(errno);
     match patiently(UNDER_WAY, lock) {

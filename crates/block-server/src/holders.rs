@@ -4,10 +4,10 @@ use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
-use dataplane::file_lock::{RangeLock, is_locked};
+use dataplane::file_lock::is_locked;
 use rustix::fs::{Stat, major, minor};
 
-use crate::device::WRITES;
+use crate::device::{WRITES, lock_for};
 
 /// A process that has a device open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,13 +21,8 @@ pub struct Holder {
 /// Who keeps a server from opening `file`. `None`: nobody. Of processes that this user may not look
 /// into nothing is known, so the list may be empty.
 pub(crate) fn of(file: &OwnedFd, status: &Stat, is_writable: bool) -> Option<Vec<Holder>> {
-    let wanted = if is_writable {
-        RangeLock::Exclusive
-    } else {
-        RangeLock::Shared
-    };
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let is_held = is_locked(file.as_fd(), WRITES, wanted).unwrap_or(false)
+    let is_held = is_locked(file.as_fd(), WRITES, lock_for(is_writable)).unwrap_or(false)
         || has_flock(&locks, status, is_writable);
     is_held.then(|| processes(status))
 }

@@ -39,8 +39,8 @@ impl Block {
         (used, is_whole)
     }
 
-    /// Counts bytes of a payload that are in the request's memory. True: the payload is whole, and
-    /// its request is queued.
+    /// Counts bytes of a payload, at least one, that are in the request's memory. True: the payload
+    /// is whole, and its request is queued.
     fn payload_arrived(
         &mut self,
         connection: &mut Connection,
@@ -57,9 +57,7 @@ impl Block {
             return false;
         };
         *filled_bytes += len_bytes;
-        if len_bytes > 0 {
-            connection.stalled_looks = 0;
-        }
+        connection.stalled_looks = 0;
         if *filled_bytes < usize::try_from(request.payload_bytes).unwrap_or(0) {
             return false;
         }
