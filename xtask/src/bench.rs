@@ -73,7 +73,7 @@ usage: cargo xtask bench block [PART…]
   as root, with nothing else on the machine, about 15 minutes; writes docs/results/block.{json,svg} and prints tables
   parts: ram, fio, disk, qd1, qd1-fio, sequential, curve, objectives, scale, scheduler; all by default. `picture` alone
   draws what was measured before. ROUNDS (5) and SECONDS_EACH (1) in the environment say how often and how long,
-  OBJECTIVE_US the objective, which otherwise follows from the slowest second of the disk alone
+  OBJECTIVES_US the objectives, which otherwise are 1000,2200,5000 and one that the slowest second of the disk alone holds
 
 usage: cargo xtask bench continuous
 usage: cargo xtask bench conclusions

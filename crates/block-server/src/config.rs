@@ -1,5 +1,6 @@
 //! The configuration file: devices, and the tenants that they are exported to.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -113,6 +114,16 @@ pub struct TenantSpec {
     pub objective: Option<Objective>,
     /// Where the tenant stands in the file.
     pub place: Place,
+}
+
+impl TenantSpec {
+    /// What the tenant was promised, for an admission.
+    pub fn promise(&self) -> qos::TenantSpec {
+        qos::TenantSpec {
+            objective: self.objective,
+            read_only: self.is_read_only,
+        }
+    }
 }
 
 /// TLS of the server.
@@ -248,13 +259,13 @@ pub fn parse_size(text: &str) -> Option<u64> {
 /// Reads one file, and knows the lines of it.
 pub(crate) struct Reader<'a> {
     file: &'a Path,
-    text: &'a str,
+    /// Where each line of the text ends, in bytes.
+    line_ends: Vec<usize>,
 }
 
 impl Reader<'_> {
     fn line(&self, offset: usize) -> usize {
-        let before = self.text.as_bytes().iter().take(offset);
-        1 + before.filter(|&&byte| byte == b'\n').count()
+        1 + self.line_ends.partition_point(|&end| end < offset)
     }
 
     /// Where a value stands.
@@ -506,15 +517,16 @@ impl Reader<'_> {
             devices.push(device);
         }
         let mut tenants: Vec<TenantSpec> = Vec::new();
+        let mut lines = HashMap::new();
         let cores = raw.cores.len();
         let tls = raw.tls.as_ref().map(Spanned::get_ref);
         let has_client_ca = tls.is_some_and(|tls| tls.client_ca.is_some());
         for raw in &raw.tenant {
             let tenant = self.tenant(raw, has_client_ca)?;
-            if let Some(other) = tenants.iter().find(|other| other.export == tenant.export) {
+            if let Some(line) = lines.insert(tenant.export.clone(), tenant.place.line) {
                 let text = format!(
-                    "a second export {:?}; the first is in line {}",
-                    tenant.export, other.place.line
+                    "a second export {:?}; the first is in line {line}",
+                    tenant.export
                 );
                 return Err(tenant.place.error(text));
             }
@@ -603,7 +615,8 @@ impl Config {
     /// # Errors
     /// The text is wrong.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let reader = Reader { file, text };
+        let line_ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        let reader = Reader { file, line_ends };
         let raw: RawConfig = toml::from_str(text).map_err(|error| ConfigError {
             file: file.to_path_buf(),
             line: error.span().map(|span| reader.line(span.start)),

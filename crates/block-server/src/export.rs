@@ -1,5 +1,6 @@
 //! Exports: ranges of open devices under a name, with what is counted of each.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +9,7 @@ use dataplane::histogram::{Histogram, add};
 use qos::{Admission, Objective, TenantSpec};
 
 use crate::allow::{Allow, Client};
-use crate::config::{Backing, Config, ConfigError};
+use crate::config::{self, Backing, Config, ConfigError};
 use crate::creation::to_make;
 use crate::device::{Device, DeviceError};
 use crate::nbd::ExportInfo;
@@ -65,7 +66,20 @@ impl ExportStats {
     }
 }
 
+/// What tells an export apart, also from one of the same name before a reload: the name, and where
+/// its device is in memory.
+pub(crate) type Key = (String, usize);
+
+fn key(name: &str, device: &Arc<Device>) -> Key {
+    (name.to_owned(), Arc::as_ptr(device).addr())
+}
+
 impl Export {
+    /// What tells it apart.
+    pub(crate) fn key(&self) -> Key {
+        key(&self.name, &self.device)
+    }
+
     /// The tenant, for a scheduler.
     pub fn tenant_spec(&self) -> TenantSpec {
         TenantSpec {
@@ -155,6 +169,20 @@ fn exports_of(
         .iter()
         .map(|device| Admission::new(device.qos.model()))
         .collect();
+    let old: HashMap<_, _> = old.iter().map(|export| (export.key(), export)).collect();
+    let before = |export: &str, device: &Arc<Device>| old.get(&key(export, device)).copied();
+    // What was promised before stays promised, also where the device does less by now.
+    let is_kept = |tenant: &config::TenantSpec, device: &Arc<Device>| {
+        before(&tenant.export, device).is_some_and(|other| other.tenant_spec() == tenant.promise())
+    };
+    for tenant in &config.tenants {
+        let mut both = devices.iter().zip(&mut admissions);
+        if let Some((device, admission)) = both.find(|(device, _)| device.name == tenant.device)
+            && is_kept(tenant, device)
+        {
+            admission.keep(&tenant.promise());
+        }
+    }
     for tenant in &config.tenants {
         let mut both = devices.iter().zip(&mut admissions);
         let found = both.find(|(device, _)| device.name == tenant.device);
@@ -172,9 +200,9 @@ fn exports_of(
                 ))
             })?;
         let end = tenant.offset_bytes + size_bytes;
-        let clash = exports.iter().find(|other| {
-            !tenant.is_read_only
-                && !other.info.is_read_only
+        let mut writable = exports.iter().filter(|_| !tenant.is_read_only);
+        let clash = writable.find(|other| {
+            !other.info.is_read_only
                 && Arc::ptr_eq(&other.device, device)
                 && other.offset_bytes < end
                 && tenant.offset_bytes < other.offset_bytes + other.info.size_bytes
@@ -185,30 +213,26 @@ fn exports_of(
                 tenant.export, other.name
             )));
         }
-        let spec = TenantSpec {
-            objective: tenant.objective,
-            read_only: tenant.is_read_only,
-        };
-        admission.admit(&spec).map_err(|refused| {
-            tenant
-                .place
-                .error(format!("{:?} is refused: {refused}", tenant.export))
-        })?;
+        if !is_kept(tenant, device) {
+            admission.admit(&tenant.promise()).map_err(|refused| {
+                tenant
+                    .place
+                    .error(format!("{:?} is refused: {refused}", tenant.export))
+            })?;
+        }
         let info = ExportInfo {
             size_bytes,
             is_read_only: tenant.is_read_only,
             preferred_block_bytes: device.preferred_block_bytes(),
             description: tenant.description.clone(),
         };
-        let same = old.iter().find(|other| {
-            other.name == tenant.export
-                && Arc::ptr_eq(&other.device, device)
-                && other.offset_bytes == tenant.offset_bytes
+        let same = before(&tenant.export, device).filter(|other| {
+            other.offset_bytes == tenant.offset_bytes
                 && other.info == info
                 && other.allow == tenant.allow
                 && other.objective == tenant.objective
         });
-        exports.push(same.cloned().unwrap_or_else(|| {
+        exports.push(same.map(Arc::clone).unwrap_or_else(|| {
             Arc::new(Export {
                 name: tenant.export.clone(),
                 device: Arc::clone(device),

@@ -1,13 +1,13 @@
 //! The tenants of one shard: whose requests are submitted when. The decisions are those of `qos`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use dataplane::{FlowId, Time};
 use qos::{Notice, Operation, Request as Order, Scheduler, TenantId};
 
 use crate::device::Device;
-use crate::export::{Export, Exports};
+use crate::export::{Export, Exports, Key};
 use crate::nbd::request::{Kind, Request};
 use crate::rates::{Fare, Meter};
 
@@ -37,6 +37,9 @@ struct Tenant {
 pub(crate) struct Tenants {
     schedulers: Vec<(Arc<Device>, Scheduler<u32>)>,
     tenants: Vec<Option<Tenant>>,
+    /// Which tenants are there, and places that are free.
+    by_key: HashMap<Key, usize>,
+    free: Vec<usize>,
     /// Which tenant each scheduler's tenant is.
     index_of: Vec<Vec<u32>>,
     seen: Arc<Exports>,
@@ -73,6 +76,8 @@ impl Tenants {
         Self {
             schedulers: Vec::new(),
             tenants: Vec::new(),
+            by_key: HashMap::new(),
+            free: Vec::new(),
             index_of: Vec::new(),
             seen: Arc::new(Vec::new()),
             notices: VecDeque::new(),
@@ -83,12 +88,15 @@ impl Tenants {
     pub(crate) fn sync(&mut self, exports: &Arc<Exports>) {
         if !Arc::ptr_eq(&self.seen, exports) {
             self.seen = Arc::clone(exports);
-            // Reservations are given back before others are made.
+            let wanted = exports
+                .iter()
+                .map(|export| (export.key(), export))
+                .collect();
             for at in 0..self.tenants.len() {
-                self.refresh(at);
+                self.refresh(at, &wanted);
             }
             for export in exports.iter() {
-                if self.find(export).is_none() {
+                if !self.by_key.contains_key(&export.key()) {
                     self.add(export);
                 }
             }
@@ -98,16 +106,14 @@ impl Tenants {
         }
     }
 
-    /// Compares a tenant with the configuration.
-    fn refresh(&mut self, at: usize) {
+    /// Compares a tenant with the configuration, which was admitted as a whole.
+    fn refresh(&mut self, at: usize, wanted: &HashMap<Key, &Arc<Export>>) {
         let Some(tenant) = &mut self.tenants[at] else {
             return;
         };
-        let same = self.seen.iter().find(|export| {
-            export.name == tenant.export.name && Arc::ptr_eq(&export.device, &tenant.export.device)
-        });
-        let spec = match same {
-            Some(export) => {
+        let spec = match wanted.get(&tenant.export.key()) {
+            Some(&export) => {
+                tenant.is_gone = false;
                 tenant.export = Arc::clone(export);
                 export.tenant_spec()
             }
@@ -119,10 +125,8 @@ impl Tenants {
                 }
             }
         };
-        // The whole configuration was admitted before. If another order of changes is needed, the
-        // tenant keeps what it has until the next reload.
         let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
-        let _ = scheduler.change_tenant(tenant.id, spec);
+        scheduler.change_tenant(tenant.id, spec);
     }
 
     fn forget_if_unused(&mut self, at: usize) {
@@ -134,15 +138,8 @@ impl Tenants {
         };
         let (_, scheduler) = &mut self.schedulers[tenant.scheduler];
         scheduler.remove_tenant(tenant.id, &mut |_| {});
-    }
-
-    fn find(&self, export: &Arc<Export>) -> Option<usize> {
-        self.tenants.iter().position(|tenant| {
-            tenant.as_ref().is_some_and(|tenant| {
-                tenant.export.name == export.name
-                    && Arc::ptr_eq(&tenant.export.device, &export.device)
-            })
-        })
+        self.by_key.remove(&tenant.export.key());
+        self.free.push(at);
     }
 
     fn scheduler_of(&mut self, device: &Arc<Device>) -> Option<usize> {
@@ -162,12 +159,7 @@ impl Tenants {
     fn add(&mut self, export: &Arc<Export>) -> Option<usize> {
         let scheduler = self.scheduler_of(&export.device)?;
         let (_, chosen) = &mut self.schedulers[scheduler];
-        let id = chosen.add_tenant(export.tenant_spec()).or_else(|_| {
-            chosen.add_tenant(qos::TenantSpec {
-                objective: None,
-                read_only: export.info.is_read_only,
-            })
-        });
+        let id = chosen.add_admitted(export.tenant_spec());
         let tenant = Tenant {
             export: Arc::clone(export),
             scheduler,
@@ -179,8 +171,7 @@ impl Tenants {
             meter: Meter::default(),
             waiting: Vec::new(),
         };
-        let free = self.tenants.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
+        let at = self.free.pop().unwrap_or_else(|| {
             self.tenants.push(None);
             self.tenants.len() - 1
         });
@@ -191,13 +182,14 @@ impl Tenants {
         }
         index_of[index] = u32::try_from(at).unwrap_or(u32::MAX);
         self.tenants[at] = Some(tenant);
+        self.by_key.insert(export.key(), at);
         Some(at)
     }
 
     /// A connection begins to use an export. `None`: there can be no more tenants.
     pub(crate) fn open(&mut self, export: &Arc<Export>) -> Option<u32> {
-        let at = match self.find(export) {
-            Some(at) => at,
+        let at = match self.by_key.get(&export.key()) {
+            Some(&at) => at,
             None => self.add(export)?,
         };
         self.tenants[at].as_mut()?.sessions += 1;
@@ -349,26 +341,32 @@ mod tests {
     use crate::config::Config;
     use crate::export;
 
-    /// A device that is much slower than its calibration says: somebody is told, once.
-    #[test]
-    fn a_calibration_that_no_longer_holds_is_said() {
-        let directory = tempfile::tempdir().unwrap();
-        let calibration = directory.path().join("ram.json");
+    /// A calibrated device in memory with these tenants.
+    fn config(directory: &Path, tenants: &str) -> Config {
+        let calibration = directory.join("ram.json");
         let points = "[{\"p95_us\": 100.0, \"tokens_per_s\": 1000000.0}]";
         let text = format!(
             "{{\"write_cost\": 1000, \"curve\": {{\"mixed\": {points}, \"read_only\": {points}}}}}"
         );
         std::fs::write(&calibration, text).unwrap();
         let text = format!(
-            "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\ncalibration = \"{}\"\n\
-             [[tenant]]\nexport = \"db\"\ndevice = \"ram\"\nread_only = true\n\
-             objective = {{ p95_us = 5000, iops = 2000, read_share = 1.0 }}\n",
+            "[[device]]\nname = \"ram\"\nmemory = \"1MiB\"\ncalibration = \"{}\"\n{tenants}",
             calibration.display()
         );
-        let config = Config::parse(Path::new("b.toml"), &text).unwrap();
-        let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
+        Config::parse(Path::new("b.toml"), &text).unwrap()
+    }
+
+    fn reader(name: &str, iops: u32) -> String {
+        format!(
+            "[[tenant]]\nexport = \"{name}\"\ndevice = \"ram\"\nread_only = true\n\
+             objective = {{ p95_us = 5000, iops = {iops}, read_share = 1.0 }}\n"
+        )
+    }
+
+    /// What is said while a tenant's reads take so long, for thirty seconds.
+    fn said_while_reads_take(took_ns: u64, exports: &Arc<Exports>) -> Vec<String> {
         let mut tenants = Tenants::new();
-        tenants.sync(&exports);
+        tenants.sync(exports);
         let tenant = tenants.open(&exports[0]).unwrap();
         let request = Request {
             kind: Kind::Read,
@@ -385,16 +383,110 @@ mod tests {
             assert!(tenants.enqueue(tenant, &request, 0, now));
             tenants.round(now, &mut ready, &mut resumable);
             for _ in ready.drain(..) {
-                tenants.completed(tenant, &request, 900_000, 900_000);
+                tenants.completed(tenant, &request, took_ns, took_ns);
             }
             while let Some((name, notice)) = tenants.take_notice() {
                 said.push(crate::launch::text(&name, notice));
             }
         }
+        said
+    }
+
+    /// A device that is much slower than its calibration says: somebody is told, once.
+    #[test]
+    fn a_calibration_that_no_longer_holds_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(directory.path(), &reader("db", 2000));
+        let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
+        let said = said_while_reads_take(900_000, &exports);
         assert_eq!(said.len(), 1, "{said:?}");
         let expected = "ram no longer behaves as calibrated: a 95th percentile of ";
         assert!(said[0].starts_with(expected), "{said:?}");
         let drift = exports[0].device.qos.status().drift.unwrap();
         assert_eq!(drift.calibrated_p95_us, 100.0);
+    }
+
+    /// What the device does by now is too little for what was promised: a reload of the same file
+    /// is no new promise.
+    #[test]
+    fn a_reload_keeps_what_was_promised_on_a_device_that_has_aged() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = config(directory.path(), &reader("db", 2000).replace("5000", "150"));
+        let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
+        said_while_reads_take(4_000_000, &exports);
+        let model = exports[0].device.qos.model();
+        let refused = qos::Admission::new(model).admit(&exports[0].tenant_spec());
+        assert!(refused.is_err(), "the device has not aged");
+        let again = export::open(&config, &exports, 1).unwrap();
+        assert!(Arc::ptr_eq(&again[0], &exports[0]));
+    }
+
+    /// The device has 10,000 reads a second. Either tenant gets what the other one gives up, in
+    /// whichever order they stand, and a new one what a removed one had.
+    #[test]
+    fn a_reload_moves_reservations_between_tenants() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut tenants = Tenants::new();
+        let mut exports = Arc::new(Vec::new());
+        for (text, expected) in [
+            ([reader("a", 1000), reader("b", 9000)], [1000, 9000]),
+            ([reader("a", 9000), reader("b", 1000)], [9000, 1000]),
+            ([reader("a", 500), reader("b", 9500)], [500, 9500]),
+            ([reader("a", 500), reader("c", 9500)], [500, 9500]),
+        ] {
+            let config = config(directory.path(), &text.concat());
+            exports = Arc::new(export::open(&config, &exports, 1).unwrap());
+            tenants.sync(&exports);
+            let fares = tenants.status(Time(0)).into_iter();
+            let promised: Vec<u32> = fares.map(|it| it.tenant.objective.unwrap().iops).collect();
+            assert_eq!(promised, expected, "{text:?}");
+            let of_device = exports[0].device.qos.status().reserved_tokens_per_s;
+            assert_eq!(of_device, 1_000_000);
+        }
+    }
+
+    /// An export that is gone while a client uses it, and comes again.
+    #[test]
+    fn an_export_that_comes_again_is_a_tenant_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let both = [reader("a", 1000), reader("b", 1000)];
+        let mut tenants = Tenants::new();
+        let mut exports = Arc::new(Vec::new());
+        for (text, expected) in [
+            (both.concat(), vec!["a", "b"]),
+            (both[1].clone(), vec!["b"]),
+            (both.concat(), vec!["a", "b"]),
+        ] {
+            let config = config(directory.path(), &text);
+            exports = Arc::new(export::open(&config, &exports, 1).unwrap());
+            tenants.sync(&exports);
+            if exports.len() == 2 {
+                tenants.open(&exports[0]).unwrap();
+            }
+            let fares = tenants.status(Time(0));
+            let names: Vec<&str> = fares.iter().map(|fare| fare.export.as_str()).collect();
+            assert_eq!(names, expected);
+        }
+    }
+
+    /// The shard answers nobody meanwhile.
+    #[test]
+    fn a_reload_of_as_many_tenants_as_there_may_be_is_quick() {
+        let directory = tempfile::tempdir().unwrap();
+        let text: String = (0..qos::TENANTS_MAX)
+            .map(|number| {
+                format!("[[tenant]]\nexport = \"t{number}\"\ndevice = \"ram\"\nread_only = true\n")
+            })
+            .collect();
+        let config = config(directory.path(), &text);
+        let exports = Arc::new(export::open(&config, &Vec::new(), 1).unwrap());
+        let mut tenants = Tenants::new();
+        tenants.sync(&exports);
+        let again = Arc::new(export::open(&config, &exports, 1).unwrap());
+        let began = std::time::Instant::now();
+        tenants.sync(&again);
+        let took = began.elapsed();
+        assert!(took.as_secs() < 1, "{took:?}");
+        assert_eq!(tenants.status(Time(0)).len(), exports.len());
     }
 }

@@ -411,7 +411,8 @@ impl Coordinator {
     }
 
     /// Lets nothing new begin, on this host or on workers. What is measured comes to the end of its
-    /// evaluation.
+    /// evaluation. What a continuous experiment has promoted is watched further, and rolled back
+    /// where it has to be.
     ///
     /// # Errors
     /// [`Error::Unavailable`].

@@ -91,6 +91,7 @@ impl Coordinator {
             interrupt,
             live,
             in_force,
+            is_promoted: promoted.is_some(),
             then: promoted.and_then(|promoted| promoted.host.clone()),
             is_applied: false,
             kept: None,
@@ -211,6 +212,8 @@ fn controller_of(moment: &Moment, spec: &CheckedSpec) -> Result<Controller, Erro
 
 /// How the message of an experiment at rest ends while something of it is promoted.
 const UNWATCHED: &str = "; what was promoted stays in force, and nothing watches it";
+/// Why an experiment that is watched neither searches nor promotes.
+const QUEUE_PAUSED: &str = "the queue is paused";
 /// The message of an experiment that its user has rolled back.
 pub(crate) const ROLLED_BACK: &str =
     "paused because a user rolled it back: resume the experiment to search and promote again";
@@ -256,6 +259,8 @@ struct Host<'a> {
     live: Live<'a>,
     /// What is in force, as its row says it.
     in_force: Option<Promotion>,
+    /// Something is promoted, or a promotion has begun: its rounds go on while the queue is paused.
+    is_promoted: bool,
     /// What this host was like when that came into force.
     then: Option<HostThen>,
     /// A promotion or rollback has just ended: to be kept with the state that says so.
@@ -273,7 +278,11 @@ impl Host<'_> {
             .map(|row| row.wish);
         self.interrupt.signal().is_some()
             || matches!(wish, Ok(Some(Wish::Pause | Wish::Stop)))
-            || self.coordinator.store.is_queue_paused().unwrap_or(false)
+            || self.is_queue_paused() && !self.is_promoted
+    }
+
+    fn is_queue_paused(&self) -> bool {
+        self.coordinator.store.is_queue_paused().unwrap_or(false)
     }
 
     fn progress(&self, doing: Option<String>) {
@@ -306,9 +315,13 @@ impl World for Host<'_> {
 
     fn wait(&mut self, until: Timestamp) -> Flow {
         let waiting = Waiting::begin(until, Timestamp::now(), Instant::now());
+        let was_paused = self.is_queue_paused();
         loop {
             if self.wishes_an_end() {
                 return Flow::End;
+            }
+            if self.is_queue_paused() != was_paused {
+                return Flow::On;
             }
             let Some(left) = waiting.left(Timestamp::now(), Instant::now()) else {
                 return Flow::On;
@@ -327,6 +340,7 @@ impl World for Host<'_> {
         let entries = controller.take_entries();
         let state = controller.state();
         let promoted = state.promoted.as_ref();
+        self.is_promoted = promoted.is_some() || state.acting.is_some();
         self.then = promoted.and_then(|promoted| promoted.host.clone());
         if self.kept.as_ref() == Some(state) && entries.is_empty() && round.is_none() {
             return Ok(());
@@ -421,6 +435,12 @@ impl World for Host<'_> {
 
     fn alert(&mut self, alert: &AlertSpec) -> Alert {
         continuous::ask(alert)
+    }
+
+    fn bars_change(&mut self) -> Result<Option<String>, TunerError> {
+        let is_paused = self.coordinator.store.is_queue_paused();
+        let is_paused = is_paused.map_err(TunerError::from)?;
+        Ok(is_paused.then(|| QUEUE_PAUSED.to_owned()))
     }
 
     fn bars_promotion(&mut self) -> Result<Option<String>, TunerError> {

@@ -305,10 +305,11 @@ impl Coordinator {
 
     /// One sitting of the experiment whose turn it is; whether there was one.
     fn work(&self) -> Result<bool, Error> {
-        if self.store.is_queue_paused()? {
-            return Ok(false);
-        }
-        let Some(id) = self.store.next_in_queue()? else {
+        let next = match self.store.is_queue_paused()? {
+            true => self.to_be_watched()?,
+            false => self.store.next_in_queue()?,
+        };
+        let Some(id) = next else {
             return Ok(false);
         };
         let row = self.store.experiment(id)?;
@@ -346,6 +347,14 @@ impl Coordinator {
         }
         self.sit(&row, &spec, interrupt, live)?;
         Ok(true)
+    }
+
+    /// The queued experiment whose rounds watch what it has promoted. A paused queue holds only its
+    /// searches and promotions.
+    fn to_be_watched(&self) -> Result<Option<i64>, Error> {
+        let mut all = self.store.all_continuous()?.into_iter();
+        let next = all.find(|it| it.experiment == State::Queued && it.state.promoted.is_some());
+        Ok(next.map(|it| it.id))
     }
 
     /// The specification of an experiment, as this host sees it now. Earlier reports that are gone

@@ -124,7 +124,7 @@ fn text_of_server(
     family(
         "slackline_queue_paused",
         "gauge",
-        "Whether nothing new begins until the queue is resumed.",
+        "Whether no search or verification begins until the queue is resumed.",
         &[(String::new(), f64::from(u8::from(is_paused)))],
     );
     let version = env!("CARGO_PKG_VERSION");

@@ -176,26 +176,18 @@ impl Admission {
     /// See [`Refused`]; nothing has changed then.
     pub fn admit(&mut self, spec: &TenantSpec) -> Result<(), Refused> {
         self.check(spec)?;
-        self.count(spec, true);
+        self.keep(spec);
         Ok(())
+    }
+
+    /// Counts a tenant that was admitted before, also where the model has too little for it now.
+    pub fn keep(&mut self, spec: &TenantSpec) {
+        self.count(spec, true);
     }
 
     /// Removes a tenant that was admitted with this specification.
     pub fn release(&mut self, spec: &TenantSpec) {
         self.count(spec, false);
-    }
-
-    /// Exchanges a tenant's specification.
-    ///
-    /// # Errors
-    /// The new specification does not fit: the old one stays.
-    pub fn change(&mut self, from: &TenantSpec, to: &TenantSpec) -> Result<(), Refused> {
-        self.release(from);
-        let admitted = self.admit(to);
-        if admitted.is_err() {
-            self.count(from, true);
-        }
-        admitted
     }
 
     fn count(&mut self, spec: &TenantSpec, is_new: bool) {

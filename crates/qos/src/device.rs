@@ -184,11 +184,16 @@ impl Device {
         self.publish(&control);
     }
 
-    pub(crate) fn change(&self, from: &TenantSpec, to: &TenantSpec) -> Result<u64, Refused> {
+    /// Counts a tenant that was admitted elsewhere, in place of another one. Gives the tokens a
+    /// second that it reserves.
+    pub(crate) fn keep(&self, instead_of: Option<&TenantSpec>, spec: &TenantSpec) -> u64 {
         let mut control = self.control();
-        control.admission.change(from, to)?;
+        if let Some(before) = instead_of {
+            control.admission.release(before);
+        }
+        control.admission.keep(spec);
         self.publish(&control);
-        Ok(control.needed(to))
+        control.needed(spec)
     }
 
     /// The model with the curve as learnt so far: what to keep for the next start.

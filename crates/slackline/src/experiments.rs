@@ -77,7 +77,8 @@ enum Verb {
         /// The experiment's number.
         id: i64,
     },
-    /// Pause the queue. The evaluation that is being measured runs to its end.
+    /// Pause the queue: no search or verification begins. The evaluation that is being measured
+    /// runs to its end. An always-on experiment still watches what it has promoted.
     PauseQueue,
     /// Resume the queue.
     ResumeQueue,
@@ -370,7 +371,9 @@ pub(crate) fn run(arguments: &Arguments, state_dir: &Path) -> anyhow::Result<Don
         }
         Verb::PauseQueue => {
             client.json("POST", "/queue/pause", None)?;
-            message("the queue is paused: nothing new begins");
+            message(
+                "the queue is paused: no search or verification begins; an always-on experiment still watches what it has promoted",
+            );
         }
         Verb::ResumeQueue => {
             client.json("POST", "/queue/resume", None)?;
@@ -562,8 +565,7 @@ fn trouble(status: &Value) -> String {
         lines += &format!("THE SERVER IS IN TROUBLE: {trouble}\n");
     }
     if status["queue_is_paused"] == true {
-        lines +=
-            "The queue is paused: nothing new begins until `slackline experiments resume-queue`.\n";
+        lines += "The queue is paused: no search or verification begins until `slackline experiments resume-queue`.\n";
     }
     lines
 }

@@ -20,8 +20,8 @@ const ASKED: f64 = 0.9;
 const READ_SHARE: f64 = 0.9;
 /// Share of the highest rate of the calibration that the reservation is a part of.
 const OF_MOST: f64 = 0.7;
-/// The objective that the tenant has if the disk holds it.
-const STRICTEST_US: u32 = 500;
+/// Objectives, in microseconds, beside one that the disk's slowest second holds.
+const FIXED_US: [u32; 3] = [1000, 2200, 5000];
 /// Requests that the writer keeps under way, and its connections. Fewer break no objective here.
 const WRITER_DEPTH: u32 = 2048;
 const WRITER_CONNECTIONS: usize = 8;
@@ -74,7 +74,8 @@ impl Case {
 }
 
 impl Bench {
-    fn calibrated(&self, path: &Path, json: &Path) -> Fallible<Calibrated> {
+    /// The file's curve, with each objective that it can hold.
+    fn calibrated(&self, path: &Path, json: &Path) -> Fallible<Vec<Calibrated>> {
         let picture = json.with_extension("svg");
         let status = std::process::Command::new(&self.slackline)
             .args(["serve-block", "calibrate"])
@@ -102,27 +103,34 @@ impl Bench {
         let write_cost = text["write_cost"].as_f64().ok_or("no write_cost")?;
         let column = curve.mixed.ok_or("no writes were calibrated")?;
         let each = READ_SHARE * 100.0 + (1.0 - READ_SHARE) * write_cost;
-        let mut objective = Objective {
-            p95_us: STRICTEST_US,
+        let objective = Objective {
+            p95_us: FIXED_US[0],
             iops: (RESERVED * OF_MOST * column.max_tokens_per_s() / each) as u32,
             read_share: READ_SHARE,
         };
-        objective.p95_us = match std::env::var("OBJECTIVE_US") {
-            Ok(text) => text.parse()?,
+        let objectives_us = match std::env::var("OBJECTIVES_US") {
+            Ok(text) => text.split(',').map(str::parse).collect::<Result<_, _>>()?,
             Err(_) => {
-                let least_us = column.points()[0].p95_us;
-                self.held_alone(path, &objective)?.max(least_us).ceil() as u32
+                let mut all = FIXED_US.to_vec();
+                all.push(self.held_alone(path, &objective)?.ceil() as u32);
+                all
             }
         };
-        let p95_us = f64::from(objective.p95_us);
-        let rate = column
-            .tokens_per_s_at(p95_us)
-            .ok_or("the objective is too strict")?;
-        Ok(Calibrated {
-            write_cost,
-            rate,
-            objective,
-        })
+        let mut known = Vec::new();
+        for p95_us in objectives_us {
+            match column.tokens_per_s_at(f64::from(p95_us)) {
+                Some(rate) => known.push(Calibrated {
+                    write_cost,
+                    rate,
+                    objective: Objective {
+                        p95_us,
+                        ..objective
+                    },
+                }),
+                None => println!("{p95_us} µs: less than the disk's least load takes"),
+            }
+        }
+        Ok(known)
     }
 
     /// An objective that the disk holds without any neighbour.
@@ -132,7 +140,7 @@ impl Bench {
         let outcome = generator::run(&mut Nbd::connect(server.address, "critical", 1)?, &alone)?;
         println!("alone: {:.0?} µs", outcome.windows_p95_us);
         let worst_us = outcome.windows_p95_us.iter().copied().fold(0.0, f64::max);
-        Ok(f64::from(STRICTEST_US).max(ROOM * worst_us))
+        Ok(ROOM * worst_us)
     }
 
     /// The load of the tenant with the objective.
@@ -171,7 +179,13 @@ impl Bench {
     pub(crate) fn objectives(&mut self) -> Fallible<()> {
         let path = self.file()?;
         let json = self.work.join("calibration.json");
-        let known = self.calibrated(&path, &json)?;
+        for known in self.calibrated(&path, &json)? {
+            self.objective(&path, &json, &known)?;
+        }
+        Ok(())
+    }
+
+    fn objective(&mut self, path: &Path, json: &Path, known: &Calibrated) -> Fallible<()> {
         let Objective { p95_us, iops, .. } = known.objective;
         let reserved = RESERVED * known.rate;
         let left_iops = (known.rate - reserved) / known.write_cost;
@@ -187,14 +201,14 @@ impl Bench {
                 let reader = self.reader(&known.objective, seconds, round);
                 let mut second = None;
                 let server = match case {
-                    Case::Ours | Case::Alone => self.two_tenants(&path, Some((&known, &json)))?,
-                    Case::NoObjective => self.two_tenants(&path, None)?,
+                    Case::Ours | Case::Alone => self.two_tenants(path, Some((known, json)))?,
+                    Case::NoObjective => self.two_tenants(path, None)?,
                     Case::Blkio => {
                         second = Some(Throttled::start(self, &other, left_iops)?);
-                        self.two_tenants(&path, None)?
+                        self.two_tenants(path, None)?
                     }
-                    Case::TokenBucket => two_daemon_tenants(&path, Some(left_iops))?,
-                    Case::Daemon => two_daemon_tenants(&path, None)?,
+                    Case::TokenBucket => two_daemon_tenants(path, Some(left_iops))?,
+                    Case::Daemon => two_daemon_tenants(path, None)?,
                 };
                 let nbd = Nbd::connect(server.address, "critical", 1)?;
                 if case == Case::Alone {

@@ -610,3 +610,103 @@ fn what_a_rollback_has_left_can_be_forgotten() {
     assert!(coordinator.forget_rest(id).is_err());
     coordinator.delete(id).unwrap();
 }
+
+impl Service {
+    /// Makes a search due, with no round before it for an hour.
+    fn search_is_due(&self) {
+        let now = Timestamp::now();
+        let known = Known {
+            due: Some("the workload changed".into()),
+            next_round: now.checked_add(SignedDuration::from_hours(1)).unwrap(),
+            ..self.known()
+        };
+        let store = &self.coordinator.store;
+        store
+            .keep_continuous(self.id, &known, None, &[], None)
+            .unwrap();
+    }
+
+    fn evaluations(&self) -> usize {
+        let store = &self.coordinator.store;
+        store.evaluations(self.id, 1).unwrap().len()
+    }
+}
+
+/// A load of a minute is interrupted, in a round and in a search.
+#[test]
+fn a_rollback_by_hand_interrupts_an_always_on_experiment_at_once() {
+    let load = r#"["sh", "-c", "touch DIR/loaded; sleep 60"]"#;
+    let spec = SPEC.replace(r#"["echo", '{"n": 1000, "us": 9}']"#, load);
+    assert!(spec.contains(load));
+    for is_search in [false, true] {
+        let service = Service::promoted_over(Some(b"x = 50\n"), &spec, None);
+        if is_search {
+            service.search_is_due();
+        }
+        let took = std::cell::Cell::new(None);
+        service.run_until(|service| {
+            if !service.path("loaded").exists() {
+                return false;
+            }
+            assert_eq!(service.evaluations(), usize::from(is_search));
+            let asked = Instant::now();
+            let changed = service.coordinator.roll_back(service.id).unwrap();
+            took.set(Some(asked.elapsed()));
+            assert!(changed.left.is_empty(), "{changed:?}");
+            true
+        });
+        let took = took.get().unwrap();
+        assert!(took < Duration::from_secs(10), "{is_search} {took:?}");
+        assert_eq!(
+            (service.read("knob"), service.read("live")),
+            ("50\n".into(), "x = 50\n".into())
+        );
+        let known = service.known();
+        assert_eq!((known.rollbacks, known.promoted), (1, None));
+        let row = service.coordinator.store.experiment(service.id).unwrap();
+        assert_eq!(
+            (row.state, row.message.as_deref()),
+            (State::Paused, Some(ROLLED_BACK))
+        );
+    }
+}
+
+/// What is promoted is watched while the queue is paused; a search waits until it is resumed.
+#[test]
+fn a_paused_queue_holds_a_search_and_no_round() {
+    let service = Service::promoted(None);
+    service.search_is_due();
+    let coordinator = &service.coordinator;
+    let known = Known {
+        next_round: Timestamp::now(),
+        ..service.known()
+    };
+    let store = &coordinator.store;
+    store
+        .keep_continuous(service.id, &known, None, &[], None)
+        .unwrap();
+    coordinator.pause_queue().unwrap();
+    let is_resumed = std::cell::Cell::new(false);
+    service.run_until(|service| {
+        if service.rounds().len() >= 3 && !is_resumed.replace(true) {
+            assert_eq!(service.evaluations(), 0);
+            let entries = service.entries();
+            let is_held = |it: &&Entry| it.kind == "held" && it.text == QUEUE_PAUSED;
+            assert_eq!(entries.iter().filter(is_held).count(), 1, "{entries:?}");
+            coordinator.resume_queue().unwrap();
+        }
+        service.evaluations() > 0
+    });
+    assert!(is_resumed.get());
+}
+
+/// The host is free afterwards: nothing is left to be watched.
+#[test]
+fn a_paused_queue_holds_no_rollback() {
+    let service = Service::promoted(None);
+    service.coordinator.pause_queue().unwrap();
+    service.is_to_be_rolled_back();
+    service.rolled_back();
+    let row = service.coordinator.store.experiment(service.id).unwrap();
+    assert_eq!(row.state, State::Queued);
+}

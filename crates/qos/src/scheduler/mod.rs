@@ -176,10 +176,29 @@ impl<T> Scheduler<T> {
     /// # Errors
     /// The tenant is refused; nothing has changed then.
     pub fn add_tenant(&mut self, spec: TenantSpec) -> Result<TenantId, Refused> {
-        if !self.pool.reserve(self.number + 1) {
-            return Err(Refused::NoMemory);
-        }
+        self.reserve_queue()?;
         let reserved = self.device.admit(&spec)?;
+        Ok(self.insert(spec, reserved))
+    }
+
+    /// Adds a tenant that a [`crate::Admission`] has admitted.
+    ///
+    /// # Errors
+    /// There is no memory for its queue; nothing has changed then.
+    pub fn add_admitted(&mut self, spec: TenantSpec) -> Result<TenantId, Refused> {
+        self.reserve_queue()?;
+        let reserved = self.device.keep(None, &spec);
+        Ok(self.insert(spec, reserved))
+    }
+
+    fn reserve_queue(&mut self) -> Result<(), Refused> {
+        match self.pool.reserve(self.number + 1) {
+            true => Ok(()),
+            false => Err(Refused::NoMemory),
+        }
+    }
+
+    fn insert(&mut self, spec: TenantSpec, reserved: u64) -> TenantId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.tenants.push(None);
             u32::try_from(self.tenants.len() - 1).unwrap_or(u32::MAX)
@@ -223,7 +242,7 @@ impl<T> Scheduler<T> {
             .reserve(room.saturating_sub(self.waiting.len()));
         self.active.reserve(room.saturating_sub(self.active.len()));
         self.park(index);
-        Ok(id)
+        id
     }
 
     /// Removes a tenant. Its waiting requests go to `dropped`; those in flight may be completed
@@ -252,15 +271,15 @@ impl<T> Scheduler<T> {
         self.device.release(&tenant.spec);
     }
 
-    /// Gives a tenant another objective, or none.
-    ///
-    /// # Errors
-    /// The device cannot keep the new objective; the old one stays.
-    pub fn change_tenant(&mut self, id: TenantId, spec: TenantSpec) -> Result<(), Refused> {
+    /// Gives a tenant another objective, which a [`crate::Admission`] has admitted, or none.
+    pub fn change_tenant(&mut self, id: TenantId, spec: TenantSpec) {
         let Some(before) = self.tenant(id).map(|tenant| tenant.spec) else {
-            return Ok(());
+            return;
         };
-        let reserved = self.device.change(&before, &spec)?;
+        if before == spec {
+            return;
+        }
+        let reserved = self.device.keep(Some(&before), &spec);
         let now_ns = self.last_ns;
         // Out of every list, and into those of its new kind.
         let number = id.index();
@@ -268,7 +287,7 @@ impl<T> Scheduler<T> {
         self.forget(number);
         let (best_effort_sum, spare_sum) = (self.best_effort_sum, self.spare_sum);
         let Some(Some(tenant)) = self.tenants.get_mut(number as usize) else {
-            return Ok(());
+            return;
         };
         if before.objective.is_none() {
             self.demand -= micro(tenant.queue.tokens);
@@ -303,7 +322,6 @@ impl<T> Scheduler<T> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Takes a tenant out of all lists.
@@ -593,7 +611,7 @@ mod tests {
         serve(&mut scheduler, id, 90_150..90_300, (read, 100));
         assert!(p95_us(&scheduler).unwrap() < 110.0);
         // An objective without reads is about writes.
-        scheduler.change_tenant(id, tenant(0.0)).unwrap();
+        scheduler.change_tenant(id, tenant(0.0));
         serve(&mut scheduler, id, 91_000..91_300, (read, 100));
         assert_eq!(p95_us(&scheduler), None);
         serve(&mut scheduler, id, 92_000..92_300, (write, 100));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::continuous::{attached_once, read};
+use crate::continuous::{attached_once, is_promoted, read, wait_until};
 use crate::serve::{Server, toy};
 use crate::toy::{FIRST, Toy};
 
@@ -161,9 +161,9 @@ fn a_parameter_s_file_that_is_gone_does_not_hold_up_the_rollback_of_the_rest() {
         .saying(&["nothing of it is in force"]);
 }
 
-#[test]
-fn a_rollback_works_on_a_full_disk() {
-    let toy = toy();
+/// What is promoted is rolled back by hand while the disk is full, and the store is told of it as
+/// soon as there is room.
+fn is_rolled_back_on_a_full_disk(toy: &Toy, is_promoted: impl Fn(&Server<'_>, i64)) {
     let state = toy.path("state");
     std::fs::create_dir(&state).unwrap();
     let at = state.to_str().unwrap().to_owned();
@@ -178,10 +178,9 @@ fn a_rollback_works_on_a_full_disk() {
     if !run("mount", &options) {
         return crate::toy::skip(&"a file system cannot be mounted here");
     }
-    let server = Server::start(&toy);
+    let server = Server::start(toy);
     let id = server.create();
-    server.wait_for(id, &["done"]);
-    server.does(&["promote", &id.to_string()]).with_code(0);
+    is_promoted(&server, id);
     assert_ne!(toy.knob(), FIRST);
     let filler = state.join("filler");
     let mut file = std::fs::File::create(&filler).unwrap();
@@ -197,8 +196,27 @@ fn a_rollback_works_on_a_full_disk() {
         assert!(Instant::now() < end, "the store is not told");
         std::thread::sleep(Duration::from_millis(50));
     }
+    let shown = server.wait_for(id, &["done", "paused"]);
+    assert_eq!(shown["promoted"], false, "{shown}");
+    assert_eq!(toy.knob(), FIRST);
     server.end();
     assert!(run("umount", &[&at]));
+}
+
+#[test]
+fn a_rollback_works_on_a_full_disk() {
+    is_rolled_back_on_a_full_disk(&toy(), |server, id| {
+        server.wait_for(id, &["done"]);
+        server.does(&["promote", &id.to_string()]).with_code(0);
+    });
+}
+
+/// While a round of it is measured, and nothing of that can be kept.
+#[test]
+fn an_always_on_experiment_is_rolled_back_on_a_full_disk() {
+    is_rolled_back_on_a_full_disk(&crate::continuous::toy(), |server, id| {
+        wait_until(server, id, is_promoted);
+    });
 }
 
 #[test]

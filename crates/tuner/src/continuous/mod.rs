@@ -147,6 +147,8 @@ pub struct Controller {
     /// Gains of the configuration in force, since its test began.
     gains: Vec<f64>,
     entries: Vec<Entry>,
+    /// Why its world allows no change at present.
+    barred: Option<String>,
 }
 
 impl Controller {
@@ -163,6 +165,7 @@ impl Controller {
             tests: BTreeMap::new(),
             gains: Vec::new(),
             entries: Vec::new(),
+            barred: None,
             rules,
             control,
             state,
@@ -365,6 +368,12 @@ impl Controller {
         self.state.changes_today(now, &self.rules.time_zone)
     }
 
+    /// Says why nothing may be searched or promoted at present, whatever the rules say. Rounds and
+    /// rollbacks go on.
+    pub fn bar(&mut self, why: Option<String>) {
+        self.barred = why;
+    }
+
     /// From when on the hours and the budget allow a change.
     fn next_window(&self, now: Timestamp) -> Timestamp {
         if self.changes_today(now) < self.rules.changes_per_day {
@@ -376,6 +385,9 @@ impl Controller {
 
     /// Whether something may be changed now.
     fn gate(&self, now: Timestamp) -> Gate {
+        if let Some(why) = &self.barred {
+            return Gate::Shut(self.state.next_round, why.clone());
+        }
         let window = self.next_window(now);
         if window > now {
             let why = if self.changes_today(now) < self.rules.changes_per_day {

@@ -80,7 +80,8 @@ pub trait World {
     /// The time.
     fn now(&mut self) -> Timestamp;
 
-    /// Waits until then, or until something asks for an end.
+    /// Waits until then, until something asks for an end, or until [`World::bars_change`] answers
+    /// otherwise.
     fn wait(&mut self, until: Timestamp) -> Flow;
 
     /// Keeps the state, what happened, and a round. Nothing is done before this has returned.
@@ -108,6 +109,15 @@ pub trait World {
     /// Asks whether an alert fires.
     fn alert(&mut self, alert: &AlertSpec) -> Alert;
 
+    /// Why nothing may be searched or promoted at present, whatever the rules say. Rounds and
+    /// rollbacks go on.
+    ///
+    /// # Errors
+    /// As a ledger's.
+    fn bars_change(&mut self) -> Result<Option<String>, TunerError> {
+        Ok(None)
+    }
+
     /// Why nothing may be promoted now, whatever the rules say.
     ///
     /// # Errors
@@ -134,6 +144,7 @@ pub trait World {
 pub fn run(controller: &mut Controller, world: &mut dyn World) -> Result<(), TunerError> {
     let mut barred = None;
     loop {
+        controller.bar(world.bars_change()?);
         let now = world.now();
         let action = controller.next(now);
         if let Action::Promote(_) = &action {
