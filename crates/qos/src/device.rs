@@ -196,7 +196,7 @@ impl Device {
         control.needed(spec)
     }
 
-    /// The model with the curve as learnt so far: what to keep for the next start.
+    /// The model with the curve as learnt so far. The next start begins with the calibration again.
     pub fn model(&self) -> Option<DeviceModel> {
         self.control().admission.model().cloned()
     }

@@ -36,6 +36,15 @@ const PARTS: &[&str] = &[
     "scheduler",
 ];
 
+/// The cases in another order in each round, so that none always follows the same one: a disk is
+/// slow for a while after much was written to it.
+pub(crate) fn in_turn<T: Clone>(round: usize, cases: &[T]) -> Vec<T> {
+    let mut cases = cases.to_vec();
+    let first = round % cases.len();
+    cases.rotate_left(first);
+    cases
+}
+
 /// What all parts need.
 pub(crate) struct Bench {
     pub(crate) work: PathBuf,

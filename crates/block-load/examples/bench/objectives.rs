@@ -10,7 +10,7 @@ use block_load::nbd::Nbd;
 use qos::{Curve, Objective};
 
 use crate::servers::{Server, next_port};
-use crate::{Bench, Fallible};
+use crate::{Bench, Fallible, in_turn};
 
 const HALF_BYTES: u64 = 2 << 30;
 /// Share of what the device takes at the objective that the tenant reserves, and share of its
@@ -32,6 +32,8 @@ const OTHERS_S: u64 = 5;
 /// second.
 const ALONE_S: u64 = 12;
 const ROOM: f64 = 1.25;
+/// Between two cases, so that the disk forgets the writes of the one before.
+const SETTLE: Duration = Duration::from_secs(3);
 
 /// What the calibration of the file says.
 struct Calibrated {
@@ -196,7 +198,8 @@ impl Bench {
         let name = format!("{p95_us} µs, {iops} IOPS, beside a writer");
         let other = self.filled(&self.work.join("writer"), HALF_BYTES)?;
         for round in 0..self.rounds {
-            for case in Case::ALL {
+            for case in in_turn(round, &Case::ALL) {
+                std::thread::sleep(SETTLE);
                 let seconds = if case == Case::Ours { OURS_S } else { OTHERS_S };
                 let reader = self.reader(&known.objective, seconds, round);
                 let mut second = None;

@@ -14,7 +14,7 @@ use block_load::nbd::Nbd;
 use block_load::nvme::Nvme;
 
 use crate::servers::{Disk, Kind, NQN, Server};
-use crate::{Bench, Fallible};
+use crate::{Bench, Fallible, in_turn};
 
 /// Bytes of memory-backed exports: more than the processor's caches, and little enough for all.
 const RAM_BYTES: u64 = 512 << 20;
@@ -272,7 +272,7 @@ impl Bench {
             load.seed = round as u64;
             load.is_polling = false;
             self.add_local("disk", "QD32", &path, &load)?;
-            for kind in ALL {
+            for kind in in_turn(round, &ALL) {
                 let server = self.start(kind, &Disk::File(path.clone()))?;
                 let mut nbd = Nbd::connect(server.address, "a", 1)?;
                 self.measure("disk", "QD32", kind, &server, &mut nbd, &load)?;
@@ -288,13 +288,16 @@ impl Bench {
             let mut load = self.load(Arrivals::Closed { depth: 1 }, 1.0, 4096, FILE_BYTES);
             load.seed = round as u64;
             self.add_local("qd1", "QD1", &path, &load)?;
-            for kind in [
-                SPINNING,
-                OURS,
-                Kind::Nbdkit,
-                Kind::QemuNbd,
-                Kind::StorageDaemon,
-            ] {
+            for kind in in_turn(
+                round,
+                &[
+                    SPINNING,
+                    OURS,
+                    Kind::Nbdkit,
+                    Kind::QemuNbd,
+                    Kind::StorageDaemon,
+                ],
+            ) {
                 let server = self.start(kind, &Disk::File(path.clone()))?;
                 let mut nbd = Nbd::connect(server.address, "a", 1)?;
                 self.measure("qd1", "QD1", kind, &server, &mut nbd, &load)?;
@@ -307,18 +310,21 @@ impl Bench {
     pub(crate) fn qd1_fio(&mut self) -> Fallible<()> {
         let path = self.file()?;
         let part = "qd1-fio";
-        for _ in 0..self.rounds {
+        for round in 0..self.rounds {
             let file = format!("--filename={}", path.display());
             let local = self.run_fio(&["--ioengine=io_uring", "--direct=1", &file], FILE_BYTES)?;
             self.rows
                 .add(part, "QD1", "local io_uring", "p50_us", local.1);
-            for kind in [
-                OURS,
-                SPINNING,
-                Kind::Nbdkit,
-                Kind::QemuNbd,
-                Kind::StorageDaemon,
-            ] {
+            for kind in in_turn(
+                round,
+                &[
+                    OURS,
+                    SPINNING,
+                    Kind::Nbdkit,
+                    Kind::QemuNbd,
+                    Kind::StorageDaemon,
+                ],
+            ) {
                 let server = self.start(kind, &Disk::File(path.clone()))?;
                 let uri = format!("--uri=nbd://{}/a", server.address);
                 let found = self.run_fio(&["--ioengine=nbd", &uri], FILE_BYTES)?;
@@ -332,12 +338,12 @@ impl Bench {
     pub(crate) fn sequential(&mut self) -> Fallible<()> {
         let ram = self.ram_disk()?;
         let file = self.file()?;
-        for _ in 0..self.rounds {
+        for round in 0..self.rounds {
             for (where_, disk, size_bytes) in [
                 ("RAM", ram.clone(), RAM_BYTES),
                 ("disk", Disk::File(file.clone()), FILE_BYTES),
             ] {
-                for kind in ALL {
+                for kind in in_turn(round, &ALL) {
                     let server = self.start(kind, &disk)?;
                     let mut nbd = Nbd::connect(server.address, "a", 1)?;
                     if where_ == "RAM" {
@@ -361,13 +367,16 @@ impl Bench {
     pub(crate) fn curve(&mut self) -> Fallible<()> {
         let path = self.file()?;
         for round in 0..self.rounds {
-            for kind in [
-                None,
-                Some(OURS),
-                Some(Kind::Nbdkit),
-                Some(Kind::QemuNbd),
-                Some(Kind::StorageDaemon),
-            ] {
+            for kind in in_turn(
+                round,
+                &[
+                    None,
+                    Some(OURS),
+                    Some(Kind::Nbdkit),
+                    Some(Kind::QemuNbd),
+                    Some(Kind::StorageDaemon),
+                ],
+            ) {
                 let server = kind
                     .map(|kind| self.start(kind, &Disk::File(path.clone())))
                     .transpose()?;

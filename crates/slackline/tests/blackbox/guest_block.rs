@@ -141,7 +141,7 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
     let Some(machine) = Machine::new(INIT) else {
         return;
     };
-    for program in ["nvme", "nbd-client", "mkfs.ext4", "e2fsck"] {
+    for program in ["nvme", "nbd-client", "fio", "mkfs.ext4", "e2fsck"] {
         match found(program) {
             Ok(program) => machine.install(&program),
             Err(why) => return skip(&why),
@@ -209,6 +209,7 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         ("flush", &["NVMe Flush: success"]),
         ("verify", &["4096 KiB are the same"]),
         ("verify_long", &["4096 KiB are the same"]),
+        ("fio", &["fio verified what it wrote"]),
         ("zeroes", &["0"]),
         ("discard", &[]),
         ("file_system", &["the file is the same"]),
@@ -231,6 +232,7 @@ fn linux_connects_works_outlives_a_restart_and_leaves() {
         ("nbd_sizes", &["131072\nwrite back\n1\n0\n"]),
         ("nbd_verify", &["4096 KiB are the same"]),
         ("nbd_verify_long", &["4096 KiB are the same"]),
+        ("nbd_fio", &["fio verified what it wrote"]),
         ("nbd_file_system", &["the file is the same"]),
         ("nbd_discard", &["0"]),
         ("nbd_disconnect", &[]),

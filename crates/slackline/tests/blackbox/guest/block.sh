@@ -36,6 +36,14 @@ verify() {
     cmp /tmp/data /tmp/back && echo "$(($1 * 64)) KiB are the same"
 }
 
+# Random writes of several sizes by fio, read back with a checksum in each block.
+fio_verify() {
+    fio --name=verify --filename=$D --rw=randwrite --bsrange=4k-64k --size=8m --io_size=8m --direct=1 --iodepth=8 \
+        --ioengine=io_uring --thread --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 > /tmp/fio.log 2>&1 ||
+        { cat /tmp/fio.log; return 1; }
+    grep -q 'READ: bw=' /tmp/fio.log && echo "fio verified what it wrote"
+}
+
 file_system() {
     mkfs.ext4 -q -F $D && mkdir -p /mnt && mount -t ext4 -o discard $D /mnt || return 1
     dd if=/dev/urandom of=/mnt/file bs=64k count=32 2> /dev/null && sync || return 1
@@ -151,6 +159,7 @@ step effects nvme effects-log /dev/nvme0
 step flush nvme flush $D
 step verify verify 64 4096 100
 step verify_long verify 64 1048576 2
+step fio fio_verify
 step zeroes write_zeroes
 step discard blkdiscard -o 1048576 -l 4194304 $D
 step beyond nvme read $D --start-block=999999999 --block-count=0 --data-size=512
@@ -173,6 +182,7 @@ step nbd_connect nbd-client 10.0.2.2 $NBD_PORT $D -name disk -connections 2
 step nbd_sizes cat /sys/block/nbd0/size /sys/block/nbd0/queue/write_cache /sys/block/nbd0/queue/fua /sys/block/nbd0/ro
 step nbd_verify verify 64 4096 100
 step nbd_verify_long verify 64 1048576 2
+step nbd_fio fio_verify
 step nbd_file_system file_system
 step nbd_discard discard
 step nbd_disconnect nbd-client -d $D
