@@ -67,8 +67,9 @@ impl Coordinator {
         self.must_be_active()?;
         let row = self.store.experiment(id)?;
         if row.spec.mode == Mode::Continuous {
-            // Else it would promote again. A disk that is full keeps nobody from rolling back.
-            let _ = self.pause_before_rollback(id);
+            // So that its sitting ends as paused. On a full disk that fails, and is repeated when the
+            // rollback is written down.
+            let _ = self.pause_rolled_back(id);
         }
         let under_way = UnderWay::begin(self);
         let spec = self.checked(&row)?;
@@ -144,14 +145,11 @@ impl Coordinator {
             };
             let row = self.store.experiment(untold.experiment)?;
             self.tell_of(&row, &untold.changed)?;
-            if row.spec.mode == Mode::Continuous {
-                self.pause_before_rollback(row.id)?;
-            }
             self.untold().remove(0);
         }
     }
 
-    /// Writes a rollback down. One whose row was committed although the store did not say so is not
+    /// Writes a rollback down, and pauses a continuous experiment, which would promote again. One whose row was committed although the store did not say so is not
     /// written down twice.
     pub(crate) fn tell_of(&self, row: &ExperimentRow, changed: &Changed) -> Result<(), Error> {
         match row.spec.mode {
@@ -159,14 +157,17 @@ impl Coordinator {
                 let rest = Promotion::rest(jiff::Timestamp::now(), changed);
                 self.store.set_promotion(row.id, rest.as_ref())
             }
-            Mode::Continuous if !self.is_to_be_rolled_back(&self.store.experiment(row.id)?)? => {
-                Ok(())
+            Mode::Continuous => {
+                self.pause_rolled_back(row.id)?;
+                match self.is_to_be_rolled_back(&self.store.experiment(row.id)?)? {
+                    true => self.keep_rollback_by_hand(row, changed),
+                    false => Ok(()),
+                }
             }
-            Mode::Continuous => self.keep_rollback_by_hand(row, changed),
         }
     }
 
-    fn pause_before_rollback(&self, id: i64) -> Result<(), Error> {
+    fn pause_rolled_back(&self, id: i64) -> Result<(), Error> {
         self.store.transition(id, |row| {
             Ok(match row.state {
                 State::Queued => (State::Paused, None, Some(ROLLED_BACK.into())),
